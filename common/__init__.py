@@ -1,0 +1,1 @@
+"""What the producer and the worker share: spec, settings, ledger, storage, formats."""

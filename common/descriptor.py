@@ -1,0 +1,100 @@
+"""What says where rows are without holding any: source files and the rows of a batch in them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+InputFormat = Literal["parquet", "jsonl"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRanges:
+    """Ascending, disjoint, half-open ranges of dataset-wide row indices; the rows of a batch."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, *ranges: tuple[int, int]) -> "RowRanges":
+        """From ranges in any order; touching and overlapping ones become one."""
+        merged: list[tuple[int, int]] = []
+        for start, stop in sorted(pair for pair in ranges if pair[0] < pair[1]):
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+            else:
+                merged.append((start, stop))
+        return cls(tuple(merged))
+
+    @classmethod
+    def from_indices(cls, indices: Iterable[int]) -> "RowRanges":
+        """From single row indices in any order."""
+        return cls.of(*((index, index + 1) for index in indices))
+
+    def __len__(self) -> int:
+        return sum(stop - start for start, stop in self.ranges)
+
+    def __iter__(self) -> Iterator[int]:
+        for start, stop in self.ranges:
+            yield from range(start, stop)
+
+    def minus(self, other: "RowRanges") -> "RowRanges":
+        """The rows that stand here and not in `other`."""
+        left: list[tuple[int, int]] = []
+        for start, stop in self.ranges:
+            at = start
+            for other_start, other_stop in other.ranges:
+                if other_stop <= at or other_start >= stop:
+                    continue
+                left.append((at, other_start))
+                at = other_stop
+            left.append((at, stop))
+        return RowRanges.of(*left)
+
+    def halves(self) -> tuple["RowRanges", "RowRanges"]:
+        """Two sets of neighbouring rows, the first with half of them, rounded down."""
+        rows = len(self) // 2
+        first: list[tuple[int, int]] = []
+        for start, stop in self.ranges:
+            if rows <= 0:
+                break
+            first.append((start, min(stop, start + rows)))
+            rows -= stop - start
+        front = RowRanges.of(*first)
+        return front, self.minus(front)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One input file as it was when it was planned.
+
+    `size` is in bytes; `fingerprint` is the store's etag, else the modification time in
+    nanoseconds: together they tell whether the file is still the one that was planned.
+    `first_row` is the dataset-wide index of its first row.
+    """
+
+    uri: str
+    format: InputFormat
+    size: int
+    fingerprint: str
+    rows: int
+    first_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Locator:
+    """The bytes of a JSONL file that hold the rows from `first_row` (dataset-wide) on.
+
+    A split batch keeps the locator of the batch it came from.
+    """
+
+    first_row: int
+    byte_offset: int
+    byte_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """The rows of one batch: a file and where in it; `locator` is None for Parquet."""
+
+    source: SourceFile
+    rows: RowRanges
+    locator: Locator | None = field(default=None)

@@ -1,0 +1,48 @@
+"""The one exception tree; each class says what it does to the batch it happens to.
+
+The message of every error is one sentence for a person: what is wrong, where, what to do.
+"""
+
+
+class NightshiftError(Exception):
+    """Root of every error that Nightshift raises on purpose."""
+
+
+class Retryable(NightshiftError):
+    """An outage or a race: the batch goes back to pending with backoff and `failures + 1`."""
+
+
+class LedgerUnavailable(Retryable):
+    """Postgres cannot be reached or gave up on the statement; the same call may work later."""
+
+
+class StorageUnavailable(Retryable):
+    """A file could not be read or written for a reason that may pass (network, disk full)."""
+
+
+class Permanent(NightshiftError):
+    """The same call can never work: the batch goes to dead."""
+
+
+class BadInput(Permanent):
+    """What the user gave cannot be used (spec, file, flag); at submit it ends with exit code 2."""
+
+
+class SourceChanged(Permanent):
+    """An input file is gone or is no longer the file that was planned."""
+
+
+class SchemaMismatch(Permanent):
+    """The ledger's tables and this code do not fit together (migrate, or upgrade the code)."""
+
+
+class EngineDead(NightshiftError):
+    """The engine cannot go on: every batch in flight is a suspect (`losses + 1`), the child ends."""
+
+
+class EngineLoadFailed(NightshiftError):
+    """The engine could not be loaded; counts against the engine key, never against a batch."""
+
+
+class LeaseLost(NightshiftError):
+    """The batch belongs to somebody else now: drop the work, delete nothing."""

@@ -1,0 +1,81 @@
+"""Job and batch states, and the only table of allowed moves (DESIGN section 5)."""
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """Where a job stands."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def over(self) -> bool:
+        """True when no worker touches the job any more."""
+        return self in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+
+
+class BatchState(StrEnum):
+    """Where a batch stands."""
+
+    PENDING = "pending"
+    QUEUED = "queued"
+    LEASED = "leased"
+    DONE = "done"
+    DEAD = "dead"
+    SPLIT = "split"
+
+
+class Outcome(StrEnum):
+    """How a lease ended (`attempts.outcome`); null while it runs."""
+
+    DONE = "done"
+    FAILED = "failed"
+    RELEASED = "released"
+    LOST = "lost"
+    SPLIT = "split"
+
+
+class RowErrorKind(StrEnum):
+    """Why a row has an error in place of an answer; users filter by these words."""
+
+    BAD_RECORD = "bad_record"
+    BAD_TYPE = "bad_type"
+    RENDER_ERROR = "render_error"
+    TOO_LONG = "too_long"
+    REFUSED = "refused"
+    TRUNCATED = "truncated"
+    INVALID_OUTPUT = "invalid_output"
+    FUNCTION_ERROR = "function_error"
+    TIMEOUT = "timeout"
+    ENGINE_DIED = "engine_died"
+    BATCH_DEAD = "batch_dead"
+
+
+JOB_MOVES: dict[JobState, frozenset[JobState]] = {
+    JobState.RUNNING: frozenset(
+        {JobState.PAUSED, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED}
+    ),
+    JobState.PAUSED: frozenset(
+        {JobState.RUNNING, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED}
+    ),
+    JobState.COMPLETED: frozenset({JobState.RUNNING}),
+    JobState.FAILED: frozenset({JobState.RUNNING}),
+    JobState.CANCELLED: frozenset(),
+}
+
+BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {
+    BatchState.PENDING: frozenset({BatchState.QUEUED, BatchState.SPLIT, BatchState.DONE}),
+    BatchState.QUEUED: frozenset({BatchState.LEASED, BatchState.PENDING, BatchState.DONE}),
+    BatchState.LEASED: frozenset(
+        {BatchState.DONE, BatchState.DEAD, BatchState.PENDING, BatchState.SPLIT}
+    ),
+    BatchState.DONE: frozenset({BatchState.PENDING}),
+    BatchState.DEAD: frozenset({BatchState.PENDING}),
+    BatchState.SPLIT: frozenset(),
+}
+"""`pending -> done` and `queued -> done` are the late commit of an attempt whose lease ran out
+before anybody else claimed the batch: its attempt number and owner still match."""
