@@ -1,0 +1,682 @@
+"""What an owner does with a batch: claim, renew, commit, split, release, fail.
+
+Every statement about a held batch is fenced by its id, attempt and owner.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import RowMapping, bindparam, text
+from sqlalchemy.dialects.postgresql import ARRAY, BIGINT, INTEGER
+
+from common.descriptor import Descriptor, Locator, RowRanges, SourceFile
+from common.errors import LeaseLost
+from common.ledger import jobs
+from common.ledger.connection import Connection
+from common.ledger.rows import from_multirange, to_multirange
+from common.states import Outcome, RowErrorKind
+
+LONE_LOSSES = 2
+"""After so many losses a batch runs alone in a child (DESIGN section 5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A claimed batch: what to read, what to redo, and the fence.
+
+    `redo` is None for all rows; else only those run and the others keep the answer that stands
+    in the part `kept_part`. `doomed` marks a single row that killed every child that ran it
+    alone: it is written as `engine_died`, not run.
+    """
+
+    batch_id: int
+    attempt: int
+    owner: str
+    job_id: int
+    seq: int
+    is_root: bool
+    descriptor: Descriptor
+    alone: bool
+    doomed: bool
+    redo: RowRanges | None
+    kept_part: str | None
+
+    @property
+    def todo(self) -> RowRanges:
+        """The rows that run under this lease."""
+        return self.descriptor.rows if self.redo is None else self.redo
+
+
+@dataclass(frozen=True, slots=True)
+class RowError:
+    """Why a row has no answer; `row_id` is its id column as text."""
+
+    row_index: int
+    row_id: str | None
+    kind: RowErrorKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Facts of a written part: name in the output directory, bytes, SHA-256, tokens, errors."""
+
+    name: str
+    bytes: int
+    checksum: str
+    prompt_tokens: int
+    output_tokens: int
+    errors: Sequence[RowError]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """Who claims: a child of a worker with its engine."""
+
+    owner: str
+    pool: str
+    engine_key: str
+    engine: str
+    engine_version: str
+
+
+def claim(
+    connection: Connection,
+    who: Claimant,
+    *,
+    room_rows: int,
+    max_batches: int,
+    idle: bool,
+    woken: str,
+    lease_seconds: float,
+) -> list[Lease]:
+    """Leases admitted batches in rank order until `room_rows` is filled; the first always fits.
+
+    A batch that must run alone is taken only when the child is idle, and then it is the only one.
+    """
+    found = connection.execute(
+        CLAIM,
+        {
+            "owner": who.owner,
+            "pool": who.pool,
+            "engine_key": who.engine_key,
+            "engine": who.engine,
+            "engine_version": who.engine_version,
+            "room_rows": room_rows,
+            "max_batches": max_batches,
+            "idle": idle,
+            "woken": woken,
+            "lease_seconds": lease_seconds,
+            "lone_losses": LONE_LOSSES,
+        },
+    ).mappings()
+    return [_lease(row) for row in found]
+
+
+CLAIM = text("""
+    WITH candidates AS MATERIALIZED (
+        SELECT b.id, b.row_count, b.redo_count, b.losses >= :lone_losses AS alone, b.rank,
+               j.priority
+        FROM jobs j JOIN batches b ON b.job_id = j.id
+        WHERE j.state = 'running' AND j.pool = :pool AND j.engine_key = :engine_key
+          AND b.state = 'queued' AND (:idle OR b.losses < :lone_losses)
+        ORDER BY j.priority DESC, b.rank, b.id
+        LIMIT :max_batches
+        FOR UPDATE OF b SKIP LOCKED
+    ), ordered AS (
+        SELECT id, row_number() OVER best AS place, bool_or(alone) OVER best AS lonely,
+               sum(CASE WHEN redo_count > 0 THEN redo_count ELSE row_count END) OVER best
+                   - CASE WHEN redo_count > 0 THEN redo_count ELSE row_count END AS before
+        FROM candidates WINDOW best AS (ORDER BY priority DESC, rank, id)
+    ), claimed AS (
+        UPDATE batches b
+        SET state = 'leased', attempt = b.attempt + 1, owner = :owner, rank = NULL,
+            not_before = NULL, lease_expires_at = now() + make_interval(secs => :lease_seconds)
+        FROM ordered o
+        WHERE b.id = o.id AND (o.place = 1 OR (o.before < :room_rows AND NOT o.lonely))
+        RETURNING b.*, o.place
+    ), noted AS (
+        INSERT INTO attempts (batch_id, attempt, job_id, worker_id, engine, engine_version, woken)
+        SELECT id, attempt, job_id, :owner, :engine, :engine_version, :woken FROM claimed
+    ), started AS (
+        UPDATE jobs SET started_at = now()
+        WHERE started_at IS NULL AND id IN (SELECT job_id FROM claimed)
+    )
+    SELECT c.*, f.uri, f.format, f.size, f.fingerprint, f.row_count AS file_rows, f.first_row
+    FROM claimed c JOIN input_files f USING (job_id, file_index)
+    ORDER BY c.place
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a heartbeat brought back: leases that still hold, and those of jobs that are over."""
+
+    held: frozenset[tuple[int, int]]
+    unwanted: frozenset[tuple[int, int]]
+
+
+def renew(
+    connection: Connection, owner: str, leases: Sequence[tuple[int, int]], lease_seconds: float
+) -> Renewal:
+    """Renews (batch id, attempt) pairs in one statement; what does not come back is lost."""
+    found = connection.execute(
+        RENEW,
+        {
+            "owner": owner,
+            "ids": [batch_id for batch_id, _ in leases],
+            "attempts": [attempt for _, attempt in leases],
+            "lease_seconds": lease_seconds,
+        },
+    ).all()
+    return Renewal(
+        held=frozenset((row.id, row.attempt) for row in found),
+        unwanted=frozenset((row.id, row.attempt) for row in found if row.job_over),
+    )
+
+
+RENEW = text("""
+    UPDATE batches b SET lease_expires_at = now() + make_interval(secs => :lease_seconds)
+    FROM (SELECT b.id, j.state NOT IN ('running', 'paused') AS job_over
+          FROM unnest(:ids, :attempts) AS mine (id, attempt)
+          JOIN batches b ON b.id = mine.id AND b.attempt = mine.attempt
+          JOIN jobs j ON j.id = b.job_id
+          WHERE b.owner = :owner AND b.state = 'leased'
+          ORDER BY b.id FOR UPDATE OF b) AS mine
+    WHERE b.id = mine.id
+    RETURNING b.id, b.attempt, mine.job_over
+""").bindparams(bindparam("ids", type_=ARRAY(BIGINT)), bindparam("attempts", type_=ARRAY(INTEGER)))
+
+
+def commit(connection: Connection, lease: Lease, part: Part) -> None:
+    """Marks the batch done and names its part; LeaseLost when the fence does not match.
+
+    A lease that ran out still commits while nobody else has claimed the batch: attempt and
+    owner stay until the next claim.
+    """
+    held = connection.scalar(
+        COMMIT,
+        {
+            **_fence(lease),
+            "name": part.name,
+            "bytes": part.bytes,
+            "checksum": part.checksum,
+            "rows_failed": len(part.errors),
+            "prompt_tokens": part.prompt_tokens,
+            "output_tokens": part.output_tokens,
+        },
+    )
+    if held is None:
+        raise LeaseLost(f"batch {lease.batch_id} attempt {lease.attempt} belongs to somebody else")
+    _put_errors(connection, lease.job_id, lease.batch_id, lease.descriptor.rows, part.errors)
+    _end_attempt(connection, lease, Outcome.DONE, len(lease.todo), part)
+
+
+COMMIT = text("""
+    UPDATE batches b
+    SET state = 'done', lease_expires_at = NULL, rank = NULL, not_before = NULL, part_name = :name,
+        part_bytes = :bytes, part_checksum = :checksum, rows_failed = :rows_failed,
+        prompt_tokens = :prompt_tokens, output_tokens = :output_tokens,
+        redo = NULL, redo_count = 0, last_error = NULL
+    FROM jobs j
+    WHERE b.id = :id AND b.attempt = :attempt AND b.owner = :owner
+      AND b.state IN ('leased', 'pending', 'queued')
+      AND j.id = b.job_id AND j.state IN ('running', 'paused')
+    RETURNING b.id
+""")
+
+
+def is_committed(connection: Connection, lease: Lease) -> bool:
+    """Reads back after a COMMIT whose outcome is unknown: done (or split) by this very lease?"""
+    state = connection.scalar(
+        text("""
+            SELECT state FROM batches WHERE id = :id AND attempt = :attempt AND owner = :owner
+        """),
+        _fence(lease),
+    )
+    return state in ("done", "split")
+
+
+def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part) -> None:
+    """A draining owner keeps its finished rows: they become a done child with the parent's part
+    name, the rest one pending child. Charges nothing. LeaseLost when the fence does not match.
+    """
+    jobs.lock_shared(connection, lease.job_id)
+    parent = _take_parent(connection, lease.batch_id, lease)
+    connection.execute(
+        SPLIT_CHILD_DONE,
+        {
+            **_child(parent, finished),
+            "attempt": lease.attempt,
+            "owner": lease.owner,
+            "name": part.name,
+            "bytes": part.bytes,
+            "checksum": part.checksum,
+            "rows_failed": len(part.errors),
+            "prompt_tokens": part.prompt_tokens,
+            "output_tokens": part.output_tokens,
+        },
+    )
+    rest = lease.descriptor.rows.minus(finished)
+    connection.execute(SPLIT_CHILD_PENDING, _child(parent, rest))
+    _put_errors(connection, lease.job_id, lease.batch_id, finished, part.errors)
+    _end_attempt(connection, lease, Outcome.SPLIT, len(finished), part)
+
+
+def halve(connection: Connection, batch_id: int) -> bool:
+    """Replaces a batch that nobody holds by its two halves; False when it has only one row left
+    to run, keeps answers of an earlier part, or is held.
+    """
+    job_id = connection.scalar(text("SELECT job_id FROM batches WHERE id = :id"), {"id": batch_id})
+    jobs.lock_shared(connection, int(job_id))
+    parent = _take_parent(connection, batch_id, None)
+    if parent is None:
+        return False
+    for half in from_multirange(parent["rows"]).halves():
+        connection.execute(SPLIT_CHILD_PENDING, _child(parent, half))
+    return True
+
+
+TAKE_PARENT = """
+    UPDATE batches SET state = 'split', lease_expires_at = NULL, rank = NULL, part_name = NULL,
+           part_bytes = NULL, part_checksum = NULL, redo = NULL, redo_count = 0
+    WHERE id = :id AND {held}
+    RETURNING *
+"""
+TAKE_HELD = text(
+    TAKE_PARENT.format(
+        held="attempt = :attempt AND owner = :owner AND state = 'leased' AND redo IS NULL"
+    )
+)
+TAKE_FREE = text(
+    TAKE_PARENT.format(
+        held="state = 'pending' AND row_count > 1 AND redo IS NULL AND part_name IS NULL"
+    )
+)
+
+CHILD_COLUMNS = """job_id, seq, parent_id, file_index, rows, row_count, locator_row, byte_offset,
+    byte_length, failures, losses, attempt, owner, state"""
+CHILD_VALUES = """:job_id, :seq, :parent_id, :file_index, :rows, :row_count, :locator_row,
+    :byte_offset, :byte_length, :failures, :losses, :attempt"""
+SPLIT_CHILD_PENDING = text(f"""
+    INSERT INTO batches ({CHILD_COLUMNS}) VALUES ({CHILD_VALUES}, NULL, 'pending')
+""")
+SPLIT_CHILD_DONE = text(f"""
+    INSERT INTO batches ({CHILD_COLUMNS}, part_name, part_bytes, part_checksum, rows_failed,
+                         prompt_tokens, output_tokens)
+    VALUES ({CHILD_VALUES}, :owner, 'done', :name, :bytes, :checksum, :rows_failed,
+            :prompt_tokens, :output_tokens)
+""")
+
+
+def release(connection: Connection, leases: Sequence[Lease]) -> None:
+    """Gives batches back untouched: pending, nothing charged. Lost ones are passed over."""
+    connection.execute(
+        RELEASE,
+        {
+            "ids": [lease.batch_id for lease in leases],
+            "attempts": [lease.attempt for lease in leases],
+            "owners": [lease.owner for lease in leases],
+        },
+    )
+
+
+FREED = """
+    WITH freed AS (
+        UPDATE batches b SET state = 'pending', lease_expires_at = NULL {set}
+        FROM (SELECT b.id FROM batches b {where} ORDER BY b.id {lock}) AS mine
+        WHERE b.id = mine.id
+        RETURNING b.id, b.attempt, b.job_id, b.row_count, b.losses
+    ), ended AS (
+        UPDATE attempts a SET ended_at = now(), outcome = {outcome}, error = {error}
+        FROM freed WHERE a.batch_id = freed.id AND a.attempt = freed.attempt
+          AND a.ended_at IS NULL
+    )
+    SELECT id, row_count, losses FROM freed
+"""
+RELEASE = text(
+    FREED.format(
+        set="",
+        where="""JOIN unnest(:ids, :attempts, CAST(:owners AS text[])) AS mine (id, attempt, owner)
+             ON b.id = mine.id AND b.attempt = mine.attempt AND b.owner = mine.owner
+             WHERE b.state = 'leased'""",
+        lock="FOR UPDATE OF b",
+        outcome="'released'",
+        error="NULL",
+    )
+).bindparams(bindparam("ids", type_=ARRAY(BIGINT)), bindparam("attempts", type_=ARRAY(INTEGER)))
+RELEASE_OWNER = text(
+    FREED.format(
+        set="",
+        where="WHERE b.state = 'leased' AND b.owner = :owner",
+        lock="FOR UPDATE",
+        outcome="'released'",
+        error="CAST(:error AS text)",
+    )
+)
+LOSE_OWNER = text(
+    FREED.format(
+        set=", losses = b.losses + 1, last_error = CAST(:error AS text)",
+        where="WHERE b.state = 'leased' AND b.owner = :owner",
+        lock="FOR UPDATE",
+        outcome="'lost'",
+        error="CAST(:error AS text)",
+    )
+)
+REAP = text(
+    FREED.format(
+        set=", losses = b.losses + 1, last_error = CAST(:error AS text)",
+        where="WHERE b.state = 'leased' AND b.lease_expires_at < now()",
+        lock="LIMIT :limit FOR UPDATE SKIP LOCKED",
+        outcome="'lost'",
+        error="CAST(:error AS text)",
+    )
+)
+
+
+def release_owner(connection: Connection, owner: str, error: str | None = None) -> int:
+    """Gives back every lease of one child without a charge; returns how many."""
+    return len(connection.execute(RELEASE_OWNER, {"owner": owner, "error": error}).all())
+
+
+def lose_owner(connection: Connection, owner: str, error: str) -> int:
+    """The engine of a child died: every batch it held is a suspect, `losses + 1`."""
+    return _lost(connection, connection.execute(LOSE_OWNER, {"owner": owner, "error": error}).all())
+
+
+def reap(connection: Connection, limit: int = 500) -> int:
+    """Takes back leases that ran out by Postgres's clock, `losses + 1`; returns how many."""
+    error = "the lease ran out: its worker is gone, frozen or cut off"
+    return _lost(connection, connection.execute(REAP, {"limit": limit, "error": error}).all())
+
+
+def _lost(connection: Connection, lost: Sequence[Any]) -> int:
+    """What was lost while it ran alone is halved, so that the killer row is found."""
+    for batch in lost:
+        if batch.losses > LONE_LOSSES and batch.row_count > 1:
+            halve(connection, batch.id)
+    return len(lost)
+
+
+def fail(
+    connection: Connection,
+    lease: Lease,
+    error: str,
+    *,
+    permanent: bool,
+    max_attempts: int,
+    backoff_seconds: float,
+) -> None:
+    """Charges a failure: pending with backoff (doubling), or dead when permanent or out of
+    attempts.
+
+    Raises LeaseLost when the fence does not match.
+    """
+    held = connection.scalar(
+        FAIL,
+        {
+            **_fence(lease),
+            "error": error,
+            "permanent": permanent,
+            "max_attempts": max_attempts,
+            "backoff_seconds": backoff_seconds,
+        },
+    )
+    if held is None:
+        raise LeaseLost(f"batch {lease.batch_id} attempt {lease.attempt} belongs to somebody else")
+    _end_attempt(connection, lease, Outcome.FAILED, 0, None, error)
+
+
+FAIL = text("""
+    UPDATE batches
+    SET failures = failures + 1, last_error = :error, lease_expires_at = NULL,
+        state = CASE WHEN :permanent OR failures + 1 >= :max_attempts
+                     THEN 'dead' ELSE 'pending' END,
+        not_before = CASE WHEN :permanent OR failures + 1 >= :max_attempts THEN NULL
+                          ELSE now() + make_interval(
+                              secs => :backoff_seconds * power(2, least(failures, 6))) END
+    WHERE id = :id AND attempt = :attempt AND owner = :owner AND state = 'leased'
+    RETURNING id
+""")
+
+
+def dead(connection: Connection, job_id: int, limit: int) -> list[RowMapping]:
+    """Dead batches that have no error part of their own yet, with what says where they are."""
+    found = connection.execute(
+        text("""
+            SELECT b.*, f.uri, f.format, f.size, f.fingerprint, f.row_count AS file_rows,
+                   f.first_row
+            FROM batches b JOIN input_files f USING (job_id, file_index)
+            WHERE b.job_id = :id AND b.state = 'dead' AND b.part_name IS NULL
+            ORDER BY b.id LIMIT :limit
+        """),
+        {"id": job_id, "limit": limit},
+    )
+    return list(found.mappings())
+
+
+def bury(connection: Connection, row: RowMapping, part: Part) -> bool:
+    """Names the error part of a dead batch; False when another reaper was faster."""
+    named = connection.scalar(
+        text("""
+            UPDATE batches SET part_name = :name, part_bytes = :bytes, part_checksum = :checksum,
+                   rows_failed = :rows_failed, redo = NULL, redo_count = 0
+            WHERE id = :id AND attempt = :attempt AND state = 'dead' AND part_name IS NULL
+            RETURNING id
+        """),
+        {
+            "id": row["id"],
+            "attempt": row["attempt"],
+            "name": part.name,
+            "bytes": part.bytes,
+            "checksum": part.checksum,
+            "rows_failed": len(part.errors),
+        },
+    )
+    if named is None:
+        return False
+    _put_errors(connection, row["job_id"], row["id"], from_multirange(row["rows"]), part.errors)
+    return True
+
+
+def retry(connection: Connection, batch_id: int, rows: RowRanges | None) -> bool:
+    """A done or dead batch runs again: `rows` of it, or all for None. The job row is locked.
+
+    Rows that are not run again keep their answer in the old part until the next commit. Returns
+    False when the batch is neither done nor dead.
+    """
+    whole = rows is None
+    done = connection.scalar(
+        text("""
+            UPDATE batches b SET state = 'pending', failures = 0, losses = 0, not_before = NULL,
+                   owner = NULL, redo = :redo, redo_count = :redo_count, last_error = NULL,
+                   part_name = CASE WHEN :whole THEN NULL ELSE part_name END,
+                   part_bytes = CASE WHEN :whole THEN NULL ELSE part_bytes END,
+                   part_checksum = CASE WHEN :whole THEN NULL ELSE part_checksum END,
+                   prompt_tokens = CASE WHEN :whole THEN 0 ELSE prompt_tokens END,
+                   output_tokens = CASE WHEN :whole THEN 0 ELSE output_tokens END,
+                   rows_failed = CASE WHEN :whole THEN 0 ELSE
+                       (SELECT count(*) FROM row_errors e WHERE e.job_id = b.job_id
+                        AND b.rows @> e.row_index AND NOT CAST(:redo AS int8multirange)
+                            @> e.row_index) END
+            WHERE id = :id AND (state = 'done' OR state = 'dead' AND (:whole OR part_name IS NOT NULL))
+            RETURNING id
+        """),
+        {
+            "id": batch_id,
+            "whole": whole,
+            "redo": to_multirange(rows) if rows else None,
+            "redo_count": 0 if rows is None else len(rows),
+        },
+    )
+    if done is None:
+        return False
+    connection.execute(
+        text("""
+            DELETE FROM row_errors e USING batches b
+            WHERE b.id = :id AND e.job_id = b.job_id AND b.rows @> e.row_index
+              AND (b.redo IS NULL OR b.redo @> e.row_index)
+        """),
+        {"id": batch_id},
+    )
+    return True
+
+
+def parts(connection: Connection, job_id: int) -> list[RowMapping]:
+    """The live parts of a job in dataset order: what the manifest names."""
+    found = connection.execute(
+        text("""
+            SELECT seq, id AS batch, attempt, owner AS worker, state, rows, row_count, part_name,
+                   part_bytes, part_checksum, rows_failed, prompt_tokens, output_tokens
+            FROM batches WHERE job_id = :id AND part_name IS NOT NULL AND state IN ('done', 'dead')
+            ORDER BY seq, lower(rows)
+        """),
+        {"id": job_id},
+    )
+    return list(found.mappings())
+
+
+def live(connection: Connection, job_id: int) -> list[RowMapping]:
+    """Every batch that is not split, in dataset order: id, state, rows."""
+    found = connection.execute(
+        text("""
+            SELECT id, seq, state, rows, row_count, owner, part_name FROM batches
+            WHERE job_id = :id AND state <> 'split' ORDER BY seq, lower(rows)
+        """),
+        {"id": job_id},
+    )
+    return list(found.mappings())
+
+
+def _fence(lease: Lease) -> dict[str, object]:
+    return {"id": lease.batch_id, "attempt": lease.attempt, "owner": lease.owner}
+
+
+def _take_parent(connection: Connection, batch_id: int, lease: Lease | None) -> Any:
+    if lease is None:
+        return connection.execute(TAKE_FREE, {"id": batch_id}).mappings().one_or_none()
+    parent = connection.execute(TAKE_HELD, _fence(lease)).mappings().one_or_none()
+    if parent is None:
+        raise LeaseLost(f"batch {batch_id} attempt {lease.attempt} belongs to somebody else")
+    return parent
+
+
+def _child(parent: RowMapping, rows: RowRanges) -> dict[str, object]:
+    inherited = (
+        "job_id",
+        "seq",
+        "file_index",
+        "locator_row",
+        "byte_offset",
+        "byte_length",
+        "failures",
+        "losses",
+        "attempt",
+    )
+    return {
+        **{name: parent[name] for name in inherited},
+        "parent_id": parent["id"],
+        "rows": to_multirange(rows),
+        "row_count": len(rows),
+    }
+
+
+def _put_errors(
+    connection: Connection,
+    job_id: int,
+    batch_id: int,
+    rows: RowRanges,
+    errors: Sequence[RowError],
+) -> None:
+    """The rows' errors are exactly these from now on."""
+    connection.execute(
+        text("""
+            DELETE FROM row_errors e WHERE e.job_id = :job_id
+            AND e.row_index BETWEEN :low AND :high AND CAST(:rows AS int8multirange) @> e.row_index
+        """),
+        {
+            "job_id": job_id,
+            "rows": to_multirange(rows),
+            "low": rows.ranges[0][0],
+            "high": rows.ranges[-1][1] - 1,
+        },
+    )
+    if errors:
+        connection.execute(
+            text("""
+                INSERT INTO row_errors (job_id, row_index, batch_id, row_id, kind, message)
+                VALUES (:job_id, :row_index, :batch_id, :row_id, :kind, :message)
+            """),
+            [
+                {
+                    "job_id": job_id,
+                    "batch_id": batch_id,
+                    "row_index": error.row_index,
+                    "row_id": error.row_id,
+                    "kind": error.kind,
+                    "message": error.message,
+                }
+                for error in errors
+            ],
+        )
+
+
+def _end_attempt(
+    connection: Connection,
+    lease: Lease,
+    outcome: Outcome,
+    rows: int,
+    part: Part | None,
+    error: str | None = None,
+) -> None:
+    connection.execute(
+        text("""
+            UPDATE attempts SET ended_at = now(), outcome = :outcome, error = :error,
+                   row_count = :rows, rows_failed = :rows_failed, prompt_tokens = :prompt_tokens,
+                   output_tokens = :output_tokens
+            WHERE batch_id = :id AND attempt = :attempt
+        """),
+        {
+            "id": lease.batch_id,
+            "attempt": lease.attempt,
+            "outcome": outcome,
+            "rows": rows,
+            "error": error,
+            "rows_failed": len(part.errors) if part else None,
+            "prompt_tokens": part.prompt_tokens if part else None,
+            "output_tokens": part.output_tokens if part else None,
+        },
+    )
+
+
+def _lease(row: RowMapping) -> Lease:
+    return Lease(
+        batch_id=row["id"],
+        attempt=row["attempt"],
+        owner=row["owner"],
+        job_id=row["job_id"],
+        seq=row["seq"],
+        is_root=row["parent_id"] is None,
+        descriptor=descriptor(row),
+        alone=row["losses"] >= LONE_LOSSES,
+        doomed=row["losses"] > LONE_LOSSES and row["row_count"] == 1,
+        redo=None if row["redo"] is None else from_multirange(row["redo"]),
+        kept_part=row["part_name"],
+    )
+
+
+def descriptor(row: RowMapping) -> Descriptor:
+    """The descriptor of a batch row that was joined with its input file."""
+    source = SourceFile(
+        row["uri"],
+        row["format"],
+        row["size"],
+        row["fingerprint"],
+        row["file_rows"],
+        row["first_row"],
+    )
+    locator = None
+    if row["locator_row"] is not None:
+        locator = Locator(row["locator_row"], row["byte_offset"], row["byte_length"])
+    return Descriptor(source, from_multirange(row["rows"]), locator)

@@ -1,0 +1,221 @@
+"""Admission: which pending batches become queued, and what the broker should be told."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import text
+
+from common.ledger import jobs
+from common.ledger.connection import Connection
+from common.states import JobState
+
+DISPATCH_LOCK = 0x6E69676801
+"""Advisory lock of the admission duty: one reaper at a time, for one short transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob:
+    """A running job with pending, queued or leased batches; rows are those queued or leased."""
+
+    id: int
+    pool: str
+    engine_key: str
+    priority: int
+    max_parallel: int | None
+    pending: int
+    queued: int
+    leased: int
+    rows_queued: int
+    rows_leased: int
+    batch_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the living children of a queue hold in flight at once."""
+
+    pool: str
+    engine_key: str
+    children: int
+    window_rows: int
+
+
+def try_duty(connection: Connection, lock: int) -> bool:
+    """Takes the lock of a reaper's duty for this transaction; False when another reaper has it."""
+    return bool(connection.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": lock}))
+
+
+def open_jobs(connection: Connection) -> list[OpenJob]:
+    """Running jobs that have batches to admit or to announce, the highest priority first."""
+    found = connection.execute(
+        text("""
+        WITH held AS (
+            SELECT job_id, count(*) FILTER (WHERE state = 'queued') AS queued,
+                   count(*) FILTER (WHERE state = 'leased') AS leased,
+                   coalesce(sum(row_count) FILTER (WHERE state = 'queued'), 0) AS rows_queued,
+                   coalesce(sum(row_count) FILTER (WHERE state = 'leased'), 0) AS rows_leased
+            FROM (SELECT job_id, state, row_count FROM batches WHERE state = 'queued'
+                  UNION ALL
+                  SELECT job_id, state, row_count FROM batches WHERE state = 'leased') AS b
+            GROUP BY job_id
+        ), counted AS (
+            SELECT job_id, sum(batches_pending) AS pending FROM job_counters
+            WHERE job_id IN (SELECT id FROM jobs WHERE state = 'running') GROUP BY job_id
+        )
+        SELECT j.id, j.pool, j.engine_key, j.priority, j.max_parallel,
+               coalesce(c.pending, 0)::bigint AS pending,
+               coalesce(h.queued, 0) AS queued, coalesce(h.leased, 0) AS leased,
+               coalesce(h.rows_queued, 0)::bigint AS rows_queued,
+               coalesce(h.rows_leased, 0)::bigint AS rows_leased,
+               coalesce((j.spec #>> '{batch,rows}')::int, 1) AS batch_rows
+        FROM jobs j LEFT JOIN held h ON h.job_id = j.id LEFT JOIN counted c ON c.job_id = j.id
+        WHERE j.state = 'running' AND (c.pending > 0 OR h.queued > 0)
+        ORDER BY j.priority DESC, j.id
+    """)
+    )
+    return [OpenJob(**row) for row in found.mappings()]
+
+
+def capacities(connection: Connection, alive_seconds: float) -> list[Capacity]:
+    """In-flight capacity of each queue, from children seen within `alive_seconds`."""
+    found = connection.execute(
+        text("""
+            SELECT pool, engine_key, count(*) AS children, sum(window_rows)::bigint AS window_rows
+            FROM workers
+            WHERE state = 'ready' AND seen_at > now() - make_interval(secs => :alive)
+            GROUP BY pool, engine_key
+        """),
+        {"alive": alive_seconds},
+    )
+    return [Capacity(**row) for row in found.mappings()]
+
+
+def admit(connection: Connection, job_id: int, limit: int, rank: int) -> int:
+    """Moves up to `limit` pending batches of a running job to queued, ranked from `rank` on.
+
+    Dataset order, so that neighbours are claimed together. Returns how many were moved.
+    """
+    if jobs.lock_shared(connection, job_id) is not JobState.RUNNING:
+        return 0
+    moved = connection.execute(
+        text("""
+            UPDATE batches b SET state = 'queued', rank = :rank + mine.place, not_before = NULL
+            FROM (SELECT id, row_number() OVER (ORDER BY seq, id) AS place
+                  FROM (SELECT id, seq FROM batches
+                        WHERE job_id = :job_id AND state = 'pending'
+                          AND (not_before IS NULL OR not_before <= now())
+                        ORDER BY seq, id LIMIT :limit FOR UPDATE SKIP LOCKED) AS next
+                 ) AS mine
+            WHERE b.id = mine.id
+        """),
+        {"job_id": job_id, "limit": limit, "rank": rank},
+    )
+    return int(moved.rowcount)
+
+
+def started_within(connection: Connection, seconds: float) -> bool:
+    """True when Postgres itself started less than `seconds` ago: nobody could renew before."""
+    return bool(
+        connection.scalar(
+            text("SELECT pg_postmaster_start_time() > now() - make_interval(secs => :seconds)"),
+            {"seconds": seconds},
+        )
+    )
+
+
+def next_rank(connection: Connection) -> int:
+    """A rank above every earlier one: microseconds of Postgres's clock."""
+    return int(
+        connection.scalar(text("SELECT (extract(epoch FROM clock_timestamp()) * 1e6)::bigint"))
+    )
+
+
+def fold_counters(connection: Connection, limit: int = 20_000) -> int:
+    """Folds counter deltas into one row a job; returns how many rows were folded."""
+    folded = connection.execute(
+        text("""
+            WITH taken AS (
+                DELETE FROM job_counters WHERE ctid = ANY (ARRAY(
+                    SELECT ctid FROM job_counters WHERE job_id IN (
+                        SELECT job_id FROM job_counters GROUP BY job_id HAVING count(*) > 50)
+                    LIMIT :limit FOR UPDATE SKIP LOCKED))
+                RETURNING *
+            ), folded AS (
+                INSERT INTO job_counters
+                SELECT job_id, sum(rows_total), sum(rows_done), sum(rows_failed),
+                       sum(batches_pending), sum(batches_queued), sum(batches_leased),
+                       sum(batches_done), sum(batches_dead), sum(prompt_tokens),
+                       sum(output_tokens)
+                FROM taken GROUP BY job_id
+            )
+            SELECT count(*) FROM taken
+        """),
+        {"limit": limit},
+    )
+    return int(folded.scalar_one())
+
+
+def finishable(connection: Connection, reaper: str, hold_seconds: float) -> Sequence[int]:
+    """Jobs whose batches are all over and whose files want finishing, taken for `hold_seconds`.
+
+    Taking is a courtesy between reapers, not a fence: finishing twice is harmless. A cancelled
+    or failed job is over once nobody holds a lease of it.
+    """
+    found = connection.execute(
+        text("""
+            UPDATE jobs SET finisher = :reaper,
+                   finisher_until = now() + make_interval(secs => :hold)
+            WHERE id IN (
+                SELECT j.id FROM jobs j
+                WHERE j.closed_at IS NULL
+                  AND (j.finisher_until IS NULL OR j.finisher_until < now()
+                       OR j.finisher = :reaper)
+                  AND NOT EXISTS (SELECT FROM batches b WHERE b.job_id = j.id
+                                  AND b.state = 'leased')
+                  AND (j.state IN ('cancelled', 'failed') OR j.state IN ('running', 'paused')
+                       AND NOT EXISTS (SELECT FROM batches b WHERE b.job_id = j.id
+                                       AND b.state = 'pending')
+                       AND NOT EXISTS (SELECT FROM batches b WHERE b.job_id = j.id
+                                       AND b.state = 'queued'))
+                FOR UPDATE SKIP LOCKED)
+            RETURNING id
+        """),
+        {"reaper": reaper, "hold": hold_seconds},
+    )
+    return [row.id for row in found]
+
+
+def close(connection: Connection, job_id: int) -> JobState | None:
+    """Closes a job whose files are finished; None when it has open batches again (retry)."""
+    state = jobs.lock(connection, job_id)
+    left = connection.execute(
+        text("""
+            SELECT count(*) FILTER (WHERE state IN ('pending', 'queued')) AS waiting,
+                   count(*) FILTER (WHERE state = 'leased') AS leased,
+                   count(*) FILTER (WHERE state = 'dead') AS dead,
+                   count(*) FILTER (WHERE state = 'dead' AND part_name IS NULL) AS unburied
+            FROM batches WHERE job_id = :id AND state IN ('pending', 'queued', 'leased', 'dead')
+        """),
+        {"id": job_id},
+    ).one()
+    if left.leased or (not state.over and (left.waiting or left.unburied)):
+        return None
+    if state is JobState.CANCELLED or (state is JobState.FAILED and left.waiting):
+        return _close(connection, job_id, state, None)
+    if left.dead:
+        return _close(connection, job_id, JobState.FAILED, f"{left.dead} batches are dead")
+    return _close(connection, job_id, JobState.COMPLETED, None)
+
+
+def _close(connection: Connection, job_id: int, end: JobState, reason: str | None) -> JobState:
+    connection.execute(
+        text("""
+            UPDATE jobs SET state = :state, closed_at = now(), finisher = NULL,
+                   finisher_until = NULL, finished_at = coalesce(finished_at, now()),
+                   reason = CASE WHEN state IN ('failed', 'cancelled') THEN reason
+                                 ELSE :reason END
+            WHERE id = :id
+        """),
+        {"id": job_id, "state": end, "reason": reason},
+    )
+    return end

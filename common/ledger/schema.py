@@ -1,0 +1,74 @@
+"""The tables' version: migrate them, and refuse a database that does not fit this code."""
+
+from importlib.resources import files
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+
+from common.errors import SchemaMismatch
+from common.ledger.connection import Connection, Ledger
+
+SCHEMA = 1
+"""The newest migration that this code knows, as a number."""
+
+MIGRATION_LOCK = 0x6E69676874
+"""Advisory lock held while migrating, so that two migrations do not run at once ('night')."""
+
+
+def migrate(ledger: Ledger) -> None:
+    """Brings the tables up to this code; harmless when they are there already."""
+    with ledger.transaction() as connection:
+        connection.execute(text("SET LOCAL lock_timeout = '10s'"))
+        connection.execute(text("SET LOCAL statement_timeout = '10min'"))
+        connection.execute(
+            text("SELECT pg_advisory_xact_lock(:lock)").bindparams(lock=MIGRATION_LOCK)
+        )
+        config = _config()
+        config.attributes["connection"] = connection
+        found = _found(connection)
+        if found is not None and int(found) > SCHEMA:
+            return
+        command.upgrade(config, "head")
+
+
+def check(ledger: Ledger) -> None:
+    """Raises SchemaMismatch when the database is behind the code or declares itself too new."""
+    with ledger.transaction() as connection:
+        found = _found(connection)
+        if found is None:
+            raise SchemaMismatch(
+                f"the database {ledger.place} has no Nightshift tables: run `nightshift migrate`"
+            )
+        if int(found) < SCHEMA:
+            raise SchemaMismatch(
+                f"the database {ledger.place} is at migration {found} and this code needs "
+                f"{SCHEMA:04}: run `nightshift migrate`"
+            )
+        compatible_from = connection.scalar(text("SELECT compatible_from FROM ledger_meta"))
+        if compatible_from is None or int(compatible_from) > SCHEMA:
+            raise SchemaMismatch(
+                f"the database {ledger.place} wants code that knows migration "
+                f"{compatible_from}, this one knows {SCHEMA:04}: upgrade nightshift-fleet"
+            )
+
+
+def head() -> str:
+    """The newest migration in the folder; the tests hold it against SCHEMA."""
+    return ScriptDirectory.from_config(_config()).get_current_head() or ""
+
+
+def _found(connection: Connection) -> str | None:
+    there = connection.scalar(text("SELECT to_regclass('nightshift_version')"))
+    if there is None:
+        return None
+    found: str | None = connection.scalar(text("SELECT version_num FROM nightshift_version"))
+    return found
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(files("common") / "migrations"))
+    config.set_main_option("path_separator", "os")
+    return config

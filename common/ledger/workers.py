@@ -1,0 +1,255 @@
+"""Worker children and the engines they load: register, beat, end, choose, count failed loads."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import RowMapping, text
+
+from common.ledger import batches, jobs
+from common.ledger.connection import Connection
+
+MAX_LOAD_FAILURES = 3
+"""Failed loads in a row, with no living child that has the engine, that fail its jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One boot of a worker child; the id is never used again."""
+
+    id: str
+    supervisor: str
+    pool: str
+    slot: int
+    host: str
+    pid: int
+    engine_key: str
+
+
+def register(connection: Connection, child: Child) -> None:
+    """A child that begins to load its engine."""
+    connection.execute(
+        text("""
+            INSERT INTO workers (id, supervisor, pool, slot, host, pid, engine_key, state)
+            VALUES (:id, :supervisor, :pool, :slot, :host, :pid, :engine_key, 'loading')
+        """),
+        {name: getattr(child, name) for name in Child.__slots__},
+    )
+
+
+def ready(
+    connection: Connection,
+    child: Child,
+    *,
+    engine: str,
+    engine_version: str,
+    revision: str | None,
+    window_rows: int,
+) -> str | None:
+    """The engine is warm: its failures are forgotten; returns the revision that must be held.
+
+    The first load of a model stores its resolved revision; later loads get that one back.
+    """
+    connection.execute(
+        text("""
+            UPDATE workers SET state = 'ready', engine = :engine, engine_version = :version,
+                   window_rows = :window_rows, ready_at = now(), seen_at = now() WHERE id = :id
+        """),
+        {"id": child.id, "engine": engine, "version": engine_version, "window_rows": window_rows},
+    )
+    held: str | None = connection.scalar(
+        text("""
+            INSERT INTO engines (pool, engine_key, engine_version, revision, loaded_at)
+            VALUES (:pool, :engine_key, :version, :revision, now())
+            ON CONFLICT (pool, engine_key) DO UPDATE
+            SET load_failures = 0, last_error = NULL, engine_version = excluded.engine_version,
+                revision = coalesce(engines.revision, excluded.revision), loaded_at = now()
+            RETURNING revision
+        """),
+        {
+            "pool": child.pool,
+            "engine_key": child.engine_key,
+            "version": engine_version,
+            "revision": revision,
+        },
+    )
+    return held
+
+
+def beat(connection: Connection, worker_id: str, state: str, *, busy: bool) -> None:
+    """Says that the child lives; `state` is loading, ready or draining."""
+    connection.execute(
+        text("""
+            UPDATE workers SET seen_at = now(), state = :state,
+                   busy_at = CASE WHEN :busy THEN now() ELSE busy_at END
+            WHERE id = :id AND state <> 'ended'
+        """),
+        {"id": worker_id, "state": state, "busy": busy},
+    )
+
+
+def end(connection: Connection, worker_id: str, *, died: str | None) -> int:
+    """The child is gone: its leases are free at once. `died` says why, and charges `losses`;
+    None (drained, replaced) charges nothing. Returns how many leases it still held.
+    """
+    connection.execute(
+        text("""
+            UPDATE workers SET state = 'ended', ended_at = now(), error = coalesce(error, :error)
+            WHERE id = :id AND state <> 'ended'
+        """),
+        {"id": worker_id, "error": died},
+    )
+    if died is None:
+        return batches.release_owner(connection, worker_id)
+    return batches.lose_owner(connection, worker_id, died)
+
+
+def end_supervisor(connection: Connection, supervisor: str) -> int:
+    """Ends every child of a supervisor that is known to be dead, charging nothing; returns how
+    many leases became free.
+    """
+    children = connection.execute(
+        text(
+            "SELECT id FROM workers WHERE supervisor = :supervisor AND state <> 'ended' ORDER BY id"
+        ),
+        {"supervisor": supervisor},
+    ).all()
+    return sum(end(connection, child.id, died=None) for child in children)
+
+
+def end_silent(connection: Connection, silent_seconds: float) -> None:
+    """Marks children ended that were not seen for `silent_seconds`; their leases ran out long
+    ago and were reaped.
+    """
+    connection.execute(
+        text("""
+            UPDATE workers SET state = 'ended', ended_at = now(),
+                   error = coalesce(error, 'not seen any more')
+            WHERE state <> 'ended' AND seen_at < now() - make_interval(secs => :silent)
+        """),
+        {"silent": silent_seconds},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a child stands: its state, and for how long it has had no batch."""
+
+    state: str
+    idle_seconds: float
+
+
+def standing(connection: Connection, worker_id: str) -> Standing | None:
+    """How a child stands; None when it never registered."""
+    found = connection.execute(
+        text("""
+            SELECT w.state, CASE WHEN EXISTS (SELECT FROM batches b WHERE b.owner = w.id
+                                              AND b.state = 'leased') THEN 0
+                   ELSE extract(epoch FROM now() - coalesce(w.busy_at, w.ready_at, now()))
+                   END::float8 AS idle_seconds
+            FROM workers w WHERE w.id = :id
+        """),
+        {"id": worker_id},
+    ).one_or_none()
+    return None if found is None else Standing(found.state, found.idle_seconds)
+
+
+def load_failed(
+    connection: Connection, pool: str, engine_key: str, error: str, backoff_seconds: float
+) -> int:
+    """Counts a failed load and sets when the next may be tried (backoff doubles, 60 s at most).
+
+    After MAX_LOAD_FAILURES in a row without one success, and with no living child that has the
+    engine, the jobs that need it fail with `error`. Returns the failures so far.
+    """
+    failures = int(
+        connection.scalar(
+            text("""
+            INSERT INTO engines (pool, engine_key, load_failures, last_error, retry_at)
+            VALUES (:pool, :engine_key, 1, :error, now() + make_interval(secs => :backoff))
+            ON CONFLICT (pool, engine_key) DO UPDATE
+            SET load_failures = engines.load_failures + 1, last_error = excluded.last_error,
+                retry_at = now() + make_interval(secs => least(
+                    60, :backoff * power(2, least(engines.load_failures, 10))))
+            RETURNING load_failures
+        """),
+            {"pool": pool, "engine_key": engine_key, "error": error, "backoff": backoff_seconds},
+        )
+        or 0
+    )
+    if failures >= MAX_LOAD_FAILURES and not _has_engine(connection, pool, engine_key):
+        waiting = connection.execute(
+            text("""
+                SELECT id FROM jobs WHERE pool = :pool AND engine_key = :engine_key
+                AND state = 'running' ORDER BY id
+            """),
+            {"pool": pool, "engine_key": engine_key},
+        ).all()
+        for job in waiting:
+            jobs.fail(connection, job.id, f"the engine could not be loaded: {error}")
+    return failures
+
+
+def forgive_loads(connection: Connection, pool: str, engine_key: str) -> None:
+    """A new or reopened job gives its engine fresh tries."""
+    connection.execute(
+        text("""
+            UPDATE engines SET load_failures = 0, retry_at = now()
+            WHERE pool = :pool AND engine_key = :engine_key
+        """),
+        {"pool": pool, "engine_key": engine_key},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An engine key with work to claim: `children` living ones have it, `job_id` needs it."""
+
+    engine_key: str
+    job_id: int
+    priority: int
+    children: int
+    waiting: int
+
+
+def wanted(connection: Connection, pool: str, alive_seconds: float) -> list[Wanted]:
+    """Engine keys of a pool with batches to claim, best first: priority, fewest children, age."""
+    found = connection.execute(
+        text("""
+            WITH work AS (
+                SELECT j.engine_key, min(j.id) AS job_id, max(j.priority) AS priority,
+                       sum(c.waiting)::bigint AS waiting
+                FROM jobs j CROSS JOIN LATERAL (
+                    SELECT sum(batches_pending + batches_queued) AS waiting
+                    FROM job_counters WHERE job_id = j.id) AS c
+                WHERE j.pool = :pool AND j.state = 'running' AND c.waiting > 0
+                GROUP BY j.engine_key
+            )
+            SELECT w.engine_key, w.job_id, w.priority, w.waiting,
+                   (SELECT count(*) FROM workers
+                    WHERE pool = :pool AND engine_key = w.engine_key AND state <> 'ended'
+                      AND seen_at > now() - make_interval(secs => :alive)) AS children
+            FROM work w LEFT JOIN engines e ON e.pool = :pool AND e.engine_key = w.engine_key
+            WHERE e.retry_at IS NULL OR e.retry_at <= now() OR e.load_failures = 0
+            ORDER BY w.priority DESC, children, w.job_id
+        """),
+        {"pool": pool, "alive": alive_seconds},
+    )
+    return [Wanted(**row) for row in found.mappings()]
+
+
+def status(connection: Connection) -> list[RowMapping]:
+    """Rows of the view worker_status."""
+    found = connection.execute(text("SELECT * FROM worker_status ORDER BY pool, host, slot"))
+    return list(found.mappings())
+
+
+def _has_engine(connection: Connection, pool: str, engine_key: str) -> bool:
+    return bool(
+        connection.scalar(
+            text("""
+            SELECT EXISTS (SELECT FROM workers WHERE pool = :pool AND engine_key = :engine_key
+                           AND state IN ('ready', 'draining')
+                           AND seen_at > now() - interval '1 minute')
+        """),
+            {"pool": pool, "engine_key": engine_key},
+        )
+    )
