@@ -1,0 +1,305 @@
+"""Process groups that end with their parent, even when the parent is killed by SIGKILL.
+
+Every group is led by a tiny watcher that reads a pipe whose only write end is held by us. However
+we end, the kernel closes that end, the watcher reads end-of-file and kills its whole group. A
+descendant that leaves the group (`setsid`, as Postgres backends do) is out of its reach.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Self
+
+from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
+
+from common.errors import Permanent, Retryable
+
+# The traps come first and are reported by a line, so that no signal to the group can end the
+# watcher early. Nobody ever writes to its stdin: `read` returns at end-of-file only.
+_WATCHER = "trap '' HUP INT QUIT USR1 USR2 PIPE ALRM TERM; echo; exec >&-; read _; kill -KILL 0"
+
+_EMPTY_SECONDS = 30.0  # a killed process may hang so long in the kernel (GPU drivers, slow disks)
+_LOOK_SECONDS = 0.01
+
+Stream = int | IO[Any] | None
+
+
+class ProcessGroup:
+    """A process and its descendants in a group of their own, which never outlives us.
+
+    The group lives as long as this process, whether or not the object is kept. A copy of this
+    process made by a bare `os.fork` without `exec` would keep the group alive as well.
+    """
+
+    def __init__(
+        self,
+        watcher: subprocess.Popen[bytes],
+        main: subprocess.Popen[bytes],
+        lifeline: int,
+        record: Path | None,
+    ) -> None:
+        self._watcher = watcher
+        self._main = main
+        self._lifeline: int | None = lifeline  # a plain number: no garbage collector closes it
+        self._record = record
+        self._ending = threading.Lock()
+
+    @classmethod
+    def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stdout: Stream = None,
+        stderr: Stream = None,
+        record: Path | None = None,
+        user: int | None = None,
+        group: int | None = None,
+    ) -> Self:
+        """Starts `argv` with an empty stdin; `env=None` inherits our environment.
+
+        `record` is a folder that receives a file naming the group before `argv` starts, for
+        `end_recorded` in a later boot. `user` and `group` (ids) are given up root for. Raises
+        Permanent when `argv` cannot be started; nothing is left running or recorded then.
+        """
+        watcher, lifeline = _start_watcher()
+        kept: Path | None = None
+        try:
+            kept = None if record is None else _write_record(record, watcher.pid)
+            # A new child joins the group before it drops its copy of the pipe (both happen between
+            # fork and exec, in this order), so a parent that dies here leaves nobody outside.
+            main = subprocess.Popen(
+                list(argv),
+                env=env,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                process_group=watcher.pid,
+                user=user,
+                group=group,
+                extra_groups=None if user is None else [],
+            )
+        except BaseException as error:
+            watcher.kill()
+            watcher.wait()
+            os.close(lifeline)
+            _forget(kept)
+            if isinstance(error, OSError):
+                raise Permanent(f"{argv[0]} cannot be started: {error}") from error
+            raise
+        return cls(watcher, main, lifeline, kept)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the main process."""
+        return self._main.pid
+
+    @property
+    def pgid(self) -> int:
+        """Id of the process group, which is the watcher's process id."""
+        return self._watcher.pid
+
+    def poll(self) -> int | None:
+        """Exit status of the main process (negative: its signal), or None while it runs.
+
+        A group that lost its watcher is no longer sure to end with us, so it is ended here;
+        raises what `kill` raises.
+        """
+        if self._lifeline is not None and _is_dead_child(self._watcher.pid):
+            self.kill()
+        return self._main.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for the main process; raises TimeoutError after `timeout` seconds."""
+        try:
+            return self._main.wait(timeout)
+        except subprocess.TimeoutExpired as late:
+            raise TimeoutError(f"process {self.pid} still runs after {timeout} s") from late
+
+    def terminate(self) -> None:
+        """Asks the main process alone to end (SIGTERM); its children are its own business."""
+        self.send_signal(signal.SIGTERM)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the main process alone; nothing happens when it is over."""
+        self._main.send_signal(number)
+
+    def kill(self) -> None:
+        """Ends the whole group by SIGKILL, also what a dead main process left; may be repeated.
+
+        Raises Retryable when the kernel does not let go of a member within 30 seconds.
+        """
+        with self._ending:
+            if self._lifeline is None:
+                return
+            # The watcher is reaped last: until then its id, and so the group's, is surely ours.
+            os.killpg(self.pgid, signal.SIGKILL)
+            self._main.kill()  # it may have left the group
+            _wait_until_empty(self.pgid)
+            self._main.wait()
+            self._watcher.wait()
+            os.close(self._lifeline)
+            self._lifeline = None
+            _forget(self._record)
+
+    def stop(self, grace_seconds: float, number: signal.Signals = signal.SIGTERM) -> int:
+        """Asks the main process to end, gives it `grace_seconds`, then ends the group.
+
+        Returns the exit status of the main process.
+        """
+        self.send_signal(number)
+        try:
+            with suppress(TimeoutError):
+                self.wait(grace_seconds)
+        finally:
+            self.kill()
+        return self.wait()
+
+
+def end_recorded(directory: Path) -> None:
+    """Ends the groups that an earlier boot recorded in `directory`, and removes the records.
+
+    Call it under a lock that keeps out a living owner of these groups, before recording new ones.
+    Raises Retryable when a group does not end within 30 seconds; its record stays.
+    """
+    for path in sorted(directory.glob("*.json*")):
+        record = _read_record(path)
+        if record is not None and _is_still_ours(record):
+            _kill_group(record["pgid"])
+            _wait_until_empty(record["pgid"])
+        _forget(path)
+
+
+def _start_watcher() -> tuple[subprocess.Popen[bytes], int]:
+    """The leader of a new group, and the write end of the pipe that it watches."""
+    # Python makes both ends close-on-exec: no other child of ours ever keeps a copy.
+    read_end, lifeline = os.pipe()
+    try:
+        watcher = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCHER, "nightshift-watcher"],
+            env={},
+            cwd="/",
+            stdin=read_end,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
+    except BaseException:
+        os.close(lifeline)
+        raise
+    finally:
+        os.close(read_end)
+    assert watcher.stdout is not None
+    with watcher.stdout as ready:
+        ready.read()
+    return watcher, lifeline
+
+
+def _is_dead_child(pid: int) -> bool:
+    """Whether a child of ours is over; it is not reaped, so its id stays taken."""
+    look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, pid, look) is not None
+
+
+@dataclass(frozen=True)
+class _Process:
+    state: str
+    pgid: int
+    session: int
+    started: int  # clock ticks since the kernel's boot
+
+
+def _look(pid: int | str) -> _Process | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command's name may hold anything, so count the fields behind its last parenthesis.
+    fields = text.rpartition(")")[2].split()
+    return _Process(fields[0], int(fields[2]), int(fields[3]), int(fields[19]))
+
+
+def _members(pgid: int) -> list[_Process]:
+    """The living processes of a group; a zombie holds nothing, and its parent may never reap it."""
+    everybody = (_look(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [one for one in everybody if one and one.pgid == pgid and one.state not in "ZX"]
+
+
+def _wait_until_empty(pgid: int) -> None:
+    looks = Retrying(
+        stop=stop_after_delay(_EMPTY_SECONDS),
+        wait=wait_fixed(_LOOK_SECONDS),
+        retry=retry_if_result(bool),
+    )
+    try:
+        looks(_members, pgid)
+    except RetryError as error:
+        raise Retryable(
+            f"process group {pgid} has not ended {_EMPTY_SECONDS:.0f} s after SIGKILL; "
+            "look at what holds it in the kernel"
+        ) from error
+
+
+def _kill_group(pgid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pgid, signal.SIGKILL)
+
+
+def _kernel() -> str:
+    """Names the boot of the kernel and the pid namespace: pids mean something only within both."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def _write_record(directory: Path, pgid: int) -> Path:
+    leader = _look(pgid)
+    assert leader is not None, "the watcher is our child and not reaped"
+    facts = {
+        "pgid": pgid,
+        "started": leader.started,
+        "session": leader.session,
+        "kernel": _kernel(),
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{pgid}.json"
+    whole = path.with_suffix(".json.new")
+    whole.write_text(json.dumps(facts))
+    whole.rename(path)
+    return path
+
+
+def _read_record(path: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads(path.read_text())
+        return record if record["kernel"] == _kernel() else None
+    except (ValueError, KeyError, TypeError):
+        return None  # never renamed into place, so its main process was never started
+
+
+def _is_still_ours(record: dict[str, Any]) -> bool:
+    """Whether a recorded group is the one that was recorded, not a later user of its number.
+
+    Pids are reused, so the number alone proves nothing. A process with the leader's pid is the
+    leader only if it started at the recorded clock tick. No new process gets a number while a group
+    of that number has members; so another process under it means that our group is gone. If there
+    is no such process, the members are ours or belong to a later group whose leader ended too; a
+    group lies in one session, and only ours lies in the recorded one.
+    """
+    leader = _look(record["pgid"])
+    if leader is not None:
+        return bool(leader.started == record["started"])
+    members = _members(record["pgid"])
+    return bool(members) and all(one.session == record["session"] for one in members)
+
+
+def _forget(record: Path | None) -> None:
+    if record is not None:
+        record.unlink(missing_ok=True)
