@@ -66,8 +66,8 @@ class InputSpec(Section):
 class Message(Section):
     """One chat message; `content` is a Jinja template over the row's columns."""
 
-    role: Literal["system", "user", "assistant"]
-    content: str
+    role: Literal["system", "user", "assistant"] = Field(description="Who speaks.")
+    content: str = Field(description="Template over the row's columns.")
 
 
 class Sampling(Section):
@@ -77,9 +77,15 @@ class Sampling(Section):
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus share of probability mass.")
     top_k: int = Field(0, ge=0, description="Keep the k likeliest tokens; 0 keeps all.")
     min_p: float = Field(0.0, ge=0, le=1, description="Least probability relative to the best.")
-    repetition_penalty: float = Field(1.0, gt=0, le=10)
-    presence_penalty: float = Field(0.0, ge=-2, le=2)
-    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    repetition_penalty: float = Field(
+        1.0, gt=0, le=10, description="Above 1 makes tokens that occurred less likely."
+    )
+    presence_penalty: float = Field(
+        0.0, ge=-2, le=2, description="Taken off the logit of each token that occurred."
+    )
+    frequency_penalty: float = Field(
+        0.0, ge=-2, le=2, description="Taken off the logit for each time a token occurred."
+    )
     max_tokens: int = Field(256, ge=1, le=1_000_000, description="Longest answer, in tokens.")
     min_tokens: int = Field(0, ge=0, description="Shortest answer, in tokens.")
     stop: list[str] = Field(default_factory=list, description="Strings that end the answer.")
@@ -126,15 +132,20 @@ class StructuredOutput(Section):
 class GenerateTask(Section):
     """Text in, text out, by a language model."""
 
-    kind: Literal["generate"]
+    kind: Literal["generate"] = Field(description="Text in, text out, by a language model.")
     messages: list[Message] | None = Field(None, description="Chat messages, as templates.")
     prompt: str | None = Field(
         None,
         description="A template; sent as one user message where the "
         "model has a chat template, else as plain text.",
     )
-    sampling: Sampling = Field(default_factory=lambda: Sampling.model_validate({}))
-    output: StructuredOutput | None = None
+    sampling: Sampling = Field(
+        default_factory=lambda: Sampling.model_validate({}),
+        description="How the next token is chosen.",
+    )
+    output: StructuredOutput | None = Field(
+        None, description="What an answer must look like; free text without it."
+    )
 
     @model_validator(mode="after")
     def _one_prompt(self) -> Self:
@@ -162,13 +173,13 @@ class GenerateTask(Section):
 class FunctionTask(Section):
     """Rows in, columns out, by a Python function."""
 
-    kind: Literal["function"]
+    kind: Literal["function"] = Field(description="Rows in, columns out, by a Python function.")
 
 
 class VllmEngine(Section):
     """A model in vLLM, loaded once a worker."""
 
-    backend: Literal["vllm"]
+    backend: Literal["vllm"] = Field(description="A model in vLLM, loaded once a worker.")
     model: str = Field(min_length=1, description="Hub name or local folder.")
     revision: str | None = Field(None, description="Branch, tag or commit of a hub model.")
     args: dict[str, Any] = Field(
@@ -187,7 +198,7 @@ class VllmEngine(Section):
 class FunctionEngine(Section):
     """A Python callable: a list of row dicts in, a list of dicts of the same length out."""
 
-    backend: Literal["function"]
+    backend: Literal["function"] = Field(description="A Python callable.")
     callable: str = Field(
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="`module:name` of the function."
     )
@@ -202,7 +213,9 @@ class OutputSpec(Section):
     """Where the parts go and what they carry."""
 
     uri: str = Field(min_length=1, description="Output directory; local path, s3:// or gs://.")
-    format: Literal["parquet", "jsonl"] = "parquet"
+    format: Literal["parquet", "jsonl"] = Field(
+        "parquet", description="Format of the parts: Parquet with zstd, or plain JSON lines."
+    )
     columns: list[str] = Field(
         default_factory=list, description="Input columns passed through beside the id."
     )
@@ -259,13 +272,19 @@ class JobSpec(Section):
     priority: int = Field(
         0, ge=-1000, le=1000, description="Higher goes first; jobs of equal priority share."
     )
-    input: InputSpec
-    task: Task
-    engine: Engine
-    output: OutputSpec
-    batch: BatchSpec = Field(default_factory=lambda: BatchSpec.model_validate({}))
-    retry: RetrySpec = Field(default_factory=lambda: RetrySpec.model_validate({}))
-    limits: LimitsSpec = Field(default_factory=lambda: LimitsSpec.model_validate({}))
+    input: InputSpec = Field(description="Which rows go in.")
+    task: Task = Field(description="What is done with a row.")
+    engine: Engine = Field(description="What does it.")
+    output: OutputSpec = Field(description="Where the parts go.")
+    batch: BatchSpec = Field(
+        default_factory=lambda: BatchSpec.model_validate({}), description="Unit of leasing."
+    )
+    retry: RetrySpec = Field(
+        default_factory=lambda: RetrySpec.model_validate({}), description="How often, how long."
+    )
+    limits: LimitsSpec = Field(
+        default_factory=lambda: LimitsSpec.model_validate({}), description="When it stops itself."
+    )
 
     @model_validator(mode="after")
     def _sections_fit(self) -> Self:

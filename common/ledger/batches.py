@@ -27,7 +27,7 @@ class Lease:
 
     `redo` is None for all rows; else only those run and the others keep the answer that stands
     in the part `kept_part`. `doomed` marks a single row that killed every child that ran it
-    alone: it is written as `engine_died`, not run.
+    alone, or such rows of a retry: they are written as `engine_died`, not run.
     """
 
     batch_id: int
@@ -274,7 +274,9 @@ def halve(connection: Connection, batch_id: int) -> bool:
     if parent is None:
         return False
     for half in from_multirange(parent["rows"]).halves():
-        connection.execute(SPLIT_CHILD_PENDING, _child(parent, half))
+        # A half was not yet lost alone itself: it runs alone once more before it is doomed.
+        losses = min(parent["losses"], LONE_LOSSES)
+        connection.execute(SPLIT_CHILD_PENDING, {**_child(parent, half), "losses": losses})
     return True
 
 
@@ -290,7 +292,8 @@ TAKE_HELD = text(
     )
 )
 TAKE_FREE = text(
-    TAKE_PARENT.format(
+    # Without an owner nobody who lost the lease can read `split` as the outcome of its own commit.
+    TAKE_PARENT.replace("redo_count = 0", "redo_count = 0, owner = NULL").format(
         held="state = 'pending' AND row_count > 1 AND redo IS NULL AND part_name IS NULL"
     )
 )
@@ -310,14 +313,25 @@ SPLIT_CHILD_DONE = text(f"""
 """)
 
 
-def release(connection: Connection, leases: Sequence[Lease]) -> None:
-    """Gives batches back untouched: pending, nothing charged. Lost ones are passed over."""
+def release(
+    connection: Connection,
+    leases: Sequence[Lease],
+    *,
+    error: str | None = None,
+    pause_seconds: float = 0,
+) -> None:
+    """Gives batches back untouched: pending, nothing charged. Lost ones are passed over.
+
+    After an outage (`error` names it) nobody claims them again for `pause_seconds`.
+    """
     connection.execute(
         RELEASE,
         {
             "ids": [lease.batch_id for lease in leases],
             "attempts": [lease.attempt for lease in leases],
             "owners": [lease.owner for lease in leases],
+            "error": error,
+            "pause_seconds": pause_seconds,
         },
     )
 
@@ -337,13 +351,14 @@ FREED = """
 """
 RELEASE = text(
     FREED.format(
-        set="",
+        set=""", last_error = coalesce(CAST(:error AS text), b.last_error),
+               not_before = now() + make_interval(secs => :pause_seconds)""",
         where="""JOIN unnest(:ids, :attempts, CAST(:owners AS text[])) AS mine (id, attempt, owner)
              ON b.id = mine.id AND b.attempt = mine.attempt AND b.owner = mine.owner
              WHERE b.state = 'leased'""",
         lock="FOR UPDATE OF b",
         outcome="'released'",
-        error="NULL",
+        error="CAST(:error AS text)",
     )
 ).bindparams(bindparam("ids", type_=ARRAY(BIGINT)), bindparam("attempts", type_=ARRAY(INTEGER)))
 RELEASE_OWNER = text(
@@ -442,13 +457,18 @@ FAIL = text("""
 
 
 def dead(connection: Connection, job_id: int, limit: int) -> list[RowMapping]:
-    """Dead batches that have no error part of their own yet, with what says where they are."""
+    """Dead batches that have no error part of their own yet, with what says where they are.
+
+    One that died in a retry of some rows still names its old part: rows outside `redo` keep
+    their answer, and the error part carries them over.
+    """
     found = connection.execute(
         text("""
             SELECT b.*, f.uri, f.format, f.size, f.fingerprint, f.row_count AS file_rows,
                    f.first_row
             FROM batches b JOIN input_files f USING (job_id, file_index)
-            WHERE b.job_id = :id AND b.state = 'dead' AND b.part_name IS NULL
+            WHERE b.job_id = :id AND b.state = 'dead'
+              AND (b.part_name IS NULL OR b.redo IS NOT NULL)
             ORDER BY b.id LIMIT :limit
         """),
         {"id": job_id, "limit": limit},
@@ -462,7 +482,8 @@ def bury(connection: Connection, row: RowMapping, part: Part) -> bool:
         text("""
             UPDATE batches SET part_name = :name, part_bytes = :bytes, part_checksum = :checksum,
                    rows_failed = :rows_failed, redo = NULL, redo_count = 0
-            WHERE id = :id AND attempt = :attempt AND state = 'dead' AND part_name IS NULL
+            WHERE id = :id AND attempt = :attempt AND state = 'dead'
+              AND (part_name IS NULL OR redo IS NOT NULL)
             RETURNING id
         """),
         {
@@ -484,7 +505,7 @@ def retry(connection: Connection, batch_id: int, rows: RowRanges | None) -> bool
     """A done or dead batch runs again: `rows` of it, or all for None. The job row is locked.
 
     Rows that are not run again keep their answer in the old part until the next commit. Returns
-    False when the batch is neither done nor dead.
+    False when the batch is neither done nor dead, or dead without its error part and not whole.
     """
     whole = rows is None
     done = connection.scalar(
@@ -500,7 +521,8 @@ def retry(connection: Connection, batch_id: int, rows: RowRanges | None) -> bool
                        (SELECT count(*) FROM row_errors e WHERE e.job_id = b.job_id
                         AND b.rows @> e.row_index AND NOT CAST(:redo AS int8multirange)
                             @> e.row_index) END
-            WHERE id = :id AND (state = 'done' OR state = 'dead' AND (:whole OR part_name IS NOT NULL))
+            WHERE id = :id AND (state = 'done' OR state = 'dead'
+                                AND (:whole OR part_name IS NOT NULL AND redo IS NULL))
             RETURNING id
         """),
         {
@@ -660,7 +682,8 @@ def _lease(row: RowMapping) -> Lease:
         is_root=row["parent_id"] is None,
         descriptor=descriptor(row),
         alone=row["losses"] >= LONE_LOSSES,
-        doomed=row["losses"] > LONE_LOSSES and row["row_count"] == 1,
+        # A retry beside kept answers cannot be halved: without this it would never end.
+        doomed=row["losses"] > LONE_LOSSES and (row["row_count"] == 1 or row["redo"] is not None),
         redo=None if row["redo"] is None else from_multirange(row["redo"]),
         kept_part=row["part_name"],
     )

@@ -193,7 +193,8 @@ def close(connection: Connection, job_id: int) -> JobState | None:
             SELECT count(*) FILTER (WHERE state IN ('pending', 'queued')) AS waiting,
                    count(*) FILTER (WHERE state = 'leased') AS leased,
                    count(*) FILTER (WHERE state = 'dead') AS dead,
-                   count(*) FILTER (WHERE state = 'dead' AND part_name IS NULL) AS unburied
+                   count(*) FILTER (WHERE state = 'dead'
+                                    AND (part_name IS NULL OR redo IS NOT NULL)) AS unburied
             FROM batches WHERE job_id = :id AND state IN ('pending', 'queued', 'leased', 'dead')
         """),
         {"id": job_id},

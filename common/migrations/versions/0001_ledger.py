@@ -206,12 +206,11 @@ DELTA = """
     INSERT INTO job_counters
     SELECT job_id,
            sum(sign * row_count),
-           sum(sign * CASE WHEN state = 'done' THEN row_count - rows_failed
-                           WHEN state <> 'dead' AND part_name IS NOT NULL
-                           THEN row_count - redo_count - rows_failed ELSE 0 END),
-           sum(sign * CASE WHEN state = 'dead' THEN row_count
-                           WHEN state = 'done' OR part_name IS NOT NULL
-                           THEN rows_failed ELSE 0 END),
+           sum(sign * CASE WHEN part_name IS NULL THEN 0
+                           ELSE row_count - redo_count - rows_failed END),
+           sum(sign * CASE WHEN part_name IS NOT NULL
+                           THEN rows_failed + (state = 'dead')::int * redo_count
+                           WHEN state = 'dead' THEN row_count ELSE 0 END),
            sum(sign * (state = 'pending')::int), sum(sign * (state = 'queued')::int),
            sum(sign * (state = 'leased')::int), sum(sign * (state = 'done')::int),
            sum(sign * (state = 'dead')::int),
@@ -237,7 +236,8 @@ CREATE TRIGGER batches_updated AFTER UPDATE ON batches
 
 # The rate looks at the last 1,000 commits within 30 minutes. Its clock starts at the latest
 # commit within the first fifth of their time (a whole first wave of equal batches, so that the
-# filling of the pipeline does not count); with one wave only it starts at the first claim.
+# filling of the pipeline does not count); with one wave only (its commits lie closer together than
+# half the time that the first one took) it starts at the first claim.
 # A silence of more than three times the usual gap between commits counts as time without rows.
 VIEWS = """
 CREATE VIEW job_progress AS
@@ -280,11 +280,12 @@ LEFT JOIN LATERAL (
                count(DISTINCT ended_at) AS commits
         FROM recent
     ), anchored AS (
-        SELECT s.*, (SELECT max(ended_at) FROM recent
-                     WHERE ended_at <= s.first + (s.last - s.first) / 5) AS anchor
+        SELECT s.*, CASE WHEN s.commits >= 4 AND s.last - s.first > (s.first - s.claimed) / 2
+                    THEN (SELECT max(ended_at) FROM recent
+                          WHERE ended_at <= s.first + (s.last - s.first) / 5) END AS anchor
         FROM span s
     ), clocked AS (
-        SELECT a.*, CASE WHEN a.commits >= 4 THEN a.anchor ELSE a.claimed END AS since,
+        SELECT a.*, coalesce(a.anchor, a.claimed) AS since,
                CASE WHEN now() - a.last > 3 * (a.last - a.claimed) / a.commits
                     THEN now() ELSE a.last END AS until
         FROM anchored a
@@ -293,7 +294,7 @@ LEFT JOIN LATERAL (
                AS rows_per_second,
            sum(recent.output_tokens) / nullif(extract(epoch FROM k.until - k.since), 0)
                AS tokens_per_second
-    FROM clocked k JOIN recent ON k.commits < 4 OR recent.ended_at > k.anchor
+    FROM clocked k JOIN recent ON k.anchor IS NULL OR recent.ended_at > k.anchor
     GROUP BY k.until, k.since
 ) AS r ON j.state = 'running';
 

@@ -1,0 +1,98 @@
+"""The broker: Celery app factory, queue and task names, and the hints that are sent.
+
+A message says "there is work on this queue" and nothing else; losing all of them costs seconds.
+"""
+
+from celery import Celery
+from kombu import Connection
+from kombu.exceptions import ChannelError, OperationalError
+
+from common.errors import Retryable
+
+WAKE = "nightshift.wake"
+"""Name of the only task."""
+
+TRANSPORT_OPTIONS = {
+    "socket_timeout": 5,
+    "socket_connect_timeout": 5,
+    "socket_keepalive": True,
+    # Messages are acknowledged before they are run, so this only bounds a lost acknowledgement.
+    "visibility_timeout": 3600,
+}
+
+
+def queue_name(pool: str, engine_key: str) -> str:
+    """The queue of one engine in one pool."""
+    return f"nightshift.{pool}.{engine_key}"
+
+
+def make_app(url: str | None) -> Celery:
+    """A Celery app; without a URL it has no broker to speak of (workers then ask Postgres)."""
+    app = Celery("nightshift", broker=url or "memory://", set_as_current=False)
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        task_ignore_result=True,
+        task_acks_late=False,
+        task_publish_retry=False,
+        task_default_queue="nightshift",
+        task_create_missing_queues=True,
+        worker_prefetch_multiplier=1,
+        worker_disable_prefetch=True,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_send_task_events=False,
+        worker_enable_remote_control=False,
+        worker_enable_soft_shutdown_on_idle=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_connection_timeout=5,
+        broker_transport_options=TRANSPORT_OPTIONS,
+    )
+    return app
+
+
+class Announcer:
+    """Sends hints for the reaper; the connection is opened at the first and kept."""
+
+    def __init__(self, url: str) -> None:
+        self._app = make_app(url)
+        self._connection: Connection | None = None
+
+    def top_up(self, pool: str, engine_key: str, wanted: int) -> int:
+        """Brings a queue up to `wanted` messages; returns how many were sent.
+
+        Looking first means that lost messages are replaced and spare ones do not pile up.
+        Raises Retryable when the broker cannot be reached.
+        """
+        queue = queue_name(pool, engine_key)
+        try:
+            connection = self._connected()
+            missing = wanted - _depth(connection, queue)
+            for _ in range(missing):
+                self._app.send_task(WAKE, queue=queue, connection=connection, ignore_result=True)
+        except (OperationalError, OSError) as error:
+            self.close()
+            raise Retryable(f"the broker cannot be reached: {error}") from error
+        return max(0, missing)
+
+    def close(self) -> None:
+        """Lets the connection go; the next hint opens another."""
+        if self._connection is not None:
+            self._connection.release()
+            self._connection = None
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._app.connection_for_write()
+            self._connection.ensure_connection(max_retries=1, timeout=5)
+        return self._connection
+
+
+def _depth(connection: Connection, queue: str) -> int:
+    try:
+        return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
+    except ChannelError:
+        return 0
+    except connection.channel_errors + connection.connection_errors as error:
+        raise OperationalError(str(error)) from error

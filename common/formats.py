@@ -1,0 +1,348 @@
+"""Rows in and parts out, whatever the format: reads a descriptor, writes a part.
+
+What only one format does is in `common.parquet` and `common.jsonl`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import BinaryIO, Literal
+
+import pyarrow as pa
+
+from common import jsonl, parquet, storage
+from common.descriptor import Descriptor, InputFormat, SourceFile
+from common.errors import BadInput, SourceChanged
+from common.parquet import ReadCache
+from common.states import RowErrorKind
+from common.storage import FileInfo
+
+__all__ = [
+    "BadRow", "PartFacts", "ReadCache", "Rows", "check_content", "file_format", "file_schema",
+    "infer_input_schema", "iter_part_batches", "merge_schemas", "part_metadata", "part_schema",
+    "read_part", "read_rows", "write_batches", "write_part",
+]
+
+OutputFormat = Literal["parquet", "jsonl"]
+
+SUFFIXES: dict[str, InputFormat] = {
+    ".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl",
+}
+
+PLANNED_SUFFIXES = frozenset({".csv", ".tsv", ".gz", ".zst", ".bz2", ".xz", ".json"})
+"""What people try, and what does not work yet."""
+
+PART_BATCH_ROWS = 4096
+"""Rows that are in memory at once while a part is streamed."""
+
+_MAGIC = {
+    b"PAR1": "a Parquet file",
+    b"\x1f\x8b": "a gzip file, which is not supported yet",
+    b"\x28\xb5\x2f\xfd": "a zstd file, which is not supported yet",
+    b"PK\x03\x04": "a zip file, which is not supported",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """Why a row cannot be read: `bad_record` or `bad_type`, and a message with file and line."""
+
+    kind: RowErrorKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a descriptor: each is in `row_index` or in `bad`, never in both.
+
+    `table` is aligned with `row_index`, `bad_table` with the ascending keys of `bad`; the latter
+    has what could be read of those rows (the id, mostly) and null for the rest. Both have the
+    same columns, and the right number of rows even when there are no columns.
+    """
+
+    table: pa.Table
+    row_index: list[int]
+    bad: dict[int, BadRow]
+    bad_table: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class PartFacts:
+    """What the ledger keeps of a part: size in bytes, SHA-256 in hexadecimal digits, rows."""
+
+    bytes: int
+    checksum: str
+    rows: int
+
+
+# ---------------------------------------------------------------- rows in
+
+
+def read_rows(
+    descriptor: Descriptor,
+    columns: Sequence[str] | None,
+    cache: ReadCache,
+    *,
+    schema: pa.Schema | None = None,
+    id_column: str | None = None,
+) -> Rows:
+    """The rows of a batch, with `columns` and the id; every row asked for comes back, good or bad.
+
+    `columns` None reads all. `schema` has the planned types: JSONL values are brought to them,
+    and a row with a value that cannot be is `bad_type`. A nested column may come wider than
+    planned, with keys that the first rows of the file lacked. A null id is `bad_record`.
+
+    Raises SourceChanged when the file is gone or not the one that was planned, StorageUnavailable
+    when it cannot be read now, BadInput for a Parquet column that does not exist.
+    """
+    if columns is not None and id_column is not None:
+        columns = [*columns, *({id_column} - set(columns))]
+    source = descriptor.source
+    _check_unchanged(source)
+    try:
+        if source.format == "parquet":
+            table, found, place = parquet.read(descriptor, columns, cache, _check_unchanged)
+            table = _typed_nulls(table, schema)
+        else:
+            table, found, place = jsonl.read(descriptor, columns, schema)
+            _check_unchanged(source)
+    except FileNotFoundError as error:
+        raise SourceChanged(_GONE.format(source.uri)) from error
+    wanted = list(descriptor.rows)
+    bad = {index: BadRow(*why) for index, why in found.items()}
+    if id_column is not None:
+        for index, valid in zip(wanted, _validity(table, id_column), strict=True):
+            if not valid and index not in bad:
+                bad[index] = BadRow(RowErrorKind.BAD_RECORD, f"{place(index)}: id is null")
+    return _parted(table, wanted, bad)
+
+
+_GONE = "{} is gone since the job was submitted; put it back or submit a new job"
+
+
+def _check_unchanged(source: SourceFile) -> None:
+    try:
+        now = storage.stat(source.uri)
+    except FileNotFoundError as error:
+        raise SourceChanged(_GONE.format(source.uri)) from error
+    if (now.size, now.fingerprint) != (source.size, source.fingerprint):
+        raise SourceChanged(
+            f"{source.uri} changed since the job was submitted (it had {source.size} bytes and has "
+            f"{now.size}); submit a new job"
+        )
+
+
+def _typed_nulls(table: pa.Table, schema: pa.Schema | None) -> pa.Table:
+    """Columns of only nulls get the type that other files give them."""
+    planned = {} if schema is None else {field.name: field.type for field in schema}
+    for at, column in enumerate(table.schema):
+        if pa.types.is_null(column.type) and column.name in planned:
+            typed = table.column(at).cast(planned[column.name])
+            table = table.set_column(at, column.name, typed)
+    return table
+
+
+def _validity(table: pa.Table, column: str) -> list[bool]:
+    if column not in table.column_names:
+        return [False] * table.num_rows
+    valid: list[bool] = table.column(column).is_valid().to_pylist()
+    return valid
+
+
+def _parted(table: pa.Table, wanted: list[int], bad: dict[int, BadRow]) -> Rows:
+    if not bad:
+        return Rows(table, wanted, bad, table.slice(0, 0))
+    good = [index not in bad for index in wanted]
+    return Rows(
+        table=table.filter(pa.array(good)),
+        row_index=[index for index in wanted if index not in bad],
+        bad=dict(sorted(bad.items())),
+        bad_table=table.filter(pa.array([not is_good for is_good in good])),
+    )
+
+
+# ---------------------------------------------------------------- what a file is
+
+
+def file_format(uri: str, declared: InputFormat | None = None) -> InputFormat:
+    """The declared format, else what the suffix says; BadInput when it says nothing we read."""
+    if declared is not None:
+        return declared
+    suffix = PurePosixPath(uri).suffix.lower()
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix]
+    works = ", ".join(SUFFIXES)
+    if suffix in PLANNED_SUFFIXES:
+        raise BadInput(f"{uri}: {suffix} files are not supported yet; what works is {works}")
+    raise BadInput(
+        f"{uri}: the suffix does not tell the format; what works is {works}, or say input.format"
+    )
+
+
+def check_content(info: FileInfo, kind: InputFormat) -> None:
+    """Looks at the first bytes; BadInput when they are not of that format."""
+    if info.size == 0:
+        if kind == "parquet":
+            raise BadInput(f"{info.uri} is empty (0 bytes), which is no Parquet file")
+        return
+    start = storage.read_range(info.uri, 0, 4)
+    looks = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
+    if kind == "parquet" and start != b"PAR1":
+        raise BadInput(f"{info.uri} is no Parquet file but {looks or 'something else'}")
+    if kind == "jsonl" and looks is not None:
+        raise BadInput(f"{info.uri} is no JSONL file but {looks}")
+
+
+def file_schema(info: FileInfo, kind: InputFormat, rows: int = jsonl.HEAD_ROWS) -> pa.Schema:
+    """Columns of one input file: from the footer, or from its first rows (null: nothing known)."""
+    check_content(info, kind)
+    if kind == "parquet":
+        return parquet.input_schema(parquet.read_footer(info.uri))
+    return jsonl.head_schema(info.uri, rows)
+
+
+def infer_input_schema(
+    infos: Iterable[FileInfo],
+    declared: InputFormat | None = None,
+    columns: Sequence[str] | None = None,
+) -> pa.Schema:
+    """The columns of a whole dataset, see `merge_schemas`."""
+    found = []
+    for info in infos:
+        kind = file_format(info.uri, declared)
+        found.append((info.uri, kind, file_schema(info, kind)))
+    return merge_schemas(found, columns)
+
+
+def merge_schemas(
+    found: Iterable[tuple[str, InputFormat, pa.Schema]], columns: Sequence[str] | None = None
+) -> pa.Schema:
+    """One schema for all files.
+
+    Parquet files must agree on the used `columns` (None: on all), a column of only nulls agrees
+    with every type; else BadInput names file and column. JSONL files are merged, and mixed
+    columns become strings; where there are Parquet files too, their types count. Duplicate column
+    names are BadInput where they are used.
+    """
+    fixed: dict[str, tuple[str, pa.DataType]] = {}
+    merged: dict[str, pa.DataType] = {}
+    first: str | None = None
+    strict: list[tuple[str, pa.Schema]] = []
+    for uri, kind, schema in found:
+        if kind == "jsonl":
+            for column in schema:
+                known = merged.get(column.name, pa.null())
+                merged[column.name] = jsonl.merged_type(known, column.type)
+            continue
+        first = first or uri
+        strict.append((uri, schema))
+        _check_doubles(uri, schema, columns)
+        for column in schema:
+            _agree(uri, column, fixed, used=columns is None or column.name in columns)
+    for uri, schema in strict:
+        for name in fixed.keys() | merged.keys() if columns is None else columns:
+            if name not in schema.names and (name in fixed or name in merged):
+                raise BadInput(f"{uri} has no column {name!r}, which other input files have")
+    types = merged | {name: kind for name, (_, kind) in fixed.items()}
+    return pa.schema([(name, jsonl.settled(kind)) for name, kind in types.items()])
+
+
+def _check_doubles(uri: str, schema: pa.Schema, columns: Sequence[str] | None) -> None:
+    for name in set(schema.names if columns is None else columns):
+        if len(schema.get_all_field_indices(name)) > 1:
+            raise BadInput(f"{uri} has the column {name!r} more than once")
+
+
+def _agree(
+    uri: str, column: pa.Field, fixed: dict[str, tuple[str, pa.DataType]], *, used: bool
+) -> None:
+    known = fixed.get(column.name)
+    if known is None or pa.types.is_null(known[1]):
+        fixed[column.name] = (uri, column.type)
+    elif used and known[1] != column.type and not pa.types.is_null(column.type):
+        raise BadInput(
+            f"the column {column.name!r} is {column.type} in {uri} but {known[1]} in {known[0]}; "
+            "all files of an input need the same type"
+        )
+
+
+# ---------------------------------------------------------------- parts out
+
+
+def write_part(
+    uri: str, table: pa.Table, kind: OutputFormat, metadata: dict[str, str]
+) -> PartFacts:
+    """Writes a part whole; Parquet carries `metadata` under keys that start with `nightshift.`.
+
+    Raises StorageUnavailable.
+    """
+    return write_batches(uri, table.to_batches(), table.schema, kind, metadata)
+
+
+def write_batches(
+    uri: str,
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    kind: OutputFormat,
+    metadata: dict[str, str],
+    *,
+    replace: bool = False,
+) -> PartFacts:
+    """Like `write_part` for a stream of batches of one schema, in bounded memory.
+
+    `replace` is storage.write_whole's.
+    """
+    rows = 0
+
+    def write(sink: BinaryIO) -> None:
+        nonlocal rows
+        if kind == "parquet":
+            rows = parquet.write(batches, schema, sink, metadata)
+        else:
+            rows = jsonl.write(batches, sink)
+
+    written = storage.write_whole(uri, write, replace=replace)
+    return PartFacts(written.bytes, written.checksum, rows)
+
+
+def read_part(uri: str, kind: OutputFormat, schema: pa.Schema | None = None) -> pa.Table:
+    """A whole part; JSONL needs the `schema` to bring back types that JSON does not have.
+
+    Raises FileNotFoundError, BadInput when the part is damaged, StorageUnavailable.
+    """
+    known = schema or part_schema(uri, kind)
+    return pa.Table.from_batches(iter_part_batches(uri, kind, known), known)
+
+
+def iter_part_batches(
+    uri: str,
+    kind: OutputFormat,
+    schema: pa.Schema | None = None,
+    batch_rows: int = PART_BATCH_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a part in order, `batch_rows` at a time, cast to `schema` where it is given."""
+    if kind == "jsonl":
+        yield from jsonl.iter_batches(uri, schema or part_schema(uri, kind), batch_rows)
+        return
+    for batch in parquet.iter_batches(uri, batch_rows):
+        bare = batch.replace_schema_metadata(None)
+        yield bare if schema is None else bare.select(schema.names).cast(schema)
+
+
+def part_schema(uri: str, kind: OutputFormat) -> pa.Schema:
+    """The columns of a part as its file tells them, without metadata."""
+    if kind == "parquet":
+        return parquet.read_footer(uri).schema.remove_metadata()
+    found = jsonl.head_schema(uri)
+    return pa.schema([(column.name, jsonl.settled(column.type)) for column in found])
+
+
+def part_metadata(uri: str) -> dict[str, str]:
+    """The provenance in a Parquet part, without the prefix of its keys."""
+    prefix = parquet.METADATA_PREFIX.encode()
+    known: dict[bytes, bytes] = parquet.read_footer(uri).metadata.metadata or {}
+    return {
+        key.removeprefix(prefix).decode(): value.decode()
+        for key, value in known.items()
+        if key.startswith(prefix)
+    }

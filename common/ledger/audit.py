@@ -1,0 +1,282 @@
+"""Looking from the outside: what verify, errors and sample ask; nothing here changes a row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import bindparam, text
+from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
+
+from common.descriptor import RowRanges
+from common.ledger.connection import Connection, Row
+from common.ledger.rows import from_multirange
+
+IDLE_SECONDS = 10
+"""A transaction of ours that has been idle for longer was left open by a defect."""
+
+COUNTED = (
+    "rows_total",
+    "rows_done",
+    "rows_failed",
+    "batches_pending",
+    "batches_queued",
+    "batches_leased",
+    "batches_done",
+    "batches_dead",
+    "prompt_tokens",
+    "output_tokens",
+)
+"""Columns of job_counters that a recount of the batches must give again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How the batches that are not split cover the dataset.
+
+    `rows` counts a row once for each batch that has it, `distinct_rows` once; `first` and `stop`
+    bound them and `ranges` says in how many pieces they lie.
+    """
+
+    rows: int
+    distinct_rows: int
+    first: int
+    stop: int
+    ranges: int
+
+
+def coverage(connection: Connection, job_id: int) -> Coverage:
+    """Every row in exactly one batch means: rows, distinct_rows and stop agree, in one range."""
+    found = connection.execute(
+        text("""
+            WITH live AS (
+                SELECT unnest(rows) AS piece FROM batches
+                WHERE job_id = :id AND state <> 'split'
+            ), covered AS (SELECT unnest(range_agg(piece)) AS piece FROM live)
+            SELECT (SELECT coalesce(sum(upper(piece) - lower(piece)), 0)::bigint FROM live) AS rows,
+                   coalesce(sum(upper(piece) - lower(piece)), 0)::bigint AS distinct_rows,
+                   coalesce(min(lower(piece)), 0) AS first, coalesce(max(upper(piece)), 0) AS stop,
+                   count(*) AS ranges
+            FROM covered
+        """),
+        {"id": job_id},
+    )
+    return Coverage(**found.mappings().one())
+
+
+def miscounted(connection: Connection, job_id: int) -> dict[str, tuple[int, int]]:
+    """Counters that differ from a recount of the batches in the same snapshot, as
+    (counter, recount); done and failed rows are counted as the trigger of migration 0001 does.
+    """
+    found = connection.execute(
+        text("""
+            WITH kept AS (
+                SELECT *, CASE WHEN part_name IS NULL THEN 0
+                               ELSE row_count - redo_count - rows_failed END AS good,
+                       CASE WHEN part_name IS NOT NULL
+                            THEN rows_failed + (state = 'dead')::int * redo_count
+                            WHEN state = 'dead' THEN row_count ELSE 0 END AS bad
+                FROM batches WHERE job_id = :id AND state <> 'split'
+            )
+            SELECT 1 AS source, sum(rows_total) AS rows_total, sum(rows_done) AS rows_done,
+                   sum(rows_failed) AS rows_failed, sum(batches_pending) AS batches_pending,
+                   sum(batches_queued) AS batches_queued, sum(batches_leased) AS batches_leased,
+                   sum(batches_done) AS batches_done, sum(batches_dead) AS batches_dead,
+                   sum(prompt_tokens) AS prompt_tokens, sum(output_tokens) AS output_tokens
+            FROM job_counters WHERE job_id = :id
+            UNION ALL
+            SELECT 2, sum(row_count), sum(good), sum(bad),
+                   count(*) FILTER (WHERE state = 'pending'),
+                   count(*) FILTER (WHERE state = 'queued'),
+                   count(*) FILTER (WHERE state = 'leased'),
+                   count(*) FILTER (WHERE state = 'done'),
+                   count(*) FILTER (WHERE state = 'dead'),
+                   sum(prompt_tokens), sum(output_tokens)
+            FROM kept
+            ORDER BY source
+        """),
+        {"id": job_id},
+    )
+    counters, recount = found.mappings().all()
+    pairs = {name: (int(counters[name] or 0), int(recount[name] or 0)) for name in COUNTED}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def orphaned_leases(connection: Connection, job_id: int) -> list[Row]:
+    """Leased batches whose lease ran out or whose owner is ended or unknown."""
+    found = connection.execute(
+        text("""
+            SELECT b.id AS batch, b.attempt, b.owner, b.lease_expires_at < now() AS expired,
+                   coalesce(w.state, 'unknown') AS worker_state
+            FROM batches b LEFT JOIN workers w ON w.id = b.owner
+            WHERE b.job_id = :id AND b.state = 'leased'
+              AND (b.lease_expires_at < now() OR w.id IS NULL OR w.state = 'ended')
+            ORDER BY b.id
+        """),
+        {"id": job_id},
+    )
+    return list(found.mappings())
+
+
+def broken_attempts(connection: Connection, job_id: int, limit: int = 1000) -> list[Row]:
+    """Batches whose attempts do not explain their leases: batch and what is wrong.
+
+    A child of a split begins to count at its parent's attempt. The done child of a drain has no
+    lease of its own: it ended with its parent's, whose outcome is `split`.
+    """
+    found = connection.execute(
+        text("""
+            WITH mine AS MATERIALIZED (
+                SELECT b.id, b.attempt, b.state, b.part_name, coalesce(p.attempt, 0) AS inherited,
+                       b.parent_id
+                FROM batches b LEFT JOIN batches p ON p.id = b.parent_id
+                WHERE b.job_id = :id
+            ), counted AS (
+                SELECT a.batch_id, count(*) AS leases, min(a.attempt) AS first,
+                       max(a.attempt) AS last,
+                       count(*) FILTER (WHERE a.ended_at IS NULL) AS running,
+                       max(a.attempt) FILTER (WHERE a.ended_at IS NULL) AS running_last
+                FROM attempts a WHERE a.job_id = :id GROUP BY a.batch_id
+            ), judged AS (
+                SELECT m.id AS batch, CASE
+                    WHEN coalesce(c.leases, 0) <> m.attempt - m.inherited
+                         OR c.first <> m.inherited + 1 OR c.last <> m.attempt
+                    THEN format('claimed %s times, and attempts has %s rows of it',
+                                m.attempt - m.inherited, coalesce(c.leases, 0))
+                    WHEN m.state = 'leased' AND c.running_last IS DISTINCT FROM m.attempt
+                    THEN format('leased, and its attempt %s has ended', m.attempt)
+                    WHEN coalesce(c.running, 0) <> (m.state = 'leased')::int
+                    THEN format('%s, and %s of its attempts have not ended', m.state, c.running)
+                    WHEN m.state = 'done' AND m.attempt > m.inherited AND last.outcome <> 'done'
+                    THEN format('done, and its attempt %s ended as %s', m.attempt, last.outcome)
+                    WHEN m.state = 'done' AND m.attempt = m.inherited
+                         AND parents.outcome IS DISTINCT FROM 'split'
+                    THEN format('done under its parent''s attempt %s, which ended as %s',
+                                m.attempt, coalesce(parents.outcome, 'nothing'))
+                    END AS problem
+                FROM mine m
+                LEFT JOIN counted c ON c.batch_id = m.id
+                LEFT JOIN attempts last ON last.batch_id = m.id AND last.attempt = m.attempt
+                LEFT JOIN attempts parents ON parents.batch_id = m.parent_id
+                                          AND parents.attempt = m.attempt
+                UNION ALL
+                SELECT c.batch_id, 'has attempts and is no batch of the job'
+                FROM counted c WHERE NOT EXISTS (SELECT FROM mine WHERE id = c.batch_id)
+            )
+            SELECT batch, problem FROM judged WHERE problem IS NOT NULL ORDER BY batch LIMIT :limit
+        """),
+        {"id": job_id, "limit": limit},
+    )
+    return list(found.mappings())
+
+
+def part_is_live(connection: Connection, job_id: int, part_name: str) -> bool:
+    """Whether the ledger names this part now; a retry or a split may have replaced it."""
+    return bool(
+        connection.scalar(
+            text("""
+            SELECT EXISTS (SELECT FROM batches WHERE job_id = :id AND part_name = :name
+                           AND state IN ('done', 'dead'))
+        """),
+            {"id": job_id, "name": part_name},
+        )
+    )
+
+
+def part_sources(connection: Connection, job_id: int) -> dict[int, Row]:
+    """Where the rows of every live part came from, by batch: input for `batches.descriptor`."""
+    found = connection.execute(
+        text("""
+            SELECT b.id, b.rows, b.locator_row, b.byte_offset, b.byte_length, f.uri, f.format,
+                   f.size, f.fingerprint, f.row_count AS file_rows, f.first_row
+            FROM batches b JOIN input_files f USING (job_id, file_index)
+            WHERE b.job_id = :id AND b.part_name IS NOT NULL AND b.state IN ('done', 'dead')
+        """),
+        {"id": job_id},
+    )
+    return {row["id"]: row for row in found.mappings()}
+
+
+def errors_between(connection: Connection, job_id: int, first: int, stop: int) -> list[Row]:
+    """Row errors with `first` <= row_index < `stop`, ascending."""
+    found = connection.execute(
+        text("""
+            SELECT row_index, row_id, kind, message FROM row_errors
+            WHERE job_id = :id AND row_index >= :first AND row_index < :stop ORDER BY row_index
+        """),
+        {"id": job_id, "first": first, "stop": stop},
+    )
+    return list(found.mappings())
+
+
+def count_errors(connection: Connection, job_id: int) -> dict[str, int]:
+    """How many row errors of each kind the job has, the most frequent first."""
+    found = connection.execute(
+        text("""
+            SELECT kind, count(*) AS rows FROM failed_rows WHERE job = :id
+            GROUP BY kind ORDER BY rows DESC, kind
+        """),
+        {"id": job_id},
+    )
+    return {row.kind: int(row.rows) for row in found}
+
+
+def errors(connection: Connection, job_id: int, *, kind: str | None, limit: int) -> list[Row]:
+    """The first failed rows of a job in dataset order, of one kind if named."""
+    found = connection.execute(
+        text("""
+            SELECT row_index, row_id, kind, message FROM failed_rows
+            WHERE job = :id AND (CAST(:kind AS text) IS NULL OR kind = :kind)
+            ORDER BY row_index LIMIT :limit
+        """),
+        {"id": job_id, "kind": kind, "limit": limit},
+    )
+    return list(found.mappings())
+
+
+def finished_rows(connection: Connection, job_id: int) -> RowRanges:
+    """The rows that the live parts hold; one range when the job is finished."""
+    found = connection.execute(
+        text("""
+            SELECT range_agg(piece) AS rows FROM (
+                SELECT unnest(rows) AS piece FROM batches
+                WHERE job_id = :id AND part_name IS NOT NULL AND state IN ('done', 'dead')
+            ) AS live
+        """),
+        {"id": job_id},
+    ).scalar_one()
+    return RowRanges(()) if found is None else from_multirange(found)
+
+
+def parts_holding(connection: Connection, job_id: int, indices: Sequence[int]) -> list[Row]:
+    """The live parts that hold these rows, each row with its part and what
+    `batches.descriptor` wants, by row index.
+    """
+    found = connection.execute(
+        text("""
+            SELECT row_index, b.id, b.part_name, b.rows, b.locator_row, b.byte_offset,
+                   b.byte_length, f.uri, f.format, f.size, f.fingerprint,
+                   f.row_count AS file_rows, f.first_row
+            FROM batches b
+            JOIN unnest(:indices) AS row_index ON b.rows @> row_index
+            JOIN input_files f USING (job_id, file_index)
+            WHERE b.job_id = :id AND b.part_name IS NOT NULL AND b.state IN ('done', 'dead')
+            ORDER BY b.seq, b.id, row_index
+        """).bindparams(bindparam("indices", type_=ARRAY(BIGINT))),
+        {"id": job_id, "indices": list(indices)},
+    )
+    return list(found.mappings())
+
+
+def idle_transactions(connection: Connection) -> list[Row]:
+    """Transactions that a Nightshift session left open: pid, and seconds since it did anything."""
+    found = connection.execute(
+        text("""
+            SELECT pid, extract(epoch FROM clock_timestamp() - state_change)::float8 AS idle_seconds
+            FROM pg_stat_activity
+            WHERE application_name = 'nightshift' AND datname = current_database()
+              AND state LIKE 'idle in transaction%'
+              AND state_change < clock_timestamp() - make_interval(secs => :idle)
+            ORDER BY pid
+        """),
+        {"idle": IDLE_SECONDS},
+    )
+    return list(found.mappings())

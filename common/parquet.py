@@ -1,0 +1,404 @@
+"""Parquet: footers, the rows of a batch out of row groups, and parts."""
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common import storage
+from common.descriptor import Descriptor, SourceFile
+from common.errors import BadInput, SourceChanged
+from common.states import RowErrorKind
+
+METADATA_PREFIX = "nightshift."
+"""Provenance in a part's key-value metadata starts with this."""
+
+LEAST_PIECE_ROWS = 4096
+"""A row group that is too large to be kept is decoded in pieces of at least so many rows."""
+
+GROUP_ROWS = 64 * 1024
+GROUP_BYTES = 64 * 2**20
+"""A stream of batches is written in row groups of at least this size, whichever comes first."""
+
+_FAULTS = (pa.ArrowException, OSError)
+"""What pyarrow raises over content: errors of reading are StorageUnavailable by then."""
+
+T = TypeVar("T")
+
+
+class ReadCache:
+    """Footers and decoded row groups of recent batches, the oldest dropped first.
+
+    Thread-safe; what two threads want at the same time is loaded once. Never keeps more than
+    `limit_bytes`; an entry that is larger is handed out and not kept.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._loading: dict[Hashable, Future[Any]] = {}
+        self._bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """What the entries add up to."""
+        return self._bytes
+
+    def get(self, key: Hashable, load: Callable[[], T], size: Callable[[T], int]) -> T:
+        """The entry, loaded if it is not there; an error of `load` reaches all who wait for it."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                kept: T = self._kept[key][0]
+                return kept
+            loading = self._loading.get(key)
+            if loading is None:
+                mine = self._loading[key] = Future()
+        if loading is not None:
+            shared: T = loading.result()
+            return shared
+        try:
+            value = load()
+            size_bytes = size(value)
+        except BaseException as error:
+            with self._lock:
+                del self._loading[key]
+            mine.set_exception(error)
+            raise
+        with self._lock:
+            del self._loading[key]
+            self._keep(key, value, size_bytes)
+        mine.set_result(value)
+        return value
+
+    def _keep(self, key: Hashable, value: object, size_bytes: int) -> None:
+        if size_bytes > self.limit_bytes:
+            return
+        self._kept[key] = (value, size_bytes)
+        self._bytes += size_bytes
+        while self._bytes > self.limit_bytes:
+            _, (_, dropped) = self._kept.popitem(last=False)
+            self._bytes -= dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What a file says about itself: `starts` has the first row of each row group, and the end.
+
+    `group_bytes` keeps what the wanted columns of a row group take when decoded, as far as known.
+    """
+
+    metadata: pq.FileMetaData
+    schema: pa.Schema
+    starts: list[int]
+    group_bytes: dict[tuple[int, tuple[str, ...]], int] = field(default_factory=dict)
+
+
+def read_footer(uri: str) -> Footer:
+    """The footer; BadInput when the file has none that can be read."""
+    with storage.open_input(uri) as handle:
+        try:
+            metadata = pq.ParquetFile(handle).metadata
+            schema = metadata.schema.to_arrow_schema()
+        except _FAULTS as error:
+            raise BadInput(
+                f"{uri}: its Parquet footer is missing or damaged; the file was cut off or is no "
+                "Parquet, copy it again"
+            ) from error
+    starts = [0]
+    for group in range(metadata.num_row_groups):
+        starts.append(starts[-1] + metadata.row_group(group).num_rows)
+    return Footer(metadata, schema, starts)
+
+
+def input_schema(footer: Footer) -> pa.Schema:
+    """Column names and plain types of a file, without metadata."""
+    return pa.schema([(column.name, plain_type(column.type)) for column in footer.schema])
+
+
+def known_nulls(footer: Footer, column: str) -> int:
+    """How many nulls the statistics admit in a flat column; 0 where they say nothing."""
+    metadata = footer.metadata
+    paths = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
+    if column not in paths:
+        return 0
+    at = paths.index(column)
+    nulls = 0
+    for group in range(metadata.num_row_groups):
+        statistics = metadata.row_group(group).column(at).statistics
+        if statistics is not None and statistics.has_null_count:
+            nulls += int(statistics.null_count)
+    return nulls
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type without what only some writers choose: dictionaries, large and view layouts."""
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_large_binary(kind) or types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(plain_type(kind.value_type))
+    if types.is_struct(kind):
+        return pa.struct([(child.name, plain_type(child.type)) for child in kind])
+    return kind
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read(
+    descriptor: Descriptor,
+    columns: Sequence[str] | None,
+    cache: ReadCache,
+    unchanged: Callable[[SourceFile], None],
+) -> tuple[pa.Table, dict[int, tuple[RowErrorKind, str]], Callable[[int], str]]:
+    """The rows of a batch in order, null where they are bad; the last names the place of a row.
+
+    `unchanged` raises SourceChanged; it is asked after each read of the file, before what was
+    read is kept.
+    """
+    source = descriptor.source
+    footer = _footer(source, cache, unchanged)
+    names = _checked_names(source.uri, footer, columns)
+    pieces: list[pa.Table] = []
+    damaged: dict[int, str] = {}
+    for start, stop in descriptor.rows.ranges:
+        first, last = start - source.first_row, stop - source.first_row
+        if last > footer.starts[-1]:
+            raise SourceChanged(f"{source.uri} holds fewer rows than when the job was submitted")
+        for group, low, high in _spans(footer, first, last):
+            try:
+                pieces += _group_rows(source, footer, group, (low, high), names, cache, unchanged)
+            except _DamagedError as error:
+                pieces.append(_nulls(footer, names, high - low))
+                begin = source.first_row + footer.starts[group]
+                damaged |= dict.fromkeys(range(begin + low, begin + high), str(error))
+
+    def place(index: int) -> str:
+        return f"{source.uri} row {index - source.first_row + 1}"
+
+    table, undecodable = _plain(pa.concat_tables(pieces) if pieces else _nulls(footer, names, 0))
+    wanted = list(descriptor.rows)
+    bad = {
+        index: (RowErrorKind.BAD_RECORD, f"{place(index)}: {why}")
+        for index, why in (damaged | {wanted[at]: why for at, why in undecodable.items()}).items()
+    }
+    return table, bad, place
+
+
+class _DamagedError(Exception):
+    """A row group that cannot be decoded; its rows are bad, the others of the file are not."""
+
+
+def _identity(source: SourceFile) -> tuple[str, int, str]:
+    return source.uri, source.size, source.fingerprint
+
+
+def _footer(
+    source: SourceFile, cache: ReadCache, unchanged: Callable[[SourceFile], None]
+) -> Footer:
+    def load() -> Footer:
+        try:
+            return read_footer(source.uri)
+        finally:
+            unchanged(source)
+
+    # Thrift in memory is some four times its size in the file.
+    return cache.get(
+        ("footer", *_identity(source)), load, lambda found: 4 * found.metadata.serialized_size
+    )
+
+
+def _checked_names(uri: str, footer: Footer, columns: Sequence[str] | None) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(footer.schema.names if columns is None else columns))
+    for name in names:
+        if len(footer.schema.get_all_field_indices(name)) != 1:
+            raise BadInput(f"{uri} has no column {name!r}, or has it twice")
+    return names
+
+
+def _spans(footer: Footer, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    """Row group and rows in it, for rows of the file from `first` to before `last`."""
+    group = bisect_right(footer.starts, first) - 1
+    while first < last:
+        start, end = footer.starts[group], footer.starts[group + 1]
+        if first < end:
+            yield group, first - start, min(last, end) - start
+        first, group = max(first, end), group + 1
+
+
+def _group_rows(
+    source: SourceFile,
+    footer: Footer,
+    group: int,
+    rows: tuple[int, int],
+    names: tuple[str, ...],
+    cache: ReadCache,
+    unchanged: Callable[[SourceFile], None],
+) -> list[pa.Table]:
+    """Rows of a row group by way of the cache, in one piece unless the group is too large."""
+    if not names:
+        return [_nulls(footer, names, rows[1] - rows[0])]
+    size = _piece_rows(footer, group, names, cache.limit_bytes)
+    total = footer.starts[group + 1] - footer.starts[group]
+    found = []
+    for begin in range(rows[0] // size * size, rows[1], size):
+        end = min(begin + size, total)
+
+        def load(begin: int = begin, end: int = end) -> pa.Table:
+            try:
+                table = _decode(source.uri, footer, group, (begin, end), names)
+            except _FAULTS as error:
+                raise _DamagedError(f"row group {group} is damaged and cannot be read") from error
+            finally:
+                unchanged(source)
+            if size >= total:
+                footer.group_bytes[group, names] = table.nbytes
+            return table
+
+        key = (*_identity(source), group, names, begin, end)
+        piece = cache.get(key, load, lambda table: int(table.nbytes))
+        low, high = max(rows[0], begin) - begin, min(rows[1], end) - begin
+        found.append(piece.slice(low, high - low))
+    return found
+
+
+def _piece_rows(footer: Footer, group: int, names: tuple[str, ...], limit_bytes: int) -> int:
+    """Rows that are decoded and kept together: the row group, or a part that fits the cache."""
+    facts = footer.metadata.row_group(group)
+    if (group, names) not in footer.group_bytes:
+        roots = set(names)
+        chunks = (facts.column(at) for at in range(facts.num_columns))
+        footer.group_bytes[group, names] = sum(
+            chunk.total_uncompressed_size
+            for chunk in chunks
+            if chunk.path_in_schema in roots or chunk.path_in_schema.partition(".")[0] in roots
+        )
+    size_bytes = footer.group_bytes[group, names]
+    if size_bytes <= limit_bytes // 2:
+        return max(1, int(facts.num_rows))
+    return max(LEAST_PIECE_ROWS, int(facts.num_rows) * (limit_bytes // 4) // size_bytes)
+
+
+def _decode(
+    uri: str, footer: Footer, group: int, rows: tuple[int, int], names: tuple[str, ...]
+) -> pa.Table:
+    with storage.open_input(uri) as handle:
+        file = pq.ParquetFile(handle, metadata=footer.metadata, pre_buffer=True)
+        if rows == (0, footer.starts[group + 1] - footer.starts[group]):
+            return file.read_row_group(group, columns=list(names)).select(names)
+        start, stop = rows
+        pieces, at = [], 0
+        batches = file.iter_batches(stop - start, row_groups=[group], columns=list(names))
+        for batch in batches:
+            low, high = max(start - at, 0), min(stop - at, batch.num_rows)
+            if low < high:
+                pieces.append(batch.slice(low, high - low))
+            at += batch.num_rows
+            if at >= stop:
+                break
+        # Copied, because a slice would hold all of its batch in memory.
+        table = pa.Table.from_batches(pieces).select(names)
+        return table.take(pa.array(range(table.num_rows)))
+
+
+def _nulls(footer: Footer, names: tuple[str, ...], rows: int) -> pa.Table:
+    columns = [pa.nulls(rows, footer.schema.field(name).type) for name in names]
+    # The extra column carries the number of rows for a table without columns.
+    counted = pa.Table.from_arrays([*columns, pa.nulls(rows)], names=[*names, "\0rows"])
+    return counted.drop_columns("\0rows")
+
+
+def _plain(table: pa.Table) -> tuple[pa.Table, dict[int, str]]:
+    """The table in plain types and memory of its own; position to phrase for undecodable text."""
+    table = table.cast(
+        pa.schema([(column.name, plain_type(column.type)) for column in table.schema])
+    )
+    if table.num_columns:
+        table = table.take(pa.array(range(table.num_rows)))
+    bad: dict[int, str] = {}
+    for name in table.column_names:
+        strange = _not_utf8(table.column(name))
+        bad |= dict.fromkeys(strange, f"column {name!r} is not valid UTF-8")
+        if strange:
+            mask = pa.array([at not in strange for at in range(table.num_rows)])
+            positions = pa.array(range(table.num_rows)).filter(mask)
+            table = _blanked(table, name, positions)
+    return table, bad
+
+
+def _not_utf8(column: pa.ChunkedArray) -> set[int]:
+    """Positions of strings that Parquet carried without looking at them."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return {at for at in range(len(column)) if not _is_valid(column, at)}
+    return set()
+
+
+def _is_valid(column: pa.ChunkedArray, at: int) -> bool:
+    try:
+        column.take(pa.array([at])).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _blanked(table: pa.Table, name: str, good: pa.Array) -> pa.Table:
+    """The table with nulls in a column everywhere but at the good positions."""
+    places: list[int | None] = [None] * table.num_rows
+    for at in good.to_pylist():
+        places[at] = at
+    column = table.column(name).take(pa.array(places, pa.int64()))
+    return table.set_column(table.column_names.index(name), name, column)
+
+
+# ---------------------------------------------------------------- parts
+
+
+def write(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, sink: BinaryIO, metadata: dict[str, str]
+) -> int:
+    """Zstandard-compressed, with the metadata in the file's own; returns the number of rows."""
+    known = {f"{METADATA_PREFIX}{key}": value for key, value in metadata.items()}
+    written = 0
+    with pq.ParquetWriter(sink, schema.with_metadata(known), compression="zstd") as writer:
+        for table in _regrouped(batches, schema):
+            writer.write_table(table.replace_schema_metadata(known), row_group_size=GROUP_ROWS * 4)
+            written += table.num_rows
+    return written
+
+
+def _regrouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+        if rows >= GROUP_ROWS or size_bytes >= GROUP_BYTES:
+            yield pa.Table.from_batches(held, schema)
+            held, rows, size_bytes = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held, schema)
+
+
+def iter_batches(uri: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """A whole file in record batches; BadInput when it is damaged."""
+    with storage.open_input(uri, sequential=True) as handle:
+        try:
+            yield from pq.ParquetFile(handle).iter_batches(batch_rows)
+        except _FAULTS as error:
+            raise BadInput(f"{uri} is damaged and cannot be read: {error}") from error

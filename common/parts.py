@@ -1,0 +1,184 @@
+"""What a part is called, which columns it has, and how its table is put together."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from common.spec import RESERVED_COLUMNS, JobSpec
+from common.states import RowErrorKind
+
+STAGING = "_attempts"
+"""Folder of parts that Postgres does not name yet, beside the finished ones."""
+
+MANIFEST = "_manifest.json"
+
+MESSAGE_CHARACTERS = 500
+"""Longest row error message kept, in the part and in the ledger alike."""
+
+ERROR_TYPE = pa.struct([pa.field("kind", pa.string()), pa.field("message", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a row has no answer; the message is cut and cleaned."""
+
+    kind: RowErrorKind
+    message: str
+
+    @classmethod
+    def of(cls, kind: RowErrorKind, message: str) -> "Failure":
+        """With the message made fit for Arrow, JSON and Postgres text."""
+        return cls(kind, clean(message))
+
+
+def clean(message: str) -> str:
+    """Cuts to 500 characters and escapes what Postgres or UTF-8 cannot hold: NUL, surrogates."""
+    text = message.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(text) <= MESSAGE_CHARACTERS:
+        return text
+    return text[: MESSAGE_CHARACTERS - 1] + "…"
+
+
+def part_name(seq: int, batch_id: int | None, attempt: int, suffix: str) -> str:
+    """part-000012-a3.parquet; children of a split carry their batch id beside the root's seq."""
+    child = "" if batch_id is None else f"-b{batch_id}"
+    return f"part-{seq:06d}{child}-a{attempt}.{suffix}"
+
+
+def staged(output_uri: str, name: str) -> str:
+    """Where an attempt writes its part."""
+    return f"{output_uri.rstrip('/')}/{STAGING}/{name}"
+
+
+def final(output_uri: str, name: str) -> str:
+    """Where a part lies once Postgres named it."""
+    return f"{output_uri.rstrip('/')}/{name}"
+
+
+def passed_fields(spec: JobSpec, inputs: pa.Schema) -> list[pa.Field]:
+    """The id and pass-through columns, with the types of the input."""
+    return [pa.field(name, inputs.field(name).type) for name in spec.passed_columns]
+
+
+def output_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema | None:
+    """The schema of every part of a job; None where a function's first answers decide."""
+    if spec.task.kind == "generate":
+        return _around(
+            spec,
+            inputs,
+            [
+                pa.field("output", pa.string()),
+                pa.field("finish_reason", pa.string()),
+                pa.field("prompt_tokens", pa.int32()),
+                pa.field("output_tokens", pa.int32()),
+            ],
+        )
+    declared = spec.output.output_schema
+    if declared is None:
+        return None
+    return _around(
+        spec, inputs, [pa.field(name, pa.type_for_alias(alias)) for name, alias in declared.items()]
+    )
+
+
+def inferred_schema(
+    spec: JobSpec, inputs: pa.Schema, answers: Iterable[Mapping[str, Any]]
+) -> pa.Schema | None:
+    """What a function's first answers say about its columns; None when there are no answers.
+
+    A column's type is that of its first values that agree; one that is null so far is a string.
+    """
+    values: dict[str, list[Any]] = {}
+    for answer in answers:
+        for name, value in answer.items():
+            values.setdefault(name, []).append(value)
+    if not values:
+        return None
+    taken = {*(RESERVED_COLUMNS - {"output"}), *spec.passed_columns}
+    return _around(
+        spec,
+        inputs,
+        [pa.field(name, _type_of(column)) for name, column in values.items() if name not in taken],
+    )
+
+
+def bare_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema:
+    """The columns that stand in every part, whatever the task answers."""
+    return _around(spec, inputs, [])
+
+
+def serialize(schema: pa.Schema) -> bytes:
+    """For the ledger."""
+    return bytes(schema.serialize().to_pybytes())
+
+
+def deserialize(schema: bytes) -> pa.Schema:
+    """From the ledger."""
+    return pa.ipc.read_schema(pa.py_buffer(schema))
+
+
+def error_column(failures: Sequence[Failure | None]) -> pa.Array:
+    """The column `error`: null where the row has an answer."""
+    return pa.array(
+        [
+            None if failure is None else {"kind": str(failure.kind), "message": failure.message}
+            for failure in failures
+        ],
+        ERROR_TYPE,
+    )
+
+
+def failures_table(
+    schema: pa.Schema, row_index: Sequence[int], passed: pa.Table | None, failure: Failure
+) -> pa.Table:
+    """Rows that all carry the same error: what stands in for a batch that never got an answer.
+
+    `passed` holds the id and pass-through columns where the source could be read, row by row.
+    """
+    columns = []
+    for field in schema:
+        if field.name == "row_index":
+            columns.append(pa.array(row_index, pa.int64()))
+        elif field.name == "error":
+            columns.append(error_column([failure] * len(row_index)))
+        elif passed is not None and field.name in passed.column_names:
+            columns.append(passed.column(field.name).cast(field.type))
+        else:
+            columns.append(pa.nulls(len(row_index), field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _around(spec: JobSpec, inputs: pa.Schema, columns: list[pa.Field]) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field("row_index", pa.int64()),
+            *passed_fields(spec, inputs),
+            *columns,
+            pa.field("error", ERROR_TYPE),
+        ]
+    )
+
+
+def encodable(value: Any) -> Any:
+    """The same value with lone surrogates, which UTF-8 cannot hold, replaced by `?`."""
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode("utf-8")
+        case dict():
+            return {encodable(key): encodable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [encodable(each) for each in value]
+        case _:
+            return value
+
+
+def _type_of(values: list[Any]) -> pa.DataType:
+    for sample in (values, [next((value for value in values if value is not None), None)]):
+        try:
+            found = pa.array(encodable(sample)).type
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            continue
+        return pa.string() if pa.types.is_null(found) else found
+    return pa.string()

@@ -1,0 +1,1 @@
+"""The worker: a supervisor for one machine, and the children that hold warm engines."""

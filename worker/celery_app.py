@@ -1,0 +1,255 @@
+"""The composition root of a child: one Celery worker, one warm engine, one process group.
+
+Run by the supervisor as `python -m worker.celery_app CONFIG`, CONFIG being a ChildConfig as JSON.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from typing import NoReturn
+
+import structlog
+from celery import signals
+
+from common import logs
+from common.broker import make_app, queue_name
+from common.errors import EngineLoadFailed, NightshiftError, Permanent, Retryable
+from common.ledger import Ledger, jobs, workers
+from common.ledger.batches import Claimant
+from common.ledger.workers import Child
+from common.settings import Settings, load_settings
+from common.spec import JobSpec
+from worker import engines, exits, tasks
+from worker.engines.protocol import Engine
+from worker.heartbeat import Heartbeat
+from worker.runner import Runner
+
+log = structlog.get_logger(__name__)
+
+LAST_COMMITS_SECONDS = 5.0
+"""Time that batches whose rows are all finished get to commit after the engine died."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildConfig:
+    """What the supervisor tells a child: who it is and a job whose engine it loads."""
+
+    id: str
+    supervisor: str
+    pool: str
+    slot: int
+    host: str
+    engine_key: str
+    job_id: int
+
+    def argument(self) -> str:
+        """For the command line."""
+        return json.dumps(asdict(self))
+
+
+class ChildProcess:
+    """Wires settings, ledger, engine, runner and heartbeat to Celery's signals."""
+
+    def __init__(self, config: ChildConfig, settings: Settings, ledger: Ledger) -> None:
+        self._config = config
+        self._settings = settings
+        self._ledger = ledger
+        self._app = make_app(settings.broker_url)
+        self._drain_asked = threading.Event()
+        self._drained = threading.Event()
+        self._dying = threading.Lock()
+        self._child = Child(
+            config.id,
+            config.supervisor,
+            config.pool,
+            config.slot,
+            config.host,
+            os.getpid(),
+            config.engine_key,
+        )
+
+    def run(self) -> None:
+        """Serves until SIGTERM; the engine is loaded in worker_init, closed in worker_shutdown.
+
+        The threads pool never sends worker_process_init, so this is the process's own start.
+        """
+        with self._ledger.transaction() as connection:
+            workers.register(connection, self._child)
+            job = jobs.get(connection, self._config.job_id)
+        if job is None:
+            raise Permanent(f"job {self._config.job_id} is not in the ledger")
+
+        def load(**_: object) -> None:
+            self._start(job.spec)
+
+        def begin_drain(**_: object) -> None:
+            self._drain_asked.set()
+
+        def finish(**_: object) -> None:
+            self._finish()
+
+        signals.worker_init.connect(load, weak=False)
+        signals.worker_shutting_down.connect(begin_drain, weak=False)
+        signals.worker_shutdown.connect(finish, weak=False)
+        self._app.worker_main(
+            [
+                "worker",
+                "--pool=threads",
+                "--concurrency=2",
+                f"--hostname={self._config.id}@{self._config.host}",
+                f"--queues={queue_name(self._config.pool, self._config.engine_key)}",
+                "--without-heartbeat",
+                "--without-gossip",
+                "--without-mingle",
+                f"--loglevel={self._settings.log_level}",
+            ]
+        )
+
+    def _start(self, spec: JobSpec) -> None:
+        began = time.monotonic()
+        engine = self._load(spec)
+        self._engine = engine
+        who = Claimant(
+            self._config.id,
+            self._config.pool,
+            self._config.engine_key,
+            engine.name,
+            engine.version,
+        )
+        self._runner = Runner(who, self._ledger, engine, self._settings, self._engine_died)
+        self._heartbeat = Heartbeat(
+            self._config.id,
+            self._ledger,
+            engine,
+            self._runner.window,
+            self._settings,
+            self._engine_died,
+        )
+        tasks.register(self._app, self._runner)
+        self._say_ready(engine)
+        self._heartbeat.start()
+        threading.Thread(target=self._poll, name="poll", daemon=True).start()
+        threading.Thread(target=self._drain, name="drain", daemon=True).start()
+        log.info(
+            "engine_ready",
+            engine=engine.name,
+            version=engine.version,
+            window_rows=self._runner.window.rows,
+            load_seconds=round(time.monotonic() - began, 1),
+        )
+
+    def _load(self, spec: JobSpec) -> Engine:
+        beating = threading.Event()
+        threading.Thread(target=self._beat_while_loading, args=(beating,), daemon=True).start()
+        try:
+            return engines.load(spec, self._settings)
+        except EngineLoadFailed as error:
+            self._load_failed(str(error))
+        except BaseException as error:
+            self._load_failed(f"{type(error).__name__}: {error}")
+        finally:
+            beating.set()
+
+    def _beat_while_loading(self, loaded: threading.Event) -> None:
+        while not loaded.wait(self._settings.heartbeat_seconds):
+            try:
+                with self._ledger.transaction() as connection:
+                    workers.beat(connection, self._config.id, "loading", busy=False)
+            except Retryable as error:
+                log.warning("heartbeat_failed", error=str(error))
+
+    def _load_failed(self, error: str) -> NoReturn:
+        log.error("engine_load_failed", error=error)
+        try:
+            with self._ledger.transaction() as connection:
+                workers.end(connection, self._config.id, died=error)
+                workers.load_failed(
+                    connection,
+                    self._config.pool,
+                    self._config.engine_key,
+                    error,
+                    self._settings.load_backoff_seconds,
+                )
+        finally:
+            os._exit(exits.LOAD_FAILED)
+
+    def _say_ready(self, engine: Engine) -> None:
+        try:
+            with self._ledger.transaction() as connection:
+                held = workers.ready(
+                    connection,
+                    self._child,
+                    engine=engine.name,
+                    engine_version=engine.version,
+                    revision=engine.revision,
+                    window_rows=self._runner.window.rows,
+                )
+        except Retryable as error:
+            log.error("ledger_away", error=str(error))
+            os._exit(exits.LEDGER_AWAY)
+        if held != engine.revision:
+            self._load_failed(
+                f"the model resolved to revision {engine.revision}, earlier loads to {held}: name "
+                "a revision in engine.revision"
+            )
+
+    def _poll(self) -> None:
+        """An idle child asks Postgres itself: the whole path without Redis."""
+        pause = self._settings.poll_seconds
+        while not self._drain_asked.wait(pause / 2):
+            if time.monotonic() - self._runner.asked_at < pause:
+                continue
+            try:
+                self._runner.work("poll", wait=False)
+            except NightshiftError as error:
+                log.warning("poll_failed", error=str(error))
+
+    def _drain(self) -> None:
+        self._drain_asked.wait()
+        log.info("draining", seconds=self._settings.drain_seconds)
+        self._heartbeat.state = "draining"
+        self._runner.drain(self._settings.drain_seconds)
+        self._drained.set()
+
+    def _finish(self) -> None:
+        """The end of a warm shutdown: everything is given back, then the engine may go."""
+        self._drain_asked.set()
+        self._drained.wait()
+        self._heartbeat.stop()
+        try:
+            with self._ledger.transaction() as connection:
+                workers.end(connection, self._config.id, died=None)
+        except Retryable as error:
+            log.warning("end_failed", error=str(error))
+        self._engine.close()
+        log.info("drained")
+        os._exit(exits.DRAINED)
+
+    def _engine_died(self, error: str) -> None:
+        """Ends the child; the supervisor then ends the group and charges what is still held."""
+        if not self._dying.acquire(blocking=False):
+            return
+        log.error("engine_died", error=error)
+        self._runner.window.close()
+        self._runner.window.wait_published(LAST_COMMITS_SECONDS)
+        os._exit(exits.ENGINE_DEAD)
+
+
+def main() -> None:
+    """Entry of `python -m worker.celery_app`."""
+    config = ChildConfig(**json.loads(sys.argv[1]))
+    settings = load_settings()
+    logs.configure(settings, worker_id=config.id)
+    ledger = Ledger(settings.database_url or "")
+    try:
+        ChildProcess(config, settings, ledger).run()
+    except Retryable as error:
+        log.error("ledger_away", error=str(error))
+        os._exit(exits.LEDGER_AWAY)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The `nightshift-worker` command: serves one pool with the engines of this machine."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from common import logs
+from common.errors import BadInput, NightshiftError, Retryable
+from common.ledger import Ledger, schema
+from common.settings import load_settings, visible_gpus
+from worker.supervisor import Supervisor, install_signals
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def serve(
+    pool: Annotated[str, typer.Option(help="Pool whose jobs this machine runs.")] = "default",
+    slots: Annotated[
+        int | None,
+        typer.Option(min=1, help="Engines at once; default one a GPU, or one on CPU."),
+    ] = None,
+    engine_key: Annotated[
+        str | None, typer.Option(help="Serve only this engine key; default all of the pool.")
+    ] = None,
+    supervisor_id: Annotated[str | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run engines for a pool until SIGTERM, then drain: finish, commit, give back, exit 0."""
+    settings = load_settings()
+    logs.configure(settings)
+    if settings.database_url is None:
+        raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a worker needs the ledger")
+    gpus = visible_gpus()
+    ledger = Ledger(settings.database_url)
+    supervisor = Supervisor(
+        ledger,
+        settings,
+        pool=pool,
+        slots=slots or max(1, len(gpus)),
+        gpus=gpus,
+        engine_key=engine_key,
+        identity=supervisor_id,
+    )
+    install_signals(supervisor)
+    try:
+        schema.check(ledger)
+    except Retryable as error:
+        raise BadInput(str(error)) from error
+    supervisor.run()
+
+
+def main() -> None:
+    """Console script: one sentence and exit code 2 for what the operator can mend."""
+    try:
+        app(standalone_mode=False)
+    except NightshiftError as error:
+        print(f"nightshift-worker: {error}", file=sys.stderr)
+        sys.exit(2)
+    except (typer.Exit, typer.Abort) as leaving:
+        sys.exit(getattr(leaving, "exit_code", 1))
+    except Exception as error:
+        if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
+            error.show()
+            os._exit(2)
+        raise
+
+
+if __name__ == "__main__":
+    main()

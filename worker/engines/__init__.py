@@ -1,0 +1,31 @@
+"""Engines: what turns requests into outcomes. Only `load` knows them by name."""
+
+from pathlib import Path
+
+from common.errors import EngineLoadFailed
+from common.settings import Settings
+from common.spec import FunctionEngine as FunctionSpec
+from common.spec import JobSpec, VllmEngine
+from worker.engines.protocol import Engine
+
+
+def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engine:
+    """Loads the engine that a job names; EngineLoadFailed with one sentence when it cannot be.
+
+    `revision` is the one that the first load of this model resolved to, if there was one.
+    """
+    match spec.engine:
+        case FunctionSpec():
+            from worker.engines.function import FunctionEngine
+
+            paths = [Path(folder) for folder in settings.callable_paths]
+            return FunctionEngine.load(spec.engine, settings.allowed_modules, paths)
+        case VllmEngine():
+            try:
+                from worker.engines.vllm import VllmEngine as Vllm
+            except ImportError as error:
+                raise EngineLoadFailed(
+                    f"vLLM cannot be imported on this worker ({error}): install "
+                    "nightshift-fleet[gpu] or nightshift-fleet[cpu]"
+                ) from error
+            return Vllm.load(spec.engine, revision)

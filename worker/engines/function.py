@@ -1,0 +1,123 @@
+"""The function engine: a Python callable over a list of rows, one call at a time."""
+
+import importlib
+import importlib.machinery
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from common.errors import EngineLoadFailed
+from common.spec import FunctionEngine as FunctionSpec
+from common.states import RowErrorKind
+from worker.engines.protocol import Answer, Refusal, Work
+
+Rows = list[dict[str, Any]]
+
+CONCURRENT_ROWS = 64
+"""Rows that may wait ahead of the running call, so that one-row batches keep it busy."""
+
+
+class FunctionEngine:
+    """Calls `function(rows)` with a list of row dicts; it returns as many dicts."""
+
+    name = "function"
+    revision: str | None = None
+    concurrency = CONCURRENT_ROWS
+
+    def __init__(self, function: Callable[[Rows], Sequence[Mapping[str, Any]]], where: str) -> None:
+        self.version = f"python {sys.version_info.major}.{sys.version_info.minor}"
+        self._function = function
+        self._where = where
+        self._turn = threading.Lock()
+        self._call_ends_at: float | None = None
+
+    @classmethod
+    def load(cls, spec: FunctionSpec, allowed: Sequence[str], paths: Sequence[Path]) -> Self:
+        """Imports the callable; EngineLoadFailed when it is not allowed, not there or not one."""
+        module_name, _, name = spec.callable.partition(":")
+        if module_name not in allowed:
+            raise EngineLoadFailed(
+                f"the module {module_name!r} is not allowed on this worker: its operator lists "
+                "modules in NIGHTSHIFT_ALLOWED_MODULES"
+            )
+        _refuse_collision(module_name, paths)
+        sys.path.extend(str(path) for path in paths if str(path) not in sys.path)
+        try:
+            function = getattr(importlib.import_module(module_name), name)
+        except AttributeError as error:
+            raise EngineLoadFailed(f"{module_name!r} has no {name!r}: {error}") from error
+        except Exception as error:
+            raise EngineLoadFailed(
+                f"{spec.callable!r} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
+        if not callable(function):
+            raise EngineLoadFailed(f"{spec.callable!r} is not callable")
+        return cls(function, spec.callable)
+
+    def run(self, work: Work) -> None:
+        """One call for the batch; an exception or a wrong length is isolated by halving."""
+        with self._turn:
+            self._call(work, 0, len(work.requests))
+
+    def stalled_seconds(self) -> float:
+        """A running call moves until its rows have taken all their time, then never again."""
+        ends_at = self._call_ends_at
+        return math.inf if ends_at is not None and time.monotonic() > ends_at else 0.0
+
+    def close(self) -> None:
+        """Nothing to end: a function lives in the child itself."""
+
+    def _call(self, work: Work, start: int, stop: int) -> None:
+        if work.stopped.is_set() or start == stop:
+            return
+        rows = [dict(request.row or {}) for request in work.requests[start:stop]]
+        self._call_ends_at = time.monotonic() + work.row_timeout_seconds * len(rows)
+        try:
+            results: Sequence[object] | None = self._function(rows)
+            wrong = self._wrong_length(results, len(rows))
+        except Exception as error:
+            results, wrong = None, f"{self._where} raised {type(error).__name__}: {error}"
+        finally:
+            self._call_ends_at = None
+        if wrong is None and results is not None:
+            for position, result in enumerate(results, start):
+                work.emit(position, self._outcome(result))
+        elif stop - start == 1:
+            work.emit(start, Refusal(RowErrorKind.FUNCTION_ERROR, wrong or "no result"))
+        else:
+            middle = (start + stop) // 2
+            self._call(work, start, middle)
+            self._call(work, middle, stop)
+
+    def _wrong_length(self, results: object, rows: int) -> str | None:
+        if not isinstance(results, Sequence) or isinstance(results, str | bytes):
+            return f"{self._where} returned {type(results).__name__}, not a list of dicts"
+        if len(results) != rows:
+            return f"{self._where} returned {len(results)} results for {rows} rows"
+        return None
+
+    def _outcome(self, result: object) -> Answer | Refusal:
+        if not isinstance(result, Mapping) or not all(isinstance(key, str) for key in result):
+            return Refusal(
+                RowErrorKind.FUNCTION_ERROR,
+                f"{self._where} returned {type(result).__name__} for this row, not a dict of "
+                "columns",
+            )
+        return Answer(columns=result)
+
+
+def _refuse_collision(module_name: str, paths: Sequence[Path]) -> None:
+    """User folders come after ours, so a name that stands in both would load the wrong module."""
+    top = module_name.partition(".")[0]
+    folders = [str(path) for path in paths]
+    mine = importlib.machinery.PathFinder.find_spec(top, folders)
+    ours = [folder for folder in sys.path if folder and folder not in folders]
+    taken = top in sys.builtin_module_names or importlib.machinery.PathFinder.find_spec(top, ours)
+    if mine is not None and taken:
+        raise EngineLoadFailed(
+            f"the module name {top!r} is also the name of an installed module: rename yours"
+        )

@@ -1,0 +1,103 @@
+"""What every engine is to the runner: requests in, one outcome a row, errors as data."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from common.spec import FunctionTask, GenerateTask
+from common.states import RowErrorKind
+
+Task = GenerateTask | FunctionTask
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One row on its way in: chat messages, or a plain prompt, or the row itself."""
+
+    row_index: int
+    messages: Sequence[Mapping[str, str]] | None = None
+    row: Mapping[str, Any] | None = None
+    is_plain_prompt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The task's columns of one row; tokens are counted, `finish_reason` is the engine's word."""
+
+    columns: Mapping[str, Any]
+    finish_reason: str | None = None
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why one row has no answer; tokens that were spent on it all the same are counted."""
+
+    kind: RowErrorKind
+    message: str
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+
+Outcome = Answer | Refusal
+
+
+@dataclass(slots=True)
+class Work:
+    """One batch on its way through an engine.
+
+    `emit(position, outcome)` takes the outcome of `requests[position]`, once each, from any
+    thread. After `stop()` nothing more is wanted: the engine drops what it has not finished and
+    `Engine.run` returns early.
+    """
+
+    task: Task
+    requests: Sequence[Request]
+    row_timeout_seconds: float
+    emit: Callable[[int, Outcome], None]
+    stopped: threading.Event = field(default_factory=threading.Event)
+    _on_stop: list[Callable[[], object]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def stop(self) -> None:
+        """Says that the rest is not wanted any more."""
+        with self._lock:
+            self.stopped.set()
+            callbacks, self._on_stop = self._on_stop, []
+        for callback in callbacks:
+            callback()
+
+    def on_stop(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` at stop(), or now if it was stopped before."""
+        with self._lock:
+            if not self.stopped.is_set():
+                self._on_stop.append(callback)
+                return
+        callback()
+
+
+class Engine(Protocol):
+    """A warm model. Several threads call `run` at once, one batch each.
+
+    `concurrency` is how many rows it works on at the same time; `version` names its library;
+    `revision` is the resolved revision of the model, None where there is none.
+    """
+
+    name: str
+    version: str
+    revision: str | None
+    concurrency: int
+
+    def run(self, work: Work) -> None:
+        """Works until every request has an outcome or the work was stopped.
+
+        Raises EngineDead when the engine cannot go on at all.
+        """
+
+    def stalled_seconds(self) -> float:
+        """For how long nothing has moved although there is work; 0 when idle or moving."""
+
+    def close(self) -> None:
+        """Ends the engine and every process of its own."""

@@ -1,0 +1,85 @@
+"""The heartbeat: renews every lease of the child in one statement and learns of lost ones."""
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from common.errors import Retryable
+from common.ledger import Ledger, batches, workers
+from common.settings import Settings
+from worker.engines.protocol import Engine
+from worker.window import HeldBatch, Window
+
+log = structlog.get_logger(__name__)
+
+
+class Heartbeat:
+    """A thread that beats every `heartbeat_seconds` until it is stopped.
+
+    It renews only while the engine moves: a child whose engine stands still for
+    `engine_stall_seconds` is ended through `stalled`, and its leases go to others.
+    """
+
+    def __init__(
+        self,
+        worker_id: str,
+        ledger: Ledger,
+        engine: Engine,
+        window: Window,
+        settings: Settings,
+        stalled: Callable[[str], None],
+    ) -> None:
+        self.state = "ready"
+        self._worker_id = worker_id
+        self._ledger = ledger
+        self._engine = engine
+        self._window = window
+        self._settings = settings
+        self._stalled = stalled
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begins to beat."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Beats no more; returns when a beat under way is over."""
+        self._ended.set()
+        self._thread.join(timeout=30)
+
+    def beat(self) -> None:
+        """One beat: the child lives, its leases hold, what is lost or unwanted is dropped."""
+        held = self._window.held()
+        leases = [(batch.lease.batch_id, batch.lease.attempt) for batch in held]
+        with self._ledger.transaction() as connection:
+            workers.beat(connection, self._worker_id, self.state, busy=bool(held))
+            renewal = batches.renew(
+                connection, self._worker_id, leases, self._settings.lease_seconds
+            )
+        for batch in held:
+            self._tell(batch, renewal)
+
+    def _tell(self, batch: HeldBatch, renewal: batches.Renewal) -> None:
+        lease = (batch.lease.batch_id, batch.lease.attempt)
+        if lease not in renewal.held:
+            # A batch that is being published may have been committed since the beat began.
+            if not batch.publishing:
+                log.warning("lease_lost", batch_id=lease[0], attempt=lease[1])
+                batch.give_up(lost=True)
+        elif lease in renewal.unwanted:
+            batch.give_up(lost=False)
+
+    def _beat_on(self) -> None:
+        while not self._ended.wait(self._settings.heartbeat_seconds):
+            stalled = self._engine.stalled_seconds()
+            if stalled > self._settings.engine_stall_seconds:
+                self._stalled("the engine made no progress in time")
+                return
+            try:
+                self.beat()
+            except Retryable as error:
+                log.warning("heartbeat_failed", error=str(error))
+            except Exception:
+                log.exception("heartbeat_crashed")

@@ -1,0 +1,68 @@
+"""What a child keeps of each job it works for: spec, templates, schemas."""
+
+import threading
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from common import parts
+from common.ledger import Ledger, jobs
+from common.ledger.jobs import Job
+from common.spec import JobSpec
+from worker.prompts import Renderer
+from worker.results import RowResults
+
+
+@dataclass(slots=True)
+class KnownJob:
+    """One job, read from the ledger once; only a function's output schema may still be open."""
+
+    id: int
+    spec: JobSpec
+    inputs: pa.Schema
+    renderer: Renderer
+    output: pa.Schema | None
+
+
+class JobCache:
+    """Jobs by number, shared by the threads of a child."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._known: dict[int, KnownJob] = {}
+        self._lock = threading.Lock()
+
+    def get(self, job_id: int) -> KnownJob:
+        """The job; Retryable when the ledger cannot be asked."""
+        with self._lock:
+            if job_id not in self._known:
+                with self._ledger.transaction() as connection:
+                    job = jobs.get(connection, job_id)
+                assert job is not None, f"job {job_id} is not in the ledger"
+                self._known[job_id] = _known(job)
+            return self._known[job_id]
+
+    def output_schema(self, job: KnownJob, results: RowResults) -> pa.Schema:
+        """The job's output schema: fixed by the first answers where nothing else fixed it.
+
+        Without any answer yet the part has only the columns that every part has.
+        """
+        if job.output is not None:
+            return job.output
+        found = parts.inferred_schema(job.spec, job.inputs, results.answers())
+        if found is None:
+            return parts.bare_schema(job.spec, job.inputs)
+        with self._ledger.transaction() as connection:
+            held = jobs.fix_output_schema(connection, job.id, parts.serialize(found))
+        job.output = parts.deserialize(held)
+        return job.output
+
+
+def _known(job: Job) -> KnownJob:
+    return KnownJob(
+        id=job.id,
+        spec=job.spec,
+        inputs=parts.deserialize(job.input_schema),
+        renderer=Renderer(job.spec.task),
+        output=None if job.output_schema is None else parts.deserialize(job.output_schema),
+    )

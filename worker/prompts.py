@@ -1,0 +1,58 @@
+"""Row to request: renders a task's templates over the columns of a row."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from jinja2 import Template
+
+from common.spec import FunctionTask, GenerateTask, template_environment
+from common.states import RowErrorKind
+from worker.engines.protocol import Refusal, Request, Task
+
+
+class Renderer:
+    """Compiled templates of one job."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._templates: list[tuple[str, Template]] = []
+        if isinstance(task, GenerateTask):
+            environment = template_environment()
+            roles = [message.role for message in task.messages or ()] or ["user"]
+            self._templates = [
+                (role, environment.from_string(source))
+                for role, source in zip(roles, task.templates, strict=True)
+            ]
+
+    def render(
+        self, table: pa.Table, row_index: Sequence[int]
+    ) -> Iterator[Request | tuple[int, Refusal]]:
+        """One request a row, or the row's index with why it cannot be rendered.
+
+        `table` holds the columns that the task uses, aligned with `row_index`.
+        """
+        for index, row in zip(row_index, table.to_pylist(), strict=True):
+            if isinstance(self._task, FunctionTask):
+                yield Request(index, row=row)
+                continue
+            try:
+                yield self._request(index, row)
+            # A template calls methods and operators of the row's values, which raise what
+            # they like; it must never take the batch down.
+            except Exception as error:
+                yield index, _refusal(error)
+
+    def _request(self, index: int, row: dict[str, Any]) -> Request:
+        messages = [
+            {"role": role, "content": template.render(row)} for role, template in self._templates
+        ]
+        plain = isinstance(self._task, GenerateTask) and self._task.prompt is not None
+        return Request(index, messages=messages, is_plain_prompt=plain)
+
+
+def _refusal(error: Exception) -> Refusal:
+    return Refusal(
+        RowErrorKind.RENDER_ERROR,
+        f"the template cannot be rendered: {type(error).__name__}: {error}",
+    )

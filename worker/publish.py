@@ -1,0 +1,113 @@
+"""From finished rows to a part that Postgres names: write, commit, read back, move."""
+
+import math
+import threading
+
+import structlog
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_random_exponential,
+)
+
+from common import formats, storage
+from common.descriptor import RowRanges
+from common.errors import LeaseLost, Retryable, StorageUnavailable
+from common.ledger import Ledger, batches, jobs
+from common.ledger.batches import Lease, Part
+from common.parts import final, part_name, staged
+from common.spec import JobSpec
+from worker.results import PartTable
+
+log = structlog.get_logger(__name__)
+
+WRITE_RETRY_SECONDS = 60.0
+"""How long a part is tried again on a failing store before its batch is given back."""
+
+
+class Publisher:
+    """Writes and commits the batches of one child.
+
+    Once `given_up` is set, an unreachable ledger or store is not waited for any longer.
+    """
+
+    def __init__(self, ledger: Ledger, given_up: threading.Event) -> None:
+        self._ledger = ledger
+        self._given_up = given_up
+
+    def publish(
+        self,
+        lease: Lease,
+        spec: JobSpec,
+        table: PartTable,
+        provenance: dict[str, str],
+        finished: RowRanges | None = None,
+    ) -> None:
+        """One part for the batch, named by the ledger, moved to its place.
+
+        With `finished` only those rows are kept and the rest is split off. Raises LeaseLost when
+        the batch belongs to somebody else, StorageUnavailable or LedgerUnavailable when it was
+        given up.
+        """
+        part = self._write(lease, spec, table, provenance)
+        for attempt in self._patiently(Retryable):
+            with attempt:
+                self._commit(lease, part, finished)
+        self._settle(lease, spec, part, judge=bool(part.errors))
+
+    def _write(
+        self, lease: Lease, spec: JobSpec, table: PartTable, provenance: dict[str, str]
+    ) -> Part:
+        name = part_name(
+            lease.seq, None if lease.is_root else lease.batch_id, lease.attempt, spec.output.format
+        )
+        for attempt in self._patiently(StorageUnavailable, WRITE_RETRY_SECONDS):
+            with attempt:
+                facts = formats.write_part(
+                    staged(spec.output.uri, name), table.table, spec.output.format, provenance
+                )
+        return Part(
+            name,
+            facts.bytes,
+            facts.checksum,
+            table.prompt_tokens,
+            table.output_tokens,
+            table.errors,
+        )
+
+    def _commit(self, lease: Lease, part: Part, finished: RowRanges | None) -> None:
+        """Fenced; a fence that does not match may be our own earlier COMMIT, so it reads back."""
+        try:
+            with self._ledger.transaction() as connection:
+                if finished is None:
+                    batches.commit(connection, lease, part)
+                else:
+                    batches.split(connection, lease, finished, part)
+        except LeaseLost:
+            with self._ledger.transaction() as connection:
+                if not batches.is_committed(connection, lease):
+                    raise
+
+    def _settle(self, lease: Lease, spec: JobSpec, part: Part, *, judge: bool) -> None:
+        """What follows a commit and can be done by finish as well, should this child die here."""
+        try:
+            storage.move(staged(spec.output.uri, part.name), final(spec.output.uri, part.name))
+            if lease.kept_part is not None:
+                storage.delete(final(spec.output.uri, lease.kept_part))
+            if judge:
+                with self._ledger.transaction() as connection:
+                    paused = jobs.judge_failures(connection, lease.job_id)
+                if paused:
+                    log.warning("job_paused", job_id=lease.job_id, why="too many rows failed")
+        except Retryable as error:
+            log.warning("settle_failed", batch_id=lease.batch_id, error=str(error))
+
+    def _patiently(self, kind: type[Exception], seconds: float = math.inf) -> Retrying:
+        return Retrying(
+            retry=retry_if_exception_type(kind),
+            wait=wait_random_exponential(multiplier=0.2, max=3),
+            stop=stop_when_event_set(self._given_up) | stop_after_delay(seconds),
+            reraise=True,
+        )

@@ -1,0 +1,228 @@
+"""Outcomes to the table of a part: one line for each row of the batch, answered or not."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.ledger.batches import RowError
+from common.parts import Failure, encodable, error_column
+from common.spec import RESERVED_COLUMNS, JobSpec
+from common.states import RowErrorKind
+from worker.engines.protocol import Answer, Outcome
+
+UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError)
+"""What Arrow raises for a value that a type cannot hold; UnicodeError is a ValueError."""
+
+
+@dataclass(slots=True)
+class RowResults:
+    """What is known of a batch's rows so far; rows ascend in the table that it becomes.
+
+    `passed` holds the id and pass-through columns, aligned with `row_index`.
+    """
+
+    row_index: Sequence[int]
+    passed: pa.Table
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    failures: dict[int, Failure] = field(default_factory=dict)
+
+    def finished(self) -> list[int]:
+        """Row indices that have an outcome or a failure, ascending."""
+        return sorted({*self.outcomes, *self.failures})
+
+    def answers(self) -> list[Mapping[str, Any]]:
+        """The columns of every answered row, by row index."""
+        return [
+            outcome.columns
+            for _, outcome in sorted(self.outcomes.items())
+            if isinstance(outcome, Answer)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class PartTable:
+    """The table of a part with what the ledger counts: errors and tokens."""
+
+    table: pa.Table
+    errors: list[RowError]
+    prompt_tokens: int
+    output_tokens: int
+
+
+def part_table(spec: JobSpec, schema: pa.Schema, results: RowResults) -> PartTable:
+    """One line for each finished row, under the job's schema.
+
+    An answer that cannot be cast to it, or that has a column the schema lacks, is a row error
+    `bad_type`.
+    """
+    rows = results.finished()
+    failures = _failures(schema, results, spec)
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {"row_index": pa.array(rows, pa.int64())}
+    columns.update(_passed(results, rows, schema))
+    for column in schema:
+        if column.name not in columns and column.name != "error":
+            columns[column.name] = _answered(column, results, rows, failures)
+    kept = {"row_index", "prompt_tokens", "output_tokens", *spec.passed_columns}
+    for name in columns.keys() - kept:
+        columns[name] = _blank_failed(columns[name], rows, failures)
+    columns["error"] = error_column([failures.get(row) for row in rows])
+    table = pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+    return PartTable(
+        table=table,
+        errors=row_errors(table, spec.input.id),
+        prompt_tokens=sum(outcome.prompt_tokens for outcome in results.outcomes.values()),
+        output_tokens=sum(outcome.output_tokens for outcome in results.outcomes.values()),
+    )
+
+
+def merged(new: PartTable, kept: pa.Table, id_column: str | None) -> PartTable:
+    """The new answers with the rows of the old part that were not run again, in row order."""
+    table = pa.concat_tables([new.table, kept.cast(new.table.schema)]).sort_by("row_index")
+    return PartTable(
+        table=table,
+        errors=row_errors(table, id_column),
+        prompt_tokens=_tokens(table, "prompt_tokens"),
+        output_tokens=_tokens(table, "output_tokens"),
+    )
+
+
+def _tokens(table: pa.Table, column: str) -> int:
+    if column not in table.column_names:
+        return 0
+    return int(pc.sum(table.column(column)).as_py() or 0)
+
+
+def row_errors(table: pa.Table, id_column: str | None) -> list[RowError]:
+    """The ledger's row errors of a part, from its own column `error`: the two cannot differ."""
+    failed = table.filter(table.column("error").is_valid())
+    indices = failed.column("row_index").to_pylist()
+    ids = failed.column(id_column).to_pylist() if id_column else [None] * len(indices)
+    return [
+        RowError(
+            index,
+            None if row_id is None else Failure.of(RowErrorKind.BAD_RECORD, str(row_id)).message,
+            RowErrorKind(error["kind"]),
+            error["message"],
+        )
+        for index, row_id, error in zip(
+            indices, ids, failed.column("error").to_pylist(), strict=True
+        )
+    ]
+
+
+def _failures(schema: pa.Schema, results: RowResults, spec: JobSpec) -> dict[int, Failure]:
+    failures = dict(results.failures)
+    known = set(schema.names)
+    passed = set(spec.passed_columns)
+    for row, outcome in results.outcomes.items():
+        if not isinstance(outcome, Answer):
+            failures[row] = Failure.of(outcome.kind, outcome.message)
+            continue
+        strange = [name for name in outcome.columns if name not in known]
+        taken = [name for name in outcome.columns if name in RESERVED_COLUMNS - {"output"}]
+        if strange or taken:
+            why = "is reserved" if taken else "the job's output does not have"
+            failures[row] = Failure.of(
+                RowErrorKind.BAD_TYPE,
+                f"the answer has the column {(taken or strange)[0]!r}, which {why}",
+            )
+    _refuse_changed_inputs(results, passed, failures)
+    return failures
+
+
+def _refuse_changed_inputs(
+    results: RowResults, passed: set[str], failures: dict[int, Failure]
+) -> None:
+    """A function may hand passed columns back, but not with another value."""
+    position = {row: at for at, row in enumerate(results.row_index)}
+    columns: dict[str, list[Any]] = {}
+    for row, outcome in results.outcomes.items():
+        if not isinstance(outcome, Answer) or row in failures:
+            continue
+        for name in passed & outcome.columns.keys():
+            if name not in columns:
+                columns[name] = results.passed.column(name).to_pylist()
+            if columns[name][position[row]] != outcome.columns[name]:
+                failures[row] = Failure.of(
+                    RowErrorKind.BAD_TYPE,
+                    f"the answer changes the column {name!r}, which is passed through from the "
+                    "input: return it under another name",
+                )
+
+
+def _passed(results: RowResults, rows: Sequence[int], schema: pa.Schema) -> dict[str, pa.Array]:
+    position = {row: at for at, row in enumerate(results.row_index)}
+    taken = pa.array([position.get(row) for row in rows], pa.int64())
+    return {
+        name: _combined(results.passed.column(name).take(taken)).cast(schema.field(name).type)
+        for name in results.passed.column_names
+        if name in schema.names
+    }
+
+
+def _combined(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _answered(
+    column: pa.Field, results: RowResults, rows: Sequence[int], failures: dict[int, Failure]
+) -> pa.Array:
+    """One output column; the values that do not fit its type become failures of their rows."""
+    values = [_value(results.outcomes.get(row), column.name) for row in rows]
+    try:
+        return pa.array(values, column.type)
+    except UNFIT:
+        return _one_by_one(column, values, rows, failures)
+
+
+def _one_by_one(
+    column: pa.Field, values: list[Any], rows: Sequence[int], failures: dict[int, Failure]
+) -> pa.Array:
+    good: list[Any] = []
+    for row, value in zip(rows, values, strict=True):
+        try:
+            good.append(_cast(encodable(value), column.type))
+        except UNFIT:
+            good.append(None)
+            failures.setdefault(
+                row,
+                Failure.of(
+                    RowErrorKind.BAD_TYPE,
+                    f"the column {column.name!r} is {column.type}, and {str(value)[:100]!r} is not",
+                ),
+            )
+    return pa.array(good, column.type)
+
+
+def _cast(value: Any, wanted: pa.DataType) -> Any:
+    if value is None:
+        return None
+    try:
+        return pa.scalar(value, wanted).as_py()
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.scalar(value).cast(wanted).as_py()
+
+
+def _value(outcome: Outcome | None, name: str) -> Any:
+    if outcome is None:
+        return None
+    if name in ("prompt_tokens", "output_tokens"):
+        return getattr(outcome, name)
+    if not isinstance(outcome, Answer):
+        return None
+    if name == "finish_reason":
+        return outcome.finish_reason
+    return outcome.columns.get(name)
+
+
+def _blank_failed(
+    column: pa.Array, rows: Sequence[int], failures: Mapping[int, Failure]
+) -> pa.Array:
+    """A row with an error carries no output, though its tokens still count."""
+    if not failures:
+        return column
+    keep = pa.array([row not in failures for row in rows])
+    return pc.if_else(keep, column, pa.scalar(None, column.type))

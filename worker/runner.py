@@ -1,0 +1,295 @@
+"""The main loop of a child: claim -> read -> render -> infer -> write -> commit."""
+
+import dataclasses
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import structlog
+
+from common import formats
+from common.descriptor import RowRanges
+from common.errors import (
+    EngineDead,
+    LeaseLost,
+    LedgerUnavailable,
+    NightshiftError,
+    Permanent,
+    Retryable,
+    StorageUnavailable,
+)
+from common.ledger import Ledger, batches
+from common.ledger.batches import Claimant, Lease
+from common.parts import Failure, clean, final
+from common.settings import Settings
+from common.states import RowErrorKind
+from worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
+from worker.job_cache import JobCache, KnownJob
+from worker.publish import Publisher
+from worker.results import PartTable, RowResults, merged, part_table
+from worker.window import MOST_BATCHES, HeldBatch, Window
+
+log = structlog.get_logger(__name__)
+
+EMPTY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4)
+"""Pauses after claims that found nothing, before the child waits for the next hint: Celery takes
+up to a second to look for one after a task."""
+
+OUTAGE_PAUSE_SECONDS = 5.0
+"""A batch that was given back because of an outage is not claimed again for so long."""
+
+
+class Runner:
+    """Keeps one engine full with the batches of its queue.
+
+    Each batch has a thread from claim to commit; the engine mixes the rows of all of them.
+    `engine_died` is called when the engine can serve nobody any more. `asked_at` is when Postgres
+    was last asked for batches (monotonic seconds).
+    """
+
+    def __init__(
+        self,
+        who: Claimant,
+        ledger: Ledger,
+        engine: Engine,
+        settings: Settings,
+        engine_died: Callable[[str], None],
+    ) -> None:
+        # Twice what the engine runs at once: as many rows wait in it as it works on.
+        self.window = Window(rows=2 * engine.concurrency)
+        self.draining = threading.Event()
+        self.asked_at = time.monotonic()
+        self._who = who
+        self._ledger = ledger
+        self._engine = engine
+        self._settings = settings
+        self._engine_died = engine_died
+        self._jobs = JobCache(ledger)
+        self._cache = formats.ReadCache(settings.read_cache_bytes)
+        self._given_up = threading.Event()
+        self._publisher = Publisher(ledger, self._given_up)
+        self._claiming = threading.Lock()
+        self._threads = ThreadPoolExecutor(MOST_BATCHES, thread_name_prefix="batch")
+
+    def work(self, woken: str, *, wait: bool) -> int:
+        """Claims and starts batches until there are none left; returns how many.
+
+        With `wait` it waits for its turn and for room in the window, which holds the message's
+        thread, and so Celery, back from taking hints that a sibling could use. Without, it does
+        nothing while another thread is at it.
+        """
+        if not self._claiming.acquire(blocking=wait):
+            return 0
+        try:
+            return self._claim_on(woken)
+        finally:
+            self._claiming.release()
+
+    def _claim_on(self, woken: str) -> int:
+        """Claims until nothing came for a while: more may be admitted at any moment."""
+        claimed, pauses = 0, iter(EMPTY_PAUSES_SECONDS)
+        while self.window.wait_for_room():
+            leases = self._claim(woken)
+            if leases:
+                claimed, pauses = claimed + len(leases), iter(EMPTY_PAUSES_SECONDS)
+            elif (pause := next(pauses, None)) is None or self.draining.wait(pause):
+                break
+            for batch in [HeldBatch(lease, len(lease.todo)) for lease in leases]:
+                self.window.add(batch)
+                self._threads.submit(self._process, batch)
+        return claimed
+
+    def drain(self, seconds: float) -> None:
+        """Claims nothing more, finishes what fits in `seconds`, keeps the finished rows of the
+        rest, gives back what is left. Returns when nothing is held.
+        """
+        self.draining.set()
+        self.window.close()
+        if self.window.wait_empty(seconds):
+            return
+        for batch in self.window.held():
+            if batch.work is not None:
+                batch.work.stop()
+        if not self.window.wait_empty(max(5.0, seconds / 2)):
+            self._given_up.set()
+            self.window.wait_empty(5.0)
+
+    def _claim(self, woken: str) -> list[Lease]:
+        rows, most = self.window.room()
+        if most == 0:
+            return []
+        self.asked_at = time.monotonic()
+        with self._ledger.transaction() as connection:
+            return batches.claim(
+                connection,
+                self._who,
+                room_rows=rows,
+                max_batches=most,
+                idle=not self.window.held(),
+                woken=woken,
+                lease_seconds=self._settings.lease_seconds,
+            )
+
+    def _process(self, batch: HeldBatch) -> None:
+        """One batch from its lease to its commit; every way it can end is decided here."""
+        lease = batch.lease
+        try:
+            self._run(batch)
+        except LeaseLost:
+            log.info("lease_lost", batch_id=lease.batch_id, attempt=lease.attempt)
+        except EngineDead as error:
+            self._engine_died(str(error))
+        except (StorageUnavailable, LedgerUnavailable) as error:
+            # An outage is nobody's fault: nothing is charged, and nothing dies of it.
+            self._release(lease, error)
+        except NightshiftError as error:
+            self._fail(lease, error)
+        except Exception as error:
+            log.exception("batch_crashed", batch_id=lease.batch_id, attempt=lease.attempt)
+            self._fail(lease, error)
+        finally:
+            self.window.remove(batch)
+
+    def _run(self, batch: HeldBatch) -> None:
+        job = self._jobs.get(batch.lease.job_id)
+        results, requests = self._read(batch, job)
+        self._infer(batch, job, results, requests)
+        batch.publishing = True
+        finished = RowRanges.from_indices(results.finished())
+        if len(finished) == len(batch.lease.todo):
+            self._publish(batch.lease, job, results, None)
+        elif batch.unwanted or not len(finished) or batch.lease.redo is not None:
+            self._release(batch.lease)
+        else:
+            self._publish(batch.lease, job, results, finished)
+
+    def _read(self, batch: HeldBatch, job: KnownJob) -> tuple[RowResults, list[Request]]:
+        """The batch's rows as requests; what cannot be read or rendered is a failure already."""
+        spec, lease = job.spec, batch.lease
+        rows = formats.read_rows(
+            dataclasses.replace(lease.descriptor, rows=lease.todo),
+            spec.read_columns,
+            self._cache,
+            schema=job.inputs,
+            id_column=spec.input.id,
+        )
+        passed = [part.select(spec.passed_columns) for part in (rows.table, rows.bad_table)]
+        results = RowResults([*rows.row_index, *rows.bad], pa.concat_tables(passed))
+        for index, bad in rows.bad.items():
+            results.failures[index] = Failure.of(bad.kind, bad.message)
+        requests: list[Request] = []
+        for rendered in job.renderer.render(rows.table, rows.row_index):
+            if isinstance(rendered, Request):
+                requests.append(rendered)
+            else:
+                index, refusal = rendered
+                results.outcomes[index] = refusal
+        self.window.row_finished(batch, len(lease.todo) - len(requests))
+        return results, requests
+
+    def _infer(
+        self, batch: HeldBatch, job: KnownJob, results: RowResults, requests: list[Request]
+    ) -> None:
+        def emit(position: int, outcome: Outcome) -> None:
+            # After a stop the engine may still finish a row; by then the part may be under way.
+            with taking:
+                if closed.is_set():
+                    return
+                results.outcomes[requests[position].row_index] = outcome
+            self.window.row_finished(batch)
+
+        taking, closed = threading.Lock(), threading.Event()
+
+        if batch.lease.doomed:
+            for position in range(len(requests)):
+                emit(
+                    position,
+                    Refusal(
+                        RowErrorKind.ENGINE_DIED, "the engine died each time it ran this row alone"
+                    ),
+                )
+            return
+        work = Work(job.spec.task, requests, job.spec.retry.row_timeout_seconds, emit)
+        batch.attach(work)
+        self._engine.run(work)
+        with taking:
+            closed.set()
+
+    def _publish(
+        self, lease: Lease, job: KnownJob, results: RowResults, finished: RowRanges | None
+    ) -> None:
+        schema = self._jobs.output_schema(job, results)
+        table = part_table(job.spec, schema, results)
+        if lease.redo is not None and lease.kept_part is not None:
+            table = self._with_kept(lease, job, table)
+        self._publisher.publish(lease, job.spec, table, self._provenance(lease, job), finished)
+        log.info(
+            "batch_done",
+            batch_id=lease.batch_id,
+            attempt=lease.attempt,
+            rows=len(table.table),
+            rows_failed=len(table.errors),
+        )
+
+    def _with_kept(self, lease: Lease, job: KnownJob, new: PartTable) -> PartTable:
+        old = formats.read_part(
+            final(job.spec.output.uri, lease.kept_part or ""),
+            job.spec.output.format,
+            new.table.schema,
+        )
+        redone = set(lease.todo)
+        kept = old.filter(
+            pa.array([index not in redone for index in old.column("row_index").to_pylist()])
+        )
+        return merged(new, kept, job.spec.input.id)
+
+    def _provenance(self, lease: Lease, job: KnownJob) -> dict[str, str]:
+        return {
+            "job": str(lease.job_id),
+            "batch": str(lease.batch_id),
+            "attempt": str(lease.attempt),
+            "worker": lease.owner,
+            "engine": self._engine.name,
+            "engine_version": self._engine.version,
+            "revision": self._engine.revision or "",
+            "spec_engine": job.spec.engine.model_dump_json(),
+            "spec_task": job.spec.task.model_dump_json(),
+        }
+
+    def _release(self, lease: Lease, outage: Exception | None = None) -> None:
+        """Best effort: what cannot be given back now expires by itself."""
+        if outage is not None:
+            log.warning("outage", batch_id=lease.batch_id, error=str(outage))
+        try:
+            with self._ledger.transaction() as connection:
+                batches.release(
+                    connection,
+                    [lease],
+                    error=None if outage is None else clean(str(outage)),
+                    pause_seconds=0 if outage is None else OUTAGE_PAUSE_SECONDS,
+                )
+        except Retryable as error:
+            log.warning("release_failed", batch_id=lease.batch_id, error=str(error))
+
+    def _fail(self, lease: Lease, error: Exception) -> None:
+        log.warning(
+            "batch_failed", batch_id=lease.batch_id, attempt=lease.attempt, error=str(error)
+        )
+        said = clean(str(error) or type(error).__name__)
+        try:
+            with self._ledger.transaction() as connection:
+                batches.fail(
+                    connection,
+                    lease,
+                    said,
+                    permanent=isinstance(error, Permanent),
+                    max_attempts=self._jobs.get(lease.job_id).spec.retry.max_attempts,
+                    backoff_seconds=random.uniform(0.5, 1.5),
+                )
+        except LeaseLost:
+            log.info("lease_lost", batch_id=lease.batch_id, attempt=lease.attempt)
+        except Retryable as unreachable:
+            log.warning("fail_failed", batch_id=lease.batch_id, error=str(unreachable))

@@ -1,0 +1,270 @@
+"""The supervisor of one machine: one child a slot, its engine chosen by the open work."""
+
+import signal
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from common.errors import NightshiftError, Retryable
+from common.ledger import Ledger, workers
+from common.ledger.workers import Wanted
+from common.processes import ProcessGroup
+from common.settings import Settings, child_environment
+from worker import exits
+from worker.celery_app import ChildConfig
+
+log = structlog.get_logger(__name__)
+
+ROUND_SECONDS = 0.25
+"""Pause between two looks at the children: a death is seen within this time."""
+
+CHOOSE_SECONDS = 1.0
+"""Pause between two looks at the ledger for a slot without a child."""
+
+LEAVE_SECONDS = 30.0
+"""Beyond the drain, time for a child to let go of a silent broker and to close its engine."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """A place for one engine: its GPUs, and the child that has it now."""
+
+    number: int
+    gpus: Sequence[str]
+    config: ChildConfig | None = None
+    group: ProcessGroup | None = None
+    leaving_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A child that is gone and must be reported; `died` is None when that charges nothing."""
+
+    config: ChildConfig
+    died: str | None
+    while_loading: bool
+
+
+class Supervisor:
+    """Keeps `slots` children of one pool alive until it is asked to stop.
+
+    With `engine_key` it serves that engine alone.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        settings: Settings,
+        *,
+        pool: str,
+        slots: int,
+        gpus: Sequence[str],
+        engine_key: str | None = None,
+        identity: str | None = None,
+    ) -> None:
+        self.identity = identity or f"s-{uuid.uuid4().hex[:12]}"
+        self._ledger = ledger
+        self._settings = settings
+        self._pool = pool
+        self._engine_key = engine_key
+        each = len(gpus) // slots
+        self._slots = [
+            Slot(number, gpus[number * each : (number + 1) * each]) for number in range(slots)
+        ]
+        self._unreported: list[Ended] = []
+        self._stopping = threading.Event()
+        self._chosen_at = 0.0
+        self._host = socket.gethostname()
+
+    def run(self) -> None:
+        """Works until `stop`; then drains every child, reports it and returns."""
+        log.info("supervisor_started", pool=self._pool, slots=len(self._slots))
+        while not self._stopping.wait(ROUND_SECONDS):
+            self._look()
+        self._drain_all()
+
+    def stop(self, *_: object) -> None:
+        """Begins the drain; also a signal handler. A second call changes nothing."""
+        self._stopping.set()
+
+    def _look(self) -> None:
+        for slot in self._slots:
+            self._watch(slot)
+        self._report()
+        if time.monotonic() - self._chosen_at < CHOOSE_SECONDS:
+            return
+        self._chosen_at = time.monotonic()
+        try:
+            self._choose()
+        except NightshiftError as error:
+            log.warning("choose_failed", error=str(error))
+
+    def _watch(self, slot: Slot) -> None:
+        """Sees a child that is gone, and one that takes too long to leave."""
+        if slot.group is None or slot.config is None:
+            return
+        code = slot.group.poll()
+        overdue = slot.leaving_since is not None and (
+            time.monotonic() - slot.leaving_since > self._leave_seconds
+        )
+        if code is None and not overdue:
+            return
+        slot.group.kill()
+        asked = slot.leaving_since is not None
+        log.info("child_ended", worker_id=slot.config.id, code=code, asked=asked)
+        died = None if asked or code in (exits.DRAINED, exits.LEDGER_AWAY) else _cause(code)
+        self._unreported.append(
+            Ended(slot.config, died, while_loading=died is not None and code != exits.LOAD_FAILED)
+        )
+        slot.group = slot.config = slot.leaving_since = None
+
+    def _report(self) -> None:
+        """Frees the leases of gone children; what cannot be reported now is tried again."""
+        while self._unreported:
+            ended = self._unreported[0]
+            try:
+                with self._ledger.transaction() as connection:
+                    standing = workers.standing(connection, ended.config.id)
+                    freed = workers.end(connection, ended.config.id, died=ended.died)
+                    if ended.while_loading and (standing is None or standing.state == "loading"):
+                        workers.load_failed(
+                            connection,
+                            self._pool,
+                            ended.config.engine_key,
+                            f"{ended.died} while loading the engine",
+                            self._settings.load_backoff_seconds,
+                        )
+            except Retryable as error:
+                log.warning("report_failed", error=str(error))
+                return
+            except NightshiftError as error:
+                log.error("report_refused", error=str(error))
+            else:
+                log.info("leases_freed", worker_id=ended.config.id, batches=freed)
+            self._unreported.pop(0)
+
+    def _choose(self) -> None:
+        """Gives free slots to the work that wants them, and takes idle ones from their engine."""
+        with self._ledger.transaction() as connection:
+            wanted = [
+                work
+                for work in workers.wanted(connection, self._pool, self._settings.lease_seconds)
+                if self._engine_key in (None, work.engine_key)
+            ]
+            standings = {
+                slot.number: workers.standing(connection, slot.config.id)
+                for slot in self._slots
+                if slot.config is not None
+            }
+        for slot in self._slots:
+            if slot.config is None:
+                best = self._best(wanted)
+                if best is not None:
+                    self._start(slot, best)
+            elif slot.leaving_since is None and self._is_needed_elsewhere(
+                slot.config, standings[slot.number], wanted
+            ):
+                self._replace(slot)
+
+    def _best(self, wanted: Sequence[Wanted]) -> Wanted | None:
+        """The highest priority, then the fewest children, counting those just started here."""
+        mine = [slot.config.engine_key for slot in self._slots if slot.config is not None]
+        return min(
+            wanted,
+            key=lambda work: (
+                -work.priority,
+                max(work.children, mine.count(work.engine_key)),
+                work.job_id,
+            ),
+            default=None,
+        )
+
+    def _is_needed_elsewhere(
+        self, config: ChildConfig, standing: workers.Standing | None, wanted: Sequence[Wanted]
+    ) -> bool:
+        """Idle while other work waits, or in the way of more urgent work that has no child."""
+        if standing is None or standing.state != "ready":
+            return False
+        others = [work for work in wanted if work.engine_key != config.engine_key]
+        if standing.idle_seconds > self._settings.engine_idle_seconds:
+            return bool(others)
+        own = [work.priority for work in wanted if work.engine_key == config.engine_key]
+        running = [slot.config.engine_key for slot in self._slots if slot.config is not None]
+        return bool(own) and any(
+            work.priority > max(own) and not work.children and work.engine_key not in running
+            for work in others
+        )
+
+    def _start(self, slot: Slot, work: Wanted) -> None:
+        config = ChildConfig(
+            id=f"w-{uuid.uuid4().hex[:12]}",
+            supervisor=self.identity,
+            pool=self._pool,
+            slot=slot.number,
+            host=self._host,
+            engine_key=work.engine_key,
+            job_id=work.job_id,
+        )
+        extra = {"VLLM_NO_USAGE_STATS": "1"}
+        if slot.gpus:
+            extra["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
+        slot.group = ProcessGroup.start(
+            [sys.executable, "-m", "worker.celery_app", config.argument()],
+            env=child_environment(self._settings, **extra),
+        )
+        slot.config = config
+        log.info(
+            "child_started",
+            worker_id=config.id,
+            slot=slot.number,
+            engine_key=work.engine_key,
+            job_id=work.job_id,
+            pid=slot.group.pid,
+        )
+
+    def _replace(self, slot: Slot) -> None:
+        assert slot.group is not None
+        assert slot.config is not None
+        log.info("child_replaced", worker_id=slot.config.id, slot=slot.number)
+        slot.leaving_since = time.monotonic()
+        slot.group.terminate()
+
+    @property
+    def _leave_seconds(self) -> float:
+        return 2 * self._settings.drain_seconds + LEAVE_SECONDS
+
+    def _drain_all(self) -> None:
+        log.info("supervisor_draining")
+        for slot in self._slots:
+            if slot.group is not None and slot.leaving_since is None:
+                slot.leaving_since = time.monotonic()
+                slot.group.terminate()
+        while any(slot.group is not None for slot in self._slots):
+            time.sleep(ROUND_SECONDS / 2)
+            for slot in self._slots:
+                self._watch(slot)
+            self._report()
+        self._report()
+        log.info("supervisor_ended")
+
+
+def install_signals(supervisor: Supervisor) -> None:
+    """SIGTERM and SIGINT begin the drain."""
+    signal.signal(signal.SIGTERM, supervisor.stop)
+    signal.signal(signal.SIGINT, supervisor.stop)
+
+
+def _cause(code: int | None) -> str:
+    if code == exits.ENGINE_DEAD:
+        return "the engine died"
+    if code == exits.LOAD_FAILED:
+        return "the engine could not be loaded"
+    if code is not None and code < 0:
+        return f"the worker child was ended by {signal.Signals(-code).name}"
+    return f"the worker child ended with exit code {code}"

@@ -1,0 +1,126 @@
+"""The rows that a child holds in flight at once, and the batches they belong to."""
+
+import threading
+from dataclasses import dataclass, field
+
+from common.ledger.batches import Lease
+from worker.engines.protocol import Work
+
+READ_AHEAD_BATCHES = 2
+"""Batches with unfinished rows that are always welcome: the next is read while one runs."""
+
+MOST_BATCHES = 256
+"""Batches held at once, each by a thread of its own; bounds memory when rows are few a batch."""
+
+
+@dataclass(slots=True, eq=False)
+class HeldBatch:
+    """A leased batch between claim and commit."""
+
+    lease: Lease
+    unfinished: int
+    work: Work | None = None
+    lost: bool = False
+    unwanted: bool = False
+    publishing: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def attach(self, work: Work) -> None:
+        """From now on a stop reaches the engine."""
+        with self._lock:
+            self.work = work
+        if self.lost or self.unwanted:
+            work.stop()
+
+    def give_up(self, *, lost: bool) -> None:
+        """Its lease is lost, or its job is over: the engine drops what it has not finished."""
+        with self._lock:
+            self.lost, self.unwanted = self.lost or lost, True
+            work = self.work
+        if work is not None:
+            work.stop()
+
+
+class Window:
+    """Room for more rows, from the engine's own concurrency.
+
+    `rows` is how many unfinished rows keep the engine full with some to spare: more batches are
+    claimed whenever fewer are in flight. A batch that must run alone takes all the room.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self._held: set[HeldBatch] = set()
+        self._unfinished = 0
+        self._running = 0
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def wait_for_room(self) -> bool:
+        """Waits until rows fit; False when the window was closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._has_room())
+            return not self._closed
+
+    def room(self) -> tuple[int, int]:
+        """(rows, batches) that may be claimed now; the rows are at least 1 while there is room."""
+        with self._changed:
+            if self._closed or not self._has_room():
+                return 0, 0
+            return max(1, self.rows - self._unfinished), MOST_BATCHES - len(self._held)
+
+    def add(self, batch: HeldBatch) -> None:
+        """A claimed batch is in flight from here on."""
+        with self._changed:
+            self._held.add(batch)
+            self._unfinished += batch.unfinished
+            self._running += batch.unfinished > 0
+
+    def row_finished(self, batch: HeldBatch, rows: int = 1) -> None:
+        """Rows of a batch left the engine: there is room for others."""
+        with self._changed:
+            self._forget(batch, rows)
+
+    def remove(self, batch: HeldBatch) -> None:
+        """The batch is committed, given back or lost."""
+        with self._changed:
+            self._held.discard(batch)
+            self._forget(batch, batch.unfinished)
+
+    def close(self) -> None:
+        """No more room: the child drains."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def wait_empty(self, timeout_seconds: float) -> bool:
+        """Waits until nothing is held; False when the time is over first."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._held, timeout_seconds)
+
+    def wait_published(self, timeout_seconds: float) -> None:
+        """Waits until no batch is between its last row and its commit."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not any(batch.publishing for batch in self._held), timeout_seconds
+            )
+
+    def held(self) -> list[HeldBatch]:
+        """The batches in flight now."""
+        with self._changed:
+            return list(self._held)
+
+    def _forget(self, batch: HeldBatch, rows: int) -> None:
+        if rows:
+            batch.unfinished -= rows
+            self._unfinished -= rows
+            self._running -= batch.unfinished == 0
+        self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        if len(self._held) >= MOST_BATCHES or self._alone():
+            return False
+        return self._running < READ_AHEAD_BATCHES or self._unfinished < self.rows
+
+    def _alone(self) -> bool:
+        return len(self._held) == 1 and next(iter(self._held)).lease.alone
