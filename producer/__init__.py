@@ -1,0 +1,1 @@
+"""The `nightshift` command: submit, look, control, and the reaper."""

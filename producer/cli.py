@@ -1,0 +1,344 @@
+"""The `nightshift` command: submit, look, control; one thin function a command.
+
+What a command needs is imported when it runs, so that `nightshift --help` answers at once.
+"""
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from common.errors import BadInput
+from producer.flags import Flags, job_spec, takes_flags
+from producer.one_sentence import OneSentence
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from common.ledger import Ledger
+    from common.ledger.jobs import Job
+    from common.settings import Settings
+
+EXIT_FINDINGS = 1
+
+PIPE_COLUMNS = 160
+"""Width of a table that nobody looks at in a terminal."""
+
+
+app = typer.Typer(
+    cls=OneSentence,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Run a model over millions of rows: no row lost, none twice.",
+)
+
+RUN, LOOK, CONTROL, FLEET = "Run", "Look", "Control", "Fleet"
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="SPEC|INPUT",
+        help="A job spec (.yaml), or input: a file, a directory, a glob; local, s3:// or gs://.",
+        show_default=False,
+    ),
+]
+JobName = Annotated[
+    str, typer.Argument(metavar="JOB", help="Number or name of a job.", show_default=False)
+]
+SomeJob = Annotated[
+    str | None, typer.Argument(metavar="[JOB]", help="Number or name; all jobs without one.")
+]
+New = Annotated[bool, typer.Option("--new", help="Another job, into another output directory.")]
+
+
+@app.callback()
+def everywhere(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Nothing to prepare: `OneSentence` reads the flag."""
+
+
+@app.command(rich_help_panel=RUN)
+@takes_flags
+def run(target: Target, *, flags: Flags, new: New = False) -> None:
+    """Run a job on this machine to its end; the same command again goes on after a crash."""
+    settings = _settings()
+    spec = job_spec(target, flags)
+    from producer import local
+
+    raise typer.Exit(local.run(spec, settings, new=new, console=_console()))
+
+
+@app.command(rich_help_panel=RUN)
+@takes_flags
+def submit(target: Target, *, flags: Flags, new: New = False) -> None:
+    """Put a job into the ledger for the fleet; the same spec again gives the same job."""
+    settings = _settings()
+    spec = job_spec(target, flags)
+    from producer.submit import submit as put
+
+    with _ledger(settings) as ledger:
+        done = put(ledger, spec, settings, new=new)
+    said = "submitted" if done.is_new else f"known, {done.state}"
+    typer.echo(
+        f"job {done.job_id} ({spec.name}) {said}: {done.rows:,} rows in {done.batches:,} batches"
+    )
+    if settings.database_url is not None and settings.broker_url is None:
+        typer.echo(
+            "nightshift: NIGHTSHIFT_BROKER_URL is not set here; workers are woken by the "
+            "reaper's broker, else they ask Postgres",
+            err=True,
+        )
+
+
+@app.command(rich_help_panel=RUN)
+def wait(job: JobName) -> None:
+    """Wait for a job; exits 0 all answered, 1 with row errors, 3 failed, paused or cancelled."""
+    with _followed(job) as (ledger, ended):
+        from producer.progress import report_end
+
+        raise typer.Exit(report_end(ledger, ended, _console()))
+
+
+@app.command(rich_help_panel=RUN)
+def collect(
+    job: JobName,
+    to: Annotated[str, typer.Option("--to", help="The file: .parquet or .jsonl.")],
+    partial: Annotated[bool, typer.Option(help="Take what a job has so far.")] = False,
+    force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+) -> None:
+    """Write the output of a job as one file, in the order of the dataset."""
+    from producer.collect import collect as gather
+
+    with _ledger(_settings()) as ledger:
+        rows = gather(ledger, _find(ledger, job), to, partial=partial, force=force)
+    typer.echo(f"{rows:,} rows in {to}")
+
+
+@app.command(rich_help_panel=LOOK)
+def status(
+    job: SomeJob = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Say where a job stands, or all of them."""
+    from common.ledger import jobs as ledger_jobs
+    from common.ledger import workers
+    from producer import pictures, rates
+
+    with _ledger(_settings()) as ledger:
+        number = None if job is None else _find(ledger, job).id
+        with ledger.transaction() as connection:
+            if number is None:
+                rows = ledger_jobs.listed(connection)
+            else:
+                rows = [ledger_jobs.progress(connection, number)]
+            here = workers.status(connection)
+    if as_json:
+        objects = [rates.as_json(row) for row in rows]
+        typer.echo(json.dumps(objects if number is None else objects[0], indent=2))
+    elif number is None:
+        _console().print(pictures.overview(rows, here))
+    else:
+        _console().print(pictures.status(rows[0], here))
+
+
+@app.command(rich_help_panel=LOOK)
+def watch(job: SomeJob = None) -> None:
+    """Watch a job to its end, or all jobs and workers until Ctrl-C."""
+    from producer import progress
+
+    if job is not None:
+        with _followed(job) as (ledger, ended):
+            progress.report_end(ledger, ended, _console())
+        return
+    with _ledger(_settings()) as ledger:
+        progress.watch_all(ledger, _console())
+
+
+@app.command(rich_help_panel=LOOK)
+def jobs() -> None:
+    """List the jobs, newest first."""
+    from common.ledger import jobs as ledger_jobs
+    from producer import pictures
+
+    with _ledger(_settings()) as ledger, ledger.transaction() as connection:
+        rows = ledger_jobs.listed(connection)
+    _console().print(pictures.job_table(rows) if rows else "no jobs yet")
+
+
+@app.command(rich_help_panel=LOOK)
+def errors(
+    job: JobName,
+    kind: Annotated[str | None, typer.Option(help="Only rows that failed like this.")] = None,
+    count: Annotated[int, typer.Option("-n", min=1, help="How many rows.")] = 20,
+) -> None:
+    """Show the rows that failed, and why."""
+    from common.ledger import audit
+    from producer import pictures
+
+    with _ledger(_settings()) as ledger:
+        number = _find(ledger, job).id
+        with ledger.transaction() as connection:
+            kinds = audit.count_errors(connection, number)
+            rows = audit.errors(connection, number, kind=kind, limit=count)
+    if kind is not None and kind not in kinds:
+        from common.states import RowErrorKind
+
+        if kind not in list(RowErrorKind):
+            raise BadInput(f"--kind {kind!r} is none of {', '.join(RowErrorKind)}")
+    _console().print(pictures.errors(rows, kinds))
+
+
+@app.command(rich_help_panel=LOOK)
+def sample(
+    job: JobName,
+    count: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many rows.")] = 20,
+    seed: Annotated[int, typer.Option(help="Another seed draws other rows.")] = 0,
+) -> None:
+    """Show some rows, input beside output."""
+    from producer import pictures
+    from producer.sample import sample as draw
+
+    with _ledger(_settings()) as ledger:
+        drawn = draw(ledger, _find(ledger, job), count, seed)
+    _console().print(pictures.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
+    if drawn.note:
+        _console().print(drawn.note)
+
+
+@app.command(rich_help_panel=LOOK)
+def verify(job: JobName) -> None:
+    """Check from the outside that every row is there exactly once; exits 1 with findings."""
+    from producer import pictures
+    from producer.verify import checks
+
+    console, findings = _console(), 0
+    with _ledger(_settings()) as ledger:
+        for check in checks(ledger, _find(ledger, job)):
+            console.print(pictures.check(check.name, check.said, check.findings))
+            findings += len(check.findings)
+    if findings:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+@app.command(rich_help_panel=CONTROL)
+def pause(job: JobName) -> None:
+    """Stop a job from taking more work; batches that are under way end as usual."""
+    from common.ledger import jobs as ledger_jobs
+
+    _change(job, ledger_jobs.pause, "is paused; `nightshift resume {id}` goes on")
+
+
+@app.command(rich_help_panel=CONTROL)
+def resume(job: JobName) -> None:
+    """Let a paused job go on."""
+    from common.ledger import jobs as ledger_jobs
+
+    _change(job, ledger_jobs.resume, "goes on")
+
+
+@app.command(rich_help_panel=CONTROL)
+def cancel(job: JobName) -> None:
+    """End a job for good; parts that are written stay."""
+    from common.ledger import jobs as ledger_jobs
+
+    _change(job, ledger_jobs.cancel, "is cancelled")
+
+
+@app.command(rich_help_panel=FLEET)
+def migrate() -> None:
+    """Bring the tables of the ledger up to this code."""
+    from common.ledger import schema
+    from producer.connect import open_ledger
+
+    with open_ledger(_settings(), checked=False) as opened:
+        schema.migrate(opened.ledger)
+        schema.check(opened.ledger)
+        typer.echo(f"{opened.ledger.place} is at migration {schema.SCHEMA:04}")
+
+
+@app.command(rich_help_panel=FLEET)
+def reaper() -> None:
+    """Keep the fleet going: take back lost leases, hand out work, finish jobs; run two or more."""
+    from common import logs
+    from common.settings import load_settings
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    settings = load_settings()
+    logs.configure(settings, process="reaper")
+    if settings.database_url is None:
+        raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a reaper needs the ledger")
+    from producer import reaper as duties
+
+    with _ledger(settings) as ledger:
+        duties.run(ledger, settings, stop)
+
+
+def main() -> None:
+    """Console script."""
+    app(prog_name="nightshift")
+
+
+def _settings() -> "Settings":
+    """Settings with logs for a command that people look at: warnings only, unless asked."""
+    from common import logs
+    from common.settings import load_settings
+
+    settings = load_settings()
+    quiet = {} if "log_level" in settings.model_fields_set else {"log_level": "warning"}
+    logs.configure(settings.model_copy(update=quiet))
+    return settings
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+
+
+@contextmanager
+def _ledger(settings: "Settings") -> Iterator["Ledger"]:
+    from producer.connect import open_ledger
+
+    with open_ledger(settings) as opened:
+        yield opened.ledger
+
+
+def _find(ledger: "Ledger", reference: str) -> "Job":
+    from common.ledger import jobs as ledger_jobs
+
+    with ledger.transaction() as connection:
+        return ledger_jobs.find(connection, reference)
+
+
+@contextmanager
+def _followed(reference: str) -> Iterator[tuple["Ledger", "Job"]]:
+    """A job that was watched until it is over or paused."""
+    from producer.connect import open_ledger
+    from producer.progress import follow
+
+    with open_ledger(_settings()) as opened:
+        job = _find(opened.ledger, reference)
+        if opened.alone and job.closed_at is None and job.state != "paused":
+            raise BadInput(f"nobody works on job {job.id}: `nightshift run` with its spec goes on")
+        yield opened.ledger, follow(opened.ledger, job.id, _console())
+
+
+def _change(reference: str, change: Any, said: str) -> None:
+    with _ledger(_settings()) as ledger:
+        job = _find(ledger, reference)
+        with ledger.transaction() as connection:
+            change(connection, job.id)
+    typer.echo(f"job {job.id} ({job.spec.name}) {said.format(id=job.id)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Which ledger a command talks to: the one that the environment names, else this folder's own."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import BadInput, Retryable
+from common.ledger import Ledger, schema
+from common.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A ledger at hand; `alone` when nobody but this command keeps it up, so no job advances."""
+
+    ledger: Ledger
+    alone: bool
+
+
+@contextmanager
+def open_ledger(settings: Settings, *, checked: bool = True) -> Iterator[Opened]:
+    """The ledger for the time of one command, its schema checked.
+
+    Where NIGHTSHIFT_DATABASE_URL is not set, it is the embedded one of the home folder; when no
+    `nightshift run` keeps that up, it is started under the home lock and stopped again. Raises
+    BadInput when there is no ledger, SchemaMismatch when it does not fit this code.
+    """
+    with ExitStack() as stack:
+        if settings.database_url is not None:
+            opened = Opened(_closing(stack, settings.database_url), alone=False)
+        else:
+            opened = _embedded(stack, settings.home.absolute())
+        if checked:
+            schema.check(opened.ledger)
+        yield opened
+
+
+def _embedded(stack: ExitStack, home: Path) -> Opened:
+    if not (home / "postgres").is_dir():
+        raise BadInput(
+            "NIGHTSHIFT_DATABASE_URL is not set and no `nightshift run` has made a ledger in "
+            f"{_shown(home)}"
+        )
+    running = _running(stack, home)
+    if running is not None:
+        return Opened(running, alone=False)
+    # The wheels' programs are wanted only here.
+    from common.embedded import EmbeddedPostgres, home_lock
+
+    stack.enter_context(home_lock(home))
+    postgres = EmbeddedPostgres()
+    url = postgres.start(home)
+    stack.callback(postgres.stop)
+    return Opened(_closing(stack, url), alone=True)
+
+
+def _running(stack: ExitStack, home: Path) -> Ledger | None:
+    """The server that a `nightshift run` keeps up now, by the address it wrote down."""
+    try:
+        url = (home / "database_url").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    ledger = _closing(stack, url)
+    try:
+        with ledger.transaction():
+            return ledger
+    except (Retryable, BadInput):
+        # An address of yesterday; somebody else may have its port by now.
+        return None
+
+
+def _closing(stack: ExitStack, url: str) -> Ledger:
+    ledger = Ledger(url, connections=2)
+    stack.callback(ledger.close)
+    return ledger
+
+
+def _shown(home: Path) -> str:
+    try:
+        return f"./{home.relative_to(Path.cwd())}"
+    except ValueError:
+        return str(home)

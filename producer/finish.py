@@ -1,0 +1,198 @@
+"""Finish: error parts for dead batches, parts moved to their place, the manifest, the job closed.
+
+Every step is harmless when it is done twice, by the same reaper or by two at once.
+"""
+
+import json
+from collections.abc import Sequence
+
+import pyarrow as pa
+import structlog
+
+from common import formats, parts, storage
+from common.descriptor import Descriptor
+from common.errors import NightshiftError
+from common.ledger import Ledger, Row, batches, dispatch, jobs
+from common.ledger.batches import Part, RowError
+from common.ledger.jobs import Job
+from common.ledger.rows import from_multirange
+from common.parts import Failure
+from common.states import JobState, RowErrorKind
+
+log = structlog.get_logger(__name__)
+
+DEAD_BATCHES_A_ROUND = 100
+
+
+def finish(ledger: Ledger, job_id: int) -> None:
+    """Brings a job whose batches are all over to its end; returns early if it is not over yet."""
+    with ledger.transaction() as connection:
+        job = jobs.get(connection, job_id)
+    if job is None or job.closed_at is not None:
+        return
+    _bury_dead(ledger, job)
+    with ledger.transaction() as connection:
+        live = batches.parts(connection, job_id)
+    _move_staged(job, live)
+    _write_manifest(ledger, job, live)
+    with ledger.transaction() as connection:
+        state = dispatch.close(connection, job_id)
+    if state is not None:
+        _sweep(ledger, job)
+        log.info("job_closed", job_id=job_id, state=str(state), parts=len(live))
+
+
+def _bury_dead(ledger: Ledger, job: Job) -> None:
+    """An error part for each dead batch, so that output rows equal input rows."""
+    while True:
+        with ledger.transaction() as connection:
+            dead = batches.dead(connection, job.id, DEAD_BATCHES_A_ROUND)
+        if not dead:
+            return
+        for row in dead:
+            part = _error_part(job, row)
+            with ledger.transaction() as connection:
+                batches.bury(connection, row, part)
+
+
+def _error_part(job: Job, row: Row) -> Part:
+    place = batches.descriptor(row)
+    inputs = parts.deserialize(job.input_schema)
+    schema = (
+        parts.deserialize(job.output_schema)
+        if job.output_schema
+        else parts.bare_schema(job.spec, inputs)
+    )
+    failure = Failure.of(RowErrorKind.BATCH_DEAD, row["last_error"] or "the batch is dead")
+    passed = _passed(job, place)
+    table = parts.failures_table(schema, list(place.rows), passed, failure)
+    name = parts.part_name(
+        row["seq"],
+        None if row["parent_id"] is None else row["id"],
+        row["attempt"],
+        job.spec.output.format,
+    )
+    facts = formats.write_part(
+        parts.staged(job.output_uri, name),
+        table,
+        job.spec.output.format,
+        {"job": str(job.id), "batch": str(row["id"]), "attempt": str(row["attempt"])},
+    )
+    ids = passed.column(job.spec.input.id).to_pylist() if passed and job.spec.input.id else None
+    return Part(
+        name,
+        facts.bytes,
+        facts.checksum,
+        0,
+        0,
+        [
+            RowError(index, str(ids[at]) if ids else None, failure.kind, failure.message)
+            for at, index in enumerate(place.rows)
+        ],
+    )
+
+
+def _passed(job: Job, place: Descriptor) -> pa.Table | None:
+    """The id and pass-through columns of a dead batch, if its source can still be read."""
+    try:
+        rows = formats.read_rows(
+            place,
+            job.spec.passed_columns,
+            formats.ReadCache(0),
+            schema=parts.deserialize(job.input_schema),
+            id_column=job.spec.input.id,
+        )
+    except NightshiftError as error:
+        log.warning("dead_source_unreadable", job_id=job.id, error=str(error))
+        return None
+    return None if rows.bad else rows.table
+
+
+def _move_staged(job: Job, live: Sequence[Row]) -> None:
+    """Moves the named parts that a dead worker left in the staging folder."""
+    staged = set(storage.list_names(parts.staged(job.output_uri, "")))
+    for part in live:
+        if part["part_name"] in staged:
+            storage.move(
+                parts.staged(job.output_uri, part["part_name"]),
+                parts.final(job.output_uri, part["part_name"]),
+            )
+
+
+def _write_manifest(ledger: Ledger, job: Job, live: Sequence[Row]) -> None:
+    with ledger.transaction() as connection:
+        progress = jobs.progress(connection, job.id)
+        files = jobs.files(connection, job.id)
+    state = _end(job, progress)
+    schema = parts.deserialize(job.output_schema) if job.output_schema else None
+    manifest = {
+        "job": job.id,
+        "name": job.spec.name,
+        "status": str(state),
+        "complete": progress["rows_done"] + progress["rows_failed"] == progress["rows_total"],
+        "rows": progress["rows_done"] + progress["rows_failed"],
+        "rows_total": progress["rows_total"],
+        "rows_failed": progress["rows_failed"],
+        "prompt_tokens": progress["prompt_tokens"],
+        "output_tokens": progress["output_tokens"],
+        "created_at": job.created_at.isoformat(),
+        "format": job.spec.output.format,
+        "spec": job.spec.model_dump(mode="json", by_alias=True),
+        "schema": [{"name": field.name, "type": str(field.type)} for field in schema or ()],
+        "input_files": [
+            {
+                "uri": file.uri,
+                "bytes": file.size,
+                "fingerprint": file.fingerprint,
+                "rows": file.rows,
+            }
+            for file in files
+        ],
+        "parts": [
+            {
+                "name": part["part_name"],
+                "rows": part["row_count"],
+                "rows_failed": part["rows_failed"],
+                "bytes": part["part_bytes"],
+                "sha256": part["part_checksum"],
+                "batch": part["batch"],
+                "attempt": part["attempt"],
+                "worker": part["worker"],
+                "seq": part["seq"],
+                "first_row": from_multirange(part["rows"]).ranges[0][0],
+            }
+            for part in live
+        ],
+    }
+    storage.write_bytes(
+        parts.final(job.output_uri, parts.MANIFEST),
+        json.dumps(manifest, indent=1, ensure_ascii=False).encode(),
+    )
+
+
+def _end(job: Job, progress: Row) -> JobState:
+    """The state that close will give the job."""
+    if job.state.over:
+        return job.state
+    return JobState.FAILED if progress["batches_dead"] else JobState.COMPLETED
+
+
+def _sweep(ledger: Ledger, job: Job) -> None:
+    """Removes what no live part needs: first list, then ask the ledger, never the other way.
+
+    A name that is listed and not live now will never be live: names are never used again, and a
+    closed job has no lease under which a new one could be committed.
+    """
+    staged = storage.list_names(parts.staged(job.output_uri, ""))
+    finished = storage.list_names(job.output_uri)
+    with ledger.transaction() as connection:
+        if (found := jobs.get(connection, job.id)) is None or found.closed_at is None:
+            return
+        live = {part["part_name"] for part in batches.parts(connection, job.id)}
+    for name in staged:
+        if name not in live:
+            storage.delete(parts.staged(job.output_uri, name))
+    for name in finished:
+        if name.startswith("part-") and name not in live:
+            storage.delete(parts.final(job.output_uri, name))
+    storage.remove_directory(parts.staged(job.output_uri, ""))

@@ -1,0 +1,214 @@
+"""`nightshift run`: the whole fleet on one machine, and the same command again after any crash."""
+
+import secrets
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from rich.console import Console
+
+from common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
+from common.errors import Permanent
+from common.ledger import Ledger, jobs, schema, workers
+from common.ledger.jobs import Job
+from common.processes import ProcessGroup
+from common.settings import Settings, child_environment, python_path
+from common.spec import FunctionEngine, JobSpec
+from common.states import JobState
+from producer import progress
+from producer.submit import Submitted, submit
+
+log = structlog.get_logger(__name__)
+
+LEAVE_SECONDS = 40.0
+"""Beyond the drain, time for the worker to let go of its engine before its group is ended."""
+
+MOST_RESTARTS = 5
+"""Times that the reaper or the worker is started again before `run` gives up."""
+
+
+def run(spec: JobSpec, settings: Settings, *, new: bool, console: Console) -> int:
+    """Submits or continues the job and works until it is over; returns the exit code.
+
+    0 every row has an answer, 1 finished with row errors, 3 failed, paused or cancelled. Raises
+    BadInput when the spec, the input or the home folder cannot be used.
+    """
+    home = settings.home.absolute()
+    with home_lock(home), ExitStack() as stack:
+        settings = _with_servers(settings, home, stack)
+        ledger = Ledger(settings.database_url or "")
+        stack.callback(ledger.close)
+        _prepare(ledger, home)
+        submitted = submit(ledger, spec, settings, new=new)
+        job = _opened(ledger, submitted, console)
+        if not job.state.over:
+            with _fleet(job.spec, settings, home) as fleet:
+                job = progress.follow(ledger, job.id, console, stop=fleet.is_broken)
+            fleet.raise_if_broken()
+        return progress.report_end(ledger, job, console)
+
+
+def _with_servers(settings: Settings, home: Path, stack: ExitStack) -> Settings:
+    """Starts what the environment names no server for."""
+    found: dict[str, str] = {}
+    if settings.database_url is None:
+        postgres = EmbeddedPostgres()
+        found["database_url"] = postgres.start(home)
+        stack.callback(postgres.stop)
+        _keep_private(home / "database_url", found["database_url"])
+    if settings.broker_url is None:
+        redis = EmbeddedRedis()
+        found["broker_url"] = redis.start(home)
+        stack.callback(redis.stop)
+    return settings.model_copy(update=found)
+
+
+def _prepare(ledger: Ledger, home: Path) -> None:
+    """Migrates, and frees at once the leases of workers that an earlier boot left behind."""
+    schema.migrate(ledger)
+    schema.check(ledger)
+    record = home / "supervisors"
+    if not record.exists():
+        return
+    for identity in record.read_text(encoding="utf-8").split():
+        with ledger.transaction() as connection:
+            freed = workers.end_supervisor(connection, identity)
+        log.info("leases_freed", supervisor=identity, batches=freed)
+    record.unlink()
+
+
+def _opened(ledger: Ledger, submitted: Submitted, console: Console) -> Job:
+    """Says which job this is, and resumes it if the user paused it."""
+    if submitted.is_new:
+        console.print(
+            f"job {submitted.job_id}: {submitted.rows:,} rows in {submitted.batches:,} batches",
+            highlight=False,
+        )
+    else:
+        console.print(f"job {submitted.job_id} goes on where it stood", highlight=False)
+    with ledger.transaction() as connection:
+        if submitted.state is JobState.PAUSED:
+            jobs.resume(connection, submitted.job_id)
+        job = jobs.get(connection, submitted.job_id)
+    assert job is not None
+    return job
+
+
+@contextmanager
+def _fleet(spec: JobSpec, settings: Settings, home: Path) -> Iterator["Fleet"]:
+    fleet = Fleet(spec, settings, home)
+    try:
+        fleet.start()
+        yield fleet
+    finally:
+        fleet.stop()
+
+
+@dataclass(slots=True)
+class Member:
+    """A process of the fleet, and how often it was started."""
+
+    name: str
+    argv: list[str]
+    group: ProcessGroup | None = None
+    starts: int = 0
+
+
+class Fleet:
+    """A reaper and a worker beside us, started again when they end by themselves."""
+
+    def __init__(self, spec: JobSpec, settings: Settings, home: Path) -> None:
+        self._home = home
+        self._supervisor = f"run-{secrets.token_hex(6)}"
+        self._drain_seconds = settings.drain_seconds
+        self._environment = child_environment(_for_worker(spec, settings))
+        self._broken: str | None = None
+        self._lock = threading.Lock()
+        self._members = [
+            Member("reaper", [sys.executable, "-m", "producer.cli", "reaper"]),
+            Member(
+                "worker",
+                [
+                    sys.executable,
+                    "-m",
+                    "worker.cli",
+                    "--pool",
+                    spec.pool,
+                    "--engine-key",
+                    spec.engine_key,
+                    "--supervisor-id",
+                    self._supervisor,
+                ],
+            ),
+        ]
+
+    def start(self) -> None:
+        """Starts both; the worker's name is on disk first, for the boot after a crash."""
+        _keep_private(self._home / "supervisors", self._supervisor)
+        for member in self._members:
+            self._start(member)
+
+    def is_broken(self) -> bool:
+        """Starts what ended again; True once that happened too often to go on."""
+        for member in self._members:
+            if member.group is None or (code := member.group.poll()) is None:
+                continue
+            member.group.kill()
+            if member.starts > MOST_RESTARTS:
+                self._broken = (
+                    f"the {member.name} ended {member.starts} times, last with exit code {code}: "
+                    f"see {self._log(member)}"
+                )
+                return True
+            log.warning("restarted", process=member.name, code=code)
+            self._start(member)
+        return False
+
+    def raise_if_broken(self) -> None:
+        """Permanent with the reason when the fleet could not be kept alive."""
+        if self._broken is not None:
+            raise Permanent(self._broken)
+
+    def stop(self) -> None:
+        """Drains the worker, ends the reaper, and every process of theirs."""
+        for member in reversed(self._members):
+            if member.group is not None:
+                member.group.stop(2 * self._drain_seconds + LEAVE_SECONDS)
+
+    def _start(self, member: Member) -> None:
+        member.starts += 1
+        with self._log(member).open("ab") as output:
+            member.group = ProcessGroup.start(
+                member.argv,
+                env=self._environment,
+                stdout=output,
+                stderr=output,
+                record=self._home / "processes",
+            )
+
+    def _log(self, member: Member) -> Path:
+        return self._home / f"{member.name}.log"
+
+
+def _for_worker(spec: JobSpec, settings: Settings) -> Settings:
+    """The spec's own module may be loaded from the working directory and PYTHONPATH."""
+    if not isinstance(spec.engine, FunctionEngine):
+        return settings
+    folders = (str(Path.cwd()), *python_path(), *settings.callable_paths)
+    return settings.model_copy(
+        update={
+            "allowed_modules": (*settings.allowed_modules, spec.engine.module),
+            "callable_paths": tuple(dict.fromkeys(folders)),
+        }
+    )
+
+
+def _keep_private(path: Path, text: str) -> None:
+    """A small file that only we can read; it may hold a password."""
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,56 @@
+"""Reading the parts that the ledger names, wherever they lie."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from common import formats, parts, storage
+from common.descriptor import RowRanges
+from common.errors import SourceChanged
+from common.ledger.jobs import Job
+
+
+def input_schema(job: Job) -> pa.Schema:
+    """The columns of the job's input."""
+    return parts.deserialize(job.input_schema)
+
+
+def schema_of(job: Job) -> pa.Schema:
+    """The columns of every part of the job; a function that never answered has the bare ones."""
+    if job.output_schema is not None:
+        return parts.deserialize(job.output_schema)
+    return parts.bare_schema(job.spec, input_schema(job))
+
+
+def index_array(rows: RowRanges) -> pa.Array:
+    """Row indices as Arrow wants them."""
+    return pa.array(list(rows), pa.int64())
+
+
+def located(output_uri: str, name: str) -> str | None:
+    """Where a part lies now: its place, or the staging folder until it is moved; None if neither.
+
+    The place is asked a second time, since a part may move between the two looks.
+    """
+    final, staged = parts.final(output_uri, name), parts.staged(output_uri, name)
+    return next((uri for uri in (final, staged, final) if storage.exists(uri)), None)
+
+
+def place(job: Job, name: str) -> str:
+    """Where a part lies now; SourceChanged when it is gone."""
+    uri = located(job.output_uri, name)
+    if uri is None:
+        raise SourceChanged(
+            f"{parts.final(job.output_uri, name)} is gone: see `nightshift verify {job.id}`"
+        )
+    return uri
+
+
+def read(job: Job, name: str) -> pa.Table:
+    """A whole part, under the job's schema."""
+    return formats.read_part(place(job, name), job.spec.output.format, schema_of(job))
+
+
+def stream(job: Job, name: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a part a few thousand at a time."""
+    return formats.iter_part_batches(place(job, name), job.spec.output.format, schema_of(job))

@@ -1,0 +1,242 @@
+"""Plans a job: input files to batch descriptors, from metadata; no ledger, no row data kept.
+
+Parquet costs a footer a file. JSONL is scanned once, and of the scan only the byte where each
+batch ends is kept: 8 bytes a batch.
+"""
+
+import difflib
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from common import formats, jsonl, parquet, storage
+from common.descriptor import Descriptor, InputFormat, Locator, RowRanges, SourceFile
+from common.errors import BadInput
+from common.spec import GenerateTask, InputSpec, JobSpec
+from common.storage import FileInfo
+
+PLANNING_THREADS = 16
+"""Files that are looked at side by side: on object stores it is the wait that costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The rows of a JSONL file: the byte of the first line, and the byte after each batch."""
+
+    rows: int
+    start: int
+    ends: "array[int]"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Files in dataset order, the columns they share, and the batches over them.
+
+    `files` has every file of the input; those that a limit leaves out have no rows.
+    """
+
+    files: list[SourceFile]
+    schema: pa.Schema
+    rows_total: int
+    batch_rows: int
+    _scans: dict[str, Scan] = field(repr=False)
+
+    @property
+    def batches_total(self) -> int:
+        """How many batches there are; none spans two files."""
+        return sum(-(-file.rows // self.batch_rows) for file in self.files)
+
+    def batches(self) -> Iterator[Descriptor]:
+        """Every row of the dataset in one descriptor, in order; made on the way, not kept."""
+        for file in self.files:
+            stop = file.first_row + file.rows
+            scan = self._scans.get(file.uri)
+            offset = scan.start if scan else 0
+            for number, first in enumerate(range(file.first_row, stop, self.batch_rows)):
+                rows = RowRanges(((first, min(first + self.batch_rows, stop)),))
+                if scan is None:
+                    yield Descriptor(file, rows)
+                    continue
+                end = scan.ends[number]
+                yield Descriptor(file, rows, Locator(first, offset, end - offset))
+                offset = end
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is known of one file before its place in the dataset is."""
+
+    info: FileInfo
+    kind: InputFormat
+    rows: int
+    schema: pa.Schema
+    scan: Scan | None
+
+
+def plan(
+    spec_input: InputSpec,
+    batch_rows: int,
+    *,
+    columns: Sequence[str] | None = None,
+    infos: Sequence[FileInfo] | None = None,
+) -> Plan:
+    """Looks at every input file and cuts it into batches of at most `batch_rows` rows.
+
+    `columns` are those the job reads (JobSpec.read_columns; None: all): Parquet files must agree
+    on them. `infos` saves a second listing of the input. Raises BadInput with one sentence for
+    what is missing, broken, empty or changes meanwhile, StorageUnavailable for an outage.
+    """
+    files = list(storage.expand(spec_input.uris) if infos is None else infos)
+    kinds = [formats.file_format(info.uri, spec_input.format) for info in files]
+
+    def examine(info: FileInfo, kind: InputFormat, limit: int | None = None) -> _Found:
+        if kind == "parquet":
+            found = _examine_parquet(info, spec_input.id, limit)
+        else:
+            found = _examine_jsonl(info, batch_rows, limit)
+        _check_still(info)
+        return found
+
+    if spec_input.limit is None:
+        found = _side_by_side(examine, files, kinds)
+    else:
+        found = _up_to(spec_input.limit, examine, files, kinds)
+    rows_total = sum(one.rows for one in found)
+    if not rows_total:
+        raise BadInput(f"the input has no rows: {', '.join(spec_input.uris)}")
+    schema = formats.merge_schemas(
+        ((one.info.uri, one.kind, one.schema) for one in found if one.rows), columns
+    )
+    scans = {one.info.uri: one.scan for one in found if one.scan is not None}
+    return Plan(_placed(files, kinds, found), schema, rows_total, batch_rows, scans)
+
+
+def scan_lines(uri: str, batch_rows: int, limit: int | None = None) -> Scan:
+    """Counts the rows of a JSONL file, at most `limit`, and notes where each batch ends.
+
+    Lines are counted a list at a time; only a list with a blank line is looked at line by line.
+    """
+    ends = array("q")
+    rows, room = 0, batch_rows
+    most = 2**63 if limit is None else limit
+    with storage.open_input(uri, sequential=True) as handle:
+        at = start = jsonl.content_start(handle)
+        while rows < most and (lines := handle.readlines(jsonl.CHUNK_BYTES)):
+            blank_bytes, lengths = _row_lengths(lines)
+            at += blank_bytes
+            taken = 0
+            while taken < len(lengths) and rows < most:
+                batch = lengths[taken : taken + min(room, most - rows)]
+                at += sum(batch)
+                taken, rows, room = taken + len(batch), rows + len(batch), room - len(batch)
+                if not room:
+                    ends.append(at)
+                    room = batch_rows
+    if room < batch_rows:
+        ends.append(at)
+    return Scan(rows, start, ends)
+
+
+def _row_lengths(lines: list[bytes]) -> tuple[int, list[int]]:
+    """Bytes of blank lines at the front, then of each row with the blank lines that follow it."""
+    if True not in map(jsonl.is_blank, lines):
+        return 0, list(map(len, lines))
+    front, lengths = 0, []
+    for line in lines:
+        if not jsonl.is_blank(line):
+            lengths.append(len(line))
+        elif lengths:
+            lengths[-1] += len(line)
+        else:
+            front += len(line)
+    return front, lengths
+
+
+def check_columns(spec: JobSpec, schema: pa.Schema) -> None:
+    """Every column that the spec names exists in the data; BadInput says which does not."""
+    named = [("input.columns", name) for name in spec.input.columns or ()]
+    named += [("output.columns", name) for name in spec.output.columns]
+    if spec.input.id is not None:
+        named.insert(0, ("input.id", spec.input.id))
+    if isinstance(spec.task, GenerateTask):
+        named += [("the template", name) for name in sorted(spec.task.columns)]
+    for place, name in named:
+        if name not in schema.names:
+            near = difflib.get_close_matches(name, schema.names, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise BadInput(
+                f"{place} names the column {name!r}{hint}, which the input does not have: it has "
+                f"{_listed(schema.names)}"
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+
+
+def _examine_parquet(info: FileInfo, id_column: str | None, limit: int | None) -> _Found:
+    formats.check_content(info, "parquet")
+    footer = parquet.read_footer(info.uri)
+    nulls = parquet.known_nulls(footer, id_column) if id_column is not None else 0
+    if nulls:
+        raise BadInput(
+            f"{info.uri}: the id column {id_column!r} has {nulls} nulls; every row needs an id"
+        )
+    rows = footer.starts[-1] if limit is None else min(limit, footer.starts[-1])
+    return _Found(info, "parquet", rows, parquet.input_schema(footer), None)
+
+
+def _examine_jsonl(info: FileInfo, batch_rows: int, limit: int | None) -> _Found:
+    head = jsonl.HEAD_ROWS if limit is None else min(limit, jsonl.HEAD_ROWS)
+    schema = formats.file_schema(info, "jsonl", head)
+    scan = scan_lines(info.uri, batch_rows, limit)
+    return _Found(info, "jsonl", scan.rows, schema, scan)
+
+
+def _check_still(info: FileInfo) -> None:
+    try:
+        now = storage.stat(info.uri)
+    except FileNotFoundError as error:
+        raise BadInput(f"{info.uri} vanished while it was planned: submit again") from error
+    if now != info:
+        raise BadInput(f"{info.uri} changed while it was planned: submit when it is complete")
+
+
+def _side_by_side(
+    examine: Callable[[FileInfo, InputFormat], _Found],
+    files: Sequence[FileInfo],
+    kinds: Sequence[InputFormat],
+) -> list[_Found]:
+    with ThreadPoolExecutor(min(PLANNING_THREADS, max(1, len(files)))) as pool:
+        return list(pool.map(examine, files, kinds))
+
+
+def _up_to(
+    limit: int,
+    examine: Callable[[FileInfo, InputFormat, int], _Found],
+    files: Sequence[FileInfo],
+    kinds: Sequence[InputFormat],
+) -> list[_Found]:
+    """File by file until there are enough rows: the rest is never opened."""
+    found: list[_Found] = []
+    for info, kind in zip(files, kinds, strict=True):
+        if limit <= 0:
+            break
+        found.append(examine(info, kind, limit))
+        limit -= found[-1].rows
+    return found
+
+
+def _placed(
+    files: Sequence[FileInfo], kinds: Sequence[InputFormat], found: Sequence[_Found]
+) -> list[SourceFile]:
+    rows = {one.info.uri: one.rows for one in found}
+    placed, first_row = [], 0
+    for info, kind in zip(files, kinds, strict=True):
+        count = rows.get(info.uri, 0)
+        placed.append(SourceFile(info.uri, kind, info.size, info.fingerprint, count, first_row))
+        first_row += count
+    return placed

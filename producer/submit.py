@@ -1,0 +1,169 @@
+"""Submit: a checked spec and a plan become a job and its batches in one transaction, or nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from common import parts, storage
+from common.errors import BadInput
+from common.ledger import Ledger, jobs, workers
+from common.ledger.jobs import Job, NewJob
+from common.settings import Settings
+from common.spec import JobSpec, VllmEngine, digest
+from common.states import JobState
+from common.storage import FileInfo
+from producer import planner
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The job that stands for a spec, new or found."""
+
+    job_id: int
+    is_new: bool
+    rows: int
+    batches: int
+    state: JobState
+
+
+def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = False) -> Submitted:
+    """Plans and stores a job; the same spec over unchanged files gives the existing one back.
+
+    Raises BadInput with one sentence for everything that can be known without a worker.
+    """
+    spec = settled(spec)
+    _check_roots(spec, settings)
+    infos = storage.expand(spec.input.uris)
+    existing = _existing(ledger, spec, infos, new)
+    if existing is not None:
+        return existing
+    _check_output(spec, infos)
+    plan = planner.plan(spec.input, spec.batch.rows)
+    planner.check_columns(spec, plan.schema)
+    job = NewJob(
+        spec=spec,
+        identity=_identity(spec, infos),
+        spec_identity=_spec_identity(spec),
+        output_uri=spec.output.uri,
+        input_schema=parts.serialize(plan.schema),
+        output_schema=_output_schema(spec, plan.schema),
+    )
+    try:
+        with ledger.transaction() as connection:
+            job_id = jobs.insert(connection, job, plan.files)
+            count = jobs.insert_batches(connection, job_id, plan.files, plan.batches())
+            workers.forgive_loads(connection, spec.pool, spec.engine_key)
+    except BadInput:
+        # Somebody submitted the same a moment ago: theirs is the job.
+        existing = _existing(ledger, spec, infos, new)
+        if existing is None:
+            raise
+        return existing
+    return Submitted(job_id, True, plan.rows_total, count, JobState.RUNNING)
+
+
+def settled(spec: JobSpec) -> JobSpec:
+    """The spec with local paths made absolute, so that it means the same on every folder."""
+    uris = [storage.resolve(uri) for uri in spec.input.uris]
+    engine = spec.engine
+    if isinstance(engine, VllmEngine) and Path(engine.model).is_dir():
+        engine = engine.model_copy(update={"model": str(Path(engine.model).resolve())})
+    return spec.model_copy(
+        update={
+            "input": spec.input.model_copy(update={"uri": uris}),
+            "output": spec.output.model_copy(
+                update={"uri": storage.resolve(spec.output.uri).rstrip("/")}
+            ),
+            "engine": engine,
+        }
+    )
+
+
+def _check_roots(spec: JobSpec, settings: Settings) -> None:
+    if not settings.allowed_roots:
+        return
+    roots = [storage.resolve(root).rstrip("/") for root in settings.allowed_roots]
+    for uri in [*spec.input.uris, spec.output.uri]:
+        if not any(uri == root or uri.startswith(f"{root}/") for root in roots):
+            raise BadInput(
+                f"{uri} is outside the folders that NIGHTSHIFT_ALLOWED_ROOTS names: "
+                f"{', '.join(roots)}"
+            )
+
+
+def _existing(
+    ledger: Ledger, spec: JobSpec, infos: Sequence[FileInfo], new: bool
+) -> Submitted | None:
+    """The job that owns the output directory, if it is this very work; BadInput if it is not."""
+    with ledger.transaction() as connection:
+        job = jobs.by_output(connection, spec.output.uri)
+        if job is None:
+            return None
+        progress = jobs.progress(connection, job.id)
+        known = {file.uri: (file.size, file.fingerprint) for file in jobs.files(connection, job.id)}
+    if new:
+        raise BadInput(
+            f"{spec.output.uri} is the output of job {job.id}: --new wants another output directory"
+        )
+    if job.spec_identity != _spec_identity(spec):
+        raise BadInput(
+            f"{spec.output.uri} is the output of job {job.id} ({job.spec.name}), whose spec "
+            "differs: name another output directory"
+        )
+    if job.identity != _identity(spec, infos):
+        _refuse_changed(job, infos, known)
+    return Submitted(job.id, False, progress["rows_total"], progress["batches_total"], job.state)
+
+
+def _refuse_changed(job: Job, infos: Sequence[FileInfo], known: dict[str, tuple[int, str]]) -> None:
+    now = {info.uri: (info.size, info.fingerprint) for info in infos}
+    changed = sorted(
+        {uri for uri, facts in now.items() if known.get(uri, facts) != facts}
+        | (known.keys() ^ now.keys())
+    )
+    named = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+    raise BadInput(
+        f"input files changed since job {job.id} was submitted: {named or 'an empty one'}; submit "
+        "with --new and another output directory"
+    )
+
+
+def _check_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
+    output = spec.output.uri
+    names = storage.list_names(output)
+    if any(name.startswith("part-") or name == parts.MANIFEST for name in names):
+        raise BadInput(
+            f"{output} holds the parts of a job that this ledger does not know: name another "
+            "output directory, or empty it"
+        )
+    for info in infos:
+        if info.uri.startswith(f"{output}/"):
+            raise BadInput(f"the input {info.uri} lies inside the output directory {output}")
+    for uri in spec.input.uris:
+        folder = uri.rstrip("/")
+        if output == folder or output.startswith(f"{folder}/"):
+            raise BadInput(
+                f"the output directory {output} lies inside the input {folder}: its parts would "
+                "be read as input"
+            )
+
+
+def _output_schema(spec: JobSpec, inputs: pa.Schema) -> bytes | None:
+    try:
+        schema = parts.output_schema(spec, inputs)
+    except ValueError as error:
+        raise BadInput(f"output.schema: {error}") from error
+    return None if schema is None else parts.serialize(schema)
+
+
+def _spec_identity(spec: JobSpec) -> str:
+    """What makes two specs the same work; name, priority, limits and batch size do not."""
+    sections = ("input", "task", "engine", "output")
+    return digest(spec.model_dump(mode="json", by_alias=True, include=set(sections)))
+
+
+def _identity(spec: JobSpec, infos: Sequence[FileInfo]) -> str:
+    files = sorted((info.uri, info.size, info.fingerprint) for info in infos)
+    return digest([_spec_identity(spec), files])

@@ -1,0 +1,30 @@
+"""One real vLLM engine, on CPU, for the whole run: it takes about half a minute to start."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.spec import VllmEngine as VllmSpec
+from worker.engines.protocol import Engine
+
+MODEL = Path(__file__).parents[2] / "examples" / "reviews" / "model"
+
+ARGUMENTS = {
+    "enforce_eager": True,
+    "max_model_len": 512,
+    "max_num_seqs": 16,
+    # A model this small otherwise fills JSON with spaces until max_tokens.
+    "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
+}
+
+
+@pytest.fixture(scope="session")
+def vllm_engine() -> Iterator[Engine]:
+    """The reviews model, loaded once."""
+    from worker.engines.vllm import VllmEngine
+
+    spec = VllmSpec(backend="vllm", model=str(MODEL), args=ARGUMENTS)
+    engine = VllmEngine.load(spec, None)
+    yield engine
+    engine.close()

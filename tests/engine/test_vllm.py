@@ -1,0 +1,171 @@
+"""The vLLM engine, for real: answers, refusals, constraints, stop, and reuse afterwards."""
+
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from common.errors import EngineLoadFailed
+from common.spec import GenerateTask
+from common.spec import VllmEngine as VllmSpec
+from common.states import RowErrorKind
+from tests.engine.conftest import MODEL
+from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
+
+SENTIMENTS = ["positive", "neutral", "negative"]
+
+pytestmark = pytest.mark.timeout(280)
+
+
+def task(**fields: Any) -> GenerateTask:
+    return GenerateTask.model_validate({"kind": "generate", "prompt": "{{ text }}", **fields})
+
+
+def ask(
+    engine: Engine, job: GenerateTask, texts: list[str], seconds: float = 60
+) -> dict[int, Outcome]:
+    outcomes: dict[int, Outcome] = {}
+
+    def emit(position: int, outcome: Outcome) -> None:
+        assert position not in outcomes, "one outcome a row"
+        outcomes[position] = outcome
+
+    requests = [
+        Request(index, messages=[{"role": "user", "content": text}], is_plain_prompt=True)
+        for index, text in enumerate(texts)
+    ]
+    engine.run(Work(job, requests, seconds, emit))
+    return outcomes
+
+
+def texts(outcomes: dict[int, Outcome]) -> list[str]:
+    answers = [outcome for _, outcome in sorted(outcomes.items())]
+    assert all(isinstance(answer, Answer) for answer in answers), answers
+    return [str(answer.columns["output"]) for answer in answers if isinstance(answer, Answer)]
+
+
+def test_every_row_of_more_than_it_runs_at_once_has_an_answer(vllm_engine: Engine) -> None:
+    job = task(output={"choice": SENTIMENTS}, sampling={"max_tokens": 8})
+    outcomes = ask(vllm_engine, job, [f"Review {n}: I love it." for n in range(50)])
+    assert sorted(outcomes) == list(range(50))
+    assert set(texts(outcomes)) <= set(SENTIMENTS)
+
+
+def test_tokens_are_counted_as_the_engine_counts_them(vllm_engine: Engine) -> None:
+    job = task(sampling={"max_tokens": 5, "ignore_eos": True})
+    (answer,) = ask(vllm_engine, job, ["hello there"]).values()
+    assert isinstance(answer, Answer)
+    assert answer.output_tokens == 5
+    assert answer.prompt_tokens > 2
+    assert answer.finish_reason == "length"
+
+
+def test_a_prompt_longer_than_the_model_takes_is_refused_alone(vllm_engine: Engine) -> None:
+    job = task(output={"choice": SENTIMENTS}, sampling={"max_tokens": 8})
+    outcomes = ask(vllm_engine, job, ["fine", "word " * 200_000, "fine"])
+    long = outcomes.pop(1)
+    assert isinstance(long, Refusal)
+    assert long.kind is RowErrorKind.TOO_LONG
+    assert len(texts(outcomes)) == 2
+
+
+def test_empty_text_and_nuls_are_good_rows(vllm_engine: Engine) -> None:
+    job = task(output={"choice": SENTIMENTS}, sampling={"max_tokens": 8})
+    assert len(texts(ask(vllm_engine, job, ["", "a\x00b", "\ufffd", "🌙"]))) == 4
+
+
+def test_json_that_is_cut_off_is_a_refusal_with_its_tokens(vllm_engine: Engine) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    job = task(output={"json_schema": schema}, sampling={"max_tokens": 2})
+    (outcome,) = ask(vllm_engine, job, ["x"]).values()
+    assert isinstance(outcome, Refusal)
+    assert outcome.kind is RowErrorKind.TRUNCATED
+    assert outcome.output_tokens == 2
+
+
+def test_json_schema_regex_and_grammar_hold_the_answer(vllm_engine: Engine) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"mood": {"enum": SENTIMENTS}},
+        "required": ["mood"],
+        "additionalProperties": False,
+    }
+    by_schema = task(output={"json_schema": schema}, sampling={"max_tokens": 60})
+    by_regex = task(output={"regex": "[a-c]{3,5}"}, sampling={"max_tokens": 20})
+    by_grammar = task(output={"grammar": 'root ::= "yes" | "no"'}, sampling={"max_tokens": 20})
+    assert json.loads(texts(ask(vllm_engine, by_schema, ["x"]))[0])["mood"] in SENTIMENTS
+    assert set(texts(ask(vllm_engine, by_regex, ["x"]))[0]) <= set("abc")
+    assert texts(ask(vllm_engine, by_grammar, ["x"]))[0] in ("yes", "no")
+
+
+def test_a_sampled_row_repeats_and_its_neighbour_differs(vllm_engine: Engine) -> None:
+    job = task(sampling={"temperature": 2.0, "max_tokens": 24, "ignore_eos": True, "seed": 7})
+    first = texts(ask(vllm_engine, job, ["same text"] * 3))
+    second = texts(ask(vllm_engine, job, ["same text"] * 3))
+    assert first == second
+    assert len(set(first)) > 1
+
+
+def test_a_row_over_its_deadline_is_refused_and_the_engine_goes_on(vllm_engine: Engine) -> None:
+    slow = task(sampling={"max_tokens": 450, "ignore_eos": True})
+    (outcome,) = ask(vllm_engine, slow, ["x"], seconds=0.05).values()
+    assert isinstance(outcome, Refusal)
+    assert outcome.kind is RowErrorKind.TIMEOUT
+    assert len(ask(vllm_engine, task(sampling={"max_tokens": 2}), ["y"])) == 1
+
+
+def test_a_stop_ends_the_work_and_the_engine_serves_others(vllm_engine: Engine) -> None:
+    outcomes: dict[int, Outcome] = {}
+    job = task(sampling={"max_tokens": 450, "ignore_eos": True})
+    requests = [
+        Request(n, messages=[{"role": "user", "content": "x"}], is_plain_prompt=True)
+        for n in range(64)
+    ]
+    work = Work(job, requests, 600, outcomes.__setitem__)
+    thread = threading.Thread(target=vllm_engine.run, args=(work,))
+    thread.start()
+    work.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert len(outcomes) < 64
+    assert len(ask(vllm_engine, task(sampling={"max_tokens": 2}), ["y"])) == 1
+
+
+def test_batches_of_several_threads_share_the_engine(vllm_engine: Engine) -> None:
+    job = task(sampling={"max_tokens": 20, "ignore_eos": True})
+    found: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(len(ask(vllm_engine, job, ["x"] * 10))))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [10, 10, 10, 10]
+
+
+def test_an_idle_engine_is_not_stalled(vllm_engine: Engine) -> None:
+    ask(vllm_engine, task(sampling={"max_tokens": 2}), ["y"])
+    deadline = time.monotonic() + 5
+    while vllm_engine.stalled_seconds() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert vllm_engine.stalled_seconds() == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "says"),
+    [
+        ("/no/such/folder", {}, "/no/such/folder"),
+        (str(MODEL), {"no_such_argument": 1}, "no_such_argument"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_is_one_sentence(
+    model: str, args: dict[str, Any], says: str
+) -> None:
+    from worker.engines.vllm import VllmEngine
+
+    with pytest.raises(EngineLoadFailed, match=says):
+        VllmEngine.load(VllmSpec(backend="vllm", model=model, args=args), None)

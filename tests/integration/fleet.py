@@ -1,0 +1,180 @@
+"""A fleet of real processes for a test: what it starts, it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+RULES = """
+import time
+
+def shout(rows):
+    return [{"loud": row["text"].upper()} for row in rows]
+
+def slow(rows):
+    time.sleep(0.01 * len(rows))
+    return shout(rows)
+
+def picky(rows):
+    if any(row["id"].endswith("7") for row in rows):
+        raise ValueError("a seven")
+    return shout(rows)
+"""
+
+FAST = {
+    "NIGHTSHIFT_LEASE_SECONDS": "2",
+    "NIGHTSHIFT_HEARTBEAT_SECONDS": "0.5",
+    "NIGHTSHIFT_POLL_SECONDS": "0.5",
+    "NIGHTSHIFT_DISPATCH_SECONDS": "0.1",
+    "NIGHTSHIFT_DRAIN_SECONDS": "5",
+    "NIGHTSHIFT_LOAD_BACKOFF_SECONDS": "0.2",
+}
+"""Short leases: a test waits for seconds, not for half a minute."""
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 60, what: str = "it") -> Any:
+    """Polls until the condition is true; fails the test with `what` when the time is over."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
+        time.sleep(0.02)
+    return found
+
+
+def write_rows(folder: Path, files: Sequence[tuple[str, int]]) -> list[str]:
+    """Writes input files of so many rows each and returns every id in dataset order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ids: list[str] = []
+    for name, count in files:
+        mine = [f"{Path(name).stem}-{number}" for number in range(count)]
+        ids += mine
+        rows = [{"id": each, "text": f"say {each}"} for each in mine]
+        if name.endswith(".parquet"):
+            pq.write_table(pa.Table.from_pylist(rows), folder / name, row_group_size=37)
+        else:
+            text = "\n".join(json.dumps(row) for row in rows)
+            (folder / name).write_text(text + "\n")
+    return ids
+
+
+def function_spec(name: str, source: Path, output: Path, **sections: Any) -> dict[str, Any]:
+    """A spec of the function engine over `source`; sections are laid over it."""
+    return {
+        "name": name,
+        "input": {"uri": str(source), "id": "id"},
+        "task": {"kind": "function"},
+        "engine": {"backend": "function", "callable": "rules:shout"},
+        "output": {"uri": str(output)},
+        **sections,
+    }
+
+
+def output_ids(output: Path) -> list[str]:
+    """The ids of a finished directory in row order, as any Arrow reader sees it."""
+    table = ds.dataset(output, format="parquet").to_table(columns=["row_index", "id"])
+    return [str(each) for each in table.sort_by("row_index").column("id").to_pylist()]
+
+
+class Fleet:
+    """Processes of one test, in one working folder."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "rules.py").write_text(RULES)
+        kept = {name: value for name, value in os.environ.items() if "NIGHTSHIFT" not in name}
+        self.environment = {**kept, **FAST, "COLUMNS": "200", **environment}
+
+    def spec(self, data: dict[str, Any]) -> Path:
+        """Writes a spec (JSON is YAML)."""
+        path = self.folder / f"{data['name']}.yaml"
+        path.write_text(json.dumps(data))
+        return path
+
+    def command(self, *arguments: str, seconds: float = 100) -> subprocess.CompletedProcess[str]:
+        """Runs `nightshift …` to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "producer.cli", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+
+    def start(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Starts `python -m module …` in the background, its output in a log file."""
+        number = len(self.processes)
+        with (self.folder / f"{module}.{number}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def reaper(self) -> subprocess.Popen[bytes]:
+        """A reaper in the background."""
+        return self.start("producer.cli", "reaper")
+
+    def worker(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """A supervisor in the background."""
+        return self.start("worker.cli", *arguments)
+
+    def status(self, job: str | int) -> dict[str, Any]:
+        """What `nightshift status --json` says."""
+        done = self.command("status", str(job), "--json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def end(self) -> None:
+        """Ends everything that this test started, and what those started."""
+        for process in self.processes:
+            kill_tree(process)
+
+
+def tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """A process and its descendants as they are now."""
+    try:
+        root = psutil.Process(process.pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL for a process and all of its descendants at once."""
+    members = tree(process)
+    for member in members:
+        try:
+            member.send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(members, timeout=10)
+    process.wait(10)
+
+
+def logs(folder: Path) -> str:
+    """Every log of a test's folder, for the message of an assertion."""
+    return "\n".join(
+        f"== {path}\n{path.read_text(errors='replace')[-4000:]}"
+        for path in sorted(folder.rglob("*.log"))
+        if "postgres" not in path.name
+    )

@@ -1,0 +1,1178 @@
+"""What the ledger promises, one behaviour a test, against a real Postgres."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pytest
+
+from common.descriptor import Descriptor, Locator, RowRanges, SourceFile
+from common.errors import BadInput, LeaseLost, Retryable, SchemaMismatch
+from common.ledger import Ledger, batches, dispatch, jobs, schema, workers
+from common.ledger.batches import Claimant, Lease, Part, RowError
+from common.ledger.connection import Connection
+from common.spec import JobSpec, parse_spec
+from common.states import JobState, RowErrorKind
+
+WHO = "worker-1"
+
+
+def spec_of(
+    name: str = "shout", *, priority: int = 0, callable: str = "rules:shout", **sections: Any
+) -> JobSpec:
+    return parse_spec(
+        {
+            "name": name,
+            "priority": priority,
+            "input": {"uri": "rows.parquet", "id": "id"},
+            "task": {"kind": "function"},
+            "engine": {"backend": "function", "callable": callable},
+            "output": {"uri": f"out/{name}"},
+            **sections,
+        },
+        "here",
+    )
+
+
+@dataclass
+class World:
+    """One database with what a test needs to play submitter, dispatcher, worker and reaper."""
+
+    ledger: Ledger
+    specs: dict[int, JobSpec] = field(default_factory=dict)
+
+    def job(self, *sizes: int, name: str = "shout", priority: int = 0, **sections: Any) -> int:
+        """A job whose batches have these numbers of rows."""
+        spec = spec_of(name, priority=priority, **sections)
+        file = SourceFile("rows.parquet", "parquet", 1, "1", sum(sizes), 0)
+        edges = [sum(sizes[:place]) for place in range(len(sizes) + 1)]
+        descriptors = [Descriptor(file, RowRanges.of(edge)) for edge in itertools.pairwise(edges)]
+        with self.ledger.transaction() as connection:
+            new = jobs.NewJob(spec, name, "same", f"out/{name}", b"", None)
+            job_id = jobs.insert(connection, new, [file])
+            assert jobs.insert_batches(connection, job_id, [file], descriptors) == len(sizes)
+        self.specs[job_id] = spec
+        return job_id
+
+    def admit(self, job_id: int, limit: int = 1000) -> int:
+        with self.ledger.transaction() as connection:
+            return dispatch.admit(connection, job_id, limit, dispatch.next_rank(connection))
+
+    def claim(
+        self,
+        job_id: int,
+        *,
+        owner: str = WHO,
+        room: int = 10**6,
+        most: int = 1000,
+        idle: bool = True,
+        seconds: float = 30,
+    ) -> list[Lease]:
+        """Claims on the queue of this job."""
+        who = Claimant(owner, "default", self.specs[job_id].engine_key, "function", "1")
+        with self.ledger.transaction() as connection:
+            return batches.claim(
+                connection,
+                who,
+                room_rows=room,
+                max_batches=most,
+                idle=idle,
+                woken="message",
+                lease_seconds=seconds,
+            )
+
+    def lease(self, job_id: int, **how: Any) -> Lease:
+        """Admits and claims one batch."""
+        self.admit(job_id)
+        return self.claim(job_id, most=1, **how)[0]
+
+    def commit(self, lease: Lease, errors: Iterable[int] = (), name: str = "") -> None:
+        with self.ledger.transaction() as connection:
+            batches.commit(connection, lease, part_of(lease, errors, name))
+
+    def fail(self, lease: Lease, *, permanent: bool = False, most: int = 3) -> None:
+        with self.ledger.transaction() as connection:
+            batches.fail(
+                connection, lease, "no", permanent=permanent, max_attempts=most, backoff_seconds=0
+            )
+
+    def reap(self) -> int:
+        with self.ledger.transaction() as connection:
+            return batches.reap(connection)
+
+    def retry(self, job_id: int, batch_id: int, rows: RowRanges | None) -> bool:
+        with self.ledger.transaction() as connection:
+            jobs.reopen(connection, job_id)
+            return batches.retry(connection, batch_id, rows)
+
+    def finish(self, job_id: int) -> JobState | None:
+        """What a reaper does once a job is finishable."""
+        with self.ledger.transaction() as connection:
+            for row in batches.dead(connection, job_id, 100):
+                rows = batches.descriptor(row).rows
+                assert batches.bury(
+                    connection,
+                    row,
+                    Part(
+                        f"dead-{row['id']}-a{row['attempt']}",
+                        1,
+                        "sum",
+                        0,
+                        0,
+                        [RowError(index, None, RowErrorKind.BATCH_DEAD, "dead") for index in rows],
+                    ),
+                )
+            return dispatch.close(connection, job_id)
+
+    def run(self, act: Callable[..., Any], *values: Any) -> Any:
+        """One ledger function in its own transaction."""
+        with self.ledger.transaction() as connection:
+            return act(connection, *values)
+
+    def ask(self, question: str, *values: object) -> list[Any]:
+        with self.ledger.transaction() as connection:
+            return list(connection.exec_driver_sql(question, values))
+
+    def batch(self, batch_id: int) -> Any:
+        return self.ask("SELECT * FROM batches WHERE id = %s", batch_id)[0]
+
+    def states(self, job_id: int) -> list[str]:
+        found = self.ask("SELECT state FROM batches WHERE job_id = %s ORDER BY id", job_id)
+        return [row.state for row in found]
+
+    def rows(self, job_id: int) -> tuple[int, int]:
+        """Rows done and rows failed, from the counters."""
+        progress = self.run(jobs.progress, job_id)
+        return progress["rows_done"], progress["rows_failed"]
+
+    def failed_rows(self, job_id: int) -> list[int]:
+        found = self.ask("SELECT row_index FROM failed_rows WHERE job = %s ORDER BY 1", job_id)
+        return [row.row_index for row in found]
+
+
+def part_of(lease: Lease, errors: Iterable[int] = (), name: str = "") -> Part:
+    return Part(
+        name or f"part-{lease.batch_id}-a{lease.attempt}",
+        10,
+        "sum",
+        7,
+        5,
+        [RowError(row, f"id-{row}", RowErrorKind.TRUNCATED, "cut off") for row in errors],
+    )
+
+
+@pytest.fixture
+def world(ledger: Ledger) -> World:
+    return World(ledger)
+
+
+@pytest.fixture
+def frozen(second_ledger: Callable[[], Ledger]) -> Iterator[Connection]:
+    """A transaction of another process that ends only with the test."""
+    with second_ledger().transaction() as connection:
+        yield connection
+        connection.rollback()
+
+
+def pause_without_patience(connection: Connection, job_id: int) -> None:
+    connection.exec_driver_sql("SET LOCAL lock_timeout = '20ms'")
+    jobs.pause(connection, job_id)
+
+
+# Submit.
+
+
+def test_a_second_submit_of_the_same_work_waits_for_the_first_and_is_refused(
+    ledger: Ledger, second_ledger: Callable[[], Ledger]
+) -> None:
+    new = jobs.NewJob(spec_of(), "identity", "same", "out", b"", None)
+    file = SourceFile("rows.parquet", "parquet", 1, "1", 1, 0)
+    late = second_ledger()
+
+    def submit_late() -> None:
+        with late.transaction() as connection:
+            jobs.insert(connection, new, [file])
+
+    with ThreadPoolExecutor(1) as pool:
+        with ledger.transaction() as connection:
+            job_id = jobs.insert(connection, new, [file])
+            second = pool.submit(submit_late)
+            wait_until_somebody_waits(connection)
+            assert not second.done()
+        with pytest.raises(BadInput, match="at the same time"):
+            second.result(timeout=10)
+    with ledger.transaction() as connection:
+        found = jobs.by_output(connection, "out")
+    assert found is not None
+    assert found.id == job_id
+
+
+def test_a_second_submit_goes_ahead_when_the_first_rolls_back(
+    ledger: Ledger, second_ledger: Callable[[], Ledger]
+) -> None:
+    new = jobs.NewJob(spec_of(), "identity", "same", "out", b"", None)
+    file = SourceFile("rows.parquet", "parquet", 1, "1", 1, 0)
+    late = second_ledger()
+
+    def submit_late() -> int:
+        with late.transaction() as connection:
+            return jobs.insert(connection, new, [file])
+
+    with ThreadPoolExecutor(1) as pool:
+        with ledger.transaction() as connection:
+            jobs.insert(connection, new, [file])
+            second = pool.submit(submit_late)
+            wait_until_somebody_waits(connection)
+            connection.rollback()
+        assert second.result(timeout=10) > 0
+
+
+def wait_until_somebody_waits(connection: Connection) -> None:
+    """Returns once another session waits for a lock of this one."""
+    for _ in range(1000):
+        waiting = connection.exec_driver_sql(
+            "SELECT count(*), pg_sleep(0.01) FROM pg_locks"
+            " WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))"
+        )
+        if waiting.one()[0]:
+            return
+    raise AssertionError("nobody waits")
+
+
+def test_a_job_comes_back_as_it_was_submitted(world: World) -> None:
+    job_id = world.job(3, name="kept", batch={"rows": 3})
+    job = world.run(jobs.get, job_id)
+    assert (job.spec, job.state) == (world.specs[job_id], JobState.RUNNING)
+    assert world.run(jobs.find, "kept").id == world.run(jobs.find, str(job_id)).id == job_id
+    assert world.run(jobs.files, job_id)[0].rows == 3
+    with pytest.raises(BadInput, match="there is no job 'lost'"):
+        world.run(jobs.find, "lost")
+
+
+def test_a_batch_keeps_where_its_bytes_are(world: World) -> None:
+    file = SourceFile("rows.jsonl", "jsonl", 100, "1", 4, 10)
+    place = Descriptor(file, RowRanges.of((10, 14)), Locator(10, 5, 95))
+    with world.ledger.transaction() as connection:
+        new = jobs.NewJob(spec_of(), "lines", "same", "out", b"", None)
+        job_id = jobs.insert(connection, new, [file])
+        jobs.insert_batches(connection, job_id, [file], [place])
+    world.specs[job_id] = new.spec
+    assert world.lease(job_id).descriptor == place
+
+
+# Claim.
+
+
+def test_urgent_jobs_are_claimed_first_and_then_by_rank(world: World) -> None:
+    slow = world.job(1, 1, name="slow")
+    urgent = world.job(1, name="urgent", priority=5)
+    other = world.job(1, name="other")
+    for job_id in (other, slow, urgent):
+        world.admit(job_id)
+    claimed = [lease.job_id for lease in world.claim(slow)]
+    assert claimed == [urgent, other, slow, slow]
+
+
+def test_a_claim_stops_when_the_room_is_filled_and_its_first_batch_always_fits(
+    world: World,
+) -> None:
+    job_id = world.job(50, 50, 50, 50)
+    world.admit(job_id)
+    assert [len(lease.todo) for lease in world.claim(job_id, room=1)] == [50]
+    assert [len(lease.todo) for lease in world.claim(job_id, room=51)] == [50, 50]
+    assert world.claim(job_id, room=50, most=0) == []
+
+
+def test_a_claim_counts_only_the_rows_that_run_again(world: World) -> None:
+    job_id = world.job(10, 10)
+    world.admit(job_id)
+    for lease in world.claim(job_id):
+        world.commit(lease, errors=[lease.seq * 10])
+        world.retry(job_id, lease.batch_id, RowRanges.from_indices([lease.seq * 10]))
+    world.admit(job_id)
+    assert [len(lease.todo) for lease in world.claim(job_id, room=2)] == [1, 1]
+
+
+def test_only_workers_of_the_pool_and_engine_claim_a_job(world: World) -> None:
+    shout = world.job(1, name="shout")
+    whisper = world.job(1, name="whisper", callable="rules:whisper")
+    for job_id in (shout, whisper):
+        world.admit(job_id)
+    assert [lease.job_id for lease in world.claim(whisper)] == [whisper]
+
+
+def test_only_admitted_batches_are_claimed(world: World) -> None:
+    job_id = world.job(1, 1, 1)
+    assert world.claim(job_id) == []
+    assert world.admit(job_id, 2) == 2
+    assert len(world.claim(job_id)) == 2
+
+
+def test_two_children_never_claim_the_same_batch_and_never_wait(
+    world: World, frozen: Connection
+) -> None:
+    job_id = world.job(1, 1, 1, 1)
+    world.admit(job_id)
+    world.ask("UPDATE jobs SET started_at = now() RETURNING id")
+    who = Claimant("frozen", "default", world.specs[job_id].engine_key, "function", "1")
+    held = batches.claim(
+        frozen, who, room_rows=9, max_batches=2, idle=True, woken="poll", lease_seconds=30
+    )
+    claimed = world.claim(job_id)
+    assert len(held) == len(claimed) == 2
+    assert not {lease.batch_id for lease in held} & {lease.batch_id for lease in claimed}
+
+
+def test_a_claim_starts_the_clock_of_its_job_and_notes_how_it_was_woken(world: World) -> None:
+    job_id = world.job(1)
+    lease = world.lease(job_id)
+    assert world.run(jobs.progress, job_id)["started_at"] is not None
+    [attempt] = world.ask("SELECT * FROM attempts")
+    assert (attempt.batch_id, attempt.attempt) == (lease.batch_id, lease.attempt)
+    assert (attempt.worker_id, attempt.woken, attempt.outcome) == (WHO, "message", None)
+
+
+# Renew, commit, release.
+
+
+def test_a_renewed_lease_outlives_its_first_expiry(world: World) -> None:
+    lease = world.lease(world.job(1), seconds=-1)
+    world.run(batches.renew, WHO, [(lease.batch_id, lease.attempt)], 30)
+    assert world.reap() == 0
+
+
+def test_a_renewal_brings_back_only_what_is_still_held(world: World) -> None:
+    job_id = world.job(1, 1)
+    world.admit(job_id)
+    kept, lost = world.claim(job_id)
+    world.run(batches.release, [lost])
+    renewal = world.run(
+        batches.renew,
+        WHO,
+        [(kept.batch_id, kept.attempt), (lost.batch_id, lost.attempt), (99, 1)],
+        30,
+    )
+    assert renewal.held == {(kept.batch_id, kept.attempt)}
+    assert renewal.unwanted == frozenset()
+    assert world.run(batches.renew, "another", list(renewal.held), 30).held == frozenset()
+
+
+def test_a_renewal_says_which_leases_a_cancelled_job_no_longer_wants(world: World) -> None:
+    job_id = world.job(1)
+    lease = world.lease(job_id)
+    world.run(jobs.cancel, job_id)
+    renewal = world.run(batches.renew, WHO, [(lease.batch_id, lease.attempt)], 30)
+    assert renewal.held == renewal.unwanted == {(lease.batch_id, lease.attempt)}
+
+
+def test_a_commit_names_the_part_counts_its_rows_and_lists_its_failed_ones(world: World) -> None:
+    job_id = world.job(4)
+    world.commit(world.lease(job_id), errors=[1, 3])
+    assert world.rows(job_id) == (2, 2)
+    assert world.failed_rows(job_id) == [1, 3]
+    [part] = world.run(batches.parts, job_id)
+    assert (part["part_name"], part["rows_failed"]) == ("part-1-a1", 2)
+    [attempt] = world.ask("SELECT * FROM attempts")
+    assert (attempt.outcome, attempt.row_count, attempt.rows_failed) == ("done", 4, 2)
+
+
+def test_a_late_commit_counts_while_nobody_else_has_claimed(world: World) -> None:
+    job_id = world.job(2)
+    lease = world.lease(job_id, seconds=-1)
+    assert world.reap() == 1
+    world.admit(job_id)
+    assert world.states(job_id) == ["queued"]
+    world.commit(lease)
+    assert world.states(job_id) == ["done"]
+    assert world.run(batches.is_committed, lease)
+
+
+def test_a_commit_after_somebody_else_claimed_is_refused_and_changes_nothing(
+    world: World,
+) -> None:
+    job_id = world.job(2)
+    stale = world.lease(job_id, seconds=-1)
+    world.reap()
+    fresh = world.lease(job_id, owner="worker-2")
+    before = world.batch(fresh.batch_id)
+    with pytest.raises(LeaseLost):
+        world.commit(stale, errors=[0])
+    assert world.batch(fresh.batch_id) == before
+    assert world.failed_rows(job_id) == []
+    assert not world.run(batches.is_committed, stale)
+    world.commit(fresh)
+
+
+def test_a_second_commit_of_the_same_lease_is_refused(world: World) -> None:
+    lease = world.lease(world.job(2))
+    world.commit(lease)
+    with pytest.raises(LeaseLost):
+        world.commit(lease, name="again")
+    assert world.run(batches.is_committed, lease)
+
+
+def test_a_commit_repeated_after_a_retry_does_not_undo_the_retry(world: World) -> None:
+    job_id = world.job(2)
+    lease = world.lease(job_id)
+    world.commit(lease)
+    world.retry(job_id, lease.batch_id, None)
+    with pytest.raises(LeaseLost):
+        world.commit(lease)
+
+
+def test_a_cancelled_job_takes_no_commit(world: World) -> None:
+    job_id = world.job(2)
+    lease = world.lease(job_id)
+    world.run(jobs.cancel, job_id)
+    with pytest.raises(LeaseLost):
+        world.commit(lease)
+    assert world.rows(job_id) == (0, 0)
+
+
+def test_a_paused_job_still_takes_the_commit_of_what_was_leased(world: World) -> None:
+    job_id = world.job(2)
+    lease = world.lease(job_id)
+    world.run(jobs.pause, job_id)
+    world.commit(lease)
+    assert world.rows(job_id) == (2, 0)
+
+
+def test_a_released_batch_is_free_at_once_and_nothing_is_charged(world: World) -> None:
+    job_id = world.job(2)
+    lease = world.lease(job_id)
+    world.run(batches.release, [lease])
+    batch = world.batch(lease.batch_id)
+    assert (batch.state, batch.failures, batch.losses) == ("pending", 0, 0)
+    assert world.lease(job_id).attempt == lease.attempt + 1
+    world.run(batches.release, [lease])
+    assert world.states(job_id) == ["leased"]
+
+
+# Losses, halves, failures.
+
+
+def lose(world: World, job_id: int, **how: Any) -> Lease:
+    """Claims one batch and loses it to an expired lease."""
+    lease = world.lease(job_id, seconds=-1, **how)
+    assert world.reap() == 1
+    return lease
+
+
+def test_after_two_losses_a_batch_runs_alone_and_only_in_an_idle_child(world: World) -> None:
+    job_id = world.job(4)
+    assert lose(world, job_id).alone is False
+    assert lose(world, job_id).alone is False
+    world.admit(job_id)
+    assert world.claim(job_id, idle=False) == []
+    [lease] = world.claim(job_id, idle=True)
+    assert (lease.alone, lease.doomed) == (True, False)
+
+
+def test_a_batch_that_must_run_alone_is_never_claimed_beside_others(world: World) -> None:
+    job_id = world.job(4, 4, 4)
+    world.ask("UPDATE batches SET losses = 2 WHERE seq = 1 RETURNING id")
+    world.admit(job_id)
+    assert [lease.seq for lease in world.claim(job_id)] == [0]
+    assert [lease.seq for lease in world.claim(job_id)] == [1]
+    assert [lease.seq for lease in world.claim(job_id)] == [2]
+
+
+def test_a_batch_lost_alone_is_halved_and_keeps_every_row(world: World) -> None:
+    job_id = world.job(5)
+    for _ in range(3):
+        lose(world, job_id)
+    assert world.states(job_id) == ["split", "pending", "pending"]
+    halves = world.run(batches.live, job_id)
+    assert [row["row_count"] for row in halves] == [2, 3]
+    assert world.run(jobs.progress, job_id)["rows_total"] == 5
+
+
+def test_the_neighbour_of_a_killer_row_runs_alone_before_anybody_calls_it_a_killer(
+    world: World,
+) -> None:
+    job_id = world.job(2)
+    for _ in range(3):
+        lose(world, job_id)
+    first = world.lease(job_id)
+    assert (len(first.todo), first.alone, first.doomed) == (1, True, False)
+    world.commit(first)
+    lose(world, job_id)
+    killer = world.lease(job_id)
+    assert (list(killer.todo), killer.doomed) == ([1], True)
+
+
+def test_a_batch_of_many_rows_never_dies_of_losses(world: World) -> None:
+    job_id = world.job(8)
+    for _ in range(20):
+        lose(world, job_id)
+    assert "dead" not in world.states(job_id)
+    rows = [row for batch in world.run(batches.live, job_id) for row in batch["rows"]]
+    assert sum(part.upper - part.lower for part in rows) == 8
+
+
+def test_who_lost_a_batch_that_was_halved_does_not_read_it_back_as_its_commit(
+    world: World,
+) -> None:
+    job_id = world.job(2)
+    for _ in range(3):
+        lease = lose(world, job_id)
+    assert world.states(job_id)[0] == "split"
+    assert not world.run(batches.is_committed, lease)
+    with pytest.raises(LeaseLost):
+        world.commit(lease)
+
+
+def test_a_batch_that_somebody_holds_is_not_halved(world: World) -> None:
+    lease = world.lease(world.job(4))
+    assert world.run(batches.halve, lease.batch_id) is False
+
+
+def test_the_death_of_an_engine_makes_every_batch_it_held_a_suspect(world: World) -> None:
+    job_id = world.job(1, 1)
+    world.admit(job_id)
+    world.claim(job_id)
+    assert world.run(batches.lose_owner, WHO, "killed by signal 9") == 2
+    found = world.ask("SELECT state, losses, failures, last_error FROM batches")
+    assert {tuple(row) for row in found} == {("pending", 1, 0, "killed by signal 9")}
+
+
+def test_a_failed_batch_waits_and_is_dead_after_its_last_attempt(world: World) -> None:
+    job_id = world.job(2)
+    lease = world.lease(job_id)
+    with world.ledger.transaction() as connection:
+        batches.fail(
+            connection, lease, "disk full", permanent=False, max_attempts=2, backoff_seconds=60
+        )
+    assert world.admit(job_id) == 0
+    world.ask("UPDATE batches SET not_before = now() RETURNING id")
+    world.fail(world.lease(job_id), most=2)
+    batch = world.batch(lease.batch_id)
+    assert (batch.state, batch.failures, batch.losses) == ("dead", 2, 0)
+    assert world.rows(job_id) == (0, 2)
+
+
+def test_a_permanent_failure_is_dead_at_once(world: World) -> None:
+    job_id = world.job(2)
+    world.fail(world.lease(job_id), permanent=True)
+    assert world.states(job_id) == ["dead"]
+
+
+def test_who_lost_the_lease_cannot_fail_the_batch(world: World) -> None:
+    job_id = world.job(2)
+    lease = lose(world, job_id)
+    with pytest.raises(LeaseLost):
+        world.fail(lease)
+    assert world.batch(lease.batch_id).failures == 0
+
+
+def test_a_frozen_transaction_does_not_stop_the_reaping_of_other_leases(
+    world: World, frozen: Connection
+) -> None:
+    job_id = world.job(2, 2, 2)
+    world.admit(job_id)
+    stuck, *rest = world.claim(job_id, seconds=-1)
+    batches.commit(frozen, stuck, part_of(stuck))
+    assert world.reap() == len(rest)
+
+
+def test_a_frozen_transaction_on_the_job_does_not_stop_the_reaping_of_its_leases(
+    world: World, frozen: Connection
+) -> None:
+    job_id = world.job(2)
+    world.lease(job_id, seconds=-1)
+    jobs.lock(frozen, job_id)
+    assert world.reap() == 1
+
+
+def test_waiting_for_a_frozen_transaction_ends_in_an_error_that_may_be_tried_again(
+    world: World, frozen: Connection
+) -> None:
+    job_id = world.job(2)
+    jobs.lock(frozen, job_id)
+    with pytest.raises(Retryable, match="lock timeout"):
+        world.run(pause_without_patience, job_id)
+
+
+# Split.
+
+
+def test_a_draining_owner_keeps_its_finished_rows_and_the_rest_waits(world: World) -> None:
+    job_id = world.job(6)
+    lease = world.lease(job_id)
+    finished = RowRanges.from_indices([0, 2, 3])
+    world.run(batches.split, lease, finished, part_of(lease, errors=[2], name="drained"))
+    assert world.states(job_id) == ["split", "done", "pending"]
+    assert world.run(batches.is_committed, lease)
+    assert world.rows(job_id) == (2, 1)
+    assert world.failed_rows(job_id) == [2]
+    rest = world.lease(job_id)
+    assert list(rest.todo) == [1, 4, 5]
+    assert (rest.seq, rest.is_root, rest.attempt) == (0, False, lease.attempt + 1)
+    world.commit(rest)
+    assert world.rows(job_id) == (5, 1)
+    assert next(part["part_name"] for part in world.run(batches.parts, job_id)) == "drained"
+
+
+def test_who_lost_the_lease_cannot_split_the_batch(world: World) -> None:
+    job_id = world.job(4)
+    lease = lose(world, job_id)
+    with pytest.raises(LeaseLost):
+        world.run(batches.split, lease, RowRanges.of((0, 2)), part_of(lease))
+    assert world.states(job_id) == ["pending"]
+
+
+# Pause, resume, cancel.
+
+
+def test_a_paused_job_has_nothing_to_claim(world: World) -> None:
+    job_id = world.job(1, 1)
+    world.admit(job_id)
+    world.run(jobs.pause, job_id, "lunch")
+    assert world.states(job_id) == ["pending", "pending"]
+    assert world.admit(job_id) == 0
+    assert world.run(jobs.progress, job_id)["reason"] == "lunch"
+    world.run(jobs.resume, job_id)
+    assert world.admit(job_id) == 2
+
+
+def test_a_cancelled_job_is_final(world: World) -> None:
+    job_id = world.job(1)
+    world.admit(job_id)
+    world.run(jobs.cancel, job_id)
+    assert world.states(job_id) == ["pending"]
+    for act in (jobs.resume, jobs.pause, jobs.reopen):
+        with pytest.raises(BadInput, match=f"job {job_id} is cancelled"):
+            world.run(act, job_id)
+
+
+def test_a_job_that_fails_too_many_rows_pauses_once_200_are_over(world: World) -> None:
+    job_id = world.job(199, 1)
+    world.commit(world.lease(job_id), errors=range(150))
+    assert world.run(jobs.judge_failures, job_id) is False
+    world.commit(world.lease(job_id))
+    assert world.run(jobs.judge_failures, job_id) is True
+    progress = world.run(jobs.progress, job_id)
+    assert progress["status"] == "paused"
+    assert progress["reason"].startswith("150 of the last 200 rows failed")
+
+
+def test_a_resumed_job_is_judged_by_the_rows_that_follow(world: World) -> None:
+    job_id = world.job(200, 200, 200)
+    world.commit(world.lease(job_id), errors=range(200))
+    assert world.run(jobs.judge_failures, job_id) is True
+    world.run(jobs.resume, job_id)
+    assert world.run(jobs.judge_failures, job_id) is False
+    world.commit(world.lease(job_id), errors=range(200, 290))
+    assert world.run(jobs.judge_failures, job_id) is False
+    world.commit(world.lease(job_id), errors=range(400, 600))
+    assert world.run(jobs.judge_failures, job_id) is True
+
+
+def test_the_first_output_schema_holds_whoever_comes_second(
+    world: World, second_ledger: Callable[[], Ledger]
+) -> None:
+    job_id = world.job(1)
+    other = World(second_ledger())
+
+    with ThreadPoolExecutor(1) as pool:
+        with world.ledger.transaction() as connection:
+            assert jobs.fix_output_schema(connection, job_id, b"first") == b"first"
+            late = pool.submit(other.run, jobs.fix_output_schema, job_id, b"second")
+            wait_until_somebody_waits(connection)
+        assert late.result(timeout=10) == b"first"
+
+
+# Retry.
+
+
+def test_a_retry_of_some_rows_keeps_the_answers_of_the_others(world: World) -> None:
+    job_id = world.job(6)
+    first = world.lease(job_id)
+    world.commit(first, errors=[1, 2, 3])
+    assert world.finish(job_id) is JobState.COMPLETED
+    assert world.rows(job_id) == (3, 3)
+    assert world.retry(job_id, first.batch_id, RowRanges.of((1, 3))) is True
+    assert world.rows(job_id) == (3, 1)
+    assert world.failed_rows(job_id) == [3]
+    again = world.lease(job_id)
+    assert (list(again.todo), again.kept_part) == ([1, 2], f"part-{first.batch_id}-a1")
+    assert world.rows(job_id) == (3, 1)
+    world.commit(again, errors=[2, 3])
+    assert world.rows(job_id) == (4, 2)
+    assert world.failed_rows(job_id) == [2, 3]
+    assert [part["part_name"] for part in world.run(batches.parts, job_id)] == [
+        f"part-{first.batch_id}-a2"
+    ]
+
+
+def test_a_retry_of_a_whole_batch_forgets_its_answers_until_the_next_commit(
+    world: World,
+) -> None:
+    job_id = world.job(4)
+    first = world.lease(job_id)
+    world.commit(first, errors=[0])
+    world.retry(job_id, first.batch_id, None)
+    assert world.rows(job_id) == (0, 0)
+    assert world.failed_rows(job_id) == []
+    again = world.lease(job_id)
+    assert (again.redo, again.kept_part) == (None, None)
+
+
+def test_only_a_batch_that_is_over_can_be_retried(world: World) -> None:
+    job_id = world.job(1)
+    lease = world.lease(job_id)
+    assert world.retry(job_id, lease.batch_id, None) is False
+
+
+def test_a_retry_that_dies_keeps_the_answers_it_did_not_touch(world: World) -> None:
+    job_id = world.job(4)
+    first = world.lease(job_id)
+    world.commit(first, errors=[0, 1])
+    world.retry(job_id, first.batch_id, RowRanges.of((0, 1)))
+    world.fail(world.lease(job_id), permanent=True)
+    assert world.rows(job_id) == (2, 2)
+    assert world.run(dispatch.close, job_id) is None
+    assert world.retry(job_id, first.batch_id, RowRanges.of((1, 2))) is False
+    [row] = world.run(batches.dead, job_id, 10)
+    assert row["part_name"] == f"part-{first.batch_id}-a1"
+    merged = part_of(first, errors=[0, 1], name="merged")
+    assert world.run(batches.bury, row, merged) is True
+    assert world.rows(job_id) == (2, 2)
+    assert world.failed_rows(job_id) == [0, 1]
+    assert world.run(dispatch.close, job_id) is JobState.FAILED
+    assert world.retry(job_id, first.batch_id, RowRanges.of((1, 2))) is True
+    assert world.rows(job_id) == (2, 1)
+
+
+def test_a_single_row_that_kills_the_engine_again_in_a_retry_is_doomed(world: World) -> None:
+    job_id = world.job(4)
+    first = world.lease(job_id)
+    world.commit(first, errors=[2])
+    world.retry(job_id, first.batch_id, RowRanges.of((2, 3)))
+    for _ in range(3):
+        lose(world, job_id)
+    again = world.lease(job_id)
+    assert (list(again.todo), again.doomed) == ([2], True)
+
+
+# Finish.
+
+
+def test_a_job_is_finishable_once_its_last_batch_is_over(world: World) -> None:
+    job_id = world.job(1, 1)
+    world.commit(world.lease(job_id))
+    last = world.lease(job_id)
+    assert world.run(dispatch.finishable, "reaper-1", 60) == []
+    assert world.run(dispatch.close, job_id) is None
+    world.commit(last)
+    assert world.run(dispatch.finishable, "reaper-1", 60) == [job_id]
+    assert world.run(dispatch.finishable, "reaper-2", 60) == []
+    assert world.run(dispatch.finishable, "reaper-1", 60) == [job_id]
+    assert world.run(dispatch.close, job_id) is JobState.COMPLETED
+    assert world.run(dispatch.finishable, "reaper-1", 60) == []
+
+
+def test_a_job_with_a_dead_batch_fails_after_its_burial(world: World) -> None:
+    job_id = world.job(2, 2)
+    world.commit(world.lease(job_id))
+    world.fail(world.lease(job_id), permanent=True)
+    assert world.run(dispatch.finishable, "reaper", 60) == [job_id]
+    assert world.run(dispatch.close, job_id) is None
+    assert world.finish(job_id) is JobState.FAILED
+    job = world.run(jobs.get, job_id)
+    assert (job.state, job.reason) == (JobState.FAILED, "1 batches are dead")
+    assert world.rows(job_id) == (2, 2)
+    assert world.failed_rows(job_id) == [2, 3]
+    assert len(world.run(batches.parts, job_id)) == 2
+
+
+def test_a_dead_batch_is_buried_once(world: World) -> None:
+    job_id = world.job(2)
+    lease = world.lease(job_id)
+    world.fail(lease, permanent=True)
+    [row] = world.run(batches.dead, job_id, 10)
+    assert world.run(batches.bury, row, part_of(lease, errors=[0, 1], name="one")) is True
+    assert world.run(batches.bury, row, part_of(lease, errors=[0, 1], name="two")) is False
+    assert world.batch(lease.batch_id).part_name == "one"
+
+
+def test_a_cancelled_job_is_finished_once_nobody_holds_a_lease_of_it(world: World) -> None:
+    job_id = world.job(1, 1)
+    lease = world.lease(job_id)
+    world.run(jobs.cancel, job_id)
+    assert world.run(dispatch.finishable, "reaper", 60) == []
+    assert world.run(dispatch.close, job_id) is None
+    world.run(batches.release, [lease])
+    assert world.run(dispatch.finishable, "reaper", 60) == [job_id]
+    assert world.run(dispatch.close, job_id) is JobState.CANCELLED
+
+
+def test_a_retried_job_runs_and_closes_again(world: World) -> None:
+    job_id = world.job(2)
+    world.fail(world.lease(job_id), permanent=True)
+    assert world.finish(job_id) is JobState.FAILED
+    world.retry(job_id, 1, None)
+    job = world.run(jobs.get, job_id)
+    assert (job.state, job.reason, job.closed_at) == (JobState.RUNNING, None, None)
+    assert world.run(dispatch.close, job_id) is None
+    world.commit(world.lease(job_id))
+    assert world.finish(job_id) is JobState.COMPLETED
+    assert world.rows(job_id) == (2, 0)
+
+
+# Workers and engines.
+
+
+def child_of(spec: JobSpec, number: int = 1) -> workers.Child:
+    return workers.Child(f"child-{number}", "super", "default", number, "host", 1, spec.engine_key)
+
+
+def make_ready(world: World, child: workers.Child, revision: str | None = None) -> str | None:
+    with world.ledger.transaction() as connection:
+        workers.register(connection, child)
+        return workers.ready(
+            connection,
+            child,
+            engine="function",
+            engine_version="1",
+            revision=revision,
+            window_rows=64,
+        )
+
+
+def fail_load(world: World, job_id: int, times: int = 3) -> None:
+    key = world.specs[job_id].engine_key
+    for _ in range(times):
+        world.run(workers.load_failed, "default", key, "no such module", 0)
+
+
+def test_an_engine_that_failed_to_load_three_times_fails_its_jobs(world: World) -> None:
+    job_id = world.job(1)
+    other = world.job(1, name="other", callable="rules:other")
+    fail_load(world, job_id, 2)
+    assert world.run(jobs.get, job_id).state is JobState.RUNNING
+    fail_load(world, job_id, 1)
+    job = world.run(jobs.get, job_id)
+    assert job.state is JobState.FAILED
+    assert job.reason == "the engine could not be loaded: no such module"
+    assert world.run(jobs.get, other).state is JobState.RUNNING
+    assert world.run(dispatch.close, job_id) is JobState.FAILED
+
+
+def test_failed_loads_fail_no_job_while_a_living_child_has_the_engine(world: World) -> None:
+    job_id = world.job(1)
+    make_ready(world, child_of(world.specs[job_id]))
+    fail_load(world, job_id, 5)
+    assert world.run(jobs.get, job_id).state is JobState.RUNNING
+    world.run(lambda c: workers.end(c, "child-1", died="gone"))
+    fail_load(world, job_id, 1)
+    assert world.run(jobs.get, job_id).state is JobState.FAILED
+
+
+def test_a_load_that_succeeds_forgives_those_that_failed(world: World) -> None:
+    job_id = world.job(1)
+    fail_load(world, job_id, 2)
+    make_ready(world, child_of(world.specs[job_id]))
+    world.run(lambda c: workers.end(c, "child-1", died=None))
+    fail_load(world, job_id, 2)
+    assert world.run(jobs.get, job_id).state is JobState.RUNNING
+
+
+def test_the_first_load_fixes_the_revision(world: World) -> None:
+    spec = world.specs[world.job(1)]
+    assert make_ready(world, child_of(spec, 1), "abc") == "abc"
+    assert make_ready(world, child_of(spec, 2), "def") == "abc"
+
+
+def test_a_free_slot_wants_urgent_work_first_then_what_fewest_children_do(world: World) -> None:
+    urgent = world.job(1, name="urgent", callable="rules:urgent", priority=1)
+    crowded = world.job(1, name="crowded", callable="rules:crowded")
+    lonely = world.job(1, name="lonely", callable="rules:lonely")
+    later = world.job(1, name="later", callable="rules:later")
+    broken = world.job(1, name="broken", callable="rules:broken", priority=9)
+    over = world.job(1, name="over", callable="rules:over", priority=9)
+    make_ready(world, child_of(world.specs[crowded]))
+    world.run(workers.load_failed, "default", world.specs[broken].engine_key, "no", 60)
+    world.run(jobs.pause, over)
+    wanted = world.run(workers.wanted, "default", 30)
+    assert [want.job_id for want in wanted] == [urgent, lonely, later, crowded]
+    assert [want.children for want in wanted] == [0, 0, 0, 1]
+    assert world.run(workers.wanted, "another", 30) == []
+
+
+def test_a_batch_that_is_leased_already_makes_nobody_load_its_engine(world: World) -> None:
+    job_id = world.job(1)
+    world.lease(job_id)
+    assert world.run(workers.wanted, "default", 30) == []
+
+
+def test_a_child_that_is_gone_frees_its_leases_at_once(world: World) -> None:
+    job_id = world.job(1)
+    make_ready(world, child_of(world.specs[job_id]))
+    lease = world.lease(job_id, owner="child-1")
+    assert world.run(lambda c: workers.end(c, "child-1", died=None)) == 1
+    assert (world.batch(lease.batch_id).state, world.batch(lease.batch_id).losses) == ("pending", 0)
+
+
+def test_the_children_of_a_dead_supervisor_are_released_together(world: World) -> None:
+    job_id = world.job(1, 1)
+    for number in (1, 2):
+        make_ready(world, child_of(world.specs[job_id], number))
+        world.lease(job_id, owner=f"child-{number}")
+    assert world.run(workers.end_supervisor, "super") == 2
+    assert world.states(job_id) == ["pending", "pending"]
+
+
+# Admission and counters.
+
+
+def test_admission_takes_dataset_order_and_stops_at_its_limit(world: World) -> None:
+    job_id = world.job(1, 1, 1, 1, limits={"max_parallel": 1})
+    assert world.admit(job_id, 3) == 3
+    assert world.states(job_id) == ["queued", "queued", "queued", "pending"]
+    assert [lease.seq for lease in world.claim(job_id)] == [0, 1, 2]
+    assert world.admit(job_id, 3) == 1
+
+
+def test_the_dispatcher_sees_what_is_open_and_what_children_can_hold(world: World) -> None:
+    job_id = world.job(2, 2, 2, 2, limits={"max_parallel": 3}, batch={"rows": 2})
+    make_ready(world, child_of(world.specs[job_id]))
+    world.admit(job_id, 2)
+    world.claim(job_id, most=1)
+    [job] = world.run(dispatch.open_jobs)
+    assert (job.pending, job.queued, job.leased) == (2, 1, 1)
+    assert (job.rows_queued, job.rows_leased, job.batch_rows, job.max_parallel) == (2, 2, 2, 3)
+    [capacity] = world.run(dispatch.capacities, 30)
+    assert (capacity.children, capacity.window_rows) == (1, 64)
+
+
+def test_one_reaper_at_a_time_has_a_duty(world: World, frozen: Connection) -> None:
+    assert dispatch.try_duty(frozen, dispatch.DISPATCH_LOCK) is True
+    assert world.run(dispatch.try_duty, dispatch.DISPATCH_LOCK) is False
+
+
+def test_folding_counters_keeps_their_sums(world: World) -> None:
+    job_id = world.job(*[1] * 40)
+    small = world.job(1, name="small")
+    for number in range(40):
+        world.commit(world.lease(job_id), errors=[number] if number % 4 == 0 else [])
+    before = dict(world.run(jobs.progress, job_id))
+    assert world.run(dispatch.fold_counters) > 50
+    assert dict(world.run(jobs.progress, job_id)) | {"eta_seconds": 0, "rows_per_second": 0} == (
+        before | {"eta_seconds": 0, "rows_per_second": 0}
+    )
+    assert (before["rows_done"], before["rows_failed"]) == (30, 10)
+    assert world.ask("SELECT count(*) AS n FROM job_counters WHERE job_id = %s", job_id)[0].n == 1
+    assert world.run(jobs.progress, small)["rows_total"] == 1
+    assert world.run(dispatch.fold_counters) == 0
+
+
+def test_folding_passes_over_what_another_reaper_is_folding(
+    world: World, frozen: Connection
+) -> None:
+    job_id = world.job(*[1] * 40)
+    for _ in range(40):
+        world.commit(world.lease(job_id))
+    assert dispatch.fold_counters(frozen) > 50
+    assert world.run(dispatch.fold_counters) == 0
+    assert world.rows(job_id) == (40, 0)
+
+
+# Views, rate and ETA.
+
+
+@pytest.mark.parametrize("view", ["job_progress", "failed_rows", "worker_status", "pool_demand"])
+def test_people_can_query_every_view(world: World, view: str) -> None:
+    job_id = world.job(2, 2)
+    make_ready(world, child_of(world.specs[job_id]))
+    world.commit(world.lease(job_id, owner="child-1"), errors=[0])
+    world.lease(job_id, owner="child-1")
+    assert len(world.ask(f"SELECT * FROM {view}")) == 1
+    described = world.ask("SELECT obj_description(%s::regclass) AS said", view)
+    assert described[0].said
+
+
+def test_pool_demand_asks_for_workers_only_while_work_is_open(world: World) -> None:
+    job_id = world.job(500, 500)
+    [demand] = world.ask("SELECT * FROM pool_demand")
+    assert (demand.batches_waiting, demand.rows_open, demand.desired_workers) == (2, 1000, 2)
+    world.admit(job_id)
+    for lease in world.claim(job_id):
+        world.commit(lease)
+    assert world.ask("SELECT desired_workers FROM pool_demand")[0].desired_workers == 0
+
+
+def test_there_is_no_eta_before_the_first_commit(world: World) -> None:
+    job_id = world.job(2, 2)
+    world.lease(job_id)
+    progress = world.run(jobs.progress, job_id)
+    assert (progress["rows_per_second"], progress["eta_seconds"]) == (None, None)
+
+
+def steady(
+    world: World, done: list[tuple[float, float]], total: int, rows: int = 10
+) -> tuple[float, float]:
+    """Rate and ETA when `done` batches (claimed, committed: seconds ago) of `total` are over."""
+    job_id = world.job(*[rows] * total)
+    with world.ledger.transaction() as connection:
+        connection.exec_driver_sql(
+            "UPDATE jobs SET started_at = now() - make_interval(secs => %s)",
+            (max(claimed for claimed, _ in done),),
+        )
+        for number, (claimed, committed) in enumerate(done):
+            connection.exec_driver_sql(
+                """
+                WITH taken AS (
+                    UPDATE batches SET state = 'done', attempt = 1, owner = 'w', part_name = 'p',
+                           part_bytes = 1, part_checksum = 'c'
+                    WHERE job_id = %s AND seq = %s RETURNING id, job_id, row_count)
+                INSERT INTO attempts (batch_id, attempt, job_id, worker_id, engine, engine_version,
+                    woken, claimed_at, ended_at, outcome, row_count, rows_failed, output_tokens)
+                SELECT id, 1, job_id, 'w', 'function', '1', 'poll',
+                       now() - make_interval(secs => %s), now() - make_interval(secs => %s),
+                       'done', row_count, 0, 0 FROM taken
+                """,
+                (job_id, number, claimed, committed),
+            )
+        progress = jobs.progress(connection, job_id)
+    return float(progress["rows_per_second"]), float(progress["eta_seconds"])
+
+
+@pytest.mark.parametrize("total", [4, 8, 20, 100])
+def test_at_half_way_of_serial_batches_the_eta_is_the_time_it_took(
+    world: World, total: int
+) -> None:
+    half = total // 2
+    done = [(5.0 * (half - place), 5.0 * (half - place - 1)) for place in range(half)]
+    rate, eta = steady(world, done, total)
+    assert rate == pytest.approx(2, rel=0.25)
+    assert eta == pytest.approx(5 * half, rel=0.25)
+
+
+@pytest.mark.parametrize("waves", [1, 2, 5, 20])
+def test_at_half_way_of_four_lanes_in_lockstep_the_eta_is_the_time_it_took(
+    world: World, waves: int
+) -> None:
+    done = [
+        (8.0 * (waves - wave) + 0.01 * lane, 8.0 * (waves - wave - 1) + 0.01 * lane)
+        for wave in range(waves)
+        for lane in range(4)
+    ]
+    rate, eta = steady(world, done, 8 * waves)
+    assert rate == pytest.approx(5, rel=0.25)
+    assert eta == pytest.approx(8 * waves, rel=0.25)
+
+
+@pytest.mark.parametrize("total", [20, 50, 200])
+def test_at_half_way_of_a_pipeline_the_time_to_fill_it_does_not_count(
+    world: World, total: int
+) -> None:
+    # One commit a second; each batch was claimed a fifth of the whole time before its commit.
+    half, latency = total // 2, total / 5
+    done = [
+        (half - place - 1 + min(latency, latency + place), float(half - place - 1))
+        for place in range(half)
+    ]
+    rate, eta = steady(world, done, total)
+    assert rate == pytest.approx(10, rel=0.25)
+    assert eta == pytest.approx(half, rel=0.25)
+
+
+def test_a_job_that_stands_still_says_so(world: World) -> None:
+    done = [(600 + 5.0 * (10 - place), 600 + 5.0 * (9 - place)) for place in range(10)]
+    rate, _ = steady(world, done, 20)
+    assert rate < 0.3
+
+
+def test_a_paused_job_has_no_rate(world: World) -> None:
+    job_id = world.job(2, 2)
+    world.commit(world.lease(job_id))
+    world.run(jobs.pause, job_id)
+    progress = world.run(jobs.progress, job_id)
+    assert (progress["rows_per_second"], progress["eta_seconds"]) == (None, None)
+
+
+# The schema.
+
+
+def test_the_code_knows_the_newest_migration() -> None:
+    assert int(schema.head()) == schema.SCHEMA
+
+
+def test_a_migrated_database_fits_and_migrating_again_is_harmless(ledger: Ledger) -> None:
+    schema.migrate(ledger)
+    schema.check(ledger)
+
+
+def test_a_database_without_tables_is_refused(fresh_database: Callable[..., str]) -> None:
+    ledger = Ledger(fresh_database(migrated=False))
+    try:
+        with pytest.raises(SchemaMismatch, match="no Nightshift tables: run `nightshift migrate`"):
+            schema.check(ledger)
+    finally:
+        ledger.close()
+
+
+def test_a_database_behind_the_code_is_refused(world: World) -> None:
+    world.ask("UPDATE nightshift_version SET version_num = '0000' RETURNING 1")
+    with pytest.raises(SchemaMismatch, match="at migration 0000 and this code needs"):
+        schema.check(world.ledger)
+
+
+def test_a_newer_database_is_used_while_it_says_so_and_left_as_it_is(world: World) -> None:
+    world.ask("UPDATE nightshift_version SET version_num = '9999' RETURNING 1")
+    schema.check(world.ledger)
+    schema.migrate(world.ledger)
+    world.ask("UPDATE ledger_meta SET compatible_from = 9999 RETURNING 1")
+    with pytest.raises(SchemaMismatch, match=r"knows migration 9999.*upgrade nightshift-fleet"):
+        schema.check(world.ledger)
+
+
+# Connections.
+
+
+def test_a_postgres_that_is_away_is_an_error_that_may_be_tried_again() -> None:
+    ledger = Ledger("postgresql://nobody@127.0.0.1:1/none")
+    with pytest.raises(Retryable, match="cannot be reached"), ledger.transaction():
+        pass
+    ledger.close()
+
+
+def test_a_connection_that_is_refused_says_why(database_url: str) -> None:
+    ledger = Ledger(database_url.replace("nightshift_test_", "nightshift_missing_"))
+    with pytest.raises(Retryable, match="does not exist"), ledger.transaction():
+        pass
+    ledger.close()
+
+
+def test_a_url_of_something_else_is_refused_without_showing_it() -> None:
+    for url in ("mysql://user:secret@host/db", "not a url"):
+        with pytest.raises(BadInput, match="no postgresql:// URL") as refused:
+            Ledger(url)
+        assert "secret" not in str(refused.value)
+
+
+def test_every_transaction_has_its_time_limits(world: World) -> None:
+    with world.ledger.transaction() as connection:
+        shown = [
+            connection.exec_driver_sql(f"SHOW {name}").scalar_one()
+            for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+        ]
+    assert shown == ["5s", "30s", "10s"]
+
+
+def test_a_broken_connection_is_an_error_that_may_be_tried_again(
+    world: World, database_url: str
+) -> None:
+    def cut_off(connection: Connection) -> None:
+        me = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+        with psycopg.connect(database_url, autocommit=True) as killer:
+            killer.execute("SELECT pg_terminate_backend(%s)", (me,))
+        connection.exec_driver_sql("SELECT 1")
+
+    with pytest.raises(Retryable):
+        world.run(cut_off)
+    assert world.ask("SELECT 1 AS one")[0].one == 1

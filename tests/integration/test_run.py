@@ -1,0 +1,163 @@
+"""`nightshift run`: the whole fleet on one machine, and the same command after any crash."""
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.integration.fleet import (
+    Fleet,
+    function_spec,
+    kill_tree,
+    logs,
+    output_ids,
+    tree,
+    wait_until,
+    write_rows,
+)
+
+MIXED = [("a.parquet", 100), ("b.jsonl", 57), ("c.parquet", 43)]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    found = Fleet(tmp_path)
+    yield found
+    found.end()
+
+
+def test_a_mixed_dataset_comes_out_once_each_and_a_second_run_costs_nothing(fleet: Fleet) -> None:
+    ids = write_rows(fleet.folder / "in", MIXED)
+    output = fleet.folder / "out"
+    spec = fleet.spec(function_spec("mixed", fleet.folder / "in", output, batch={"rows": 16}))
+
+    first = fleet.command("run", str(spec))
+    assert first.returncode == 0, first.stderr + logs(fleet.folder)
+    assert output_ids(output) == ids
+    manifest = json.loads((output / "_manifest.json").read_text())
+    assert (manifest["rows"], manifest["complete"]) == (200, True)
+    assert sorted(path.name for path in output.iterdir()) == sorted(
+        [part["name"] for part in manifest["parts"]] + ["_manifest.json"]
+    )
+
+    second = fleet.command("run", str(spec))
+    assert second.returncode == 0, second.stderr
+    assert not (fleet.folder / ".nightshift" / "processes").exists() or not list(
+        (fleet.folder / ".nightshift" / "processes").iterdir()
+    )
+
+    checked = fleet.command("verify", "mixed")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+    changed = fleet.folder / "in" / "b.jsonl"
+    changed.write_text(changed.read_text() + '{"id": "new", "text": "x"}\n')
+    refused = fleet.command("run", str(spec))
+    assert refused.returncode == 2
+    assert "b.jsonl" in refused.stderr
+
+
+def test_rows_that_fail_are_lines_with_an_error_and_exit_code_1(fleet: Fleet) -> None:
+    write_rows(fleet.folder / "in", [("a.parquet", 40)])
+    output = fleet.folder / "out"
+    engine = {"backend": "function", "callable": "rules:picky"}
+    spec = fleet.spec(
+        function_spec("picky", fleet.folder / "in", output, engine=engine, batch={"rows": 20})
+    )
+    done = fleet.command("run", str(spec))
+    assert done.returncode == 1, done.stderr + logs(fleet.folder)
+    assert len(output_ids(output)) == 40
+    listed = fleet.command("errors", "picky")
+    assert "function_error" in listed.stdout
+    assert "a-17" in listed.stdout
+    assert fleet.command("verify", "picky").returncode == 0
+
+
+def test_a_function_that_cannot_be_imported_fails_the_job_with_one_sentence(fleet: Fleet) -> None:
+    write_rows(fleet.folder / "in", [("a.parquet", 4)])
+    engine = {"backend": "function", "callable": "rules:nothing_here"}
+    spec = fleet.spec(
+        function_spec("wrong", fleet.folder / "in", fleet.folder / "out", engine=engine)
+    )
+    done = fleet.command("run", str(spec))
+    assert done.returncode == 3, done.stderr + logs(fleet.folder)
+    assert "nothing_here" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["whole tree", "run alone"])
+@pytest.mark.parametrize("rows", [1, 7])
+def test_killed_at_random_moments_the_same_command_ends_with_each_row_once(
+    fleet: Fleet, alone: bool, rows: int
+) -> None:
+    ids = write_rows(fleet.folder / "in", MIXED)
+    output = fleet.folder / "out"
+    engine = {"backend": "function", "callable": "rules:slow"}
+    spec = fleet.spec(
+        function_spec("killed", fleet.folder / "in", output, engine=engine, batch={"rows": rows})
+    )
+    chance = random.Random(rows * 2 + alone)
+    for _ in range(4):
+        process = fleet.start("producer.cli", "run", str(spec))
+        time.sleep(chance.uniform(0.3, 5.0))
+        if alone:
+            process.kill()
+            process.wait()
+        else:
+            kill_tree(process)
+    done = fleet.command("run", str(spec))
+    assert done.returncode == 0, done.stderr + logs(fleet.folder)
+    assert output_ids(output) == ids
+    checked = fleet.command("verify", "killed")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_nothing_outlives_a_run_that_was_killed_alone(fleet: Fleet) -> None:
+    write_rows(fleet.folder / "in", MIXED)
+    engine = {"backend": "function", "callable": "rules:slow"}
+    spec = fleet.spec(
+        function_spec(
+            "orphans", fleet.folder / "in", fleet.folder / "out", engine=engine, batch={"rows": 1}
+        )
+    )
+    process = fleet.start("producer.cli", "run", str(spec))
+    marker = "worker.celery_app"
+    wait_until(
+        lambda: any(marker in " ".join(member.cmdline()) for member in tree(process)),
+        what="a worker child",
+    )
+    members = tree(process)
+    assert len(members) > 5
+    process.kill()
+    process.wait()
+    wait_until(
+        lambda: not [m for m in members if m.is_running() and m.status() != "zombie"],
+        what="the end of every process",
+    )
+
+
+def test_the_embedded_ledger_answers_psql_while_a_job_runs(fleet: Fleet) -> None:
+    write_rows(fleet.folder / "in", MIXED)
+    engine = {"backend": "function", "callable": "rules:slow"}
+    spec = fleet.spec(
+        function_spec(
+            "asked", fleet.folder / "in", fleet.folder / "out", engine=engine, batch={"rows": 4}
+        )
+    )
+    process = fleet.start("producer.cli", "run", str(spec))
+    url = fleet.folder / ".nightshift" / "database_url"
+
+    def done_rows() -> int:
+        if not url.exists():
+            return 0
+        with psycopg.connect(url.read_text()) as connection:
+            found = connection.execute("SELECT to_regclass('job_progress')").fetchone()
+            if found is None or found[0] is None:
+                return 0
+            row = connection.execute("SELECT rows_done FROM job_progress").fetchone()
+        return int(row[0]) if row else 0
+
+    wait_until(done_rows, what="progress in psql")
+    assert process.wait(60) == 0

@@ -1,0 +1,44 @@
+"""What the pages say is what the code has."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from common import spec
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+SECTIONS = [
+    ("", spec.JobSpec),
+    ("input.", spec.InputSpec),
+    ("task.", spec.GenerateTask),
+    ("task.messages[].", spec.Message),
+    ("task.sampling.", spec.Sampling),
+    ("task.output.", spec.StructuredOutput),
+    ("task.", spec.FunctionTask),
+    ("engine.", spec.VllmEngine),
+    ("engine.", spec.FunctionEngine),
+    ("output.", spec.OutputSpec),
+    ("batch.", spec.BatchSpec),
+    ("retry.", spec.RetrySpec),
+    ("limits.", spec.LimitsSpec),
+]
+
+
+def fields() -> Iterator[tuple[str, str | None]]:
+    for prefix, section in SECTIONS:
+        assert issubclass(section, BaseModel)
+        for name, field in section.model_fields.items():
+            yield f"{prefix}{field.alias or name}", field.description
+
+
+@pytest.mark.parametrize(("name", "said"), list(fields()))
+def test_every_field_of_a_spec_is_described_and_stands_in_the_page(
+    name: str, said: str | None
+) -> None:
+    assert said, f"{name} has no description"
+    page = (DOCS / "spec.md").read_text()
+    assert f"| `{name}` |" in page
+    assert said in page

@@ -1,0 +1,125 @@
+"""The function engine: isolation by halving, and which modules it loads."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import EngineLoadFailed
+from common.spec import FunctionEngine as FunctionSpec
+from common.spec import FunctionTask
+from common.states import RowErrorKind
+from worker.engines.function import FunctionEngine
+from worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
+
+Rows = list[dict[str, Any]]
+
+
+def run(function: Callable[[Rows], Any], rows: int) -> dict[int, Outcome]:
+    found: dict[int, Outcome] = {}
+    requests = [Request(index, row={"n": index}) for index in range(rows)]
+    work = Work(FunctionTask(kind="function"), requests, 600, found.__setitem__)
+    FunctionEngine(function, "rules:f").run(work)
+    return found
+
+
+def failed(outcomes: dict[int, Outcome]) -> list[int]:
+    return sorted(
+        position for position, outcome in outcomes.items() if isinstance(outcome, Refusal)
+    )
+
+
+def test_every_row_has_its_own_answer_in_one_call() -> None:
+    calls: list[int] = []
+
+    def double(rows: Rows) -> Rows:
+        calls.append(len(rows))
+        return [{"twice": row["n"] * 2} for row in rows]
+
+    outcomes = run(double, 5)
+    assert calls == [5]
+    assert outcomes[4] == Answer({"twice": 8})
+
+
+def test_a_row_that_raises_fails_alone() -> None:
+    def picky(rows: Rows) -> Rows:
+        if any(row["n"] == 5 for row in rows):
+            raise ValueError("five")
+        return rows
+
+    outcomes = run(picky, 16)
+    assert failed(outcomes) == [5]
+    assert len(outcomes) == 16
+    refusal = outcomes[5]
+    assert isinstance(refusal, Refusal)
+    assert refusal.kind is RowErrorKind.FUNCTION_ERROR
+    assert "five" in refusal.message
+
+
+def test_a_wrong_length_is_isolated_like_an_exception() -> None:
+    outcomes = run(lambda rows: [row for row in rows if row["n"] != 2], 4)
+    assert failed(outcomes) == [2]
+
+
+@pytest.mark.parametrize("result", [None, "text", 7, {"a": 1}])
+def test_a_result_that_is_no_list_fails_its_rows(result: object) -> None:
+    assert failed(run(lambda _rows: result, 3)) == [0, 1, 2]
+
+
+def test_an_item_that_is_no_dict_fails_its_row_only() -> None:
+    assert failed(run(lambda rows: [{"a": 1}, 5, {"a": 2}], 3)) == [1]
+
+
+def test_stopped_work_is_not_called() -> None:
+    work = Work(FunctionTask(kind="function"), [Request(0, row={})], 600, pytest.fail)
+    work.stop()
+    FunctionEngine(pytest.fail, "rules:f").run(work)
+
+
+def test_a_call_over_its_time_is_stalled_and_an_idle_engine_is_not() -> None:
+    seen: list[float] = []
+    engine = FunctionEngine(lambda rows: seen.append(engine.stalled_seconds()) or rows, "f")
+    requests = [Request(0, row={})]
+    engine.run(Work(FunctionTask(kind="function"), requests, -1.0, lambda *_: None))
+    engine.run(Work(FunctionTask(kind="function"), requests, 60.0, lambda *_: None))
+    assert seen[0] > 0
+    assert seen[1] == 0
+    assert engine.stalled_seconds() == 0
+
+
+def load(callable_name: str, allowed: list[str], folder: Path) -> FunctionEngine:
+    spec = FunctionSpec(backend="function", callable=callable_name)
+    return FunctionEngine.load(spec, allowed, [folder])
+
+
+@pytest.fixture
+def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "my_rules_a.py").write_text("def f(rows):\n    return rows\nnumber = 7\n")
+    (tmp_path / "my_rules_b.py").write_text("import no_such_module_at_all\n")
+    (tmp_path / "json.py").write_text("def f(rows):\n    return rows\n")
+    return tmp_path
+
+
+def test_an_allowed_module_is_loaded_from_the_users_folder(rules: Path) -> None:
+    assert load("my_rules_a:f", ["my_rules_a"], rules).name == "function"
+
+
+@pytest.mark.parametrize(
+    ("callable_name", "allowed", "says"),
+    [
+        ("os:system", ["my_rules_a"], "not allowed"),
+        ("my_rules_a:g", ["my_rules_a"], "has no 'g'"),
+        ("my_rules_a:number", ["my_rules_a"], "not callable"),
+        ("my_rules_b:f", ["my_rules_b"], "no_such_module_at_all"),
+        ("nowhere_at_all:f", ["nowhere_at_all"], "cannot be imported"),
+        ("json:f", ["json"], "rename yours"),
+    ],
+)
+def test_what_cannot_be_loaded_is_one_sentence(
+    rules: Path, callable_name: str, allowed: list[str], says: str
+) -> None:
+    with pytest.raises(EngineLoadFailed, match=says):
+        load(callable_name, allowed, rules)

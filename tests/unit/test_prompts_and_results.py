@@ -1,0 +1,199 @@
+"""Rows to requests, and outcomes to the table of a part: no row is lost on either way."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from common import parts
+from common.parts import Failure
+from common.spec import JobSpec, parse_spec
+from common.states import RowErrorKind
+from worker.engines.protocol import Answer, Outcome, Refusal, Request
+from worker.prompts import Renderer
+from worker.results import PartTable, RowResults, merged, part_table
+
+
+def spec(task: dict[str, Any] | None = None, **sections: Any) -> JobSpec:
+    task = task or {"kind": "function"}
+    engine = (
+        {"backend": "function", "callable": "rules:f"}
+        if task["kind"] == "function"
+        else {"backend": "vllm", "model": "m"}
+    )
+    data = {
+        "name": "t",
+        "input": {"uri": "x.parquet", "id": "id"},
+        "task": task,
+        "engine": engine,
+        "output": {"uri": "out"},
+        **sections,
+    }
+    return parse_spec(data, "test")
+
+
+def generate(prompt: str) -> dict[str, Any]:
+    return {"kind": "generate", "prompt": prompt}
+
+
+INPUTS = pa.schema([("id", pa.string()), ("text", pa.string())])
+
+
+def rendered(prompt: str, rows: list[dict[str, Any]]) -> list[Request | tuple[int, Refusal]]:
+    table = pa.Table.from_pylist(rows, schema=INPUTS)
+    return list(Renderer(spec(generate(prompt)).task).render(table, range(len(rows))))
+
+
+def test_a_prompt_is_one_user_message() -> None:
+    (request,) = rendered("Say: {{ text }}", [{"id": "a", "text": "hé"}])
+    assert isinstance(request, Request)
+    assert request.messages == [{"role": "user", "content": "Say: hé"}]
+    assert request.is_plain_prompt
+
+
+def test_a_row_that_cannot_be_rendered_is_refused_alone() -> None:
+    good, bad = rendered(
+        "{{ text.upper() }}", [{"id": "a", "text": "x"}, {"id": "b", "text": None}]
+    )
+    assert isinstance(good, Request)
+    assert isinstance(bad, tuple)
+    assert bad[0] == 1
+    assert bad[1].kind is RowErrorKind.RENDER_ERROR
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ text.__class__.__mro__ }}",
+        "{{ ''.__class__.__base__.__subclasses__() }}",
+        "{{ cycler.__init__.__globals__ }}",
+    ],
+)
+def test_templates_cannot_reach_python_objects(template: str) -> None:
+    (outcome,) = rendered(template, [{"id": "a", "text": "x"}])
+    assert isinstance(outcome, tuple)
+    assert outcome[1].kind is RowErrorKind.RENDER_ERROR
+
+
+def results(outcomes: dict[int, Outcome], failures: dict[int, Failure] | None = None) -> RowResults:
+    rows = sorted(outcomes)
+    passed = pa.table({"id": [f"r{row}" for row in rows]})
+    return RowResults(rows, passed, dict(outcomes), failures or {})
+
+
+def table_of(job: JobSpec, found: RowResults, schema: pa.Schema | None = None) -> PartTable:
+    schema = schema or parts.output_schema(job, INPUTS)
+    schema = schema or parts.inferred_schema(job, INPUTS, found.answers())
+    assert schema is not None
+    return part_table(job, schema, found)
+
+
+def test_a_generate_part_has_the_documented_columns_in_order() -> None:
+    part = table_of(
+        spec(generate("{{ text }}")),
+        results({0: Answer({"output": "yes"}, "stop", prompt_tokens=3, output_tokens=2)}),
+    )
+    assert part.table.to_pylist() == [
+        {
+            "row_index": 0,
+            "id": "r0",
+            "output": "yes",
+            "finish_reason": "stop",
+            "prompt_tokens": 3,
+            "output_tokens": 2,
+            "error": None,
+        }
+    ]
+    assert list(part.table.column_names) == [
+        "row_index",
+        "id",
+        "output",
+        "finish_reason",
+        "prompt_tokens",
+        "output_tokens",
+        "error",
+    ]
+    assert (part.prompt_tokens, part.output_tokens, part.errors) == (3, 2, [])
+
+
+def test_a_refused_row_keeps_its_line_its_id_and_its_tokens_but_no_output() -> None:
+    part = table_of(
+        spec(generate("{{ text }}")),
+        results({7: Refusal(RowErrorKind.TRUNCATED, "cut", prompt_tokens=4, output_tokens=9)}),
+    )
+    (row,) = part.table.to_pylist()
+    assert row["id"] == "r7"
+    assert row["output"] is None
+    assert row["error"] == {"kind": "truncated", "message": "cut"}
+    assert (row["prompt_tokens"], part.output_tokens) == (4, 9)
+    assert [(error.row_index, error.row_id) for error in part.errors] == [(7, "r7")]
+
+
+def test_a_record_that_could_not_be_read_has_a_line_without_id() -> None:
+    found = results({0: Answer({"x": 1})})
+    found.failures[1] = Failure.of(RowErrorKind.BAD_RECORD, "line 2 is no JSON")
+    part = table_of(spec(), found)
+    assert part.table.column("row_index").to_pylist() == [0, 1]
+    assert part.table.column("id").to_pylist() == ["r0", None]
+    assert part.errors[0].kind is RowErrorKind.BAD_RECORD
+
+
+def test_later_answers_are_cast_and_what_cannot_be_is_a_row_error() -> None:
+    schema = pa.schema(
+        [
+            ("row_index", pa.int64()),
+            ("id", pa.string()),
+            ("score", pa.float64()),
+            pa.field("error", parts.ERROR_TYPE),
+        ]
+    )
+    part = table_of(
+        spec(), results({0: Answer({"score": 1}), 1: Answer({"score": "high"})}), schema
+    )
+    assert part.table.column("score").to_pylist() == [1.0, None]
+    assert part.errors[0].kind is RowErrorKind.BAD_TYPE
+    assert "high" in part.errors[0].message
+
+
+def test_a_column_that_the_schema_lacks_is_a_row_error_not_silence() -> None:
+    schema = parts.inferred_schema(spec(), INPUTS, [{"x": 1}])
+    part = table_of(spec(), results({0: Answer({"x": 1}), 1: Answer({"x": 2, "y": 3})}), schema)
+    assert [error.row_index for error in part.errors] == [1]
+    assert "'y'" in part.errors[0].message
+
+
+def test_a_function_may_hand_the_id_back_but_not_change_it() -> None:
+    part = table_of(
+        spec(), results({0: Answer({"id": "r0", "x": 1}), 1: Answer({"id": "zz", "x": 2})})
+    )
+    assert part.table.column("id").to_pylist() == ["r0", "r1"]
+    assert [error.row_index for error in part.errors] == [1]
+
+
+def test_answers_with_nulls_and_surrogates_are_kept() -> None:
+    part = table_of(spec(), results({0: Answer({"x": "a\x00b\ud800"}), 1: Answer({"x": None})}))
+    assert part.errors == []
+    assert part.table.column("x").to_pylist()[0].startswith("a\x00b")
+
+
+def test_merged_keeps_the_rows_that_were_not_run_again() -> None:
+    job = spec(generate("{{ text }}"))
+    old = table_of(
+        job,
+        results(
+            {
+                0: Answer({"output": "a"}, "stop", 1, 1),
+                2: Answer({"output": "c"}, "stop", 1, 1),
+            }
+        ),
+    )
+    new = table_of(job, results({1: Answer({"output": "B"}, "stop", 5, 5)}))
+    part = merged(new, old.table, "id")
+    assert part.table.column("output").to_pylist() == ["a", "B", "c"]
+    assert (part.prompt_tokens, part.output_tokens) == (7, 7)
+
+
+def test_messages_are_cut_and_cleaned_once() -> None:
+    failure = Failure.of(RowErrorKind.REFUSED, "a\x00\ud800" + "x" * 1000)
+    assert len(failure.message) == parts.MESSAGE_CHARACTERS
+    assert failure.message.startswith("a\\x00\\ud800")

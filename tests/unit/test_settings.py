@@ -1,0 +1,108 @@
+"""Settings come from the environment, are checked once and name what is wrong."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from common.errors import BadInput
+from common.settings import Settings, child_environment, load_settings, python_path
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("NIGHTSHIFT_"):
+            monkeypatch.delenv(name)
+
+
+def test_an_empty_environment_gives_the_defaults() -> None:
+    settings = load_settings()
+    assert settings.database_url is None
+    assert settings.allowed_modules == ()
+    assert settings.environment() == {}
+
+
+def test_lists_are_split_by_commas_and_paths_by_colons(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_ALLOWED_MODULES", "rules, models ,,")
+    monkeypatch.setenv("NIGHTSHIFT_CALLABLE_PATHS", "/one:/two")
+    monkeypatch.setenv("NIGHTSHIFT_ALLOWED_ROOTS", "s3://bucket/,/data/")
+    settings = load_settings()
+    assert settings.allowed_modules == ("rules", "models")
+    assert settings.callable_paths == ("/one", "/two")
+    assert settings.allowed_roots == ("s3://bucket/", "/data/")
+
+
+def test_a_heartbeat_comes_at_least_twice_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_LEASE_SECONDS", "19")
+    with pytest.raises(BadInput, match="heartbeat_seconds must be at most half of lease_seconds"):
+        load_settings()
+    monkeypatch.setenv("NIGHTSHIFT_HEARTBEAT_SECONDS", "9.5")
+    assert load_settings().heartbeat_seconds == 9.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LEASE_SECONDS", "soon"),
+        ("LEASE_SECONDS", "0"),
+        ("POLL_SECONDS", "-1"),
+        ("READ_CACHE_BYTES", "many"),
+        ("LOG_FORMAT", "xml"),
+        ("LOG_LEVEL", "loud"),
+    ],
+)
+def test_what_cannot_be_used_is_named_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"NIGHTSHIFT_{name}", value)
+    with pytest.raises(BadInput, match=f"NIGHTSHIFT_{name}: ") as refused:
+        load_settings()
+    assert "\n" not in str(refused.value)
+
+
+def test_every_mistake_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_LEASE_SECONDS", "soon")
+    monkeypatch.setenv("NIGHTSHIFT_LOG_LEVEL", "loud")
+    with pytest.raises(BadInput, match=r"NIGHTSHIFT_LEASE_SECONDS: .*NIGHTSHIFT_LOG_LEVEL: "):
+        load_settings()
+
+
+def test_what_is_passed_in_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_POLL_SECONDS", "5")
+    assert load_settings(poll_seconds=1).poll_seconds == 1
+
+
+def test_settings_cannot_be_changed_after_they_were_read() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load_settings().poll_seconds = 1  # type: ignore[misc]
+
+
+def test_a_child_process_reads_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_settings(
+        database_url="postgresql://localhost/ledger",
+        home=Path("elsewhere"),
+        lease_seconds=4,
+        heartbeat_seconds=2,
+        allowed_modules=("rules", "models"),
+        callable_paths=("/one", "/two"),
+        log_format="json",
+    )
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    assert load_settings() == settings
+
+
+def test_a_child_gets_no_setting_that_its_parent_overrode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_POLL_SECONDS", "5")
+    monkeypatch.setenv("KEPT", "yes")
+    child = child_environment(Settings(poll_seconds=2), EXTRA="1")
+    assert "NIGHTSHIFT_POLL_SECONDS" not in child
+    assert (child["KEPT"], child["EXTRA"]) == ("yes", "1")
+
+
+def test_folders_of_pythonpath_are_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", "here", "/there"]))
+    assert python_path() == (str(Path("here").resolve()), "/there")

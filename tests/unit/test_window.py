@@ -1,0 +1,102 @@
+"""The window: how much a child holds in flight."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from common.descriptor import Descriptor, RowRanges, SourceFile
+from common.ledger.batches import Lease
+from worker.engines.protocol import Work
+from worker.window import HeldBatch, Window
+
+SOURCE = SourceFile("/rows.parquet", "parquet", 1, "1", 1000, 0)
+LEASE = Lease(
+    batch_id=1,
+    attempt=1,
+    owner="w",
+    job_id=1,
+    seq=0,
+    is_root=True,
+    descriptor=Descriptor(SOURCE, RowRanges.of((0, 10))),
+    alone=False,
+    doomed=False,
+    redo=None,
+    kept_part=None,
+)
+
+
+def held(rows: int, *, alone: bool = False) -> HeldBatch:
+    return HeldBatch(replace(LEASE, alone=alone), rows)
+
+
+def test_two_batches_always_fit_so_that_the_next_is_read_while_one_runs() -> None:
+    window = Window(rows=4)
+    window.add(held(100))
+    assert window.room()[0] == 1
+    window.add(held(100))
+    assert window.room() == (0, 0)
+
+
+def test_small_batches_fill_the_window_up_to_its_rows() -> None:
+    window = Window(rows=4)
+    for expected in (4, 3, 2, 1):
+        assert window.room()[0] == expected
+        window.add(held(1))
+    assert window.room() == (0, 0)
+
+
+def test_finished_rows_make_room_before_their_batch_is_committed() -> None:
+    window = Window(rows=4)
+    first, second = held(3), held(3)
+    window.add(first)
+    window.add(second)
+    assert window.room() == (0, 0)
+    window.row_finished(first, 3)
+    assert window.room()[0] == 1
+
+
+def test_a_lone_batch_takes_all_the_room() -> None:
+    window = Window(rows=100)
+    batch = held(1, alone=True)
+    window.add(batch)
+    assert window.room() == (0, 0)
+    window.remove(batch)
+    assert window.room()[0] == 100
+
+
+def test_a_waiting_thread_wakes_when_rows_finish() -> None:
+    window = Window(rows=1)
+    first = held(1)
+    window.add(first)
+    window.add(held(1))
+    woken: list[bool] = []
+    thread = threading.Thread(target=lambda: woken.append(window.wait_for_room()))
+    thread.start()
+    window.row_finished(first)
+    thread.join(10)
+    assert woken == [True]
+
+
+def test_a_closed_window_wakes_who_waits_and_gives_no_room() -> None:
+    window = Window(rows=1)
+    window.add(held(5))
+    window.add(held(5))
+    woken: list[bool] = []
+    thread = threading.Thread(target=lambda: woken.append(window.wait_for_room()))
+    thread.start()
+    window.close()
+    thread.join(10)
+    assert woken == [False]
+    assert window.room() == (0, 0)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_giving_a_batch_up_stops_its_work_also_when_it_is_attached_later(lost: bool) -> None:
+    batch = held(1)
+    batch.give_up(lost=lost)
+    work = Work(task=None, requests=[], row_timeout_seconds=1, emit=lambda *_: None)  # type: ignore[arg-type]
+    batch.attach(work)
+    assert work.stopped.is_set()
+    assert batch.unwanted
+    assert batch.lost is lost
