@@ -18,15 +18,31 @@ from common.states import RowErrorKind
 from common.storage import FileInfo
 
 __all__ = [
-    "BadRow", "PartFacts", "ReadCache", "Rows", "check_content", "file_format", "file_schema",
-    "infer_input_schema", "iter_part_batches", "merge_schemas", "part_metadata", "part_schema",
-    "read_part", "read_rows", "write_batches", "write_part",
+    "BadRow",
+    "PartFacts",
+    "ReadCache",
+    "Rows",
+    "check_content",
+    "file_format",
+    "file_schema",
+    "infer_input_schema",
+    "iter_part_batches",
+    "merge_schemas",
+    "part_metadata",
+    "part_schema",
+    "read_part",
+    "read_rows",
+    "write_batches",
+    "write_part",
 ]
 
 OutputFormat = Literal["parquet", "jsonl"]
 
 SUFFIXES: dict[str, InputFormat] = {
-    ".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
 }
 
 PLANNED_SUFFIXES = frozenset({".csv", ".tsv", ".gz", ".zst", ".bz2", ".xz", ".json"})

@@ -81,8 +81,14 @@ def parse(line: bytes) -> dict[str, Any]:
     return _without_surrogates(row) if _ESCAPED_SURROGATE.search(line) else row
 
 
-_KINDS = {list: "array", str: "string", int: "number", float: "number", bool: "boolean",
-          type(None): "null"}
+_KINDS = {
+    list: "array",
+    str: "string",
+    int: "number",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+}
 
 
 def _without_surrogates(value: Any) -> Any:
@@ -238,7 +244,8 @@ def fit(value: Any, target: pa.DataType) -> Any:
         if not value.is_integer():
             raise ValueError("no whole number")
         value = int(value)
-    return pa.scalar(value).cast(target).as_py()
+    # Not as_py(): Python's datetime would refuse nanoseconds.
+    return pa.scalar(value).cast(target)
 
 
 def to_table(

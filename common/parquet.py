@@ -179,7 +179,7 @@ def read(
         first, last = start - source.first_row, stop - source.first_row
         if last > footer.starts[-1]:
             raise SourceChanged(f"{source.uri} holds fewer rows than when the job was submitted")
-        for group, low, high in _spans(footer, first, last):
+        for group, low, high in _spans(footer, first, last) if names else ():
             try:
                 pieces += _group_rows(source, footer, group, (low, high), names, cache, unchanged)
             except _DamagedError as error:
@@ -190,8 +190,12 @@ def read(
     def place(index: int) -> str:
         return f"{source.uri} row {index - source.first_row + 1}"
 
-    table, undecodable = _plain(pa.concat_tables(pieces) if pieces else _nulls(footer, names, 0))
     wanted = list(descriptor.rows)
+    if names:
+        table, undecodable = _plain(pa.concat_tables(pieces))
+    else:
+        # Arrow's kernels forget how many rows a table without columns has.
+        table, undecodable = _nulls(footer, names, len(wanted)), {}
     bad = {
         index: (RowErrorKind.BAD_RECORD, f"{place(index)}: {why}")
         for index, why in (damaged | {wanted[at]: why for at, why in undecodable.items()}).items()
@@ -250,8 +254,6 @@ def _group_rows(
     unchanged: Callable[[SourceFile], None],
 ) -> list[pa.Table]:
     """Rows of a row group by way of the cache, in one piece unless the group is too large."""
-    if not names:
-        return [_nulls(footer, names, rows[1] - rows[0])]
     size = _piece_rows(footer, group, names, cache.limit_bytes)
     total = footer.starts[group + 1] - footer.starts[group]
     found = []
@@ -327,8 +329,7 @@ def _plain(table: pa.Table) -> tuple[pa.Table, dict[int, str]]:
     table = table.cast(
         pa.schema([(column.name, plain_type(column.type)) for column in table.schema])
     )
-    if table.num_columns:
-        table = table.take(pa.array(range(table.num_rows)))
+    table = table.take(pa.array(range(table.num_rows)))
     bad: dict[int, str] = {}
     for name in table.column_names:
         strange = _not_utf8(table.column(name))

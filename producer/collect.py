@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from common import formats, storage
 from common.errors import BadInput, Permanent
-from common.ledger import Ledger, Row, batches, jobs
+from common.ledger import Ledger, jobs
 from common.ledger.jobs import Job
 from producer import part_files
 
@@ -32,13 +32,11 @@ def collect(
     with ledger.transaction() as connection:
         job = jobs.get(connection, job.id) or job
         progress = jobs.progress(connection, job.id)
-        live = batches.parts(connection, job.id)
     left = progress["rows_total"] - progress["rows_done"] - progress["rows_failed"]
     _refuse(job, target, left, partial=partial, force=force)
-    facts = formats.write_batches(
-        target, _in_order(job, live), part_files.schema_of(job), form, {}, replace=True
-    )
-    return facts.rows
+    rows = _in_order(ledger, job, None if partial else progress["rows_total"])
+    schema = part_files.schema_of(job)
+    return formats.write_batches(target, rows, schema, form, {}, replace=True).rows
 
 
 def _form(target: str) -> formats.OutputFormat:
@@ -61,21 +59,29 @@ def _refuse(job: Job, target: str, left: int, *, partial: bool, force: bool) -> 
         raise BadInput(f"{target} exists: --force replaces it")
 
 
-def _in_order(job: Job, live: Sequence[Row]) -> Iterator[pa.RecordBatch]:
-    """Every row, ascending; Permanent at the end when they are not as many as the ledger says.
+def _in_order(ledger: Ledger, job: Job, expected: int | None) -> Iterator[pa.RecordBatch]:
+    """Every row, ascending; Permanent when they are not as many as the ledger says.
 
     Raising here keeps the file from appearing.
     """
-    rows = 0
-    for _, group in groupby(live, key=lambda part: part["seq"]):
-        for batch in _root(job, [part["part_name"] for part in group]):
-            rows += batch.num_rows
-            yield batch
-    expected = sum(part["row_count"] for part in live)
-    if rows != expected:
+    taken = 0
+    for page in part_files.pages(ledger, job):
+        for _, group in groupby(page, key=lambda part: part["seq"]):
+            live = list(group)
+            promised = taken + sum(part["row_count"] for part in live)
+            for batch in _root(job, [part["part_name"] for part in live]):
+                taken += batch.num_rows
+                yield batch
+            _check_count(job, live[0]["part_name"], taken, promised)
+    if expected is not None:
+        _check_count(job, "the output", taken, expected)
+
+
+def _check_count(job: Job, what: str, taken: int, promised: int) -> None:
+    if taken != promised:
         raise Permanent(
-            f"the parts of job {job.id} hold {rows:,} rows and the ledger says {expected:,}: "
-            f"see `nightshift verify {job.id}`"
+            f"after {what} of job {job.id} there are {taken:,} rows and the ledger says "
+            f"{promised:,}: see `nightshift verify {job.id}`"
         )
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from common import formats, parts, storage
@@ -105,7 +106,9 @@ def _passed(job: Job, place: Descriptor) -> pa.Table | None:
     except NightshiftError as error:
         log.warning("dead_source_unreadable", job_id=job.id, error=str(error))
         return None
-    return None if rows.bad else rows.table
+    table = pa.concat_tables([rows.table, rows.bad_table])
+    order = pa.array([*rows.row_index, *rows.bad], pa.int64())
+    return table.take(pc.sort_indices(order))
 
 
 def _move_staged(job: Job, live: Sequence[Row]) -> None:

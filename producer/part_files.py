@@ -7,6 +7,7 @@ import pyarrow as pa
 from common import formats, parts, storage
 from common.descriptor import RowRanges
 from common.errors import SourceChanged
+from common.ledger import Ledger, Row, audit
 from common.ledger.jobs import Job
 
 
@@ -25,6 +26,22 @@ def schema_of(job: Job) -> pa.Schema:
 def index_array(rows: RowRanges) -> pa.Array:
     """Row indices as Arrow wants them."""
     return pa.array(list(rows), pa.int64())
+
+
+PAGE_ROWS = 65_536
+"""Rows whose parts are asked for at once; bounds memory and the number of statements."""
+
+
+def pages(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
+    """The live parts in dataset order, page by page; the children of a root are never apart."""
+    with ledger.transaction() as connection:
+        roots = audit.roots(connection, job.id)
+    step = max(1, PAGE_ROWS // job.spec.batch.rows)
+    for first in range(0, roots, step):
+        with ledger.transaction() as connection:
+            page = audit.parts_between(connection, job.id, first, first + step)
+        if page:
+            yield page
 
 
 def located(output_uri: str, name: str) -> str | None:

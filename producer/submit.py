@@ -40,7 +40,7 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
     if existing is not None:
         return existing
     _check_output(spec, infos)
-    plan = planner.plan(spec.input, spec.batch.rows)
+    plan = planner.plan(spec.input, spec.batch.rows, columns=spec.read_columns, infos=infos)
     planner.check_columns(spec, plan.schema)
     job = NewJob(
         spec=spec,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from common.ledger import Connection, Ledger, audit, batches, jobs
+from common.ledger import Connection, Ledger, audit, jobs
 from common.ledger.jobs import Job
 from common.states import JobState
 from producer.findings import Check, Finding, some
@@ -23,19 +23,22 @@ def checks(ledger: Ledger, job: Job) -> Iterator[Check]:
     with ledger.transaction() as connection:
         job = jobs.get(connection, job.id) or job
         progress = jobs.progress(connection, job.id)
-        yield _batches(connection, job)
-        yield _counters(connection, job)
-        yield _leases(connection, job)
-        yield _attempts(connection, job)
-        yield _transactions(connection)
-        live = batches.parts(connection, job.id)
+        seen = [
+            _batches(connection, job),
+            _counters(connection, job),
+            _leases(connection, job),
+            _attempts(connection, job),
+            _transactions(connection),
+        ]
+    yield from seen
     over = progress["batches_done"] + progress["batches_dead"]
     complete = job.state is JobState.COMPLETED or (
         job.closed_at is not None and over == progress["batches_total"]
     )
-    yield from PartsAudit(ledger, job, complete=complete).checks(live, progress["rows_total"])
+    parts = PartsAudit(ledger, job, complete=complete)
+    yield from parts.checks(progress["rows_total"])
     if job.closed_at is not None:
-        yield check_files(job, live, progress, complete=complete)
+        yield check_files(job, parts.facts, progress, complete=complete)
 
 
 def _batches(connection: Connection, job: Job) -> Check:

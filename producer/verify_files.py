@@ -1,38 +1,37 @@
 """Whether the output directory of a closed job holds what the ledger names, and nothing else."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from common import storage
 from common.errors import NightshiftError
-from common.ledger import Row
 from common.ledger.jobs import Job
 from common.parts import MANIFEST, final, staged
 from producer.findings import Check, some
 from producer.rates import Values
+from producer.verify_parts import Facts
 
 
-def check_files(job: Job, live: Sequence[Row], progress: Values, *, complete: bool) -> Check:
+def check_files(job: Job, facts: Mapping[str, Facts], progress: Values, *, complete: bool) -> Check:
     """No file that a reader of the directory would take for a part, nothing staged, a manifest
     that says what the ledger says.
     """
     check = Check("directory")
-    named = {part["part_name"] for part in live}
     # Readers of datasets pass over names that begin with a dot or an underscore.
     found = [name for name in storage.list_names(job.output_uri) if name[0] not in "._"]
-    if foreign := sorted(set(found) - named):
+    if foreign := sorted(set(found) - facts.keys()):
         check.bad(f"{job.output_uri} holds what the ledger does not name: {some(foreign)}")
     left = storage.list_names(staged(job.output_uri, ""))
     if left:
         check.bad(f"{staged(job.output_uri, '')} is not empty: {some(sorted(left))}")
-    check.all_bad(_manifest_problems(job, live, progress, complete))
+    check.all_bad(_manifest_problems(job, facts, progress, complete))
     check.said = f"{len(found):,} parts and their manifest, nothing else"
     return check.closed()
 
 
 def _manifest_problems(
-    job: Job, live: Sequence[Row], progress: Values, complete: bool
+    job: Job, facts: Mapping[str, Facts], progress: Values, complete: bool
 ) -> list[str]:
     uri = final(job.output_uri, MANIFEST)
     try:
@@ -54,16 +53,12 @@ def _manifest_problems(
         for name, value in expected.items()
         if manifest.get(name) != value
     ]
-    wanted = {
-        part["part_name"]: (part["row_count"], part["part_bytes"], part["part_checksum"])
-        for part in live
-    }
     said = {
         part.get("name"): (part.get("rows"), part.get("bytes"), part.get("sha256"))
         for part in manifest.get("parts", [])
     }
     differ = sorted(
-        str(name) for name in wanted.keys() | said.keys() if wanted.get(name) != said.get(name)
+        str(name) for name in facts.keys() | said.keys() if facts.get(name) != said.get(name)
     )
     if differ:
         problems.append(f"{MANIFEST} and the ledger differ about {some(differ)}")

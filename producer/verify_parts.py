@@ -18,11 +18,17 @@ from producer import part_files
 from producer.findings import Check, some
 from producer.row_ranges import Range, ascends, cover, ranges_of, shown
 
-WINDOW_ROWS = 65_536
-"""Rows whose parts are looked at together; bounds the memory and the number of statements."""
-
 READERS = 4
 READ_BYTES = 256 * 2**20
+
+
+Facts = tuple[int, int, str]
+"""Rows, bytes and SHA-256 of a part."""
+
+
+def facts_of(part: Row) -> Facts:
+    """What the ledger says of a part, to be held against the manifest."""
+    return part["row_count"], part["part_bytes"], part["part_checksum"]
 
 
 @dataclass(slots=True)
@@ -39,7 +45,8 @@ class PartSeen:
 class PartsAudit:
     """One pass over the parts of a job.
 
-    `complete` says that every row must be there; else some may still be missing.
+    `complete` says that every row must be there; else some may still be missing. `facts` holds
+    what the ledger says of every part, by name, once the checks are made.
     """
 
     def __init__(self, ledger: Ledger, job: Job, *, complete: bool) -> None:
@@ -48,29 +55,26 @@ class PartsAudit:
         self._complete = complete
         self._schema = part_files.schema_of(job)
         self._cache = formats.ReadCache(READ_BYTES)
-        self._sources: dict[int, Row] = {}
+        self.facts: dict[str, Facts] = {}
         self._checks = {name: Check(name) for name in ("parts", "rows", "ids", "row errors")}
 
-    def checks(self, live: Sequence[Row], rows_total: int) -> Iterator[Check]:
+    def checks(self, rows_total: int) -> Iterator[Check]:
         """Reads every part, and says what holds of parts, rows, ids and row errors."""
-        with self._ledger.transaction() as connection:
-            self._sources = audit.part_sources(connection, self._job.id)
         ranges: list[Range] = []
         compared = failed = size = 0
         with ThreadPoolExecutor(READERS) as readers:
-            for window in _windows(live):
-                seen = list(readers.map(self._look_at, window))
-                self._settle(window, seen)
-                for part in seen:
-                    ranges += part.ranges
-                    compared += part.ids_compared
-                    failed += len(part.errors)
-        size = sum(part["part_bytes"] for part in live)
+            for page in part_files.pages(self._ledger, self._job):
+                looked_at = list(readers.map(self._look_at, page))
+                for seen in self._settle(page, looked_at):
+                    ranges += seen.ranges
+                    compared += seen.ids_compared
+                    failed += len(seen.errors)
+                size += sum(part["part_bytes"] for part in page)
         self._check_rows(ranges, rows_total)
+        rows = sum(stop - start for start, stop in ranges)
         said = {
-            "parts": f"{len(live):,} parts, {size:,} bytes, each with its size and checksum",
-            "rows": f"{sum(stop - start for start, stop in ranges):,} of {rows_total:,} rows, "
-            "each once",
+            "parts": f"{len(self.facts):,} parts, {size:,} bytes, each with its size and checksum",
+            "rows": f"{rows:,} of {rows_total:,} rows, each once",
             "ids": f"{compared:,} ids equal those of the input",
             "row errors": f"the same in parts and ledger: {failed:,}",
         }
@@ -145,12 +149,12 @@ class PartsAudit:
 
     def _compare_ids(self, part: Row, table: pa.Table, seen: PartSeen) -> None:
         """The ids of a part against those read again, where the source is still as planned."""
-        column, source = self._job.spec.input.id, self._sources.get(part["batch"])
-        if column is None or source is None:
+        column = self._job.spec.input.id
+        if column is None:
             return
         try:
             again = formats.read_rows(
-                batches.descriptor(source),
+                batches.descriptor(part),
                 [column],
                 self._cache,
                 schema=part_files.input_schema(self._job),
@@ -168,18 +172,23 @@ class PartsAudit:
             )
         seen.ids_compared = len(mine)
 
-    def _settle(self, window: Sequence[Row], seen: Sequence[PartSeen]) -> None:
-        """Problems of parts that the ledger still names, and their errors against the ledger's.
+    def _settle(self, page: Sequence[Row], looked_at: Sequence[PartSeen]) -> list[PartSeen]:
+        """Takes down the problems of parts, and compares their errors with the ledger's.
 
-        A part of an open job may have been replaced after it was listed; then there is no problem.
+        A part of an open job may be moved or replaced while it is read: it is looked at once more,
+        and one that the ledger does not name any longer has no problem.
         """
-        for part, found in zip(window, seen, strict=True):
-            if found.problems and not self._is_live(part):
-                found.problems.clear()
-                found.ranges.clear()
-            for check, message in found.problems:
+        settled: list[PartSeen] = []
+        for part, first in zip(page, looked_at, strict=True):
+            seen = first
+            if seen.problems and not self._complete:
+                seen = self._look_at(part) if self._is_live(part) else PartSeen()
+            for check, message in seen.problems:
                 self._checks[check].bad(message)
-        self._check_errors(seen)
+            self.facts[part["part_name"]] = facts_of(part)
+            settled.append(seen)
+        self._check_errors(settled)
+        return settled
 
     def _is_live(self, part: Row) -> bool:
         with self._ledger.transaction() as connection:
@@ -218,20 +227,6 @@ class PartsAudit:
             check.bad(f"rows {some(shown(seen.beyond))} are no rows of the dataset")
         if seen.missing and self._complete:
             check.bad(f"rows {some(shown(seen.missing))} are not in the output")
-
-
-def _windows(live: Sequence[Row]) -> Iterator[list[Row]]:
-    """Parts in dataset order, all children of a root together, about WINDOW_ROWS at a time."""
-    window: list[Row] = []
-    rows = 0
-    for part in live:
-        if rows >= WINDOW_ROWS and window[-1]["seq"] != part["seq"]:
-            yield window
-            window, rows = [], 0
-        window.append(part)
-        rows += part["row_count"]
-    if window:
-        yield window
 
 
 def _inside(ranges: Sequence[Range], rows: Sequence[int]) -> set[int]:

@@ -3,16 +3,16 @@
 Run by the supervisor as `python -m worker.celery_app CONFIG`, CONFIG being a ChildConfig as JSON.
 """
 
-import json
 import os
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+import warnings
 from typing import NoReturn
 
 import structlog
 from celery import signals
+from celery.exceptions import SecurityWarning
 
 from common import logs
 from common.broker import make_app, queue_name
@@ -23,6 +23,7 @@ from common.ledger.workers import Child
 from common.settings import Settings, load_settings
 from common.spec import JobSpec
 from worker import engines, exits, tasks
+from worker.child_config import ChildConfig
 from worker.engines.protocol import Engine
 from worker.heartbeat import Heartbeat
 from worker.runner import Runner
@@ -31,23 +32,6 @@ log = structlog.get_logger(__name__)
 
 LAST_COMMITS_SECONDS = 5.0
 """Time that batches whose rows are all finished get to commit after the engine died."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChildConfig:
-    """What the supervisor tells a child: who it is and a job whose engine it loads."""
-
-    id: str
-    supervisor: str
-    pool: str
-    slot: int
-    host: str
-    engine_key: str
-    job_id: int
-
-    def argument(self) -> str:
-        """For the command line."""
-        return json.dumps(asdict(self))
 
 
 class ChildProcess:
@@ -96,6 +80,7 @@ class ChildProcess:
         signals.worker_shutdown.connect(finish, weak=False)
         self._app.worker_main(
             [
+                "--quiet",
                 "worker",
                 "--pool=threads",
                 "--concurrency=2",
@@ -240,9 +225,11 @@ class ChildProcess:
 
 def main() -> None:
     """Entry of `python -m worker.celery_app`."""
-    config = ChildConfig(**json.loads(sys.argv[1]))
+    config = ChildConfig.from_argument(sys.argv[1])
     settings = load_settings()
     logs.configure(settings, worker_id=config.id)
+    # Celery warns root about messages that carry code; ours are JSON and carry nothing.
+    warnings.simplefilter("ignore", SecurityWarning)
     ledger = Ledger(settings.database_url or "")
     try:
         ChildProcess(config, settings, ledger).run()

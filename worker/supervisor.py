@@ -17,7 +17,7 @@ from common.ledger.workers import Wanted
 from common.processes import ProcessGroup
 from common.settings import Settings, child_environment
 from worker import exits
-from worker.celery_app import ChildConfig
+from worker.child_config import ChildConfig
 
 log = structlog.get_logger(__name__)
 

@@ -181,18 +181,38 @@ def part_is_live(connection: Connection, job_id: int, part_name: str) -> bool:
     )
 
 
-def part_sources(connection: Connection, job_id: int) -> dict[int, Row]:
-    """Where the rows of every live part came from, by batch: input for `batches.descriptor`."""
+def roots(connection: Connection, job_id: int) -> int:
+    """How many root batches the job has; they are numbered by `seq` from 0."""
+    return int(
+        connection.scalar(
+            text("SELECT coalesce(max(seq) + 1, 0) FROM batches WHERE job_id = :id"),
+            {"id": job_id},
+        )
+        or 0
+    )
+
+
+def parts_between(connection: Connection, job_id: int, first: int, stop: int) -> list[Row]:
+    """The live parts of the roots `first` <= seq < `stop` in dataset order, with where their rows
+    came from (for `batches.descriptor`).
+
+    In pages, because the client takes longer to decode a million of them than a transaction may
+    stay idle.
+    """
     found = connection.execute(
         text("""
-            SELECT b.id, b.rows, b.locator_row, b.byte_offset, b.byte_length, f.uri, f.format,
-                   f.size, f.fingerprint, f.row_count AS file_rows, f.first_row
+            SELECT b.seq, b.id AS batch, b.attempt, b.state, b.rows, b.row_count, b.part_name,
+                   b.part_bytes, b.part_checksum, b.rows_failed, b.prompt_tokens, b.output_tokens,
+                   b.locator_row, b.byte_offset, b.byte_length, f.uri, f.format, f.size,
+                   f.fingerprint, f.row_count AS file_rows, f.first_row
             FROM batches b JOIN input_files f USING (job_id, file_index)
-            WHERE b.job_id = :id AND b.part_name IS NOT NULL AND b.state IN ('done', 'dead')
+            WHERE b.job_id = :id AND b.seq >= :first AND b.seq < :stop
+              AND b.part_name IS NOT NULL AND b.state IN ('done', 'dead')
+            ORDER BY b.seq, lower(b.rows)
         """),
-        {"id": job_id},
+        {"id": job_id, "first": first, "stop": stop},
     )
-    return {row["id"]: row for row in found.mappings()}
+    return list(found.mappings())
 
 
 def errors_between(connection: Connection, job_id: int, first: int, stop: int) -> list[Row]:

@@ -418,6 +418,35 @@ def test_control_moves_the_job_and_wait_exits_with_3(
     )
 
 
+def test_without_a_url_the_ledger_of_the_folder_is_found_running_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look starts the embedded server for its own time; a wait says that nobody works."""
+    from common.embedded import EmbeddedPostgres, home_lock
+
+    monkeypatch.delenv("NIGHTSHIFT_DATABASE_URL", raising=False)
+    monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    with home_lock(tmp_path / "home"):
+        server = EmbeddedPostgres()
+        url = server.start(tmp_path / "home")
+        (tmp_path / "home" / "database_url").write_text(url)
+        ledger = Ledger(url)
+        try:
+            assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
+            Work(ledger, tmp_path)
+            assert "small" in CliRunner().invoke(app, ["jobs"]).stdout
+        finally:
+            ledger.close()
+            server.stop()
+    assert "small" in CliRunner().invoke(app, ["jobs"]).stdout
+    waited = CliRunner().invoke(app, ["wait", "small"])
+    assert (waited.exit_code, waited.stderr) == (
+        2,
+        "nightshift: nobody works on job 1: `nightshift run` with its spec goes on\n",
+    )
+
+
 # ---------------------------------------------------------------- collect
 
 

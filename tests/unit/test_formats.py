@@ -62,7 +62,9 @@ def messages(rows) -> dict[int, str]:
 @pytest.fixture
 def numbers(tmp_path) -> SourceFile:
     """100 rows in row groups of 30, the second file of a dataset whose first one has 1,000."""
-    table = pa.table({"id": range(100), "text": [f"t{at}" for at in range(100)], "unused": [0] * 100})
+    table = pa.table(
+        {"id": range(100), "text": [f"t{at}" for at in range(100)], "unused": [0] * 100}
+    )
     return parquet_file(tmp_path / "n.parquet", table, 1000, row_group_size=30)
 
 
@@ -83,9 +85,7 @@ def test_all_columns_and_no_columns_keep_the_number_of_rows(numbers):
 def test_a_row_group_is_decoded_once_for_all_its_batches(tmp_path, monkeypatch):
     decoded = []
     decode = parquet._decode
-    monkeypatch.setattr(
-        parquet, "_decode", lambda *args: decoded.append(args[2]) or decode(*args)
-    )
+    monkeypatch.setattr(parquet, "_decode", lambda *args: decoded.append(args[2]) or decode(*args))
     source = parquet_file(
         tmp_path / "a.parquet", pa.table({"id": range(10_000)}), row_group_size=5000
     )
@@ -212,9 +212,7 @@ def test_a_load_that_fails_is_tried_again_by_the_next():
 def test_a_file_that_changed_or_went_is_named(tmp_path, kind):
     path = tmp_path / f"a.{kind}"
     if kind == "parquet":
-        descriptor = Descriptor(
-            parquet_file(path, pa.table({"id": [1, 2]})), RowRanges.of((0, 2))
-        )
+        descriptor = Descriptor(parquet_file(path, pa.table({"id": [1, 2]})), RowRanges.of((0, 2)))
     else:
         descriptor = jsonl_batch(path, [{"id": 1}, {"id": 2}])
     cache = ReadCache(BIG)
@@ -424,7 +422,12 @@ def test_no_columns_of_jsonl_still_find_the_bad_lines(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("a.parquet", "parquet"), ("a.PQ", "parquet"), ("s3://b/a.jsonl", "jsonl"), ("a.ndjson", "jsonl")],
+    [
+        ("a.parquet", "parquet"),
+        ("a.PQ", "parquet"),
+        ("s3://b/a.jsonl", "jsonl"),
+        ("a.ndjson", "jsonl"),
+    ],
 )
 def test_the_suffix_tells_the_format(name, kind):
     assert formats.file_format(name) == kind
@@ -479,7 +482,9 @@ def test_parquet_files_must_agree_on_the_used_columns(tmp_path):
     assert schema.field("y").type == pa.string()
     with pytest.raises(BadInput, match=r"c\.parquet has no column 'id'"):
         formats.infer_input_schema(storage.expand([one, three]), columns=["id"])
-    rows = read(Descriptor(source_of(one, "parquet", 1), RowRanges.of((0, 1))), ["y"], schema=schema)
+    rows = read(
+        Descriptor(source_of(one, "parquet", 1), RowRanges.of((0, 1))), ["y"], schema=schema
+    )
     assert rows.table.schema == pa.schema([("y", pa.string())])
 
 
@@ -547,7 +552,9 @@ def test_a_parquet_part_carries_its_provenance_and_schema(tmp_path):
 
 def test_a_jsonl_part_is_plain_json(tmp_path):
     uri = f"{tmp_path}/part.jsonl"
-    formats.write_part(uri, PART.append_column("n", [[float("nan"), 1.0, float("inf")]]), "jsonl", {})
+    formats.write_part(
+        uri, PART.append_column("n", [[float("nan"), 1.0, float("inf")]]), "jsonl", {}
+    )
     lines = (tmp_path / "part.jsonl").read_text(encoding="utf-8").split("\n")
     assert lines.pop() == ""
     first = json.loads(lines[0])

@@ -1,0 +1,185 @@
+"""A fleet on real servers: workers come and go, jobs come in between, users pause and cancel."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.integration.fleet import (
+    Fleet,
+    function_spec,
+    kill_tree,
+    logs,
+    output_ids,
+    wait_until,
+    write_rows,
+)
+
+SLOW = {"backend": "function", "callable": "rules:slow"}
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Fleet]:
+    found = Fleet(
+        tmp_path,
+        NIGHTSHIFT_DATABASE_URL=database_url,
+        NIGHTSHIFT_BROKER_URL=redis_url,
+        NIGHTSHIFT_ALLOWED_MODULES="rules",
+        NIGHTSHIFT_CALLABLE_PATHS=str(tmp_path),
+    )
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def ask(database_url: str) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        yield lambda query: connection.execute(query).fetchall()
+
+
+Ask = Callable[[str], list[tuple[Any, ...]]]
+
+
+def submit(fleet: Fleet, name: str, rows: list[tuple[str, int]], **sections: Any) -> list[str]:
+    ids = write_rows(fleet.folder / f"in-{name}", rows)
+    sections = {"engine": SLOW, "batch": {"rows": 5}, **sections}
+    spec = function_spec(name, fleet.folder / f"in-{name}", fleet.folder / name, **sections)
+    done = fleet.command("submit", str(fleet.spec(spec)))
+    assert done.returncode == 0, done.stderr
+    return ids
+
+
+def done_rows(ask: Ask, name: str) -> int:
+    return int(ask(f"SELECT rows_done FROM job_progress WHERE name = '{name}'")[0][0])
+
+
+def finished(fleet: Fleet, name: str, ids: list[str]) -> None:
+    waited = fleet.command("wait", name)
+    assert waited.returncode == 0, waited.stdout + waited.stderr + logs(fleet.folder)
+    assert output_ids(fleet.folder / name) == ids
+    checked = fleet.command("verify", name)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_workers_come_and_go_and_a_second_job_comes_in_between(fleet: Fleet, ask: Ask) -> None:
+    first = submit(fleet, "first", [("a.parquet", 1500), ("b.jsonl", 1000)])
+    fleet.reaper()
+    fleet.reaper()
+    one = fleet.worker()
+    wait_until(lambda: done_rows(ask, "first") > 20, what="the first rows")
+    fleet.worker()
+    second = submit(fleet, "second", [("c.jsonl", 150)], priority=5)
+    wait_until(lambda: done_rows(ask, "second") > 10, what="rows of the second job")
+    one.send_signal(signal.SIGTERM)
+    assert one.wait(30) == 0
+    kill_tree(fleet.worker())
+    victim = fleet.worker()
+    wait_until(
+        lambda: ask("SELECT 1 FROM workers WHERE state = 'ready' OFFSET 1"), what="two workers"
+    )
+    kill_tree(victim)
+    finished(fleet, "second", second)
+    finished(fleet, "first", first)
+    charged = ask("SELECT count(*) FROM batches WHERE failures > 0")
+    assert charged == [(0,)]
+    woken = dict(ask("SELECT woken, count(*) FROM attempts GROUP BY woken"))
+    assert woken["message"] >= 0.9 * sum(woken.values()), woken
+
+
+def test_a_drained_worker_keeps_its_finished_rows_and_holds_nothing(fleet: Fleet, ask: Ask) -> None:
+    ids = submit(fleet, "drained", [("a.parquet", 200)], batch={"rows": 50})
+    fleet.reaper()
+    worker = fleet.worker()
+    wait_until(lambda: ask("SELECT 1 FROM attempts WHERE ended_at IS NULL"), what="a lease")
+    worker.send_signal(signal.SIGTERM)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 0
+    assert ask("SELECT count(*) FROM batches WHERE state = 'leased'") == [(0,)]
+    assert ask("SELECT count(*) FROM batches WHERE failures + losses > 0") == [(0,)]
+    assert ask("SELECT count(*) FROM workers WHERE state <> 'ended'") == [(0,)]
+    fleet.worker()
+    finished(fleet, "drained", ids)
+
+
+def test_without_a_broker_the_job_is_done_all_the_same(
+    tmp_path: Path, database_url: str, ask: Ask
+) -> None:
+    fleet = Fleet(
+        tmp_path,
+        NIGHTSHIFT_DATABASE_URL=database_url,
+        NIGHTSHIFT_BROKER_URL="redis://127.0.0.1:1/0",
+        NIGHTSHIFT_ALLOWED_MODULES="rules",
+        NIGHTSHIFT_CALLABLE_PATHS=str(tmp_path),
+    )
+    try:
+        ids = submit(fleet, "alone", [("a.parquet", 60)])
+        fleet.reaper()
+        fleet.worker()
+        finished(fleet, "alone", ids)
+        assert ask("SELECT DISTINCT woken FROM attempts") == [("poll",)]
+    finally:
+        fleet.end()
+
+
+def test_a_paused_job_stands_still_and_a_resumed_one_goes_on(fleet: Fleet, ask: Ask) -> None:
+    ids = submit(fleet, "paused", [("a.parquet", 200)])
+    fleet.reaper()
+    fleet.worker()
+    wait_until(lambda: done_rows(ask, "paused") > 0, what="the first rows")
+    assert fleet.command("pause", "paused").returncode == 0
+    assert fleet.command("wait", "paused").returncode == 3
+    wait_until(
+        lambda: ask("SELECT count(*) FROM batches WHERE state = 'leased'") == [(0,)],
+        what="the end of the leases",
+    )
+    stood = done_rows(ask, "paused")
+    assert ask("SELECT count(*) FROM batches WHERE state = 'queued'") == [(0,)]
+    assert 0 < stood < 200
+    assert fleet.command("resume", "paused").returncode == 0
+    finished(fleet, "paused", ids)
+
+
+def test_a_cancelled_job_lets_go_within_a_heartbeat_and_keeps_what_it_has(
+    fleet: Fleet, ask: Ask
+) -> None:
+    submit(fleet, "cancelled", [("a.parquet", 2000)])
+    fleet.reaper()
+    fleet.worker()
+    wait_until(lambda: done_rows(ask, "cancelled") > 0, what="the first rows")
+    assert fleet.command("cancel", "cancelled").returncode == 0
+    assert fleet.command("wait", "cancelled").returncode == 3
+    manifest = json.loads((fleet.folder / "cancelled" / "_manifest.json").read_text())
+    assert manifest["complete"] is False
+    assert 0 < manifest["rows"] < 2000
+    assert len(output_ids(fleet.folder / "cancelled")) == manifest["rows"]
+    assert ask("SELECT count(*) FROM batches WHERE state IN ('leased', 'queued')") == [(0,)]
+    assert fleet.command("verify", "cancelled").returncode == 0
+    assert fleet.command("resume", "cancelled").returncode == 2
+
+
+def test_a_broken_function_pauses_the_job_before_it_burns_the_night(fleet: Fleet, ask: Ask) -> None:
+    (fleet.folder / "rules.py").write_text("def slow(rows):\n    raise KeyError('nope')\n")
+    submit(fleet, "broken", [("a.parquet", 3000)])
+    fleet.reaper()
+    fleet.worker()
+    waited = fleet.command("wait", "broken")
+    assert waited.returncode == 3
+    assert "max_failed_fraction" in waited.stdout + waited.stderr
+    assert ask("SELECT rows_failed < 1500 FROM job_progress") == [(True,)]
+
+
+def test_eta_is_null_before_the_first_commit_and_right_at_half_way(fleet: Fleet, ask: Ask) -> None:
+    submit(fleet, "steady", [("a.parquet", 600)])
+    assert fleet.status("steady")["eta_seconds"] is None
+    fleet.reaper()
+    fleet.worker()
+    wait_until(lambda: done_rows(ask, "steady") >= 300, what="half of the rows")
+    (eta, at) = ask("SELECT eta_seconds::float8, now() FROM job_progress")[0]
+    assert fleet.command("wait", "steady").returncode == 0
+    (end,) = ask("SELECT max(ended_at) FROM attempts")[0]
+    left = (end - at).total_seconds()
+    assert abs(eta - left) <= 0.25 * left, (eta, left)
