@@ -249,7 +249,9 @@ def fail(connection: Connection, job_id: int, reason: str) -> None:
 
 
 def reopen(connection: Connection, job_id: int) -> None:
-    """A completed or failed job runs again (retry); the caller makes batches pending."""
+    """A completed or failed job runs again (retry); the caller makes batches pending and then
+    calls judge_anew, which must not forgive rows that run again.
+    """
     state = lock(connection, job_id)
     if state in (JobState.RUNNING, JobState.PAUSED):
         return

@@ -126,7 +126,7 @@ def test_without_a_broker_the_job_is_done_all_the_same(
 
 
 def test_a_paused_job_stands_still_and_a_resumed_one_goes_on(fleet: Fleet, ask: Ask) -> None:
-    ids = submit(fleet, "paused", [("a.parquet", 200)])
+    ids = submit(fleet, "paused", [("a.parquet", 1200)])
     fleet.reaper()
     fleet.worker()
     wait_until(lambda: done_rows(ask, "paused") > 0, what="the first rows")
@@ -138,7 +138,7 @@ def test_a_paused_job_stands_still_and_a_resumed_one_goes_on(fleet: Fleet, ask: 
     )
     stood = done_rows(ask, "paused")
     assert ask("SELECT count(*) FROM batches WHERE state = 'queued'") == [(0,)]
-    assert 0 < stood < 200
+    assert 0 < stood < 1200
     assert fleet.command("resume", "paused").returncode == 0
     finished(fleet, "paused", ids)
 

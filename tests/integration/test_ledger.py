@@ -671,6 +671,17 @@ def test_a_resumed_job_is_judged_by_the_rows_that_follow(world: World) -> None:
     assert world.run(jobs.judge_failures, job_id) is True
 
 
+def test_a_retried_job_is_judged_by_the_rows_that_run_again(world: World) -> None:
+    job_id = world.job(300)
+    first = world.lease(job_id)
+    world.commit(first, errors=range(300))
+    world.finish(job_id)
+    world.retry(job_id, first.batch_id, None)
+    world.run(jobs.judge_anew, job_id)
+    world.commit(world.lease(job_id), errors=range(300))
+    assert world.run(jobs.judge_failures, job_id) is True
+
+
 def test_the_first_output_schema_holds_whoever_comes_second(
     world: World, second_ledger: Callable[[], Ledger]
 ) -> None:

@@ -301,20 +301,15 @@ class LedgerMachine(RuleBasedStateMachine):
             before = self.seen(here)
             some = [self.pick(before, number, stale=number % 3 == 0) for number in picked]
             owner = some[0].owner
-            mine = [lease for lease in some if lease.owner == owner]
-            renewal = batches.renew(
-                here.connection,
-                owner,
-                [(lease.batch_id, lease.attempt) for lease in mine],
-                seconds,
-            )
+            pairs = [(lease.batch_id, lease.attempt) for lease in some]
+            renewal = batches.renew(here.connection, owner, pairs, seconds)
             held = {
-                (lease.batch_id, lease.attempt): before[lease.batch_id].job_state
-                for lease in mine
-                if self.holds(before.get(lease.batch_id), lease, ("leased",))
+                (batch.id, batch.attempt): batch.job_state
+                for batch in before.values()
+                if batch.state == "leased" and batch.owner == owner
             }
-            assert renewal.held == set(held)
-            assert renewal.unwanted == {key for key, state in held.items() if state in OVER}
+            assert renewal.held == set(held) & set(pairs)
+            assert renewal.unwanted == {key for key in renewal.held if held[key] in OVER}
 
     def commit(self, name: str, end: str, number: int, stale: bool, mask: int) -> None:
         with self.step(name, end) as here:

@@ -1,0 +1,119 @@
+"""The main job, for real: the reviews through the whole fleet, killed while the engine loads."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pyarrow.dataset as ds
+import pytest
+
+from common.embedded import EmbeddedPostgres, home_lock
+from tests.engine.conftest import MODEL
+from tests.integration.fleet import Fleet, logs, tree, wait_until
+
+ROWS = 800
+
+pytestmark = pytest.mark.timeout(290)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    found = Fleet(tmp_path, NIGHTSHIFT_DRAIN_SECONDS="20")
+    yield found
+    found.end()
+
+
+def reviews_spec(fleet: Fleet) -> Path:
+    data = fleet.folder / "test.parquet"
+    script = MODEL.parent / "make_reviews.py"
+    subprocess.run(
+        [sys.executable, script, "--split", "test", "--rows", str(ROWS), "--out", data], check=True
+    )
+    return fleet.spec(
+        {
+            "name": "reviews",
+            "input": {"uri": str(data), "id": "review_id"},
+            "task": {
+                "kind": "generate",
+                "messages": [
+                    {"role": "system", "content": "Name the sentiment of the review."},
+                    {"role": "user", "content": "{{ text }}"},
+                ],
+                "sampling": {"max_tokens": 8},
+                "output": {"choice": ["positive", "neutral", "negative"]},
+            },
+            "engine": {
+                "backend": "vllm",
+                "model": str(MODEL),
+                "args": {"enforce_eager": True, "max_model_len": 512, "max_num_seqs": 16},
+            },
+            "output": {"uri": str(fleet.folder / "out"), "columns": ["label"]},
+            "batch": {"rows": 16},
+        }
+    )
+
+
+def is_there(member: psutil.Process) -> bool:
+    try:
+        return member.is_running() and member.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def ask(home: Path, query: str) -> list[tuple[Any, ...]]:
+    with home_lock(home):
+        server = EmbeddedPostgres()
+        try:
+            with psycopg.connect(server.start(home)) as connection:
+                return connection.execute(query).fetchall()
+        finally:
+            server.stop()
+
+
+def test_the_reviews_are_done_once_each_also_after_a_kill_while_the_engine_loads(
+    fleet: Fleet,
+) -> None:
+    spec = reviews_spec(fleet)
+    process = fleet.start("producer.cli", "run", str(spec))
+    wait_until(
+        lambda: any("EngineCore" in " ".join(each.cmdline()) for each in living(process)),
+        seconds=120,
+        what="the start of EngineCore",
+    )
+    members = tree(process)
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(map(is_there, members)), what="the end of every process")
+
+    done = fleet.command("run", str(spec), seconds=250)
+    assert done.returncode == 0, done.stderr + logs(fleet.folder)
+    table = ds.dataset(fleet.folder / "out").to_table().to_pylist()
+    assert sorted(row["row_index"] for row in table) == list(range(ROWS))
+    assert len({row["review_id"] for row in table}) == ROWS
+    right = sum(row["output"] == row["label"] for row in table)
+    assert right >= 0.95 * ROWS
+    assert all(row["prompt_tokens"] > 0 and row["output_tokens"] > 0 for row in table)
+    checked = fleet.command("verify", "reviews")
+    assert checked.returncode == 0, checked.stdout
+
+    attempts = ask(
+        fleet.folder / ".nightshift",
+        """
+        SELECT a.engine, a.woken, (SELECT count(*) FROM attempts b
+               WHERE b.worker_id = a.worker_id AND b.batch_id <> a.batch_id
+                 AND b.claimed_at < a.ended_at AND b.ended_at > a.claimed_at)
+        FROM attempts a WHERE outcome = 'done'
+        """,
+    )
+    assert len(attempts) == ROWS // 16
+    assert {engine for engine, _, _ in attempts} == {"vllm"}
+    assert sum(woken == "message" for _, woken, _ in attempts) >= 0.9 * len(attempts)
+    assert sum(overlapping > 0 for _, _, overlapping in attempts) > 0.9 * len(attempts)
+
+
+def living(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return [member for member in tree(process) if is_there(member)]
