@@ -4,7 +4,7 @@ Every step is harmless when it is done twice, by the same reaper or by two at on
 """
 
 import json
-from collections.abc import Sequence
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,7 @@ from common.ledger.jobs import Job
 from common.ledger.rows import from_multirange
 from common.parts import Failure
 from common.states import JobState, RowErrorKind
+from producer import part_files
 
 log = structlog.get_logger(__name__)
 
@@ -32,15 +33,14 @@ def finish(ledger: Ledger, job_id: int) -> None:
     if job is None or job.closed_at is not None:
         return
     _bury_dead(ledger, job)
-    with ledger.transaction() as connection:
-        live = batches.parts(connection, job_id)
-    _move_staged(job, live)
-    _write_manifest(ledger, job, live)
+    _complete_columns(ledger, job)
+    _move_staged(ledger, job)
+    _write_manifest(ledger, job)
     with ledger.transaction() as connection:
         state = dispatch.close(connection, job_id)
     if state is not None:
         _sweep(ledger, job)
-        log.info("job_closed", job_id=job_id, state=str(state), parts=len(live))
+        log.info("job_closed", job_id=job_id, state=str(state))
 
 
 def _bury_dead(ledger: Ledger, job: Job) -> None:
@@ -111,29 +111,84 @@ def _passed(job: Job, place: Descriptor) -> pa.Table | None:
     return table.take(pc.sort_indices(order))
 
 
-def _move_staged(job: Job, live: Sequence[Row]) -> None:
+def _complete_columns(ledger: Ledger, job: Job) -> None:
+    """Parts without one answer that were written before a function's columns were known get them.
+
+    A reader of the directory takes the columns of the first part for those of all.
+    """
+    if job.output_schema is None or job.spec.task.kind != "function":
+        return
+    for page in part_files.pages(ledger, job):
+        for part in page:
+            if part["rows_failed"] == part["row_count"]:
+                _complete(ledger, job, part)
+
+
+def _complete(ledger: Ledger, job: Job, part: Row) -> None:
+    schema = part_files.schema_of(job)
+    kind = job.spec.output.format
+    uri = part_files.place(job, part["part_name"])
+    if kind != "parquet" or formats.part_schema(uri, kind).names == schema.names:
+        return
+    table = formats.read_part(uri, kind)
+    columns = [
+        table.column(field.name)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    stem, _, suffix = part["part_name"].rpartition(".")
+    name = f"{stem}-full.{suffix}"
+    facts = formats.write_part(
+        parts.staged(job.output_uri, name),
+        pa.Table.from_arrays(columns, schema=schema),
+        kind,
+        formats.part_metadata(uri),
+    )
+    with ledger.transaction() as connection:
+        batches.rename_part(
+            connection, part["batch"], part["part_name"], name, facts.bytes, facts.checksum
+        )
+
+
+def _move_staged(ledger: Ledger, job: Job) -> None:
     """Moves the named parts that a dead worker left in the staging folder."""
     staged = set(storage.list_names(parts.staged(job.output_uri, "")))
-    for part in live:
-        if part["part_name"] in staged:
-            storage.move(
-                parts.staged(job.output_uri, part["part_name"]),
-                parts.final(job.output_uri, part["part_name"]),
-            )
+    if not staged:
+        return
+    for page in part_files.pages(ledger, job):
+        for name in staged & {part["part_name"] for part in page}:
+            storage.move(parts.staged(job.output_uri, name), parts.final(job.output_uri, name))
 
 
-def _write_manifest(ledger: Ledger, job: Job, live: Sequence[Row]) -> None:
+def _write_manifest(ledger: Ledger, job: Job) -> None:
+    """Streams the manifest: a job may have a million parts."""
+
+    def write(sink: BinaryIO) -> None:
+        head = json.dumps(_manifest_head(ledger, job), indent=1, ensure_ascii=False)
+        sink.write(head.removesuffix("\n}").encode() + b',\n "parts": [')
+        separator = b"\n  "
+        for page in part_files.pages(ledger, job):
+            for part in page:
+                entry = json.dumps(_manifest_part(part), ensure_ascii=False)
+                sink.write(separator + entry.encode())
+                separator = b",\n  "
+        sink.write(b"\n ]\n}\n")
+
+    storage.write_whole(parts.final(job.output_uri, parts.MANIFEST), write, replace=True)
+
+
+def _manifest_head(ledger: Ledger, job: Job) -> dict[str, object]:
     with ledger.transaction() as connection:
         progress = jobs.progress(connection, job.id)
         files = jobs.files(connection, job.id)
-    state = _end(job, progress)
-    schema = parts.deserialize(job.output_schema) if job.output_schema else None
-    manifest = {
+    over = progress["rows_done"] + progress["rows_failed"]
+    return {
         "job": job.id,
         "name": job.spec.name,
-        "status": str(state),
-        "complete": progress["rows_done"] + progress["rows_failed"] == progress["rows_total"],
-        "rows": progress["rows_done"] + progress["rows_failed"],
+        "status": str(_end(job, progress)),
+        "complete": over == progress["rows_total"],
+        "rows": over,
         "rows_total": progress["rows_total"],
         "rows_failed": progress["rows_failed"],
         "prompt_tokens": progress["prompt_tokens"],
@@ -141,7 +196,9 @@ def _write_manifest(ledger: Ledger, job: Job, live: Sequence[Row]) -> None:
         "created_at": job.created_at.isoformat(),
         "format": job.spec.output.format,
         "spec": job.spec.model_dump(mode="json", by_alias=True),
-        "schema": [{"name": field.name, "type": str(field.type)} for field in schema or ()],
+        "schema": [
+            {"name": field.name, "type": str(field.type)} for field in part_files.schema_of(job)
+        ],
         "input_files": [
             {
                 "uri": file.uri,
@@ -151,26 +208,22 @@ def _write_manifest(ledger: Ledger, job: Job, live: Sequence[Row]) -> None:
             }
             for file in files
         ],
-        "parts": [
-            {
-                "name": part["part_name"],
-                "rows": part["row_count"],
-                "rows_failed": part["rows_failed"],
-                "bytes": part["part_bytes"],
-                "sha256": part["part_checksum"],
-                "batch": part["batch"],
-                "attempt": part["attempt"],
-                "worker": part["worker"],
-                "seq": part["seq"],
-                "first_row": from_multirange(part["rows"]).ranges[0][0],
-            }
-            for part in live
-        ],
     }
-    storage.write_bytes(
-        parts.final(job.output_uri, parts.MANIFEST),
-        json.dumps(manifest, indent=1, ensure_ascii=False).encode(),
-    )
+
+
+def _manifest_part(part: Row) -> dict[str, object]:
+    return {
+        "name": part["part_name"],
+        "rows": part["row_count"],
+        "rows_failed": part["rows_failed"],
+        "bytes": part["part_bytes"],
+        "sha256": part["part_checksum"],
+        "batch": part["batch"],
+        "attempt": part["attempt"],
+        "worker": part["worker"],
+        "seq": part["seq"],
+        "first_row": from_multirange(part["rows"]).ranges[0][0],
+    }
 
 
 def _end(job: Job, progress: Row) -> JobState:
@@ -188,10 +241,11 @@ def _sweep(ledger: Ledger, job: Job) -> None:
     """
     staged = storage.list_names(parts.staged(job.output_uri, ""))
     finished = storage.list_names(job.output_uri)
+    live = {part["part_name"] for page in part_files.pages(ledger, job) for part in page}
     with ledger.transaction() as connection:
-        if (found := jobs.get(connection, job.id)) is None or found.closed_at is None:
-            return
-        live = {part["part_name"] for part in batches.parts(connection, job.id)}
+        now = jobs.get(connection, job.id)
+    if now is None or now.closed_at is None:
+        return
     for name in staged:
         if name not in live:
             storage.delete(parts.staged(job.output_uri, name))

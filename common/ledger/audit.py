@@ -201,7 +201,8 @@ def parts_between(connection: Connection, job_id: int, first: int, stop: int) ->
     """
     found = connection.execute(
         text("""
-            SELECT b.seq, b.id AS batch, b.attempt, b.state, b.rows, b.row_count, b.part_name,
+            SELECT b.seq, b.id AS batch, b.attempt, b.owner AS worker, b.state, b.rows,
+                   b.row_count, b.part_name,
                    b.part_bytes, b.part_checksum, b.rows_failed, b.prompt_tokens, b.output_tokens,
                    b.locator_row, b.byte_offset, b.byte_length, f.uri, f.format, f.size,
                    f.fingerprint, f.row_count AS file_rows, f.first_row

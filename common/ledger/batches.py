@@ -501,6 +501,26 @@ def bury(connection: Connection, row: RowMapping, part: Part) -> bool:
     return True
 
 
+def rename_part(
+    connection: Connection, batch_id: int, name: str, new_name: str, size: int, checksum: str
+) -> bool:
+    """Names a rewritten part of the same rows; False when the batch has another part by now."""
+    renamed = connection.scalar(
+        text("""
+            UPDATE batches SET part_name = :new_name, part_bytes = :size, part_checksum = :checksum
+            WHERE id = :id AND part_name = :name AND state IN ('done', 'dead') RETURNING id
+        """),
+        {
+            "id": batch_id,
+            "name": name,
+            "new_name": new_name,
+            "size": size,
+            "checksum": checksum,
+        },
+    )
+    return renamed is not None
+
+
 def retry(connection: Connection, batch_id: int, rows: RowRanges | None) -> bool:
     """A done or dead batch runs again: `rows` of it, or all for None. The job row is locked.
 

@@ -25,6 +25,11 @@ def slow(rows):
     time.sleep(0.01 * len(rows))
     return shout(rows)
 
+def late(rows):
+    if any(int(row["id"].rpartition("-")[2]) < 30 for row in rows):
+        raise ValueError("too early")
+    return shout(rows)
+
 def picky(rows):
     if any(row["id"].endswith("7") for row in rows):
         raise ValueError("a seven")

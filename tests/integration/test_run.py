@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
+import pyarrow.dataset as ds
 import pytest
 
 from tests.integration.fleet import (
@@ -74,6 +75,27 @@ def test_rows_that_fail_are_lines_with_an_error_and_exit_code_1(fleet: Fleet) ->
     assert "function_error" in listed.stdout
     assert "a-17" in listed.stdout
     assert fleet.command("verify", "picky").returncode == 0
+
+
+def test_the_columns_of_a_function_are_in_every_part_also_where_no_row_had_an_answer(
+    fleet: Fleet,
+) -> None:
+    write_rows(fleet.folder / "in", [("a.parquet", 60)])
+    output = fleet.folder / "out"
+    spec = fleet.spec(
+        function_spec(
+            "late",
+            fleet.folder / "in",
+            output,
+            engine={"backend": "function", "callable": "rules:late"},
+            batch={"rows": 10},
+        )
+    )
+    assert fleet.command("run", str(spec)).returncode == 1
+    table = ds.dataset(output, format="parquet").to_table().sort_by("row_index")
+    assert table.column("loud").null_count == 30
+    assert table.column("loud").to_pylist()[30] == "SAY A-30"
+    assert fleet.command("verify", "late").returncode == 0
 
 
 def test_a_function_that_cannot_be_imported_fails_the_job_with_one_sentence(fleet: Fleet) -> None:
