@@ -565,7 +565,11 @@ def test_who_lost_the_lease_cannot_fail_the_batch(world: World) -> None:
     lease = lose(world, job_id)
     with pytest.raises(LeaseLost):
         world.fail(lease)
-    assert world.batch(lease.batch_id).failures == 0
+    world.lease(job_id, owner="worker-2")
+    with pytest.raises(LeaseLost):
+        world.fail(lease)
+    batch = world.batch(lease.batch_id)
+    assert (batch.state, batch.failures) == ("leased", 0)
 
 
 def test_a_frozen_transaction_does_not_stop_the_reaping_of_other_leases(
@@ -946,6 +950,20 @@ def test_admission_takes_dataset_order_and_stops_at_its_limit(world: World) -> N
     assert world.states(job_id) == ["queued", "queued", "queued", "pending"]
     assert [lease.seq for lease in world.claim(job_id)] == [0, 1, 2]
     assert world.admit(job_id, 3) == 1
+
+
+def test_nothing_is_admitted_into_a_job_that_is_being_paused(
+    world: World, second_ledger: Callable[[], Ledger]
+) -> None:
+    job_id = world.job(1, 1)
+    other = World(second_ledger())
+    with ThreadPoolExecutor(1) as pool:
+        with world.ledger.transaction() as connection:
+            jobs.pause(connection, job_id)
+            late = pool.submit(other.admit, job_id)
+            wait_until_somebody_waits(connection)
+        assert late.result(timeout=10) == 0
+    assert world.states(job_id) == ["pending", "pending"]
 
 
 def test_the_dispatcher_sees_what_is_open_and_what_children_can_hold(world: World) -> None:

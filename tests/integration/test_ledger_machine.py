@@ -260,6 +260,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 here.connection, job_id, limit, dispatch.next_rank(here.connection)
             )
             waiting = [b for b in before.values() if b.job_id == job_id and b.state == "pending"]
+            assert job_id not in self.locked_elsewhere(name)
             running = before and self.job_state(here, job_id) is JobState.RUNNING
             assert moved <= min(limit, len(waiting)) * bool(running)
             if running and here.steps == 1 and not self.others(here):
@@ -353,6 +354,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 )
                 return
             batches.split(here.connection, lease, rows, part)
+            assert lease.job_id not in self.locked_elsewhere(name)
             assert batches.is_committed(here.connection, lease)
             key = (lease.batch_id, lease.attempt)
             here.journal.append(self.answered(lease.job_id, rows, part))
@@ -419,6 +421,7 @@ class LedgerMachine(RuleBasedStateMachine):
             batch = list(before.values())[number % len(before)]
             free = batch.state == "pending" and batch.row_count > 1 and batch.part_name is None
             assert batches.halve(here.connection, batch.id) is free
+            assert batch.job_id not in self.locked_elsewhere(name)
             if free:
                 assert all(
                     half.losses <= batches.LONE_LOSSES
