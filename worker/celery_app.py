@@ -16,7 +16,7 @@ from celery.exceptions import SecurityWarning
 
 from common import logs
 from common.broker import make_app, queue_name
-from common.errors import EngineLoadFailed, NightshiftError, Permanent, Retryable
+from common.errors import EngineLoadFailed, Permanent, Retryable
 from common.ledger import Ledger, jobs, workers
 from common.ledger.batches import Claimant
 from common.ledger.workers import Child
@@ -189,8 +189,8 @@ class ChildProcess:
                 continue
             try:
                 self._runner.work("poll", wait=False)
-            except NightshiftError as error:
-                log.warning("poll_failed", error=str(error))
+            except Exception:  # the thread must live as long as the child
+                log.exception("poll_failed")
 
     def _drain(self) -> None:
         self._drain_asked.wait()

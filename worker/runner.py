@@ -122,16 +122,20 @@ class Runner:
         if most == 0:
             return []
         self.asked_at = time.monotonic()
-        with self._ledger.transaction() as connection:
-            return batches.claim(
-                connection,
-                self._who,
-                room_rows=rows,
-                max_batches=most,
-                idle=not self.window.held(),
-                woken=woken,
-                lease_seconds=self._settings.lease_seconds,
-            )
+        try:
+            with self._ledger.transaction() as connection:
+                return batches.claim(
+                    connection,
+                    self._who,
+                    room_rows=rows,
+                    max_batches=most,
+                    idle=not self.window.held(),
+                    woken=woken,
+                    lease_seconds=self._settings.lease_seconds,
+                )
+        except Retryable as error:
+            log.warning("claim_failed", error=str(error))
+            return []
 
     def _process(self, batch: HeldBatch) -> None:
         """One batch from its lease to its commit; every way it can end is decided here."""
