@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from common.ledger.batches import RowError
 from common.spec import RESERVED_COLUMNS, JobSpec
 from common.states import RowErrorKind
 
@@ -128,6 +129,24 @@ def error_column(failures: Sequence[Failure | None]) -> pa.Array:
         ],
         ERROR_TYPE,
     )
+
+
+def row_errors(table: pa.Table, id_column: str | None) -> list[RowError]:
+    """The ledger's row errors of a part, from its own column `error`: the two cannot differ."""
+    failed = table.filter(table.column("error").is_valid())
+    indices = failed.column("row_index").to_pylist()
+    ids = failed.column(id_column).to_pylist() if id_column else [None] * len(indices)
+    return [
+        RowError(
+            index,
+            None if row_id is None else clean(str(row_id)),
+            RowErrorKind(error["kind"]),
+            error["message"],
+        )
+        for index, row_id, error in zip(
+            indices, ids, failed.column("error").to_pylist(), strict=True
+        )
+    ]
 
 
 def failures_table(

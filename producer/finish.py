@@ -4,6 +4,7 @@ Every step is harmless when it is done twice, by the same reaper or by two at on
 """
 
 import json
+from dataclasses import replace
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from common import formats, parts, storage
 from common.descriptor import Descriptor
 from common.errors import NightshiftError
 from common.ledger import Ledger, Row, batches, dispatch, jobs
-from common.ledger.batches import Part, RowError
+from common.ledger.batches import Part
 from common.ledger.jobs import Job
 from common.ledger.rows import from_multirange
 from common.parts import Failure
@@ -57,16 +58,20 @@ def _bury_dead(ledger: Ledger, job: Job) -> None:
 
 
 def _error_part(job: Job, row: Row) -> Part:
+    """Every row of the batch that has no answer of an earlier part carries the batch's error."""
     place = batches.descriptor(row)
-    inputs = parts.deserialize(job.input_schema)
-    schema = (
-        parts.deserialize(job.output_schema)
-        if job.output_schema
-        else parts.bare_schema(job.spec, inputs)
-    )
+    todo = place.rows if row["redo"] is None else from_multirange(row["redo"])
     failure = Failure.of(RowErrorKind.BATCH_DEAD, row["last_error"] or "the batch is dead")
-    passed = _passed(job, place)
-    table = parts.failures_table(schema, list(place.rows), passed, failure)
+    table = parts.failures_table(
+        part_files.schema_of(job),
+        list(todo),
+        _passed(job, replace(place, rows=todo)),
+        failure,
+    )
+    if row["part_name"] is not None:
+        old = part_files.read(job, row["part_name"])
+        redone = pc.is_in(old.column("row_index"), table.column("row_index").combine_chunks())
+        table = pa.concat_tables([table, old.filter(pc.invert(redone))]).sort_by("row_index")
     name = parts.part_name(
         row["seq"],
         None if row["parent_id"] is None else row["id"],
@@ -79,18 +84,7 @@ def _error_part(job: Job, row: Row) -> Part:
         job.spec.output.format,
         {"job": str(job.id), "batch": str(row["id"]), "attempt": str(row["attempt"])},
     )
-    ids = passed.column(job.spec.input.id).to_pylist() if passed and job.spec.input.id else None
-    return Part(
-        name,
-        facts.bytes,
-        facts.checksum,
-        0,
-        0,
-        [
-            RowError(index, str(ids[at]) if ids else None, failure.kind, failure.message)
-            for at, index in enumerate(place.rows)
-        ],
-    )
+    return Part(name, facts.bytes, facts.checksum, 0, 0, parts.row_errors(table, job.spec.input.id))
 
 
 def _passed(job: Job, place: Descriptor) -> pa.Table | None:
@@ -100,7 +94,7 @@ def _passed(job: Job, place: Descriptor) -> pa.Table | None:
             place,
             job.spec.passed_columns,
             formats.ReadCache(0),
-            schema=parts.deserialize(job.input_schema),
+            schema=part_files.input_schema(job),
             id_column=job.spec.input.id,
         )
     except NightshiftError as error:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.ledger.batches import RowError
-from common.parts import Failure, encodable, error_column
+from common.parts import Failure, encodable, error_column, row_errors
 from common.spec import RESERVED_COLUMNS, JobSpec
 from common.states import RowErrorKind
 from worker.engines.protocol import Answer, Outcome
@@ -93,24 +93,6 @@ def _tokens(table: pa.Table, column: str) -> int:
     if column not in table.column_names:
         return 0
     return int(pc.sum(table.column(column)).as_py() or 0)
-
-
-def row_errors(table: pa.Table, id_column: str | None) -> list[RowError]:
-    """The ledger's row errors of a part, from its own column `error`: the two cannot differ."""
-    failed = table.filter(table.column("error").is_valid())
-    indices = failed.column("row_index").to_pylist()
-    ids = failed.column(id_column).to_pylist() if id_column else [None] * len(indices)
-    return [
-        RowError(
-            index,
-            None if row_id is None else Failure.of(RowErrorKind.BAD_RECORD, str(row_id)).message,
-            RowErrorKind(error["kind"]),
-            error["message"],
-        )
-        for index, row_id, error in zip(
-            indices, ids, failed.column("error").to_pylist(), strict=True
-        )
-    ]
 
 
 def _failures(schema: pa.Schema, results: RowResults, spec: JobSpec) -> dict[int, Failure]:

@@ -242,7 +242,8 @@ def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part)
     """A draining owner keeps its finished rows: they become a done child with the parent's part
     name, the rest one pending child. Charges nothing. LeaseLost when the fence does not match.
     """
-    jobs.lock_shared(connection, lease.job_id)
+    if jobs.lock_shared(connection, lease.job_id).over:
+        raise LeaseLost(f"job {lease.job_id} is over, its batches can no longer be split")
     parent = _take_parent(connection, lease.batch_id, lease)
     connection.execute(
         SPLIT_CHILD_DONE,
@@ -266,10 +267,12 @@ def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part)
 
 def halve(connection: Connection, batch_id: int) -> bool:
     """Replaces a batch that nobody holds by its two halves; False when it has only one row left
-    to run, keeps answers of an earlier part, or is held.
+    to run, keeps answers of an earlier part, is held, or when its job is being changed.
     """
     job_id = connection.scalar(text("SELECT job_id FROM batches WHERE id = :id"), {"id": batch_id})
-    jobs.lock_shared(connection, int(job_id))
+    # A reaper does not wait here: whatever is not halved now is halved after its next lone loss.
+    if not jobs.try_lock_shared(connection, int(job_id)):
+        return False
     parent = _take_parent(connection, batch_id, None)
     if parent is None:
         return False
@@ -563,32 +566,6 @@ def retry(connection: Connection, batch_id: int, rows: RowRanges | None) -> bool
         {"id": batch_id},
     )
     return True
-
-
-def parts(connection: Connection, job_id: int) -> list[RowMapping]:
-    """The live parts of a job in dataset order: what the manifest names."""
-    found = connection.execute(
-        text("""
-            SELECT seq, id AS batch, attempt, owner AS worker, state, rows, row_count, part_name,
-                   part_bytes, part_checksum, rows_failed, prompt_tokens, output_tokens
-            FROM batches WHERE job_id = :id AND part_name IS NOT NULL AND state IN ('done', 'dead')
-            ORDER BY seq, lower(rows)
-        """),
-        {"id": job_id},
-    )
-    return list(found.mappings())
-
-
-def live(connection: Connection, job_id: int) -> list[RowMapping]:
-    """Every batch that is not split, in dataset order: id, state, rows."""
-    found = connection.execute(
-        text("""
-            SELECT id, seq, state, rows, row_count, owner, part_name FROM batches
-            WHERE job_id = :id AND state <> 'split' ORDER BY seq, lower(rows)
-        """),
-        {"id": job_id},
-    )
-    return list(found.mappings())
 
 
 def _fence(lease: Lease) -> dict[str, object]:

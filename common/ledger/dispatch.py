@@ -199,9 +199,9 @@ def close(connection: Connection, job_id: int) -> JobState | None:
         """),
         {"id": job_id},
     ).one()
-    if left.leased or (not state.over and (left.waiting or left.unburied)):
+    if left.leased or left.unburied or (left.waiting and not state.over):
         return None
-    if state is JobState.CANCELLED or (state is JobState.FAILED and left.waiting):
+    if state.over:
         return _close(connection, job_id, state, None)
     if left.dead:
         return _close(connection, job_id, JobState.FAILED, f"{left.dead} batches are dead")

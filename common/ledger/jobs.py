@@ -199,6 +199,14 @@ def lock_shared(connection: Connection, job_id: int) -> JobState:
     return JobState(state)
 
 
+def try_lock_shared(connection: Connection, job_id: int) -> bool:
+    """The same without waiting; False when somebody holds the row FOR UPDATE."""
+    found = connection.scalar(
+        text("SELECT id FROM jobs WHERE id = :id FOR SHARE SKIP LOCKED"), {"id": job_id}
+    )
+    return found is not None
+
+
 def pause(connection: Connection, job_id: int, reason: str | None = None) -> None:
     """No further claims; what is leased runs on to its commit. BadInput when the job is over."""
     if lock(connection, job_id) is JobState.PAUSED:
