@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import psycopg
 import pyarrow.dataset as ds
 import pytest
 
 from common.embedded import EmbeddedPostgres, home_lock
 from tests.engine.conftest import MODEL
-from tests.integration.fleet import Fleet, logs, tree, wait_until
+from tests.integration.fleet import Fleet, is_alive, logs, runs, tree, wait_until
 
 ROWS = 800
 
@@ -57,13 +56,6 @@ def reviews_spec(fleet: Fleet) -> Path:
     )
 
 
-def is_there(member: psutil.Process) -> bool:
-    try:
-        return member.is_running() and member.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def ask(home: Path, query: str) -> list[tuple[Any, ...]]:
     with home_lock(home):
         server = EmbeddedPostgres()
@@ -79,15 +71,11 @@ def test_the_reviews_are_done_once_each_also_after_a_kill_while_the_engine_loads
 ) -> None:
     spec = reviews_spec(fleet)
     process = fleet.start("producer.cli", "run", str(spec))
-    wait_until(
-        lambda: any("EngineCore" in " ".join(each.cmdline()) for each in living(process)),
-        seconds=120,
-        what="the start of EngineCore",
-    )
+    wait_until(lambda: runs(process, "EngineCore"), seconds=120, what="the start of EngineCore")
     members = tree(process)
     process.kill()
     process.wait()
-    wait_until(lambda: not any(map(is_there, members)), what="the end of every process")
+    wait_until(lambda: not any(map(is_alive, members)), what="the end of every process")
 
     done = fleet.command("run", str(spec), seconds=250)
     assert done.returncode == 0, done.stderr + logs(fleet.folder)
@@ -113,7 +101,3 @@ def test_the_reviews_are_done_once_each_also_after_a_kill_while_the_engine_loads
     assert {engine for engine, _, _ in attempts} == {"vllm"}
     assert sum(woken == "message" for _, woken, _ in attempts) >= 0.9 * len(attempts)
     assert sum(overlapping > 0 for _, _, overlapping in attempts) > 0.9 * len(attempts)
-
-
-def living(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    return [member for member in tree(process) if is_there(member)]

@@ -164,6 +164,25 @@ def tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
         return []
 
 
+def is_alive(member: psutil.Process) -> bool:
+    """Neither gone nor a zombie that nobody has reaped yet."""
+    try:
+        return bool(member.is_running() and member.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def runs(process: subprocess.Popen[bytes], marker: str) -> bool:
+    """True when a command line in the tree holds the marker."""
+    for member in tree(process):
+        try:
+            if marker in " ".join(member.cmdline()):
+                return True
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+    return False
+
+
 def kill_tree(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL for a process and all of its descendants at once."""
     members = tree(process)

@@ -13,9 +13,11 @@ import pytest
 from tests.integration.fleet import (
     Fleet,
     function_spec,
+    is_alive,
     kill_tree,
     logs,
     output_ids,
+    runs,
     tree,
     wait_until,
     write_rows,
@@ -145,19 +147,12 @@ def test_nothing_outlives_a_run_that_was_killed_alone(fleet: Fleet) -> None:
         )
     )
     process = fleet.start("producer.cli", "run", str(spec))
-    marker = "worker.celery_app"
-    wait_until(
-        lambda: any(marker in " ".join(member.cmdline()) for member in tree(process)),
-        what="a worker child",
-    )
+    wait_until(lambda: runs(process, "worker.celery_app"), what="a worker child")
     members = tree(process)
     assert len(members) > 5
     process.kill()
     process.wait()
-    wait_until(
-        lambda: not [m for m in members if m.is_running() and m.status() != "zombie"],
-        what="the end of every process",
-    )
+    wait_until(lambda: not any(map(is_alive, members)), what="the end of every process")
 
 
 def test_the_embedded_ledger_answers_psql_while_a_job_runs(fleet: Fleet) -> None:
