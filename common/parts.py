@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from common import storage
 from common.ledger.batches import RowError
 from common.spec import RESERVED_COLUMNS, JobSpec
 from common.states import RowErrorKind
@@ -56,6 +57,15 @@ def staged(output_uri: str, name: str) -> str:
 def final(output_uri: str, name: str) -> str:
     """Where a part lies once Postgres named it."""
     return f"{output_uri.rstrip('/')}/{name}"
+
+
+def located(output_uri: str, name: str) -> str | None:
+    """Where a part lies now: its place, or the staging folder until it is moved; None if neither.
+
+    The place is asked a second time, since a part may move between the two looks.
+    """
+    place, waiting = final(output_uri, name), staged(output_uri, name)
+    return next((uri for uri in (place, waiting, place) if storage.exists(uri)), None)
 
 
 def passed_fields(spec: JobSpec, inputs: pa.Schema) -> list[pa.Field]:
@@ -197,7 +207,7 @@ def _type_of(values: list[Any]) -> pa.DataType:
     for sample in (values, [next((value for value in values if value is not None), None)]):
         try:
             found = pa.array(encodable(sample)).type
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
             continue
         return pa.string() if pa.types.is_null(found) else found
     return pa.string()

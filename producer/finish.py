@@ -4,6 +4,7 @@ Every step is harmless when it is done twice, by the same reaper or by two at on
 """
 
 import json
+import secrets
 from dataclasses import replace
 from typing import BinaryIO
 
@@ -13,7 +14,7 @@ import structlog
 
 from common import formats, parts, storage
 from common.descriptor import Descriptor
-from common.errors import NightshiftError
+from common.errors import NightshiftError, StorageUnavailable
 from common.ledger import Ledger, Row, batches, dispatch, jobs
 from common.ledger.batches import Part
 from common.ledger.jobs import Job
@@ -36,11 +37,12 @@ def finish(ledger: Ledger, job_id: int) -> None:
     _bury_dead(ledger, job)
     _complete_columns(ledger, job)
     _move_staged(ledger, job)
+    # Before the job is closed: nobody comes back for a closed one.
+    _sweep(ledger, job)
     _write_manifest(ledger, job)
     with ledger.transaction() as connection:
         state = dispatch.close(connection, job_id)
     if state is not None:
-        _sweep(ledger, job)
         log.info("job_closed", job_id=job_id, state=str(state))
 
 
@@ -72,11 +74,13 @@ def _error_part(job: Job, row: Row) -> Part:
         old = part_files.read(job, row["part_name"])
         redone = pc.is_in(old.column("row_index"), table.column("row_index").combine_chunks())
         table = pa.concat_tables([table, old.filter(pc.invert(redone))]).sort_by("row_index")
-    name = parts.part_name(
-        row["seq"],
-        None if row["parent_id"] is None else row["id"],
-        row["attempt"],
-        job.spec.output.format,
+    name = _fresh(
+        parts.part_name(
+            row["seq"],
+            None if row["parent_id"] is None else row["id"],
+            row["attempt"],
+            job.spec.output.format,
+        )
     )
     facts = formats.write_part(
         parts.staged(job.output_uri, name),
@@ -131,8 +135,7 @@ def _complete(ledger: Ledger, job: Job, part: Row) -> None:
         else pa.nulls(table.num_rows, field.type)
         for field in schema
     ]
-    stem, _, suffix = part["part_name"].rpartition(".")
-    name = f"{stem}-full.{suffix}"
+    name = _fresh(part["part_name"])
     facts = formats.write_part(
         parts.staged(job.output_uri, name),
         pa.Table.from_arrays(columns, schema=schema),
@@ -230,20 +233,27 @@ def _end(job: Job, progress: Row) -> JobState:
 def _sweep(ledger: Ledger, job: Job) -> None:
     """Removes what no live part needs: first list, then ask the ledger, never the other way.
 
-    A name that is listed and not live now will never be live: names are never used again, and a
-    closed job has no lease under which a new one could be committed.
+    A name that is listed and not live then will never be live: names are never used again.
+    Raises StorageUnavailable when a live part is not there, so that no such job is closed.
     """
     staged = storage.list_names(parts.staged(job.output_uri, ""))
     finished = storage.list_names(job.output_uri)
     live = {part["part_name"] for page in part_files.pages(ledger, job) for part in page}
-    with ledger.transaction() as connection:
-        now = jobs.get(connection, job.id)
-    if now is None or now.closed_at is None:
-        return
-    for name in staged:
-        if name not in live:
-            storage.delete(parts.staged(job.output_uri, name))
-    for name in finished:
-        if name.startswith("part-") and name not in live:
+    missing = live.difference(finished)
+    if missing and not all(storage.exists(parts.final(job.output_uri, name)) for name in missing):
+        raise StorageUnavailable(
+            f"{len(missing)} parts that the ledger names are not in {job.output_uri}, one is "
+            f"{min(missing)}: see `nightshift verify {job.id}`"
+        )
+    for name in set(staged) - live:
+        storage.delete(parts.staged(job.output_uri, name))
+    for name in set(finished) - live:
+        if name.startswith("part-"):
             storage.delete(parts.final(job.output_uri, name))
     storage.remove_directory(parts.staged(job.output_uri, ""))
+
+
+def _fresh(name: str) -> str:
+    """A name that no other reaper gives to the same rows: a part is never written over."""
+    stem, _, suffix = name.rpartition(".")
+    return f"{stem}-{secrets.token_hex(3)}.{suffix}"

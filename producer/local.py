@@ -3,8 +3,8 @@
 import secrets
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import structlog
 from rich.console import Console
 
 from common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
-from common.errors import Permanent
+from common.errors import Permanent, Retryable
 from common.ledger import Ledger, jobs, schema, workers
 from common.ledger.jobs import Job
 from common.processes import ProcessGroup
@@ -39,31 +39,39 @@ def run(spec: JobSpec, settings: Settings, *, new: bool, console: Console) -> in
     """
     home = settings.home.absolute()
     with home_lock(home), ExitStack() as stack:
-        settings = _with_servers(settings, home, stack)
+        servers: list[EmbeddedPostgres | EmbeddedRedis] = []
+        settings = _with_servers(settings, home, stack, servers)
         ledger = Ledger(settings.database_url or "")
         stack.callback(ledger.close)
         _prepare(ledger, home)
         submitted = submit(ledger, spec, settings, new=new)
         job = _opened(ledger, submitted, console)
         if not job.state.over:
-            with _fleet(job.spec, settings, home) as fleet:
+            with _fleet(Fleet(job.spec, settings, home, ledger, servers)) as fleet:
                 job = progress.follow(ledger, job.id, console, stop=fleet.is_broken)
             fleet.raise_if_broken()
         return progress.report_end(ledger, job, console)
 
 
-def _with_servers(settings: Settings, home: Path, stack: ExitStack) -> Settings:
-    """Starts what the environment names no server for."""
+def _with_servers(
+    settings: Settings,
+    home: Path,
+    stack: ExitStack,
+    servers: list[EmbeddedPostgres | EmbeddedRedis],
+) -> Settings:
+    """Starts what the environment names no server for, and adds it to `servers`."""
     found: dict[str, str] = {}
     if settings.database_url is None:
         postgres = EmbeddedPostgres()
         found["database_url"] = postgres.start(home)
         stack.callback(postgres.stop)
+        servers.append(postgres)
         _keep_private(home / "database_url", found["database_url"])
     if settings.broker_url is None:
         redis = EmbeddedRedis()
         found["broker_url"] = redis.start(home)
         stack.callback(redis.stop)
+        servers.append(redis)
     return settings.model_copy(update=found)
 
 
@@ -99,8 +107,7 @@ def _opened(ledger: Ledger, submitted: Submitted, console: Console) -> Job:
 
 
 @contextmanager
-def _fleet(spec: JobSpec, settings: Settings, home: Path) -> Iterator["Fleet"]:
-    fleet = Fleet(spec, settings, home)
+def _fleet(fleet: "Fleet") -> Iterator["Fleet"]:
     try:
         fleet.start()
         yield fleet
@@ -121,8 +128,17 @@ class Member:
 class Fleet:
     """A reaper and a worker beside us, started again when they end by themselves."""
 
-    def __init__(self, spec: JobSpec, settings: Settings, home: Path) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        settings: Settings,
+        home: Path,
+        ledger: Ledger,
+        servers: Sequence[EmbeddedPostgres | EmbeddedRedis],
+    ) -> None:
         self._home = home
+        self._ledger = ledger
+        self._servers = servers
         self._supervisor = f"run-{secrets.token_hex(6)}"
         self._drain_seconds = settings.drain_seconds
         self._environment = child_environment(_for_worker(spec, settings))
@@ -154,6 +170,14 @@ class Fleet:
 
     def is_broken(self) -> bool:
         """Starts what ended again; True once that happened too often to go on."""
+        for server in self._servers:
+            if (code := server.poll()) is not None:
+                name = type(server).__name__.removeprefix("Embedded")
+                self._broken = (
+                    f"{name} ended with exit code {code}, see the logs in {self._home}; the same "
+                    "command goes on where it stood"
+                )
+                return True
         for member in self._members:
             if member.group is None or (code := member.group.poll()) is None:
                 continue
@@ -165,8 +189,15 @@ class Fleet:
                 )
                 return True
             log.warning("restarted", process=member.name, code=code)
+            if member.name == "worker":
+                self._free_leases()
             self._start(member)
         return False
+
+    def _free_leases(self) -> None:
+        """What a dead worker held; a reaper would take it back later, and charge it."""
+        with suppress(Retryable), self._ledger.transaction() as connection:
+            workers.end_supervisor(connection, self._supervisor)
 
     def raise_if_broken(self) -> None:
         """Permanent with the reason when the fleet could not be kept alive."""

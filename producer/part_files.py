@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from common import formats, parts, storage
+from common import formats, parts
 from common.descriptor import RowRanges
 from common.errors import SourceChanged
 from common.ledger import Ledger, Row, audit
@@ -44,18 +44,9 @@ def pages(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
             yield page
 
 
-def located(output_uri: str, name: str) -> str | None:
-    """Where a part lies now: its place, or the staging folder until it is moved; None if neither.
-
-    The place is asked a second time, since a part may move between the two looks.
-    """
-    final, staged = parts.final(output_uri, name), parts.staged(output_uri, name)
-    return next((uri for uri in (final, staged, final) if storage.exists(uri)), None)
-
-
 def place(job: Job, name: str) -> str:
     """Where a part lies now; SourceChanged when it is gone."""
-    uri = located(job.output_uri, name)
+    uri = parts.located(job.output_uri, name)
     if uri is None:
         raise SourceChanged(
             f"{parts.final(job.output_uri, name)} is gone: see `nightshift verify {job.id}`"

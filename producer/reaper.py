@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -25,6 +26,12 @@ FINISH_HOLD_SECONDS = 60.0
 PRESSED_SPEEDUP = 10
 """How much sooner the next round comes while workers claim faster than rounds admit."""
 
+BROKER_PAUSE_SECONDS = 30.0
+"""Longest pause after a broker that did not answer: a silent one costs 5 s a try."""
+
+FINISH_LEAVE_SECONDS = 10.0
+"""Time that a finish under way gets when the reaper is asked to stop."""
+
 SILENT_LEASES = 4
 """A child not seen for so many lease times is marked ended."""
 
@@ -40,34 +47,37 @@ class Reaper:
         self._settings = settings
         self._name = f"r-{uuid.uuid4().hex[:8]}"
         self._announcer = Announcer(settings.broker_url) if settings.broker_url else None
+        self._broker_pause_seconds = 0.0
         self._broker_silent_until = 0.0
-        self._reap_from = 0.0
-        self._failed = False
+        self._reap_from = time.monotonic() + settings.lease_seconds
         self.pressed = False
 
     def round(self) -> None:
-        """Every duty once."""
-        self._failed = False
-        for duty in (self._dispatch, self._reap, self._finish, self._tidy):
-            self._do(duty)
-        if self._failed:
-            # Whoever could not renew during the outage gets a lease of time to do so.
-            self._reap_from = time.monotonic() + self._settings.lease_seconds
+        """Every duty that keeps work moving, once.
+
+        A round that failed or was slow says that Postgres was away: whoever could not renew then
+        gets a lease of time to do so before anything is reaped.
+        """
+        began = time.monotonic()
+        went_well = [_did(duty) for duty in (self._dispatch, self._reap, self._tidy)]
+        now = time.monotonic()
+        if not all(went_well) or now - began > self._settings.lease_seconds / 2:
+            self._reap_from = now + self._settings.lease_seconds
+
+    def finish_round(self) -> None:
+        """Finishes what is over, each job by itself: one that cannot be does not stop the others.
+
+        Runs beside the rounds, since the files of a large job take their time.
+        """
+        with self._ledger.transaction() as connection:
+            over = dispatch.finishable(connection, self._name, FINISH_HOLD_SECONDS)
+        for job_id in over:
+            _did(partial(finish.finish, self._ledger, job_id))
 
     def close(self) -> None:
         """Lets the broker go."""
         if self._announcer is not None:
             self._announcer.close()
-
-    def _do(self, duty: Callable[[], None]) -> None:
-        try:
-            duty()
-        except NightshiftError as error:
-            self._failed = True
-            log.warning("duty_failed", duty=duty.__name__.strip("_"), error=str(error))
-        except Exception:
-            self._failed = True
-            log.exception("duty_crashed", duty=duty.__name__.strip("_"))
 
     def _dispatch(self) -> None:
         with self._ledger.transaction() as connection:
@@ -78,13 +88,18 @@ class Reaper:
                 self._announce(queue)
 
     def _announce(self, queue: dispatcher.Queue) -> None:
-        """Hints only: a broker that is away costs a warning and is left alone for a while."""
+        """Hints only: a broker that is away is left alone, longer each time."""
         if self._announcer is None or time.monotonic() < self._broker_silent_until:
             return
         try:
             self._announcer.top_up(queue.pool, queue.engine_key, queue.queued)
+            self._broker_pause_seconds = 0.0
         except Retryable as error:
-            self._broker_silent_until = time.monotonic() + self._settings.poll_seconds
+            self._broker_pause_seconds = min(
+                BROKER_PAUSE_SECONDS,
+                2 * self._broker_pause_seconds or self._settings.poll_seconds,
+            )
+            self._broker_silent_until = time.monotonic() + self._broker_pause_seconds
             log.warning("announce_failed", error=str(error))
 
     def _reap(self) -> None:
@@ -97,12 +112,6 @@ class Reaper:
         if lost:
             log.warning("leases_reaped", batches=lost)
 
-    def _finish(self) -> None:
-        with self._ledger.transaction() as connection:
-            over = dispatch.finishable(connection, self._name, FINISH_HOLD_SECONDS)
-        for job_id in over:
-            finish.finish(self._ledger, job_id)
-
     def _tidy(self) -> None:
         with self._ledger.transaction() as connection:
             dispatch.fold_counters(connection)
@@ -113,8 +122,35 @@ def run(ledger: Ledger, settings: Settings, stop: threading.Event) -> None:
     """Rounds until `stop` is set."""
     reaper = Reaper(ledger, settings)
     log.info("reaper_started")
+    finisher = threading.Thread(target=_finish_on, args=(reaper, settings, stop), daemon=True)
+    finisher.start()
     while not stop.is_set():
         reaper.round()
         stop.wait(settings.dispatch_seconds / (PRESSED_SPEEDUP if reaper.pressed else 1))
+    # A finish that is cut off is taken up by another reaper, or at the next start.
+    finisher.join(FINISH_LEAVE_SECONDS)
     reaper.close()
     log.info("reaper_ended")
+
+
+def _finish_on(reaper: Reaper, settings: Settings, stop: threading.Event) -> None:
+    while not stop.wait(settings.dispatch_seconds):
+        _did(reaper.finish_round)
+
+
+def _did(duty: Callable[[], object]) -> bool:
+    """Runs a duty; False, with a line in the log, when it failed."""
+    try:
+        duty()
+    except NightshiftError as error:
+        log.warning("duty_failed", duty=_name(duty), error=str(error))
+    except Exception:
+        log.exception("duty_crashed", duty=_name(duty))
+    else:
+        return True
+    return False
+
+
+def _name(duty: Callable[[], object]) -> str:
+    function = duty.func if isinstance(duty, partial) else duty
+    return str(getattr(function, "__name__", function)).strip("_")

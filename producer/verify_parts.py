@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common import formats, storage
+from common import formats, parts, storage
 from common.errors import NightshiftError, SourceChanged
 from common.ledger import Ledger, Row, audit, batches
 from common.ledger.jobs import Job
@@ -85,7 +85,7 @@ class PartsAudit:
     def _look_at(self, part: Row) -> PartSeen:
         seen = PartSeen()
         name = part["part_name"]
-        uri = part_files.located(self._job.output_uri, name)
+        uri = parts.located(self._job.output_uri, name)
         if uri is None:
             seen.problems.append(("parts", f"{name} does not exist"))
             return seen

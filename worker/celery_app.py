@@ -67,7 +67,12 @@ class ChildProcess:
             raise Permanent(f"job {self._config.job_id} is not in the ledger")
 
         def load(**_: object) -> None:
-            self._start(job.spec)
+            try:
+                self._start(job.spec)
+            except BaseException:
+                # Celery would swallow it and serve without an engine.
+                log.exception("start_failed")
+                os._exit(1)
 
         def begin_drain(**_: object) -> None:
             self._drain_asked.set()
@@ -107,7 +112,8 @@ class ChildProcess:
         self._runner = Runner(who, self._ledger, engine, self._settings, self._engine_died)
         self._heartbeat = Heartbeat(
             self._config.id,
-            self._ledger,
+            # A connection of its own: leases are renewed whatever the batches' threads wait for.
+            Ledger(self._ledger.url, connections=1),
             engine,
             self._runner.window,
             self._settings,
@@ -130,7 +136,14 @@ class ChildProcess:
         beating = threading.Event()
         threading.Thread(target=self._beat_while_loading, args=(beating,), daemon=True).start()
         try:
-            return engines.load(spec, self._settings)
+            with self._ledger.transaction() as connection:
+                revision = workers.held_revision(
+                    connection, self._config.pool, self._config.engine_key
+                )
+            return engines.load(spec, self._settings, revision)
+        except Retryable as error:
+            log.error("ledger_away", error=str(error))
+            os._exit(exits.LEDGER_AWAY)
         except EngineLoadFailed as error:
             self._load_failed(str(error))
         except BaseException as error:

@@ -72,9 +72,12 @@ class Heartbeat:
             batch.give_up(lost=False)
 
     def _beat_on(self) -> None:
+        stalls = 0
         while not self._ended.wait(self._settings.heartbeat_seconds):
-            stalled = self._engine.stalled_seconds()
-            if stalled > self._settings.engine_stall_seconds:
+            # Twice, since a process that was frozen sees its clock jump before its engine moves.
+            stalled = self._engine.stalled_seconds() > self._settings.engine_stall_seconds
+            stalls = stalls + 1 if stalled else 0
+            if stalls > 1:
                 self._stalled("the engine made no progress in time")
                 return
             try:

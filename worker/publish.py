@@ -2,6 +2,8 @@
 
 import math
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 import structlog
 from tenacity import (
@@ -14,7 +16,13 @@ from tenacity import (
 
 from common import formats, storage
 from common.descriptor import RowRanges
-from common.errors import LeaseLost, Retryable, StorageUnavailable
+from common.errors import (
+    LeaseLost,
+    LedgerUnavailable,
+    NightshiftError,
+    Retryable,
+    StorageUnavailable,
+)
 from common.ledger import Ledger, batches, jobs
 from common.ledger.batches import Lease, Part
 from common.parts import final, part_name, staged
@@ -22,6 +30,8 @@ from common.spec import JobSpec
 from worker.results import PartTable
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 WRITE_RETRY_SECONDS = 60.0
 """How long a part is tried again on a failing store before its batch is given back."""
@@ -101,8 +111,12 @@ class Publisher:
                     paused = jobs.judge_failures(connection, lease.job_id)
                 if paused:
                     log.warning("job_paused", job_id=lease.job_id, why="too many rows failed")
-        except Retryable as error:
+        except (NightshiftError, FileNotFoundError) as error:
             log.warning("settle_failed", batch_id=lease.batch_id, error=str(error))
+
+    def patiently(self, ask: Callable[[], T]) -> T:
+        """Asks the ledger until it answers or is given up; finished work waits for it."""
+        return self._patiently(LedgerUnavailable)(ask)
 
     def _patiently(self, kind: type[Exception], seconds: float = math.inf) -> Retrying:
         return Retrying(

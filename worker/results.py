@@ -13,7 +13,7 @@ from common.spec import RESERVED_COLUMNS, JobSpec
 from common.states import RowErrorKind
 from worker.engines.protocol import Answer, Outcome
 
-UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError)
+UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError)
 """What Arrow raises for a value that a type cannot hold; UnicodeError is a ValueError."""
 
 
@@ -184,7 +184,7 @@ def _cast(value: Any, wanted: pa.DataType) -> Any:
         return None
     try:
         return pa.scalar(value, wanted).as_py()
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+    except UNFIT:
         return pa.scalar(value).cast(wanted).as_py()
 
 

@@ -4,13 +4,14 @@ import dataclasses
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pyarrow as pa
 import structlog
 
-from common import formats
+from common import formats, parts
 from common.descriptor import RowRanges
 from common.errors import (
     EngineDead,
@@ -23,7 +24,7 @@ from common.errors import (
 )
 from common.ledger import Ledger, batches
 from common.ledger.batches import Claimant, Lease
-from common.parts import Failure, clean, final
+from common.parts import Failure, clean
 from common.settings import Settings
 from common.states import RowErrorKind
 from worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
@@ -37,6 +38,9 @@ log = structlog.get_logger(__name__)
 EMPTY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4)
 """Pauses after claims that found nothing, before the child waits for the next hint: Celery takes
 up to a second to look for one after a task."""
+
+DEFAULT_MAX_ATTEMPTS = 3
+"""Tries of a batch whose job cannot be read."""
 
 OUTAGE_PAUSE_SECONDS = 5.0
 """A batch that was given back because of an outage is not claimed again for so long."""
@@ -72,6 +76,8 @@ class Runner:
         self._given_up = threading.Event()
         self._publisher = Publisher(ledger, self._given_up)
         self._claiming = threading.Lock()
+        self._claim_is_unsure = False
+        self._usual_rows = 1
         self._threads = ThreadPoolExecutor(MOST_BATCHES, thread_name_prefix="batch")
 
     def work(self, woken: str, *, wait: bool) -> int:
@@ -97,10 +103,19 @@ class Runner:
                 claimed, pauses = claimed + len(leases), iter(EMPTY_PAUSES_SECONDS)
             elif (pause := next(pauses, None)) is None or self.draining.wait(pause):
                 break
-            for batch in [HeldBatch(lease, len(lease.todo)) for lease in leases]:
-                self.window.add(batch)
-                self._threads.submit(self._process, batch)
+            self._begin(leases)
         return claimed
+
+    def _begin(self, leases: Sequence[Lease]) -> None:
+        held = [HeldBatch(lease, len(lease.todo)) for lease in leases]
+        for batch in held:
+            self.window.add(batch)
+        for batch in held:
+            try:
+                self._threads.submit(self._process, batch)
+            except RuntimeError as error:  # no thread for it: a sibling may have one
+                self._release(batch.lease, error)
+                self.window.remove(batch)
 
     def drain(self, seconds: float) -> None:
         """Claims nothing more, finishes what fits in `seconds`, keeps the finished rows of the
@@ -108,6 +123,8 @@ class Runner:
         """
         self.draining.set()
         self.window.close()
+        with self._claiming:
+            pass  # a claim under way is in the window now
         if self.window.wait_empty(seconds):
             return
         for batch in self.window.held():
@@ -123,19 +140,34 @@ class Runner:
             return []
         self.asked_at = time.monotonic()
         try:
+            self._release_unknown()
             with self._ledger.transaction() as connection:
-                return batches.claim(
+                leases = batches.claim(
                     connection,
                     self._who,
                     room_rows=rows,
-                    max_batches=most,
+                    # No more than may fit: what a claim looks at is locked for its siblings.
+                    max_batches=min(most, rows // self._usual_rows + 1),
                     idle=not self.window.held(),
                     woken=woken,
                     lease_seconds=self._settings.lease_seconds,
                 )
         except Retryable as error:
             log.warning("claim_failed", error=str(error))
+            self._claim_is_unsure = True
             return []
+        if leases:
+            self._usual_rows = max(1, sum(len(lease.todo) for lease in leases) // len(leases))
+        return leases
+
+    def _release_unknown(self) -> None:
+        """After a claim whose answer was lost: nobody would renew what it may have leased."""
+        if not self._claim_is_unsure:
+            return
+        known = [batch.lease.batch_id for batch in self.window.held()]
+        with self._ledger.transaction() as connection:
+            batches.release_unknown(connection, self._who.owner, known)
+        self._claim_is_unsure = False
 
     def _process(self, batch: HeldBatch) -> None:
         """One batch from its lease to its commit; every way it can end is decided here."""
@@ -151,7 +183,7 @@ class Runner:
             self._release(lease, error)
         except NightshiftError as error:
             self._fail(lease, error)
-        except Exception as error:
+        except BaseException as error:
             log.exception("batch_crashed", batch_id=lease.batch_id, attempt=lease.attempt)
             self._fail(lease, error)
         finally:
@@ -218,14 +250,17 @@ class Runner:
             return
         work = Work(job.spec.task, requests, job.spec.retry.row_timeout_seconds, emit)
         batch.attach(work)
-        self._engine.run(work)
-        with taking:
-            closed.set()
+        try:
+            self._engine.run(work)
+        finally:
+            with taking:
+                closed.set()
+            work.stop()
 
     def _publish(
         self, lease: Lease, job: KnownJob, results: RowResults, finished: RowRanges | None
     ) -> None:
-        schema = self._jobs.output_schema(job, results)
+        schema = self._publisher.patiently(partial(self._jobs.output_schema, job, results))
         table = part_table(job.spec, schema, results)
         if lease.redo is not None and lease.kept_part is not None:
             table = self._with_kept(lease, job, table)
@@ -239,11 +274,10 @@ class Runner:
         )
 
     def _with_kept(self, lease: Lease, job: KnownJob, new: PartTable) -> PartTable:
-        old = formats.read_part(
-            final(job.spec.output.uri, lease.kept_part or ""),
-            job.spec.output.format,
-            new.table.schema,
-        )
+        uri = parts.located(job.spec.output.uri, lease.kept_part or "")
+        if uri is None:
+            raise Permanent(f"the part {lease.kept_part} with the kept answers is gone")
+        old = formats.read_part(uri, job.spec.output.format, new.table.schema)
         redone = set(lease.todo)
         kept = old.filter(
             pa.array([index not in redone for index in old.column("row_index").to_pylist()])
@@ -278,11 +312,15 @@ class Runner:
         except Retryable as error:
             log.warning("release_failed", batch_id=lease.batch_id, error=str(error))
 
-    def _fail(self, lease: Lease, error: Exception) -> None:
+    def _fail(self, lease: Lease, error: BaseException) -> None:
         log.warning(
             "batch_failed", batch_id=lease.batch_id, attempt=lease.attempt, error=str(error)
         )
         said = clean(str(error) or type(error).__name__)
+        try:
+            most = self._jobs.get(lease.job_id).spec.retry.max_attempts
+        except Exception:  # a spec that this code cannot read is a reason to fail, too
+            most = DEFAULT_MAX_ATTEMPTS
         try:
             with self._ledger.transaction() as connection:
                 batches.fail(
@@ -290,7 +328,7 @@ class Runner:
                     lease,
                     said,
                     permanent=isinstance(error, Permanent),
-                    max_attempts=self._jobs.get(lease.job_id).spec.retry.max_attempts,
+                    max_attempts=most,
                     backoff_seconds=random.uniform(0.5, 1.5),
                 )
         except LeaseLost:

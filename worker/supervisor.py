@@ -33,13 +33,17 @@ LEAVE_SECONDS = 30.0
 
 @dataclass(slots=True)
 class Slot:
-    """A place for one engine: its GPUs, and the child that has it now."""
+    """A place for one engine: its GPUs, and the child that has it now.
+
+    `promised` is the engine key for which a leaving child makes room.
+    """
 
     number: int
     gpus: Sequence[str]
     config: ChildConfig | None = None
     group: ProcessGroup | None = None
     leaving_since: float | None = None
+    promised: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,10 @@ class Supervisor:
         """Works until `stop`; then drains every child, reports it and returns."""
         log.info("supervisor_started", pool=self._pool, slots=len(self._slots))
         while not self._stopping.wait(ROUND_SECONDS):
-            self._look()
+            try:
+                self._look()
+            except Exception:  # its death would end every child undrained
+                log.exception("round_failed")
         self._drain_all()
 
     def stop(self, *_: object) -> None:
@@ -118,11 +125,15 @@ class Supervisor:
         slot.group.kill()
         asked = slot.leaving_since is not None
         log.info("child_ended", worker_id=slot.config.id, code=code, asked=asked)
-        died = None if asked or code in (exits.DRAINED, exits.LEDGER_AWAY) else _cause(code)
+        # Only what we asked for is free: a row may make the child end with any code.
         self._unreported.append(
-            Ended(slot.config, died, while_loading=died is not None and code != exits.LOAD_FAILED)
+            Ended(
+                slot.config,
+                died=None if asked else _cause(code),
+                while_loading=not asked and code not in (exits.LOAD_FAILED, exits.LEDGER_AWAY),
+            )
         )
-        slot.group = slot.config = slot.leaving_since = None
+        slot.group = slot.config = slot.leaving_since = slot.promised = None
 
     def _report(self) -> None:
         """Frees the leases of gone children; what cannot be reported now is tried again."""
@@ -167,10 +178,10 @@ class Supervisor:
                 best = self._best(wanted)
                 if best is not None:
                     self._start(slot, best)
-            elif slot.leaving_since is None and self._is_needed_elsewhere(
-                slot.config, standings[slot.number], wanted
-            ):
-                self._replace(slot)
+            elif slot.leaving_since is None:
+                slot.promised = self._better_use(slot.config, standings[slot.number], wanted)
+                if slot.promised is not None:
+                    self._replace(slot)
 
     def _best(self, wanted: Sequence[Wanted]) -> Wanted | None:
         """The highest priority, then the fewest children, counting those just started here."""
@@ -185,21 +196,26 @@ class Supervisor:
             default=None,
         )
 
-    def _is_needed_elsewhere(
+    def _better_use(
         self, config: ChildConfig, standing: workers.Standing | None, wanted: Sequence[Wanted]
-    ) -> bool:
-        """Idle while other work waits, or in the way of more urgent work that has no child."""
+    ) -> str | None:
+        """The engine key that should have this slot instead: other work while it is idle, or more
+        urgent work that has no child and no other slot promised. None to keep the child.
+        """
         if standing is None or standing.state != "ready":
-            return False
+            return None
         others = [work for work in wanted if work.engine_key != config.engine_key]
-        if standing.idle_seconds > self._settings.engine_idle_seconds:
-            return bool(others)
         own = [work.priority for work in wanted if work.engine_key == config.engine_key]
-        running = [slot.config.engine_key for slot in self._slots if slot.config is not None]
-        return bool(own) and any(
-            work.priority > max(own) and not work.children and work.engine_key not in running
-            for work in others
-        )
+        served = {slot.promised for slot in self._slots} | {
+            slot.config.engine_key for slot in self._slots if slot.config is not None
+        }
+        for work in others:
+            unserved = work.engine_key not in served and not work.children
+            if standing.idle_seconds > self._settings.engine_idle_seconds and (unserved or not own):
+                return work.engine_key
+            if own and unserved and work.priority > max(own):
+                return work.engine_key
+        return None
 
     def _start(self, slot: Slot, work: Wanted) -> None:
         config = ChildConfig(
@@ -248,7 +264,10 @@ class Supervisor:
         while any(slot.group is not None for slot in self._slots):
             time.sleep(ROUND_SECONDS / 2)
             for slot in self._slots:
-                self._watch(slot)
+                try:
+                    self._watch(slot)
+                except Exception:
+                    log.exception("watch_failed", slot=slot.number)
             self._report()
         self._report()
         log.info("supervisor_ended")

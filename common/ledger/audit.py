@@ -208,7 +208,7 @@ def parts_between(connection: Connection, job_id: int, first: int, stop: int) ->
                    f.fingerprint, f.row_count AS file_rows, f.first_row
             FROM batches b JOIN input_files f USING (job_id, file_index)
             WHERE b.job_id = :id AND b.seq >= :first AND b.seq < :stop
-              AND b.part_name IS NOT NULL AND b.state IN ('done', 'dead')
+              AND b.part_name IS NOT NULL AND b.state <> 'split'
             ORDER BY b.seq, lower(b.rows)
         """),
         {"id": job_id, "first": first, "stop": stop},

@@ -140,8 +140,10 @@ CLAIM = text("""
         INSERT INTO attempts (batch_id, attempt, job_id, worker_id, engine, engine_version, woken)
         SELECT id, attempt, job_id, :owner, :engine, :engine_version, :woken FROM claimed
     ), started AS (
-        UPDATE jobs SET started_at = now()
-        WHERE started_at IS NULL AND id IN (SELECT job_id FROM claimed)
+        -- SKIP LOCKED: whoever holds the job row may be waiting for these very batches.
+        UPDATE jobs SET started_at = now() WHERE id IN (
+            SELECT id FROM jobs WHERE started_at IS NULL AND id IN (SELECT job_id FROM claimed)
+            FOR NO KEY UPDATE SKIP LOCKED)
     )
     SELECT c.*, f.uri, f.format, f.size, f.fingerprint, f.row_count AS file_rows, f.first_row
     FROM claimed c JOIN input_files f USING (job_id, file_index)
@@ -199,6 +201,7 @@ def commit(connection: Connection, lease: Lease, part: Part) -> None:
         COMMIT,
         {
             **_fence(lease),
+            "job_id": lease.job_id,
             "name": part.name,
             "bytes": part.bytes,
             "checksum": part.checksum,
@@ -219,10 +222,10 @@ COMMIT = text("""
         part_bytes = :bytes, part_checksum = :checksum, rows_failed = :rows_failed,
         prompt_tokens = :prompt_tokens, output_tokens = :output_tokens,
         redo = NULL, redo_count = 0, last_error = NULL
-    FROM jobs j
+    FROM (SELECT id FROM jobs WHERE id = :job_id AND state IN ('running', 'paused')
+          FOR KEY SHARE) AS j
     WHERE b.id = :id AND b.attempt = :attempt AND b.owner = :owner
-      AND b.state IN ('leased', 'pending', 'queued')
-      AND j.id = b.job_id AND j.state IN ('running', 'paused')
+      AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id
     RETURNING b.id
 """)
 
@@ -316,6 +319,14 @@ SPLIT_CHILD_DONE = text(f"""
 """)
 
 
+def release_unknown(connection: Connection, owner: str, known: Sequence[int]) -> int:
+    """Gives back leases of an owner that it does not know of: claims whose COMMIT answer was lost.
+
+    `known` are the batch ids in its hands. Returns how many were given back.
+    """
+    return len(connection.execute(RELEASE_UNKNOWN, {"owner": owner, "known": list(known)}).all())
+
+
 def release(
     connection: Connection,
     leases: Sequence[Lease],
@@ -373,6 +384,15 @@ RELEASE_OWNER = text(
         error="CAST(:error AS text)",
     )
 )
+RELEASE_UNKNOWN = text(
+    FREED.format(
+        set="",
+        where="WHERE b.state = 'leased' AND b.owner = :owner AND NOT b.id = ANY (:known)",
+        lock="FOR UPDATE",
+        outcome="'released'",
+        error="NULL",
+    )
+).bindparams(bindparam("known", type_=ARRAY(BIGINT)))
 LOSE_OWNER = text(
     FREED.format(
         set=", losses = b.losses + 1, last_error = CAST(:error AS text)",

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, RowMapping, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from common.errors import BadInput, LedgerUnavailable, Permanent, Retryable
+from common.errors import BadInput, LedgerUnavailable, Permanent
 
 __all__ = ["Connection", "Ledger", "Row"]
 
@@ -39,14 +39,9 @@ LIMITS = (
     f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_TIMEOUT_MS}"
 )
 
-PASSING = (
-    psycopg.OperationalError,
-    psycopg.InterfaceError,
-    psycopg.errors.SerializationFailure,
-    psycopg.errors.DeadlockDetected,
-    psycopg.errors.LockNotAvailable,
-    psycopg.errors.QueryCanceled,
-)
+OUR_FAULT = ("22", "23", "42")
+"""Classes of SQLSTATE that the same statement would meet again: data, integrity, syntax. All
+others (timeouts, deadlocks, fail-over, a session thrown out) may pass."""
 
 
 class Ledger:
@@ -80,8 +75,8 @@ class Ledger:
         """One transaction: commits at the end, rolls back on any error.
 
         Raises LedgerUnavailable when Postgres is away, slow or broke off, also during COMMIT:
-        then the outcome is unknown and the caller reads back. Raises Retryable on deadlocks and
-        serialization failures, Permanent on anything else the database refuses.
+        then the outcome is unknown and the caller reads back; likewise on deadlocks and timeouts.
+        Raises Permanent when the database refuses the statement itself.
         """
         try:
             with self.engine.begin() as connection:
@@ -114,8 +109,8 @@ def _wrapped_driver(error: psycopg.Error, place: str) -> Exception:
         return BadInput(f"Postgres at {place} refused the connection: {said}")
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
         return LedgerUnavailable(f"Postgres at {place} cannot be reached: {said}")
-    if isinstance(error, PASSING):
+    if isinstance(error, psycopg.InterfaceError) or (
+        error.sqlstate is not None and not error.sqlstate.startswith(OUR_FAULT)
+    ):
         return LedgerUnavailable(f"Postgres at {place} gave up on a statement: {said}")
-    if error.sqlstate is not None and error.sqlstate.startswith(("08", "40", "53", "55", "57")):
-        return Retryable(f"Postgres at {place}: {said}")
     return Permanent(f"Postgres at {place} refused a statement: {said}")

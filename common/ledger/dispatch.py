@@ -15,7 +15,10 @@ DISPATCH_LOCK = 0x6E69676801
 
 @dataclass(frozen=True, slots=True)
 class OpenJob:
-    """A running job with pending, queued or leased batches; rows are those queued or leased."""
+    """A running job with batches to admit or to announce.
+
+    `pending` counts those that may be admitted now, 500 at most; rows are those queued or leased.
+    """
 
     id: int
     pool: str
@@ -59,8 +62,12 @@ def open_jobs(connection: Connection) -> list[OpenJob]:
                   SELECT job_id, state, row_count FROM batches WHERE state = 'leased') AS b
             GROUP BY job_id
         ), counted AS (
-            SELECT job_id, sum(batches_pending) AS pending FROM job_counters
-            WHERE job_id IN (SELECT id FROM jobs WHERE state = 'running') GROUP BY job_id
+            -- Only what may be admitted now: batches in backoff must not take others' shares.
+            SELECT j.id AS job_id, count(*) AS pending
+            FROM jobs j CROSS JOIN LATERAL (
+                SELECT FROM batches b WHERE b.job_id = j.id AND b.state = 'pending'
+                AND (b.not_before IS NULL OR b.not_before <= now()) LIMIT 500) AS due
+            WHERE j.state = 'running' GROUP BY j.id
         )
         SELECT j.id, j.pool, j.engine_key, j.priority, j.max_parallel,
                coalesce(c.pending, 0)::bigint AS pending,

@@ -114,6 +114,7 @@ def insert_batches(
     batches: Iterable[Descriptor],
 ) -> int:
     """Streams the batches in by COPY, in dataset order; returns how many."""
+    connection.execute(text("SET LOCAL statement_timeout = 0"))
     index_of = {file.uri: index for index, file in enumerate(files)}
     count = 0
     driver = connection.connection.driver_connection

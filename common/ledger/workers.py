@@ -35,6 +35,15 @@ def register(connection: Connection, child: Child) -> None:
     )
 
 
+def held_revision(connection: Connection, pool: str, engine_key: str) -> str | None:
+    """The revision that the first load of this engine resolved to, if there was one."""
+    found: str | None = connection.scalar(
+        text("SELECT revision FROM engines WHERE pool = :pool AND engine_key = :engine_key"),
+        {"pool": pool, "engine_key": engine_key},
+    )
+    return found
+
+
 def ready(
     connection: Connection,
     child: Child,
@@ -75,12 +84,12 @@ def ready(
 
 
 def beat(connection: Connection, worker_id: str, state: str, *, busy: bool) -> None:
-    """Says that the child lives; `state` is loading, ready or draining."""
+    """Says that the child lives, also after a silence; `state` is loading, ready or draining."""
     connection.execute(
         text("""
-            UPDATE workers SET seen_at = now(), state = :state,
+            UPDATE workers SET seen_at = now(), state = :state, ended_at = NULL, error = NULL,
                    busy_at = CASE WHEN :busy THEN now() ELSE busy_at END
-            WHERE id = :id AND state <> 'ended'
+            WHERE id = :id
         """),
         {"id": worker_id, "state": state, "busy": busy},
     )
@@ -157,6 +166,7 @@ def load_failed(
 ) -> int:
     """Counts a failed load and sets when the next may be tried (backoff doubles, 60 s at most).
 
+    Children that started together and met the same trouble count as one failure.
     After MAX_LOAD_FAILURES in a row without one success, and with no living child that has the
     engine, the jobs that need it fail with `error`. Returns the failures so far.
     """
@@ -166,9 +176,11 @@ def load_failed(
             INSERT INTO engines (pool, engine_key, load_failures, last_error, retry_at)
             VALUES (:pool, :engine_key, 1, :error, now() + make_interval(secs => :backoff))
             ON CONFLICT (pool, engine_key) DO UPDATE
-            SET load_failures = engines.load_failures + 1, last_error = excluded.last_error,
-                retry_at = now() + make_interval(secs => least(
-                    60, :backoff * power(2, least(engines.load_failures, 10))))
+            SET load_failures = engines.load_failures + (engines.retry_at <= now())::int,
+                last_error = excluded.last_error,
+                retry_at = CASE WHEN engines.retry_at <= now() THEN now() + make_interval(
+                    secs => least(60, :backoff * power(2, least(engines.load_failures, 10))))
+                    ELSE engines.retry_at END
             RETURNING load_failures
         """),
             {"pool": pool, "engine_key": engine_key, "error": error, "backoff": backoff_seconds},

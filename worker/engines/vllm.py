@@ -19,12 +19,11 @@ import jsonschema
 import vllm
 from vllm import SamplingParams, TokensPrompt
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.exceptions import VLLMClientError
 from vllm.outputs import RequestOutput
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from common.errors import EngineDead, EngineLoadFailed
@@ -32,6 +31,9 @@ from common.spec import GenerateTask, Sampling, StructuredOutput
 from common.spec import VllmEngine as VllmSpec
 from common.states import RowErrorKind
 from worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
+
+PLACES_A_ROW = 2
+"""Rows in vLLM for each that it runs at once, so that its own queue never runs dry."""
 
 SHUTDOWN_SECONDS = 10.0
 """Time that EngineCore gets to leave by itself; the supervisor ends the group in any case."""
@@ -58,12 +60,14 @@ class VllmEngine:
         self._longest = int(self._llm.model_config.max_model_len)
         self.concurrency = int(self._llm.vllm_config.scheduler_config.max_num_seqs)
         self.revision = _resolved_revision(self._llm.model_config)
+        # A row's deadline begins here, not in the queue of a large batch.
+        self._places = asyncio.Semaphore(PLACES_A_ROW * self.concurrency)
 
     @classmethod
     def load(cls, spec: VllmSpec, revision: str | None) -> Self:
         """Loads the model; EngineLoadFailed says why it cannot be loaded."""
         try:
-            return cls(spec, spec.revision or revision)
+            return cls(spec, revision or spec.revision)
         except Exception as error:
             raise EngineLoadFailed(
                 f"vLLM cannot load {spec.model!r}: {type(error).__name__}: {_first_lines(error)}"
@@ -177,6 +181,7 @@ class VllmEngine:
         self, work: Work, task: GenerateTask, check: "_Check", position: int, tokens: list[int]
     ) -> None:
         request = work.requests[position]
+        await self._places.acquire()
         if not self._in_flight:
             self._moved()
         self._in_flight += 1
@@ -191,10 +196,15 @@ class VllmEngine:
             )
         except EngineDeadError as error:
             raise EngineDead("vLLM's engine process died") from error
-        except (VLLMClientError, EngineGenerateError, ValueError) as error:
-            outcome = Refusal(RowErrorKind.REFUSED, f"vLLM refused the row: {error}")
+        except EngineDead:
+            raise
+        except Exception as error:  # whatever one row provokes stays with that row
+            outcome = Refusal(
+                RowErrorKind.REFUSED, f"vLLM refused the row: {type(error).__name__}: {error}"
+            )
         finally:
             self._in_flight -= 1
+            self._places.release()
         work.emit(position, outcome)
 
     def _answer_text(self, task: GenerateTask, output: RequestOutput) -> str:

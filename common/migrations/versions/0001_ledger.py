@@ -204,20 +204,23 @@ ALTER TABLE job_counters SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vac
 # each other's counters; the trigger sees every statement, so no code path can forget them.
 DELTA = """
     INSERT INTO job_counters
+    SELECT * FROM (
     SELECT job_id,
-           sum(sign * row_count),
+           sum(sign * row_count) AS total,
            sum(sign * CASE WHEN part_name IS NULL THEN 0
-                           ELSE row_count - redo_count - rows_failed END),
+                           ELSE row_count - redo_count - rows_failed END) AS done,
            sum(sign * CASE WHEN part_name IS NOT NULL
                            THEN rows_failed + (state = 'dead')::int * redo_count
-                           WHEN state = 'dead' THEN row_count ELSE 0 END),
-           sum(sign * (state = 'pending')::int), sum(sign * (state = 'queued')::int),
-           sum(sign * (state = 'leased')::int), sum(sign * (state = 'done')::int),
-           sum(sign * (state = 'dead')::int),
-           sum(sign * prompt_tokens), sum(sign * output_tokens)
+                           WHEN state = 'dead' THEN row_count ELSE 0 END) AS failed,
+           sum(sign * (state = 'pending')::int) AS p, sum(sign * (state = 'queued')::int) AS q,
+           sum(sign * (state = 'leased')::int) AS l, sum(sign * (state = 'done')::int) AS d,
+           sum(sign * (state = 'dead')::int) AS x,
+           sum(sign * prompt_tokens) AS prompt, sum(sign * output_tokens) AS output
     FROM ({rows}) AS changed
     WHERE state <> 'split'
-    GROUP BY job_id;
+    GROUP BY job_id) AS delta
+    WHERE (total, done, failed, p, q, l, d, x, prompt, output)
+          IS DISTINCT FROM (0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 """
 NEW = "SELECT 1 AS sign, new_rows.* FROM new_rows"
 OLD = "SELECT -1 AS sign, old_rows.* FROM old_rows"
