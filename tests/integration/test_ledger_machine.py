@@ -351,7 +351,11 @@ class LedgerMachine(RuleBasedStateMachine):
                 return
             part = self.part(lease, rows, list(rows)[: mask % 3])
             batch: Any = before.get(lease.batch_id)
-            if not self.holds(batch, lease, ("leased",)) or batch.redo is not None:
+            if (
+                not self.holds(batch, lease, ("leased",))
+                or batch.redo is not None
+                or self.job_state(here, lease.job_id).over
+            ):
                 self.refused(
                     here, lease, lambda: batches.split(here.connection, lease, rows, part), before
                 )
