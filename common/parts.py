@@ -10,6 +10,7 @@ from common import storage
 from common.ledger.batches import RowError
 from common.spec import RESERVED_COLUMNS, JobSpec
 from common.states import RowErrorKind
+from common.values import to_list
 
 STAGING = "_attempts"
 """Folder of parts that Postgres does not name yet, beside the finished ones."""
@@ -43,10 +44,16 @@ def clean(message: str) -> str:
     return text[: MESSAGE_CHARACTERS - 1] + "…"
 
 
-def part_name(seq: int, batch_id: int | None, attempt: int, suffix: str) -> str:
+BARE = "-bare"
+"""In the name of a part that was written before the columns of its function were known."""
+
+
+def part_name(
+    seq: int, batch_id: int | None, attempt: int, suffix: str, *, bare: bool = False
+) -> str:
     """part-000012-a3.parquet; children of a split carry their batch id beside the root's seq."""
     child = "" if batch_id is None else f"-b{batch_id}"
-    return f"part-{seq:06d}{child}-a{attempt}.{suffix}"
+    return f"part-{seq:06d}{child}-a{attempt}{BARE if bare else ''}.{suffix}"
 
 
 def staged(output_uri: str, name: str) -> str:
@@ -104,7 +111,8 @@ def inferred_schema(
     values: dict[str, list[Any]] = {}
     for answer in answers:
         for name, value in answer.items():
-            values.setdefault(name, []).append(value)
+            if encodable(name) == name:
+                values.setdefault(name, []).append(value)
     if not values:
         return None
     taken = {*(RESERVED_COLUMNS - {"output"}), *spec.passed_columns}
@@ -145,7 +153,7 @@ def row_errors(table: pa.Table, id_column: str | None) -> list[RowError]:
     """The ledger's row errors of a part, from its own column `error`: the two cannot differ."""
     failed = table.filter(table.column("error").is_valid())
     indices = failed.column("row_index").to_pylist()
-    ids = failed.column(id_column).to_pylist() if id_column else [None] * len(indices)
+    ids = to_list(failed.column(id_column)) if id_column else [None] * len(indices)
     return [
         RowError(
             index,
@@ -207,7 +215,18 @@ def _type_of(values: list[Any]) -> pa.DataType:
     for sample in (values, [next((value for value in values if value is not None), None)]):
         try:
             found = pa.array(encodable(sample)).type
-        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        except (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError):
             continue
-        return pa.string() if pa.types.is_null(found) else found
+        return _writable(found)
     return pa.string()
+
+
+def _writable(kind: pa.DataType) -> pa.DataType:
+    """Without types that say nothing (only nulls, no keys), which Parquet cannot hold."""
+    if pa.types.is_null(kind) or (pa.types.is_struct(kind) and not kind.num_fields):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, _writable(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_writable(kind.value_type))
+    return kind

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -92,6 +93,13 @@ class Sampling(Section):
     ignore_eos: bool = Field(False, description="Go on to max_tokens; for benchmarks.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of the job; a row's own is derived.")
 
+    @field_validator("stop")
+    @classmethod
+    def _no_empty_stop(cls, value: list[str]) -> list[str]:
+        if not all(value):
+            raise ValueError("an empty stop string would end every answer at once")
+        return value
+
     @model_validator(mode="after")
     def _min_below_max(self) -> Self:
         if self.min_tokens > self.max_tokens:
@@ -122,6 +130,14 @@ class StructuredOutput(Section):
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError("give exactly one of choice, json_schema, regex, grammar")
+        for name in ("regex", "grammar"):
+            if getattr(self, name) == "":
+                raise ValueError(f"{name} is empty")
+        if self.regex is not None:
+            try:
+                re.compile(self.regex)
+            except re.error as error:
+                raise ValueError(f"regex is no regular expression: {error}") from error
         if self.choice is not None and (not all(self.choice) or len(self.choice) < 1):
             raise ValueError("choice needs at least one string, and no empty ones")
         if self.choice is not None and len(set(self.choice)) < len(self.choice):
@@ -228,6 +244,13 @@ class OutputSpec(Section):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
+    @field_validator("uri")
+    @classmethod
+    def _some_uri(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("name an output directory")
+        return value
+
 
 class BatchSpec(Section):
     """The unit of leasing, retry and output."""
@@ -333,22 +356,36 @@ class JobSpec(Section):
 
 
 def template_environment() -> SandboxedEnvironment:
-    """The sandbox that every template runs in; a column the row lacks is an error."""
+    """The sandbox that every template runs in.
+
+    A column that the row lacks, or that is null where it is printed, is an error: the word "None"
+    in a prompt would be answered as if it were the row's text.
+    """
     from jinja2 import StrictUndefined
 
     return SandboxedEnvironment(
-        undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True
+        undefined=StrictUndefined,
+        autoescape=False,
+        keep_trailing_newline=True,
+        finalize=_printed,
     )
+
+
+def _printed(value: object) -> object:
+    if value is None:
+        raise ValueError("it prints a column that is null (write {{ column or '' }} to allow it)")
+    return value
 
 
 def template_columns(template: str) -> frozenset[str]:
     """Names a template takes from the row; ValueError with the line when it does not parse."""
     environment = template_environment()
     try:
-        tree = environment.parse(template)
+        environment.from_string(template)  # filters and tests are looked up here
+        names = meta.find_undeclared_variables(environment.parse(template))
     except TemplateError as error:
         raise ValueError(f"template does not parse: {error}") from error
-    return frozenset(meta.find_undeclared_variables(tree)) - frozenset(environment.globals)
+    return frozenset(names) - frozenset(environment.globals)
 
 
 def digest(value: object) -> str:

@@ -219,6 +219,29 @@ def make_directory(uri: str) -> None:
             raise BadInput(f"{path} cannot be a directory: there is a file in the way") from error
 
 
+def check_directory(uri: str) -> None:
+    """Raises BadInput when a local directory is not there and could not be made, or not be written
+    to; makes nothing. Object stores are believed.
+    """
+    if not is_local(uri):
+        return
+    there = next(each for each in (_local(uri), *_local(uri).parents) if each.exists())
+    if not there.is_dir():
+        raise BadInput(f"{uri} cannot be a directory: {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise BadInput(f"{uri} cannot be written: no permission in {there}")
+
+
+def is_pattern_over(pattern: str, uri: str) -> bool:
+    """True when a glob would find a file of that name; False for what is no glob."""
+    found = _MAGIC.search(pattern)
+    if found is None:
+        return False
+    if "**" in pattern:
+        return uri.startswith(f"{pattern[: found.start()].rpartition('/')[0]}/")
+    return pattern.count("/") == uri.count("/") and fnmatch.fnmatchcase(uri, pattern)
+
+
 def remove_directory(uri: str) -> None:
     """Removes an empty directory; one that is gone or still holds something is left as it is."""
     if not is_local(uri):

@@ -14,7 +14,7 @@ import structlog
 
 from common import formats, parts, storage
 from common.descriptor import Descriptor
-from common.errors import NightshiftError, StorageUnavailable
+from common.errors import NightshiftError, Permanent, StorageUnavailable
 from common.ledger import Ledger, Row, batches, dispatch, jobs
 from common.ledger.batches import Part
 from common.ledger.jobs import Job
@@ -29,7 +29,19 @@ DEAD_BATCHES_A_ROUND = 100
 
 
 def finish(ledger: Ledger, job_id: int) -> None:
-    """Brings a job whose batches are all over to its end; returns early if it is not over yet."""
+    """Brings a job whose batches are all over to its end; returns early if it is not over yet.
+
+    What can never work ends the job as failed, with the reason and without a manifest.
+    """
+    try:
+        _finish(ledger, job_id)
+    except Permanent as error:
+        with ledger.transaction() as connection:
+            dispatch.abandon(connection, job_id, f"its output could not be finished: {error}")
+        log.error("job_abandoned", job_id=job_id, error=str(error))
+
+
+def _finish(ledger: Ledger, job_id: int) -> None:
     with ledger.transaction() as connection:
         job = jobs.get(connection, job_id)
     if job is None or job.closed_at is not None:
@@ -110,7 +122,7 @@ def _passed(job: Job, place: Descriptor) -> pa.Table | None:
 
 
 def _complete_columns(ledger: Ledger, job: Job) -> None:
-    """Parts without one answer that were written before a function's columns were known get them.
+    """Parts that were written before a function's columns were known get them.
 
     A reader of the directory takes the columns of the first part for those of all.
     """
@@ -118,7 +130,7 @@ def _complete_columns(ledger: Ledger, job: Job) -> None:
         return
     for page in part_files.pages(ledger, job):
         for part in page:
-            if part["rows_failed"] == part["row_count"]:
+            if f"{parts.BARE}." in part["part_name"]:
                 _complete(ledger, job, part)
 
 
@@ -126,21 +138,20 @@ def _complete(ledger: Ledger, job: Job, part: Row) -> None:
     schema = part_files.schema_of(job)
     kind = job.spec.output.format
     uri = part_files.place(job, part["part_name"])
-    if kind != "parquet" or formats.part_schema(uri, kind).names == schema.names:
-        return
-    table = formats.read_part(uri, kind)
+    bare = parts.bare_schema(job.spec, part_files.input_schema(job))
+    table = formats.read_part(uri, kind, bare)
     columns = [
         table.column(field.name)
         if field.name in table.column_names
         else pa.nulls(table.num_rows, field.type)
         for field in schema
     ]
-    name = _fresh(part["part_name"])
+    name = _fresh(part["part_name"].replace(parts.BARE, ""))
     facts = formats.write_part(
         parts.staged(job.output_uri, name),
         pa.Table.from_arrays(columns, schema=schema),
         kind,
-        formats.part_metadata(uri),
+        formats.part_metadata(uri) if kind == "parquet" else {},
     )
     with ledger.transaction() as connection:
         batches.rename_part(

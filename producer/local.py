@@ -1,6 +1,7 @@
 """`nightshift run`: the whole fleet on one machine, and the same command again after any crash."""
 
 import secrets
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -47,7 +48,8 @@ def run(spec: JobSpec, settings: Settings, *, new: bool, console: Console) -> in
         submitted = submit(ledger, spec, settings, new=new)
         job = _opened(ledger, submitted, console)
         if not job.state.over:
-            with _fleet(Fleet(job.spec, settings, home, ledger, servers)) as fleet:
+            fleet = Fleet(job.spec, settings, home, ledger, servers)
+            with _sigterm_like_ctrl_c(), _running(fleet, console):
                 job = progress.follow(ledger, job.id, console, stop=fleet.is_broken)
             fleet.raise_if_broken()
         return progress.report_end(ledger, job, console)
@@ -96,7 +98,7 @@ def _opened(ledger: Ledger, submitted: Submitted, console: Console) -> Job:
             f"job {submitted.job_id}: {submitted.rows:,} rows in {submitted.batches:,} batches",
             highlight=False,
         )
-    else:
+    elif not submitted.state.over:
         console.print(f"job {submitted.job_id} goes on where it stood", highlight=False)
     with ledger.transaction() as connection:
         if submitted.state is JobState.PAUSED:
@@ -107,12 +109,32 @@ def _opened(ledger: Ledger, submitted: Submitted, console: Console) -> Job:
 
 
 @contextmanager
-def _fleet(fleet: "Fleet") -> Iterator["Fleet"]:
+def _running(fleet: "Fleet", console: Console) -> Iterator[None]:
     try:
         fleet.start()
-        yield fleet
+        yield
+    except KeyboardInterrupt:
+        console.print(
+            "stopping: rows under way are finished or given back; the same command goes on",
+            highlight=False,
+        )
+        raise
     finally:
         fleet.stop()
+
+
+@contextmanager
+def _sigterm_like_ctrl_c() -> Iterator[None]:
+    """What systemd, docker and slurm send drains as well."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from common.descriptor import RowRanges
 from common.errors import BadInput, NightshiftError
 from common.ledger import Ledger, Row, audit, batches
 from common.ledger.jobs import Job
+from common.values import to_rows
 from producer import part_files
 
 QUIET_COLUMNS = ("row_index", "finish_reason", "prompt_tokens", "output_tokens")
@@ -60,7 +61,7 @@ def _add(job: Job, group: Sequence[Row], drawn: Sample) -> None:
     table = part_files.read(job, group[0]["part_name"])
     chosen = table.filter(pc.is_in(table.column("row_index"), part_files.index_array(wanted)))
     inputs = _read_inputs(job, group[0], wanted, drawn)
-    drawn.rows += [{**inputs.get(row["row_index"], {}), **row} for row in chosen.to_pylist()]
+    drawn.rows += [{**inputs.get(row["row_index"], {}), **row} for row in to_rows(chosen)]
 
 
 def _read_inputs(job: Job, row: Row, wanted: RowRanges, drawn: Sample) -> dict[int, dict[str, Any]]:
@@ -76,7 +77,7 @@ def _read_inputs(job: Job, row: Row, wanted: RowRanges, drawn: Sample) -> dict[i
     except NightshiftError as error:
         drawn.note = f"the input cannot be shown: {error}"
         return {}
-    return dict(zip(rows.row_index, rows.table.to_pylist(), strict=True))
+    return dict(zip(rows.row_index, to_rows(rows.table), strict=True))
 
 
 def _inputs(job: Job) -> list[str]:

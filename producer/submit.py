@@ -65,9 +65,15 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
 
 
 def settled(spec: JobSpec) -> JobSpec:
-    """The spec with local paths made absolute, so that it means the same on every folder."""
+    """The spec with local paths made absolute, so that it means the same in every folder."""
     uris = [storage.resolve(uri) for uri in spec.input.uris]
     engine = spec.engine
+    if (
+        isinstance(engine, VllmEngine)
+        and engine.model.startswith(("./", "../"))
+        and not (Path(engine.model).is_dir())
+    ):
+        raise BadInput(f"engine.model {engine.model} is no folder here")
     if isinstance(engine, VllmEngine) and Path(engine.model).is_dir():
         engine = engine.model_copy(update={"model": str(Path(engine.model).resolve())})
     return spec.model_copy(
@@ -141,8 +147,14 @@ def _check_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
     for info in infos:
         if info.uri.startswith(f"{output}/"):
             raise BadInput(f"the input {info.uri} lies inside the output directory {output}")
+    storage.check_directory(output)
     for uri in spec.input.uris:
         folder = uri.rstrip("/")
+        if storage.is_pattern_over(uri, f"{output}/part-0.{spec.output.format}"):
+            raise BadInput(
+                f"the output directory {output} lies under the input {uri}: its parts would be "
+                "read as input"
+            )
         if output == folder or output.startswith(f"{folder}/"):
             raise BadInput(
                 f"the output directory {output} lies inside the input {folder}: its parts would "

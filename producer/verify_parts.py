@@ -14,6 +14,7 @@ from common.ledger import Ledger, Row, audit, batches
 from common.ledger.jobs import Job
 from common.ledger.rows import from_multirange
 from common.parts import clean
+from common.values import to_list
 from producer import part_files
 from producer.findings import Check, some
 from producer.row_ranges import Range, ascends, cover, ranges_of, shown
@@ -136,7 +137,7 @@ class PartsAudit:
     def _errors_of(self, table: pa.Table) -> list[tuple[int, str | None, str, str]]:
         failed = table.filter(pc.is_valid(table.column("error")))
         column = self._job.spec.input.id
-        ids = failed.column(column).to_pylist() if column else [None] * len(failed)
+        ids = to_list(failed.column(column)) if column else [None] * len(failed)
         return [
             (index, None if row_id is None else clean(str(row_id)), said["kind"], said["message"])
             for index, row_id, said in zip(
@@ -254,12 +255,12 @@ def _differing(
         same = mine.column("row_index").to_pylist() == again.row_index
         if same and mine.column(column).equals(theirs):
             return []
-    ids = dict(zip(again.row_index, again.table.column(column).to_pylist(), strict=True))
-    ids |= zip(again.bad, again.bad_table.column(column).to_pylist(), strict=True)
+    ids = dict(zip(again.row_index, to_list(again.table.column(column)), strict=True))
+    ids |= zip(again.bad, to_list(again.bad_table.column(column)), strict=True)
     return [
         index
         for index, value in zip(
-            *(mine.column(name).to_pylist() for name in ("row_index", column)), strict=True
+            *(to_list(mine.column(name)) for name in ("row_index", column)), strict=True
         )
         if value != ids.get(index)
         and not (value is None and (nameless is None or index in nameless))

@@ -8,6 +8,7 @@ from jinja2 import Template
 
 from common.spec import FunctionTask, GenerateTask, template_environment
 from common.states import RowErrorKind
+from common.values import to_rows
 from worker.engines.protocol import Refusal, Request, Task
 
 
@@ -32,7 +33,7 @@ class Renderer:
 
         `table` holds the columns that the task uses, aligned with `row_index`.
         """
-        for index, row in zip(row_index, table.to_pylist(), strict=True):
+        for index, row in zip(row_index, to_rows(table), strict=True):
             if isinstance(self._task, FunctionTask):
                 yield Request(index, row=row)
                 continue

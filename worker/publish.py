@@ -54,24 +54,35 @@ class Publisher:
         table: PartTable,
         provenance: dict[str, str],
         finished: RowRanges | None = None,
+        *,
+        bare: bool = False,
     ) -> None:
         """One part for the batch, named by the ledger, moved to its place.
 
-        With `finished` only those rows are kept and the rest is split off. Raises LeaseLost when
+        `bare` says that the job's columns are not known yet. With `finished` only those rows are kept and the rest is split off. Raises LeaseLost when
         the batch belongs to somebody else, StorageUnavailable or LedgerUnavailable when it was
         given up.
         """
-        part = self._write(lease, spec, table, provenance)
+        part = self._write(lease, spec, table, provenance, bare)
         for attempt in self._patiently(Retryable):
             with attempt:
                 self._commit(lease, part, finished)
         self._settle(lease, spec, part, judge=bool(part.errors))
 
     def _write(
-        self, lease: Lease, spec: JobSpec, table: PartTable, provenance: dict[str, str]
+        self,
+        lease: Lease,
+        spec: JobSpec,
+        table: PartTable,
+        provenance: dict[str, str],
+        bare: bool,
     ) -> Part:
         name = part_name(
-            lease.seq, None if lease.is_root else lease.batch_id, lease.attempt, spec.output.format
+            lease.seq,
+            None if lease.is_root else lease.batch_id,
+            lease.attempt,
+            spec.output.format,
+            bare=bare,
         )
         for attempt in self._patiently(StorageUnavailable, WRITE_RETRY_SECONDS):
             with attempt:

@@ -11,9 +11,10 @@ from common.ledger.batches import RowError
 from common.parts import Failure, encodable, error_column, row_errors
 from common.spec import RESERVED_COLUMNS, JobSpec
 from common.states import RowErrorKind
+from common.values import is_kept, to_list
 from worker.engines.protocol import Answer, Outcome
 
-UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError)
+UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError)
 """What Arrow raises for a value that a type cannot hold; UnicodeError is a ValueError."""
 
 
@@ -126,7 +127,7 @@ def _refuse_changed_inputs(
             continue
         for name in passed & outcome.columns.keys():
             if name not in columns:
-                columns[name] = results.passed.column(name).to_pylist()
+                columns[name] = to_list(results.passed.column(name))
             if columns[name][position[row]] != outcome.columns[name]:
                 failures[row] = Failure.of(
                     RowErrorKind.BAD_TYPE,
@@ -155,9 +156,22 @@ def _answered(
     """One output column; the values that do not fit its type become failures of their rows."""
     values = [_value(results.outcomes.get(row), column.name) for row in rows]
     try:
-        return pa.array(values, column.type)
+        found = pa.array(values)
+        if found.type == column.type or (_is_plain(found.type) and _is_plain(column.type)):
+            return found.cast(column.type)  # a safe cast: it refuses what would be cut
     except UNFIT:
-        return _one_by_one(column, values, rows, failures)
+        pass
+    return _one_by_one(column, values, rows, failures)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Types between which Arrow's safe cast loses nothing without saying so."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_null(kind)
+        or pa.types.is_string(kind)
+    )
 
 
 def _one_by_one(
@@ -173,19 +187,35 @@ def _one_by_one(
                 row,
                 Failure.of(
                     RowErrorKind.BAD_TYPE,
-                    f"the column {column.name!r} is {column.type}, and {str(value)[:100]!r} is not",
+                    f"the column {column.name!r} is {column.type}, and {_shown(value)} is not",
                 ),
             )
     return pa.array(good, column.type)
 
 
+def _shown(value: Any) -> str:
+    """Plain values as they are, others by their type: addresses and depths help nobody."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return repr(value)[:100]
+    return f"a {type(value).__name__}"
+
+
 def _cast(value: Any, wanted: pa.DataType) -> Any:
+    """The value as `wanted` holds it; one of UNFIT when it cannot hold all of it."""
     if value is None:
         return None
+    found = pa.scalar(value)
+    if _is_plain(found.type) and _is_plain(wanted):
+        return found.cast(wanted).as_py()
+    if pa.types.is_boolean(found.type) != pa.types.is_boolean(wanted):
+        raise TypeError("a truth value is no number and no text")
     try:
-        return pa.scalar(value, wanted).as_py()
+        got = pa.scalar(value, wanted).as_py()
     except UNFIT:
-        return pa.scalar(value).cast(wanted).as_py()
+        got = found.cast(wanted).as_py()
+    if not is_kept(value, got):
+        raise ValueError("a part of the value would be lost")
+    return got
 
 
 def _value(outcome: Outcome | None, name: str) -> Any:

@@ -264,7 +264,9 @@ class Runner:
         table = part_table(job.spec, schema, results)
         if lease.redo is not None and lease.kept_part is not None:
             table = self._with_kept(lease, job, table)
-        self._publisher.publish(lease, job.spec, table, self._provenance(lease, job), finished)
+        self._publisher.publish(
+            lease, job.spec, table, self._provenance(lease, job), finished, bare=job.output is None
+        )
         log.info(
             "batch_done",
             batch_id=lease.batch_id,

@@ -215,6 +215,13 @@ def close(connection: Connection, job_id: int) -> JobState | None:
     return _close(connection, job_id, JobState.COMPLETED, None)
 
 
+def abandon(connection: Connection, job_id: int, reason: str) -> None:
+    """Closes a job whose files can never be finished: failed, unless it was cancelled."""
+    state = jobs.lock(connection, job_id)
+    end = state if state.over else JobState.FAILED
+    _close(connection, job_id, end, reason)
+
+
 def _close(connection: Connection, job_id: int, end: JobState, reason: str | None) -> JobState:
     connection.execute(
         text("""

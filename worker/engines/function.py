@@ -79,7 +79,7 @@ class FunctionEngine:
         try:
             results: Sequence[object] | None = self._function(rows)
             wrong = self._wrong_length(results, len(rows))
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             results, wrong = None, f"{self._where} raised {type(error).__name__}: {error}"
         finally:
             self._call_ends_at = None
