@@ -156,7 +156,9 @@ def _answered(
     """One output column; the values that do not fit its type become failures of their rows."""
     values = [_value(results.outcomes.get(row), column.name) for row in rows]
     try:
-        found = pa.array(values)
+        # Python stops at a value without end; Arrow would take the process down with it.
+        nested = any(isinstance(value, dict | list | tuple) for value in values)
+        found = pa.array(encodable(values) if nested else values)
         if found.type == column.type or (_is_plain(found.type) and _is_plain(column.type)):
             return found.cast(column.type)  # a safe cast: it refuses what would be cut
     except UNFIT:

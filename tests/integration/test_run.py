@@ -178,3 +178,21 @@ def test_the_embedded_ledger_answers_psql_while_a_job_runs(fleet: Fleet) -> None
 
     wait_until(done_rows, what="progress in psql")
     assert process.wait(60) == 0
+
+
+def test_sigterm_drains_a_run_and_the_same_command_goes_on(fleet: Fleet) -> None:
+    ids = write_rows(fleet.folder / "in", [("a.parquet", 600)])
+    output = fleet.folder / "out"
+    engine = {"backend": "function", "callable": "rules:slow"}
+    spec = fleet.spec(
+        function_spec("asked", fleet.folder / "in", output, engine=engine, batch={"rows": 4})
+    )
+    process = fleet.start("producer.cli", "run", str(spec))
+    wait_until(lambda: list(output.glob("part-*")), what="the first part")
+    process.terminate()
+    assert process.wait(60) == 130
+    charged = json.loads(fleet.command("status", "asked", "--json").stdout)
+    assert charged["batches_leased"] == 0
+    assert 0 < charged["rows_done"] < 600
+    assert fleet.command("run", str(spec)).returncode == 0
+    assert output_ids(output) == ids

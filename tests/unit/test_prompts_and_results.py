@@ -197,3 +197,65 @@ def test_messages_are_cut_and_cleaned_once() -> None:
     failure = Failure.of(RowErrorKind.REFUSED, "a\x00\ud800" + "x" * 1000)
     assert len(failure.message) == parts.MESSAGE_CHARACTERS
     assert failure.message.startswith("a\\x00\\ud800")
+
+
+def test_a_null_that_a_template_prints_is_a_row_error_and_not_the_word_none() -> None:
+    (outcome,) = rendered("Say: {{ text }}", [{"id": "a", "text": None}])
+    assert isinstance(outcome, tuple)
+    assert outcome[1].kind is RowErrorKind.RENDER_ERROR
+    assert "null" in outcome[1].message
+    (allowed,) = rendered("Say: {{ text or '-' }}", [{"id": "a", "text": None}])
+    assert isinstance(allowed, Request)
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (1, 1.5),
+        (True, 5),
+        (1, True),
+        ({"a": 1}, {"a": 1, "b": 2}),
+        ([1, 2], [1.5]),
+        ("text", {"a": 1}),
+        (1, [1]),
+    ],
+)
+def test_a_value_that_its_column_cannot_hold_whole_is_an_error_of_its_row(
+    first: object, later: object
+) -> None:
+    schema = parts.inferred_schema(spec(), INPUTS, [{"v": first}])
+    part = table_of(spec(), results({0: Answer({"v": first}), 1: Answer({"v": later})}), schema)
+    assert [(error.row_index, error.kind) for error in part.errors] == [(1, RowErrorKind.BAD_TYPE)]
+    assert part.table.column("v").to_pylist() == [first, None]
+
+
+@pytest.mark.parametrize("value", [2.0, 7, None])
+def test_a_value_that_loses_nothing_is_cast(value: object) -> None:
+    schema = parts.inferred_schema(spec(), INPUTS, [{"v": 1}])
+    part = table_of(spec(), results({0: Answer({"v": value}), 1: Answer({"v": 3})}), schema)
+    assert part.errors == []
+    assert part.table.column("v").to_pylist() == [value, 3]
+
+
+def test_values_that_nothing_can_hold_are_errors_of_their_rows() -> None:
+    endless: dict[str, Any] = {}
+    endless["self"] = endless
+    schema = parts.inferred_schema(spec(), INPUTS, [{"v": 1}])
+    found = results({0: Answer({"v": endless}), 1: Answer({"v": object()}), 2: Answer({"v": 2})})
+    part = table_of(spec(), found, schema)
+    assert [error.row_index for error in part.errors] == [0, 1]
+
+
+def test_an_empty_dict_does_not_make_a_part_that_cannot_be_written() -> None:
+    schema = parts.inferred_schema(spec(), INPUTS, [{"e": {}, "n": None, "x": 1}])
+    assert schema is not None
+    assert schema.field("e").type == pa.string()
+    assert schema.field("n").type == pa.string()
+
+
+def test_nanoseconds_reach_a_function_as_microseconds() -> None:
+    table = pa.table({"at": pa.array([1_700_000_000_123_456_789], pa.timestamp("ns", "UTC"))})
+    (request,) = Renderer(spec().task).render(table, [0])
+    assert isinstance(request, Request)
+    assert request.row is not None
+    assert request.row["at"].microsecond == 123456

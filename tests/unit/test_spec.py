@@ -272,3 +272,29 @@ def test_the_columns_of_a_template_are_those_it_takes_from_the_row(
 def test_one_uri_or_several_read_the_same() -> None:
     assert parsed(FUNCTION).input.uris == ["rows.parquet"]
     assert parsed(FUNCTION, "input.uri", ["a", "b"]).input.uris == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("task", "place"),
+    [
+        ({"prompt": "{{ text | nofilter }}"}, "nofilter"),
+        ({"prompt": "{% if text is nosuch %}x{% endif %}"}, "nosuch"),
+        ({"prompt": "{{ text }}", "output": {"regex": "("}}, "regex"),
+        ({"prompt": "{{ text }}", "output": {"regex": ""}}, "regex"),
+        ({"prompt": "{{ text }}", "output": {"grammar": ""}}, "grammar"),
+        ({"prompt": "{{ text }}", "sampling": {"stop": [""]}}, "stop"),
+    ],
+)
+def test_what_can_never_work_is_refused_before_anything_runs(
+    task: dict[str, object], place: str
+) -> None:
+    data = {
+        "name": "t",
+        "input": {"uri": "x.parquet"},
+        "task": {"kind": "generate", **task},
+        "engine": {"backend": "vllm", "model": "m"},
+        "output": {"uri": "out"},
+    }
+    with pytest.raises(BadInput, match=place) as caught:
+        parse_spec(data, "job.yaml")
+    assert "\n" not in str(caught.value)
