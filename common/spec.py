@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 import jsonschema
 import yaml
-from jinja2 import TemplateError, meta
+from jinja2 import StrictUndefined, TemplateError, meta, nodes
 from jinja2.sandbox import SandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -361,8 +361,6 @@ def template_environment() -> SandboxedEnvironment:
     A column that the row lacks, or that is null where it is printed, is an error: the word "None"
     in a prompt would be answered as if it were the row's text.
     """
-    from jinja2 import StrictUndefined
-
     return SandboxedEnvironment(
         undefined=StrictUndefined,
         autoescape=False,
@@ -381,10 +379,18 @@ def template_columns(template: str) -> frozenset[str]:
     """Names a template takes from the row; ValueError with the line when it does not parse."""
     environment = template_environment()
     try:
-        environment.from_string(template)  # filters and tests are looked up here
-        names = meta.find_undeclared_variables(environment.parse(template))
+        tree = environment.parse(template)
+        names = meta.find_undeclared_variables(tree)
     except TemplateError as error:
-        raise ValueError(f"template does not parse: {error}") from error
+        said = " ".join(str(error.message or error).split())
+        raise ValueError(f"template does not parse: {said}") from error
+    # Jinja itself looks these up only when a row gets there.
+    for node in tree.find_all((nodes.Filter, nodes.Test)):
+        known = environment.filters if isinstance(node, nodes.Filter) else environment.tests
+        if node.name not in known:
+            raise ValueError(f"template uses {node.name!r}, which is no filter or test of Jinja")
+    if any(True for _ in meta.find_referenced_templates(tree)):
+        raise ValueError("template names another template; it must stand alone")
     return frozenset(names) - frozenset(environment.globals)
 
 
