@@ -123,7 +123,7 @@ def test_killed_at_random_moments_the_same_command_ends_with_each_row_once(
         function_spec("killed", fleet.folder / "in", output, engine=engine, batch={"rows": rows})
     )
     chance = random.Random(rows * 2 + alone)
-    for _ in range(4):
+    for _ in range(3):
         process = fleet.start("producer.cli", "run", str(spec))
         time.sleep(chance.uniform(0.3, 5.0))
         if alone:
