@@ -21,6 +21,7 @@ from common import storage
 from common.descriptor import Descriptor
 from common.errors import BadInput, SourceChanged
 from common.states import RowErrorKind
+from common.values import to_list
 
 is_blank = bytes.isspace
 """The rule for a line that still has its newline; bytes.isspace stops at the first other byte."""
@@ -416,8 +417,7 @@ def _plain_values(column: pa.Array) -> list[Any]:
         # Python's datetime has no nanoseconds; Arrow prints them.
         texts = column.cast(pa.string()).to_pylist()
         return [None if text is None else text.replace(" ", "T", 1) for text in texts]
-    values: list[Any] = column.to_pylist()
-    return values
+    return to_list(column)
 
 
 def _encoded(row: dict[str, Any]) -> bytes:

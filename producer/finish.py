@@ -14,7 +14,7 @@ import structlog
 
 from common import formats, parts, storage
 from common.descriptor import Descriptor
-from common.errors import NightshiftError, Permanent, StorageUnavailable
+from common.errors import NightshiftError, Retryable, StorageUnavailable
 from common.ledger import Ledger, Row, batches, dispatch, jobs
 from common.ledger.batches import Part
 from common.ledger.jobs import Job
@@ -31,14 +31,17 @@ DEAD_BATCHES_A_ROUND = 100
 def finish(ledger: Ledger, job_id: int) -> None:
     """Brings a job whose batches are all over to its end; returns early if it is not over yet.
 
-    What can never work ends the job as failed, with the reason and without a manifest.
+    What can never work, an error of our own included, ends the job as failed, with the reason and
+    without a manifest. Raises Retryable on outages: finish is tried again.
     """
     try:
         _finish(ledger, job_id)
-    except Permanent as error:
+    except Retryable:
+        raise
+    except Exception as error:
         with ledger.transaction() as connection:
             dispatch.abandon(connection, job_id, f"its output could not be finished: {error}")
-        log.error("job_abandoned", job_id=job_id, error=str(error))
+        log.exception("job_abandoned", job_id=job_id)
 
 
 def _finish(ledger: Ledger, job_id: int) -> None:

@@ -95,7 +95,7 @@ def next_steps(row: Values) -> list[str]:
     if row["rows_failed"]:
         steps.append(f"nightshift errors {row['job']}    the rows that failed, and why")
     if row["status"] in ("failed", "cancelled"):
-        steps.append("nightshift run … --out ANOTHER    starts afresh, once the cause is mended")
+        steps.append("nightshift run … --out ANOTHER    starts afresh in another directory")
     return steps
 
 

@@ -42,6 +42,7 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
     _check_output(spec, infos)
     plan = planner.plan(spec.input, spec.batch.rows, columns=spec.read_columns, infos=infos)
     planner.check_columns(spec, plan.schema)
+    _check_jsonl(spec, plan.schema)
     job = NewJob(
         spec=spec,
         identity=_identity(spec, infos),
@@ -160,6 +161,37 @@ def _check_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
                 f"the output directory {output} lies inside the input {folder}: its parts would "
                 "be read as input"
             )
+
+
+def _check_jsonl(spec: JobSpec, inputs: pa.Schema) -> None:
+    """JSON lines must come back as the values that they were."""
+    if spec.output.format != "jsonl":
+        return
+    for name in spec.passed_columns:
+        kind = inputs.field(name).type
+        if not _comes_back(kind):
+            raise BadInput(
+                f"the column {name!r} is {kind}, which JSON lines cannot bring back: write "
+                "output.format parquet, or leave the column out of the output"
+            )
+
+
+def _comes_back(kind: pa.DataType) -> bool:
+    lost = (
+        pa.types.is_duration,
+        pa.types.is_time,
+        pa.types.is_fixed_size_list,
+        pa.types.is_fixed_size_binary,
+        pa.types.is_map,
+        pa.types.is_uint64,
+    )
+    if any(is_lost(kind) for is_lost in lost) or isinstance(kind, pa.BaseExtensionType):
+        return False
+    if pa.types.is_struct(kind):
+        return all(_comes_back(each.type) for each in kind)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _comes_back(kind.value_type)
+    return True
 
 
 def _output_schema(spec: JobSpec, inputs: pa.Schema) -> bytes | None:

@@ -1,0 +1,129 @@
+"""Submit: the same work once, and bad input in one sentence with nothing half-done."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from common.errors import BadInput
+from common.ledger import Ledger, jobs
+from common.settings import Settings
+from common.spec import parse_spec
+from common.states import JobState
+from producer.submit import submit
+
+Edit = Callable[[dict[str, Any]], object]
+
+
+def spec_data(folder: Path) -> dict[str, Any]:
+    return {
+        "name": "t",
+        "input": {"uri": str(folder / "in.parquet"), "id": "id"},
+        "task": {"kind": "function"},
+        "engine": {"backend": "function", "callable": "rules:f"},
+        "output": {"uri": str(folder / "out")},
+        "batch": {"rows": 4},
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    table = pa.table(
+        {
+            "id": [f"r{n}" for n in range(10)],
+            "text": ["x"] * 10,
+            "took": pa.array(range(10), pa.duration("ns")),
+        }
+    )
+    pq.write_table(table, tmp_path / "in.parquet")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "broken.jsonl").write_text('{"id": 1}\n{"id": \n')
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    (tmp_path / "torn.parquet").write_bytes((tmp_path / "in.parquet").read_bytes()[:-9])
+    pq.write_table(
+        pa.table({"id": pa.array([1, None])}), tmp_path / "nulls.parquet", write_statistics=True
+    )
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held" / "part-000000-a1.parquet").write_bytes(b"x")
+    return tmp_path
+
+
+def put(ledger: Ledger, data: dict[str, Any], *, new: bool = False) -> Any:
+    return submit(ledger, parse_spec(data, "test"), Settings(), new=new)
+
+
+REFUSED: list[tuple[str, Edit]] = [
+    ("no such file", lambda d: d["input"].update(uri=d["input"]["uri"] + ".parquet")),
+    ("broken.jsonl", lambda d: d["input"].update(uri=sibling(d, "broken.jsonl"))),
+    ("no rows", lambda d: d["input"].update(uri=sibling(d, "empty.jsonl"))),
+    ("torn.parquet", lambda d: d["input"].update(uri=sibling(d, "torn.parquet"))),
+    ("null", lambda d: d["input"].update(uri=sibling(d, "nulls.parquet"))),
+    ("nothing", lambda d: d["input"].update(id="nothing")),
+    ("other", lambda d: d["output"].update(columns=["other"])),
+    ("is a file", lambda d: d["output"].update(uri=sibling(d, "file/out"))),
+    ("does not know", lambda d: d["output"].update(uri=sibling(d, "held"))),
+    ("took", lambda d: d["output"].update(format="jsonl", columns=["took"])),
+    ("read as input", lambda d: d["input"].update(uri=sibling(d, "**/in.parquet"))),
+    ("schema", lambda d: d["output"].update(schema={"x": "no_such_type"})),
+]
+
+
+def sibling(data: dict[str, Any], name: str) -> str:
+    return str(Path(data["output"]["uri"]).parent / name)
+
+
+@pytest.mark.parametrize(("said", "edit"), REFUSED, ids=[said for said, _ in REFUSED])
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    ledger: Ledger, folder: Path, said: str, edit: Edit
+) -> None:
+    data = spec_data(folder)
+    edit(data)
+    with pytest.raises(BadInput, match=said) as caught:
+        put(ledger, data)
+    assert "\n" not in str(caught.value)
+    assert not (folder / "out").exists()
+    with ledger.transaction() as connection:
+        assert jobs.listed(connection) == []
+
+
+def test_the_same_work_is_the_same_job_whatever_it_is_called(ledger: Ledger, folder: Path) -> None:
+    first = put(ledger, spec_data(folder))
+    assert (first.is_new, first.rows, first.batches) == (True, 10, 3)
+    again = put(
+        ledger,
+        {**spec_data(folder), "name": "other", "priority": 7, "batch": {"rows": 1}},
+    )
+    assert (again.job_id, again.is_new, again.state) == (first.job_id, False, JobState.RUNNING)
+
+
+def test_another_output_is_another_job_and_new_insists_on_it(ledger: Ledger, folder: Path) -> None:
+    first = put(ledger, spec_data(folder))
+    with pytest.raises(BadInput, match="--new wants another output"):
+        put(ledger, spec_data(folder), new=True)
+    other = spec_data(folder)
+    other["output"]["uri"] = str(folder / "elsewhere")
+    assert put(ledger, other, new=True).job_id != first.job_id
+
+
+def test_other_work_may_not_use_the_output_of_a_job(ledger: Ledger, folder: Path) -> None:
+    put(ledger, spec_data(folder))
+    other = spec_data(folder)
+    other["engine"]["callable"] = "rules:g"
+    with pytest.raises(BadInput, match="whose spec differs"):
+        put(ledger, other)
+
+
+def test_changed_files_under_a_known_job_are_named(ledger: Ledger, folder: Path) -> None:
+    put(ledger, spec_data(folder))
+    pq.write_table(pa.table({"id": ["new"], "text": ["y"]}), folder / "in.parquet")
+    with pytest.raises(BadInput, match=r"in\.parquet"):
+        put(ledger, spec_data(folder))
+
+
+def test_uris_are_held_to_the_roots_that_the_operator_set(ledger: Ledger, folder: Path) -> None:
+    settings = Settings(allowed_roots=(str(folder / "data"),))
+    with pytest.raises(BadInput, match="NIGHTSHIFT_ALLOWED_ROOTS"):
+        submit(ledger, parse_spec(spec_data(folder), "test"), settings)
