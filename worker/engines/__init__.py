@@ -20,7 +20,10 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
 
             paths = [Path(folder) for folder in settings.callable_paths]
             return FunctionEngine.load(spec.engine, settings.allowed_modules, paths)
-        case VllmEngine():
+        case VllmEngine(model=model):
+            if model.startswith(("/", "./", "../")) and not Path(model).is_dir():
+                # vLLM would take it for the name of a hub model.
+                raise EngineLoadFailed(f"the model folder {model} is not on this worker")
             try:
                 from worker.engines.vllm import VllmEngine as Vllm
             except ImportError as error:
