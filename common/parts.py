@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from common import storage
 from common.ledger.batches import RowError
-from common.spec import RESERVED_COLUMNS, JobSpec
+from common.spec import RESERVED_ANSWERS, JobSpec
 from common.states import RowErrorKind
 from common.values import to_list
 
@@ -115,7 +115,7 @@ def inferred_schema(
                 values.setdefault(name, []).append(value)
     if not values:
         return None
-    taken = {*(RESERVED_COLUMNS - {"output"}), *spec.passed_columns}
+    taken = {*RESERVED_ANSWERS, *spec.passed_columns}
     return _around(
         spec,
         inputs,

@@ -22,6 +22,9 @@ RESERVED_COLUMNS = frozenset(
 )
 """Names of the output's own columns; input columns that are passed through cannot use them."""
 
+RESERVED_ANSWERS = RESERVED_COLUMNS - {"output"}
+"""Those that a function's answer cannot use either: `output` is the answer itself."""
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -328,7 +331,7 @@ class JobSpec(Section):
         if declared and self.task.kind != "function":
             raise ValueError("output.schema is for functions; other tasks have a fixed schema")
         for column in declared:
-            if column in RESERVED_COLUMNS - {"output"} or column in passed:
+            if column in RESERVED_ANSWERS or column in passed:
                 raise ValueError(f"output.schema names {column!r}, which the output already has")
         return self
 

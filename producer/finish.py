@@ -14,7 +14,7 @@ import structlog
 
 from common import formats, parts, storage
 from common.descriptor import Descriptor
-from common.errors import NightshiftError, Retryable, StorageUnavailable
+from common.errors import NightshiftError, Permanent, Retryable
 from common.ledger import Ledger, Row, batches, dispatch, jobs
 from common.ledger.batches import Part
 from common.ledger.jobs import Job
@@ -248,14 +248,14 @@ def _sweep(ledger: Ledger, job: Job) -> None:
     """Removes what no live part needs: first list, then ask the ledger, never the other way.
 
     A name that is listed and not live then will never be live: names are never used again.
-    Raises StorageUnavailable when a live part is not there, so that no such job is closed.
+    Raises Permanent when a live part is not there: such a job is not complete.
     """
     staged = storage.list_names(parts.staged(job.output_uri, ""))
     finished = storage.list_names(job.output_uri)
     live = {part["part_name"] for page in part_files.pages(ledger, job) for part in page}
     missing = live.difference(finished)
     if missing and not all(storage.exists(parts.final(job.output_uri, name)) for name in missing):
-        raise StorageUnavailable(
+        raise Permanent(
             f"{len(missing)} parts that the ledger names are not in {job.output_uri}, one is "
             f"{min(missing)}: see `nightshift verify {job.id}`"
         )

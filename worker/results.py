@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from common.ledger.batches import RowError
 from common.parts import Failure, encodable, error_column, row_errors
-from common.spec import RESERVED_COLUMNS, JobSpec
+from common.spec import RESERVED_ANSWERS, JobSpec
 from common.states import RowErrorKind
 from common.values import is_kept, to_list
 from worker.engines.protocol import Answer, Outcome
@@ -105,7 +105,7 @@ def _failures(schema: pa.Schema, results: RowResults, spec: JobSpec) -> dict[int
             failures[row] = Failure.of(outcome.kind, outcome.message)
             continue
         strange = [name for name in outcome.columns if name not in known]
-        taken = [name for name in outcome.columns if name in RESERVED_COLUMNS - {"output"}]
+        taken = [name for name in outcome.columns if name in RESERVED_ANSWERS]
         if strange or taken:
             why = "is reserved" if taken else "the job's output does not have"
             failures[row] = Failure.of(

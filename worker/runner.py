@@ -166,7 +166,7 @@ class Runner:
             return
         known = [batch.lease.batch_id for batch in self.window.held()]
         with self._ledger.transaction() as connection:
-            batches.release_unknown(connection, self._who.owner, known)
+            batches.release_owner(connection, self._who.owner, kept=known)
         self._claim_is_unsure = False
 
     def _process(self, batch: HeldBatch) -> None:

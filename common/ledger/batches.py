@@ -319,14 +319,6 @@ SPLIT_CHILD_DONE = text(f"""
 """)
 
 
-def release_unknown(connection: Connection, owner: str, known: Sequence[int]) -> int:
-    """Gives back leases of an owner that it does not know of: claims whose COMMIT answer was lost.
-
-    `known` are the batch ids in its hands. Returns how many were given back.
-    """
-    return len(connection.execute(RELEASE_UNKNOWN, {"owner": owner, "known": list(known)}).all())
-
-
 def release(
     connection: Connection,
     leases: Sequence[Lease],
@@ -378,21 +370,12 @@ RELEASE = text(
 RELEASE_OWNER = text(
     FREED.format(
         set="",
-        where="WHERE b.state = 'leased' AND b.owner = :owner",
-        lock="FOR UPDATE",
-        outcome="'released'",
-        error="CAST(:error AS text)",
-    )
-)
-RELEASE_UNKNOWN = text(
-    FREED.format(
-        set="",
-        where="WHERE b.state = 'leased' AND b.owner = :owner AND NOT b.id = ANY (:known)",
+        where="WHERE b.state = 'leased' AND b.owner = :owner AND NOT b.id = ANY (:kept)",
         lock="FOR UPDATE",
         outcome="'released'",
         error="NULL",
     )
-).bindparams(bindparam("known", type_=ARRAY(BIGINT)))
+).bindparams(bindparam("kept", type_=ARRAY(BIGINT)))
 LOSE_OWNER = text(
     FREED.format(
         set=", losses = b.losses + 1, last_error = CAST(:error AS text)",
@@ -413,9 +396,13 @@ REAP = text(
 )
 
 
-def release_owner(connection: Connection, owner: str, error: str | None = None) -> int:
-    """Gives back every lease of one child without a charge; returns how many."""
-    return len(connection.execute(RELEASE_OWNER, {"owner": owner, "error": error}).all())
+def release_owner(connection: Connection, owner: str, kept: Sequence[int] = ()) -> int:
+    """Gives back the leases of one child without a charge; returns how many.
+
+    `kept` are batch ids in its hands: without those, what is left are claims whose COMMIT answer
+    was lost, which nobody would renew.
+    """
+    return len(connection.execute(RELEASE_OWNER, {"owner": owner, "kept": list(kept)}).all())
 
 
 def lose_owner(connection: Connection, owner: str, error: str) -> int:
