@@ -24,6 +24,9 @@ class Settings(BaseSettings):
     broker_url: str | None = Field(None, description="redis://… that carries the hints.")
     home: Path = Field(Path(".nightshift"), description="Folder of the embedded servers.")
 
+    answer_seconds: float = Field(
+        30, gt=0, description="Postgres silent for so long counts as away."
+    )
     lease_seconds: float = Field(30, gt=0, description="How long a lease lives unrenewed.")
     heartbeat_seconds: float = Field(10, gt=0, description="How often leases are renewed.")
     poll_seconds: float = Field(2, gt=0, description="How often an idle child asks Postgres.")

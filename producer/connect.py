@@ -28,21 +28,22 @@ def open_ledger(settings: Settings, *, checked: bool = True) -> Iterator[Opened]
     """
     with ExitStack() as stack:
         if settings.database_url is not None:
-            opened = Opened(_closing(stack, settings.database_url), alone=False)
+            opened = Opened(_closing(stack, settings.database_url, settings), alone=False)
         else:
-            opened = _embedded(stack, settings.home.absolute())
+            opened = _embedded(stack, settings)
         if checked:
             schema.check(opened.ledger)
         yield opened
 
 
-def _embedded(stack: ExitStack, home: Path) -> Opened:
+def _embedded(stack: ExitStack, settings: Settings) -> Opened:
+    home = settings.home.absolute()
     if not (home / "postgres").is_dir():
         raise BadInput(
             "NIGHTSHIFT_DATABASE_URL is not set and no `nightshift run` has made a ledger in "
             f"{_shown(home)}"
         )
-    running = _running(stack, home)
+    running = _running(stack, home, settings)
     if running is not None:
         return Opened(running, alone=False)
     # The wheels' programs are wanted only here.
@@ -52,16 +53,16 @@ def _embedded(stack: ExitStack, home: Path) -> Opened:
     postgres = EmbeddedPostgres()
     url = postgres.start(home)
     stack.callback(postgres.stop)
-    return Opened(_closing(stack, url), alone=True)
+    return Opened(_closing(stack, url, settings), alone=True)
 
 
-def _running(stack: ExitStack, home: Path) -> Ledger | None:
+def _running(stack: ExitStack, home: Path, settings: Settings) -> Ledger | None:
     """The server that a `nightshift run` keeps up now, by the address it wrote down."""
     try:
         url = (home / "database_url").read_text(encoding="utf-8").strip()
     except OSError:
         return None
-    ledger = _closing(stack, url)
+    ledger = _closing(stack, url, settings)
     try:
         with ledger.transaction():
             return ledger
@@ -70,8 +71,8 @@ def _running(stack: ExitStack, home: Path) -> Ledger | None:
         return None
 
 
-def _closing(stack: ExitStack, url: str) -> Ledger:
-    ledger = Ledger(url, connections=2)
+def _closing(stack: ExitStack, url: str, settings: Settings) -> Ledger:
+    ledger = Ledger(url, connections=2, answer_seconds=settings.answer_seconds)
     stack.callback(ledger.close)
     return ledger
 

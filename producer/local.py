@@ -42,7 +42,7 @@ def run(spec: JobSpec, settings: Settings, *, new: bool, console: Console) -> in
     with home_lock(home), ExitStack() as stack:
         servers: list[EmbeddedPostgres | EmbeddedRedis] = []
         settings = _with_servers(settings, home, stack, servers)
-        ledger = Ledger(settings.database_url or "")
+        ledger = Ledger(settings.database_url or "", answer_seconds=settings.answer_seconds)
         stack.callback(ledger.close)
         _prepare(ledger, home)
         submitted = submit(ledger, spec, settings, new=new)

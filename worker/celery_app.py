@@ -41,6 +41,12 @@ class ChildProcess:
         self._config = config
         self._settings = settings
         self._ledger = ledger
+        # A connection of its own: leases are renewed whatever the batches' threads wait for.
+        self._pulse = Ledger(
+            ledger.url,
+            connections=1,
+            answer_seconds=min(settings.answer_seconds, max(2.0, settings.lease_seconds / 3)),
+        )
         self._app = make_app(settings.broker_url)
         self._drain_asked = threading.Event()
         self._drained = threading.Event()
@@ -112,8 +118,7 @@ class ChildProcess:
         self._runner = Runner(who, self._ledger, engine, self._settings, self._engine_died)
         self._heartbeat = Heartbeat(
             self._config.id,
-            # A connection of its own: leases are renewed whatever the batches' threads wait for.
-            Ledger(self._ledger.url, connections=1),
+            self._pulse,
             engine,
             self._runner.window,
             self._settings,
@@ -154,7 +159,7 @@ class ChildProcess:
     def _beat_while_loading(self, loaded: threading.Event) -> None:
         while not loaded.wait(self._settings.heartbeat_seconds):
             try:
-                with self._ledger.transaction() as connection:
+                with self._pulse.transaction() as connection:
                     workers.beat(connection, self._config.id, "loading", busy=False)
             except Retryable as error:
                 log.warning("heartbeat_failed", error=str(error))
@@ -218,7 +223,7 @@ class ChildProcess:
         self._drained.wait()
         self._heartbeat.stop()
         try:
-            with self._ledger.transaction() as connection:
+            with self._pulse.transaction() as connection:
                 workers.end(connection, self._config.id, died=None)
         except Retryable as error:
             log.warning("end_failed", error=str(error))
@@ -243,7 +248,7 @@ def main() -> None:
     logs.configure(settings, worker_id=config.id)
     # Celery warns root about messages that carry code; ours are JSON and carry nothing.
     warnings.simplefilter("ignore", SecurityWarning)
-    ledger = Ledger(settings.database_url or "")
+    ledger = Ledger(settings.database_url or "", answer_seconds=settings.answer_seconds)
     try:
         ChildProcess(config, settings, ledger).run()
     except Retryable as error:

@@ -12,6 +12,9 @@ from common.ledger import Ledger, schema
 from common.settings import load_settings, visible_gpus
 from worker.supervisor import Supervisor, install_signals
 
+QUICK_ANSWER_SECONDS = 5.0
+"""Longest wait of a supervisor for Postgres."""
+
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -33,7 +36,12 @@ def serve(
     if settings.database_url is None:
         raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a worker needs the ledger")
     gpus = visible_gpus()
-    ledger = Ledger(settings.database_url)
+    # Short answers: while it waits for one, it neither follows SIGTERM nor sees a child end.
+    ledger = Ledger(
+        settings.database_url,
+        connections=2,
+        answer_seconds=min(settings.answer_seconds, QUICK_ANSWER_SECONDS),
+    )
     supervisor = Supervisor(
         ledger,
         settings,

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
+from psycopg.errors import _WaitTimeout
 from sqlalchemy import Connection, RowMapping, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -15,13 +17,22 @@ __all__ = ["Connection", "Ledger", "Row"]
 Row = RowMapping
 """A result row by column name, for callers that do not import SQLAlchemy."""
 
-LOCK_TIMEOUT_MS = 5_000
-STATEMENT_TIMEOUT_MS = 30_000
-IDLE_IN_TRANSACTION_TIMEOUT_MS = 10_000
+LOCK_SECONDS = 5.0
+"""Longest wait for a row that somebody else holds."""
+
+IDLE_IN_TRANSACTION_SECONDS = 10.0
 """A frozen process inside a transaction is thrown out after this; nobody waits for it longer."""
 
+ANSWER_SECONDS = 30.0
+"""Longest wait for an answer where the caller says nothing else."""
+
+SILENCE_SECONDS = 2.0
+"""How much later than the server's own limit we stop waiting: by then it is frozen or cut off."""
+
+CONNECT_SECONDS = 5
+"""Longest wait for a new connection; libpq takes no less than two."""
+
 CONNECT_ARGS = {
-    "connect_timeout": 5,
     "keepalives": 1,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
@@ -32,13 +43,6 @@ CONNECT_ARGS = {
     "prepare_threshold": None,
 }
 
-# No session state is relied on, so the limits travel with each transaction.
-LIMITS = (
-    f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; "
-    f"SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS}; "
-    f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_TIMEOUT_MS}"
-)
-
 OUR_FAULT = ("22", "23", "42")
 """Classes of SQLSTATE that the same statement would meet again: data, integrity, syntax. All
 others (timeouts, deadlocks, fail-over, a session thrown out) may pass."""
@@ -48,10 +52,13 @@ class Ledger:
     """The Postgres that is the truth.
 
     `url` is postgresql://user:password@host:port/database. Nothing connects before the first
-    transaction. Threads may share one Ledger.
+    transaction. Threads may share one Ledger. A statement may take `answer_seconds`; a server that
+    is silent for longer counts as away.
     """
 
-    def __init__(self, url: str, *, connections: int = 8) -> None:
+    def __init__(
+        self, url: str, *, connections: int = 8, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
         try:
             parsed = make_url(url)
         except ArgumentError as error:
@@ -68,7 +75,21 @@ class Ledger:
             pool_pre_ping=False,
             connect_args=CONNECT_ARGS,
         )
-        event.listen(self.engine, "begin", _set_limits)
+        # No session state is relied on, so the limits travel with each transaction.
+        self._limits = "; ".join(
+            f"SET LOCAL {name} = {round(seconds * 1000)}"
+            for name, seconds in (
+                ("lock_timeout", min(LOCK_SECONDS, answer_seconds)),
+                ("statement_timeout", answer_seconds),
+                (
+                    "idle_in_transaction_session_timeout",
+                    min(IDLE_IN_TRANSACTION_SECONDS, answer_seconds),
+                ),
+            )
+        )
+        self._silence_seconds = answer_seconds + SILENCE_SECONDS
+        event.listen(self.engine, "begin", self._set_limits)
+        event.listen(self.engine, "do_connect", self._connect)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -92,9 +113,50 @@ class Ledger:
         """Closes every idle connection."""
         self.engine.dispose()
 
+    def _set_limits(self, connection: Connection) -> None:
+        _driver(connection).silence_seconds = self._silence_seconds
+        connection.exec_driver_sql(self._limits)
 
-def _set_limits(connection: Connection) -> None:
-    connection.exec_driver_sql(LIMITS)
+    def _connect(self, _dialect: object, _record: object, args: Any, options: Any) -> Any:
+        connection = PatientConnection.connect(
+            *args,
+            **options,
+            connect_timeout=max(2, min(CONNECT_SECONDS, int(self._silence_seconds))),
+        )
+        connection.silence_seconds = self._silence_seconds
+        return connection
+
+
+def take_long(connection: Connection) -> None:
+    """Lets the statements of this transaction take as long as they need (COPY, migrations)."""
+    _driver(connection).silence_seconds = None
+    connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+
+
+def _driver(connection: Connection) -> "PatientConnection":
+    driver = connection.connection.dbapi_connection
+    assert isinstance(driver, PatientConnection)
+    return driver
+
+
+class PatientConnection(psycopg.Connection[Any]):
+    """Gives up on a server that does not answer at all.
+
+    A frozen Postgres and a network that swallows packets look alike: the kernel keeps the
+    connection up, and libpq has no timeout of its own for it.
+    """
+
+    silence_seconds: float | None = None
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """Waits for an answer; OperationalError when there is none, and the connection is over."""
+        try:
+            return super().wait(gen, interval, timeout or self.silence_seconds)
+        except _WaitTimeout as error:
+            self.close()
+            raise psycopg.OperationalError(
+                f"no answer within {timeout or self.silence_seconds} seconds"
+            ) from error
 
 
 def _wrapped(error: DBAPIError, place: str) -> Exception:

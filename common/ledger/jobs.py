@@ -10,7 +10,7 @@ from sqlalchemy import RowMapping, text
 
 from common.descriptor import Descriptor, SourceFile
 from common.errors import BadInput
-from common.ledger.connection import Connection
+from common.ledger.connection import Connection, take_long
 from common.ledger.rows import to_literal
 from common.spec import JobSpec
 from common.states import JOB_MOVES, JobState
@@ -114,7 +114,7 @@ def insert_batches(
     batches: Iterable[Descriptor],
 ) -> int:
     """Streams the batches in by COPY, in dataset order; returns how many."""
-    connection.execute(text("SET LOCAL statement_timeout = 0"))
+    take_long(connection)
     index_of = {file.uri: index for index, file in enumerate(files)}
     count = 0
     driver = connection.connection.driver_connection

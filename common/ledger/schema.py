@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 
 from common.errors import SchemaMismatch
-from common.ledger.connection import Connection, Ledger
+from common.ledger.connection import Connection, Ledger, take_long
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -25,7 +25,7 @@ def migrate(ledger: Ledger) -> None:
 
     with ledger.transaction() as connection:
         connection.execute(text("SET LOCAL lock_timeout = '10s'"))
-        connection.execute(text("SET LOCAL statement_timeout = '10min'"))
+        take_long(connection)
         connection.execute(
             text("SELECT pg_advisory_xact_lock(:lock)").bindparams(lock=MIGRATION_LOCK)
         )
