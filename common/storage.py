@@ -27,6 +27,7 @@ import fsspec
 from fsspec.registry import known_implementations
 
 from common.errors import BadInput, Permanent, StorageUnavailable
+from common.faultpoints import Moment, reached
 
 OBJECT_STORES = ("s3", "gs", "abfs", "memory")
 """Schemes that work when their driver is installed; `memory` lives in one process, for tests."""
@@ -589,6 +590,7 @@ def _fill(raw: Any, uri: str, write: Callable[[BinaryIO], object]) -> Written:
     try:
         buffered = io.BufferedWriter(sink, 1024 * 1024)
         write(buffered)
+        reached(Moment.WRITING)
         # pyarrow may have closed it, which flushed it.
         if not buffered.closed:
             buffered.flush()

@@ -14,6 +14,7 @@ import structlog
 
 from common.broker import Announcer
 from common.errors import NightshiftError, Retryable
+from common.faultpoints import Moment, reached
 from common.ledger import Ledger, batches, dispatch, workers
 from common.settings import Settings
 from producer import dispatcher, finish
@@ -82,6 +83,7 @@ class Reaper:
     def _dispatch(self) -> None:
         with self._ledger.transaction() as connection:
             queues = dispatcher.admit(connection, self._settings.lease_seconds)
+            reached(Moment.DISPATCHING)
         self.pressed = any(queue.runs_low for queue in queues or ())
         for queue in queues or ():
             if queue.queued:
@@ -109,6 +111,7 @@ class Reaper:
             if dispatch.started_within(connection, self._settings.lease_seconds):
                 return
             lost = batches.reap(connection)
+            reached(Moment.REAPING)
         if lost:
             log.warning("leases_reaped", batches=lost)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import structlog
 
 from common.errors import Retryable
+from common.faultpoints import Moment, reached
 from common.ledger import Ledger, batches, workers
 from common.settings import Settings
 from worker.engines.protocol import Engine
@@ -47,7 +48,7 @@ class Heartbeat:
     def stop(self) -> None:
         """Beats no more; returns when a beat under way is over."""
         self._ended.set()
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=15)
 
     def beat(self) -> None:
         """One beat: the child lives, its leases hold, what is lost or unwanted is dropped."""
@@ -58,6 +59,7 @@ class Heartbeat:
             renewal = batches.renew(
                 connection, self._worker_id, leases, self._settings.lease_seconds
             )
+            reached(Moment.RENEWING)
         for batch in held:
             self._tell(batch, renewal)
 

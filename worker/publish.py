@@ -23,6 +23,7 @@ from common.errors import (
     Retryable,
     StorageUnavailable,
 )
+from common.faultpoints import Moment, reached
 from common.ledger import Ledger, batches, jobs
 from common.ledger.batches import Lease, Part
 from common.parts import final, part_name, staged
@@ -64,9 +65,11 @@ class Publisher:
         given up.
         """
         part = self._write(lease, spec, table, provenance, bare)
+        reached(Moment.WRITTEN)
         for attempt in self._patiently(Retryable):
             with attempt:
                 self._commit(lease, part, finished)
+        reached(Moment.COMMITTED)
         self._settle(lease, spec, part, judge=bool(part.errors))
 
     def _write(
@@ -106,6 +109,7 @@ class Publisher:
                     batches.commit(connection, lease, part)
                 else:
                     batches.split(connection, lease, finished, part)
+                reached(Moment.COMMITTING)
         except LeaseLost:
             with self._ledger.transaction() as connection:
                 if not batches.is_committed(connection, lease):

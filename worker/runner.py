@@ -22,6 +22,7 @@ from common.errors import (
     Retryable,
     StorageUnavailable,
 )
+from common.faultpoints import Moment, reached
 from common.ledger import Ledger, batches
 from common.ledger.batches import Claimant, Lease
 from common.parts import Failure, clean
@@ -123,8 +124,8 @@ class Runner:
         """
         self.draining.set()
         self.window.close()
-        with self._claiming:
-            pass  # a claim under way is in the window now
+        if self._claiming.acquire(timeout=seconds):
+            self._claiming.release()  # a claim under way is in the window now
         if self.window.wait_empty(seconds):
             return
         for batch in self.window.held():
@@ -173,6 +174,7 @@ class Runner:
         """One batch from its lease to its commit; every way it can end is decided here."""
         lease = batch.lease
         try:
+            reached(Moment.CLAIMED)
             self._run(batch)
         except LeaseLost:
             log.info("lease_lost", batch_id=lease.batch_id, attempt=lease.attempt)
@@ -212,6 +214,7 @@ class Runner:
             schema=job.inputs,
             id_column=spec.input.id,
         )
+        reached(Moment.READING)
         passed = [part.select(spec.passed_columns) for part in (rows.table, rows.bad_table)]
         results = RowResults([*rows.row_index, *rows.bad], pa.concat_tables(passed))
         for index, bad in rows.bad.items():
@@ -236,6 +239,7 @@ class Runner:
                     return
                 results.outcomes[requests[position].row_index] = outcome
             self.window.row_finished(batch)
+            reached(Moment.ANSWERED)
 
         taking, closed = threading.Lock(), threading.Event()
 
