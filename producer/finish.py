@@ -15,6 +15,7 @@ import structlog
 from common import formats, parts, storage
 from common.descriptor import Descriptor
 from common.errors import NightshiftError, Permanent, Retryable
+from common.faultpoints import Moment, reached
 from common.ledger import Ledger, Row, batches, dispatch, jobs
 from common.ledger.batches import Part
 from common.ledger.jobs import Job
@@ -52,8 +53,10 @@ def _finish(ledger: Ledger, job_id: int) -> None:
     _bury_dead(ledger, job)
     _complete_columns(ledger, job)
     _move_staged(ledger, job)
+    reached(Moment.FINISHING)
     # Before the job is closed: nobody comes back for a closed one.
     _sweep(ledger, job)
+    reached(Moment.CLOSING)
     _write_manifest(ledger, job)
     with ledger.transaction() as connection:
         state = dispatch.close(connection, job_id)

@@ -1,0 +1,87 @@
+"""Makes a Python process a test build: Python imports this at its start, from PYTHONPATH.
+
+FAULTS         folder of orders: `armed/<moment>.<number>` holds what to do when that moment is
+               reached next, by whichever process renames it to `fired/` first
+CLOCK_SECONDS  how far this process's clock is off
+MESSAGES       how many times each hint is sent: 0 drops all of them
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+def _take(folder: Path, moment: str) -> str | None:
+    """The next order for this moment; a rename is had by one process only."""
+    for order in sorted((folder / "armed").glob(f"{moment}.*")):
+        taken = folder / "fired" / f"{order.name}.{os.getpid()}"
+        try:
+            action = order.read_text()
+            order.rename(taken)
+        except FileNotFoundError:
+            continue
+        return action
+    return None
+
+
+def _observe(folder: Path) -> None:
+    from common import faultpoints
+
+    def observer(moment: faultpoints.Moment) -> None:
+        action = _take(folder, moment)
+        if action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+        elif action == "freeze":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif action is not None and action.startswith("errno "):
+            number = int(action.split()[1])
+            raise OSError(number, os.strerror(number))
+        elif action is not None:
+            raise AssertionError(f"no such action: {action!r}")
+
+    faultpoints.observer = observer
+
+
+def _shift_clock(seconds: float) -> None:
+    import datetime
+
+    true_time, true_time_ns = time.time, time.time_ns
+    time.time = lambda: true_time() + seconds
+    time.time_ns = lambda: true_time_ns() + int(seconds * 1e9)
+
+    class Shifted(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> "Shifted":
+            return cls.fromtimestamp(time.time(), tz)
+
+        @classmethod
+        def utcnow(cls) -> "Shifted":
+            return cls.fromtimestamp(time.time(), datetime.UTC).replace(tzinfo=None)
+
+    datetime.datetime = Shifted
+
+
+def _repeat_messages(times: int) -> None:
+    from celery import Celery
+
+    send = Celery.send_task
+
+    def send_task(*args: object, **options: object) -> object:
+        sent = None
+        for _ in range(times):
+            sent = send(*args, **options)
+        return sent
+
+    Celery.send_task = send_task
+
+
+if "CLOCK_SECONDS" in os.environ:
+    _shift_clock(float(os.environ["CLOCK_SECONDS"]))
+# The module path is known only for `python -m …`; other programs of the fleet are no test builds.
+if "FAULTS" in os.environ and sys.argv[:1] in (["-m"], ["-c"]):
+    _observe(Path(os.environ["FAULTS"]))
+if "MESSAGES" in os.environ and sys.argv[:1] == ["-m"]:
+    _repeat_messages(int(os.environ["MESSAGES"]))

@@ -1,0 +1,142 @@
+"""Servers of the suite's own, which the tests may stop and freeze, and a rig on top of them."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from common.embedded import EmbeddedPostgres, EmbeddedRedis
+from tests.faults.proxy import Proxy
+from tests.faults.rig import Rig
+from tests.faults.servers import Server
+from tests.integration.conftest import (  # noqa: F401
+    database_url,
+    fresh_database,
+    ledger,
+    second_ledger,
+    template_database,
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--minutes", type=float, default=0, help="run the long fault suite so long")
+    parser.addoption("--fault-seed", type=int, default=None, help="repeat a run of the long suite")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long: runs with --minutes only")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `long` belong to the long suite only: left out, not skipped."""
+    if config.getoption("--minutes", 0):
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    items[:] = [item for item in items if item not in long]
+    config.hook.pytest_deselected(items=long)
+
+
+@pytest.fixture(scope="session")
+def minutes(request: pytest.FixtureRequest) -> float:
+    """How long the random suite goes on; 0 in the short suite."""
+    return float(request.config.getoption("--minutes", 0))
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> random.Random:
+    """Randomness whose seed is printed, and repeated with --fault-seed."""
+    given = request.config.getoption("--fault-seed", None)
+    seed = random.SystemRandom().randrange(2**32) if given is None else int(given)
+    print(f"--fault-seed {seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture(scope="session")
+def own_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(EmbeddedPostgres(), tmp_path_factory.mktemp("postgres"))
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET fsync = off")
+        connection.execute("SELECT pg_reload_conf()")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def own_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(EmbeddedRedis(), tmp_path_factory.mktemp("redis"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_url(own_postgres: Server) -> str:
+    """The suite's own server in the place of the one that the other suites share."""
+    return own_postgres.url
+
+
+@pytest.fixture
+def postgres(own_postgres: Server) -> Iterator[Server]:
+    """The server, up and running before and after the test."""
+    yield own_postgres
+    own_postgres.thaw()
+    own_postgres.start()
+
+
+@pytest.fixture
+def redis(own_redis: Server) -> Iterator[Server]:
+    """The broker, up and running before and after the test."""
+    yield own_redis
+    own_redis.thaw()
+    own_redis.start()
+
+
+@pytest.fixture
+def make_rig(
+    tmp_path: Path,
+    database_url: str,  # noqa: F811
+    postgres: Server,
+    redis: Server,
+) -> Iterator[Callable[..., Rig]]:
+    """Makes the rig of a test with an environment of its choice; everything ends with the test."""
+    made: list[Rig] = []
+
+    def make(*, told: str | None = None, broker: str | None = None, **environment: str) -> Rig:
+        folder = tmp_path / f"rig{len(made)}"
+        made.append(Rig(folder, database_url, broker or redis.url, told, **environment))
+        return made[-1]
+
+    yield make
+    postgres.thaw()
+    postgres.start()
+    for rig in made:
+        rig.end()
+
+
+@pytest.fixture
+def rig(make_rig: Callable[..., Rig]) -> Rig:
+    """A rig that nothing stands between."""
+    return make_rig()
+
+
+@pytest.fixture
+def proxy(postgres: Server) -> Iterator[Proxy]:
+    """Stands before Postgres."""
+    found = Proxy(postgres.port)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def proxied(make_rig: Callable[..., Rig], proxy: Proxy, database_url: str) -> Rig:  # noqa: F811
+    """A rig whose processes reach Postgres through the proxy only."""
+    return make_rig(told=with_port(database_url, proxy.port))
+
+
+def with_port(url: str, port: int) -> str:
+    """The same address behind another port of loopback."""
+    parts = urlsplit(url)
+    account = parts.netloc.rpartition("@")[0]
+    return urlunsplit(parts._replace(netloc=f"{account}@127.0.0.1:{port}"))

@@ -1,0 +1,57 @@
+"""A Postgres and a Redis of the suite's own, that can be stopped, killed and frozen."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from common.embedded import EmbeddedPostgres, EmbeddedRedis
+
+
+class Server:
+    """An embedded server under a home folder; it comes back under the same address."""
+
+    def __init__(self, server: EmbeddedPostgres | EmbeddedRedis, home: Path) -> None:
+        self._server: Any = server
+        self._home = home
+        self.url = ""
+        self.start()
+
+    @property
+    def port(self) -> int:
+        """Its TCP port on loopback."""
+        return int(self._server._port)
+
+    def start(self) -> None:
+        """Up, if it is down."""
+        if self._server._group is None:
+            self.url = self._server.start(self._home)
+
+    def stop(self) -> None:
+        """Down, the orderly way."""
+        self.thaw()
+        self._server.stop()
+
+    def kill(self) -> None:
+        """Down by SIGKILL."""
+        members = self._members()
+        self._server._group.kill()
+        psutil.wait_procs(members, timeout=10)
+        self._server._group = None
+
+    def freeze(self) -> None:
+        """SIGSTOP for every process of it: connections stay up, nobody answers."""
+        for member in self._members():
+            member.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        for member in self._members():
+            member.send_signal(signal.SIGCONT)
+
+    def _members(self) -> list[psutil.Process]:
+        if self._server._group is None or self._server._group.poll() is not None:
+            return []
+        root = psutil.Process(self._server._group.pid)
+        return [root, *root.children(recursive=True)]
