@@ -1,0 +1,132 @@
+"""Two owners and the reaper race on one batch: whatever the interleaving, one winner."""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from common.errors import LeaseLost, Retryable
+from common.ledger import Ledger, batches
+from common.ledger.batches import Lease
+from tests.integration.test_ledger import World
+
+LONGEST_PAUSE_SECONDS = 0.004
+
+
+class Race:
+    """One batch, whose first owner's lease has run out when the three start."""
+
+    def __init__(self, worlds: list[World], job: int, chance: random.Random) -> None:
+        self.worlds = worlds
+        self.job = job
+        self.pauses = [
+            [chance.uniform(0, LONGEST_PAUSE_SECONDS) for _ in range(3)] for _ in range(3)
+        ]
+        worlds[0].admit(job, 1)
+        (self.first,) = worlds[0].claim(job, owner="first", seconds=0.001)
+        self.won: list[tuple[str, int]] = []
+        self.lost: list[str] = []
+
+    def run(self, threads: ThreadPoolExecutor) -> None:
+        line = threading.Barrier(3)
+
+        def started(play: Callable[[World, list[float]], None], number: int) -> None:
+            line.wait(10)
+            play(self.worlds[number], self.pauses[number])
+
+        plays = (self._old_owner, self._new_owner, self._reaper)
+        for done in [threads.submit(started, play, at) for at, play in enumerate(plays)]:
+            done.result(60)
+        self._end()
+
+    def _old_owner(self, world: World, pauses: list[float]) -> None:
+        time.sleep(2 * sum(pauses))  # the other two need several steps
+        self._commit(world, self.first)
+
+    def _new_owner(self, world: World, pauses: list[float]) -> None:
+        for pause in pauses:
+            time.sleep(pause)
+            for lease in world.claim(self.job, owner="second"):
+                self._commit(world, lease)
+
+    def _reaper(self, world: World, pauses: list[float]) -> None:
+        for pause in pauses:
+            time.sleep(pause)
+            world.reap()
+            # One batch: whatever is pending behind it belongs to later rounds.
+            with world.ledger.transaction() as connection:
+                connection.exec_driver_sql(
+                    "UPDATE batches SET state = 'queued', rank = 1 "
+                    f"WHERE id = {self.first.batch_id} AND state = 'pending'"
+                )
+
+    def _commit(self, world: World, lease: Lease) -> None:
+        for _ in range(20):
+            try:
+                world.commit(lease, name=f"part-{lease.owner}-{lease.attempt}")
+            except LeaseLost:
+                with world.ledger.transaction() as connection:
+                    assert not batches.is_committed(connection, lease)
+                self.lost.append(lease.owner)
+            except Retryable:  # a deadlock or a lock that was not to be had: tried again
+                continue
+            else:
+                self.won.append((lease.owner, lease.attempt))
+            return
+        raise AssertionError("the commit was never decided")
+
+    def _end(self) -> None:
+        """Whoever is left finishes it: nothing may stand in the way."""
+        world = self.worlds[0]
+        for _ in range(100):
+            if self.won:
+                return
+            self._reaper(world, [0.002])
+            for lease in world.claim(self.job, owner="third"):
+                self._commit(world, lease)
+        raise AssertionError("nobody could finish the batch")
+
+
+@pytest.mark.timeout(1200)
+def test_one_winner_whatever_the_interleaving(
+    second_ledger: Callable[[], Ledger], database_url: str, minutes: float, chance: random.Random
+) -> None:
+    rounds = 10_000 if minutes else 500
+    worlds = [World(second_ledger()) for _ in range(3)]
+    job = worlds[0].job(*[2] * rounds)
+    for world in worlds[1:]:
+        world.specs = worlds[0].specs
+    winners: Counter[str] = Counter()
+    expected: dict[int, tuple[str, int]] = {}
+    with ThreadPoolExecutor(3) as threads:
+        for _ in range(rounds):
+            race = Race(worlds, job, chance)
+            race.run(threads)
+            assert len(race.won) == 1, (race.won, race.lost)
+            expected[race.first.batch_id] = race.won[0]
+            winners[race.won[0][0]] += 1
+    # Both owners must have won a good share, or the interleavings were none.
+    assert min(winners["first"], winners["second"]) > rounds / 20, winners
+    with psycopg.connect(database_url) as connection:
+        found = connection.execute(
+            "SELECT id, owner, attempt, part_name, state FROM batches ORDER BY id"
+        ).fetchall()
+        explained = connection.execute(
+            "SELECT batch_id, worker_id, attempt FROM attempts WHERE outcome = 'done'"
+        ).fetchall()
+        rows_done = connection.execute("SELECT rows_done FROM job_progress").fetchone()
+        open_ends = connection.execute(
+            "SELECT count(*) FROM attempts WHERE ended_at IS NULL"
+        ).fetchone()
+    assert {row[0]: (row[1], row[2]) for row in found} == expected
+    assert all(name == f"part-{owner}-{attempt}" for _, owner, attempt, name, _ in found)
+    assert {row[4] for row in found} == {"done"}
+    assert {row[0]: (row[1], row[2]) for row in explained} == expected
+    assert len(explained) == rounds
+    assert rows_done == (2 * rounds,)
+    assert open_ends == (0,)
