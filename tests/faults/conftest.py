@@ -1,6 +1,7 @@
 """Servers of the suite's own, which the tests may stop and freeze, and a rig on top of them."""
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -13,11 +14,12 @@ from tests.faults.proxy import Proxy
 from tests.faults.rig import Rig
 from tests.faults.servers import Server
 from tests.integration.conftest import (  # noqa: F401
+    NUMBERS,
     database_url,
-    fresh_database,
     ledger,
     second_ledger,
     template_database,
+    with_database,
 )
 
 
@@ -31,8 +33,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `long` belong to the long suite only: left out, not skipped."""
+    """Tests marked `long` belong to the long suite only: left out, not skipped. The random ones
+    come last and take the time that is left.
+    """
     if config.getoption("--minutes", 0):
+        items.sort(key=lambda item: "test_chaos" in item.nodeid)
         return
     long = [item for item in items if item.get_closest_marker("long")]
     items[:] = [item for item in items if item not in long]
@@ -43,6 +48,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def minutes(request: pytest.FixtureRequest) -> float:
     """How long the random suite goes on; 0 in the short suite."""
     return float(request.config.getoption("--minutes", 0))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def session_began() -> float:
+    """When the suite began (monotonic seconds)."""
+    return time.monotonic()
 
 
 @pytest.fixture
@@ -75,6 +86,31 @@ def own_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def postgres_url(own_postgres: Server) -> str:
     """The suite's own server in the place of the one that the other suites share."""
     return own_postgres.url
+
+
+@pytest.fixture
+def fresh_database(
+    postgres: Server,
+    template_database: str,  # noqa: F811
+) -> Iterator[Callable[..., str]]:
+    """Like the integration tests' own, but no connection of it lives through a restart."""
+    made: list[str] = []
+
+    def run(statement: str) -> None:
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            connection.execute(statement)
+
+    def fresh(*, migrated: bool = True) -> str:
+        made.append(f"nightshift_fault_{next(NUMBERS)}")
+        template = template_database if migrated else "template0"
+        run(f"CREATE DATABASE {made[-1]} TEMPLATE {template} STRATEGY file_copy")
+        return with_database(postgres.url, made[-1])
+
+    yield fresh
+    postgres.thaw()
+    postgres.start()
+    for name in made:
+        run(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

@@ -194,6 +194,7 @@ class Rig(Fleet):
     def put(self, data: dict[str, Any]) -> Submitted:
         """Submits a spec in this process."""
         settings = Settings(database_url=self.url)
+        self.ledger.close()  # its connections may be of an earlier boot of the server
         return submit(self.ledger, JobSpec.model_validate(data), settings, new=False)
 
     def wait_closed(self, name: str, seconds: float = 120) -> str:
@@ -238,6 +239,7 @@ class Rig(Fleet):
         """From the outside, files and SQL only: what `nightshift verify` says, and that each row
         is there once with the answer that the function gives for it.
         """
+        self.ledger.close()
         with self.ledger.transaction() as connection:
             job = jobs.find(connection, name)
         found = verify(self.ledger, job)
