@@ -49,16 +49,23 @@ class RowRanges:
             left.append((at, stop))
         return RowRanges.of(*left)
 
-    def halves(self) -> tuple["RowRanges", "RowRanges"]:
-        """Two sets of neighbouring rows, the first with half of them, rounded down."""
-        rows = len(self) // 2
-        first: list[tuple[int, int]] = []
+    def union(self, other: "RowRanges") -> "RowRanges":
+        """The rows that stand here or in `other`."""
+        return RowRanges.of(*self.ranges, *other.ranges)
+
+    def first(self, rows: int) -> "RowRanges":
+        """The first so many rows."""
+        taken: list[tuple[int, int]] = []
         for start, stop in self.ranges:
             if rows <= 0:
                 break
-            first.append((start, min(stop, start + rows)))
+            taken.append((start, min(stop, start + rows)))
             rows -= stop - start
-        front = RowRanges.of(*first)
+        return RowRanges.of(*taken)
+
+    def halves(self) -> tuple["RowRanges", "RowRanges"]:
+        """Two sets of neighbouring rows, the first with half of them, rounded down."""
+        front = self.first(len(self) // 2)
         return front, self.minus(front)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from common import storage
 from common.ledger.batches import RowError
@@ -126,6 +127,34 @@ def inferred_schema(
 def bare_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema:
     """The columns that stand in every part, whatever the task answers."""
     return _around(spec, inputs, [])
+
+
+def is_bare(name: str) -> bool:
+    """Whether a part of this name was written before the columns of its function were known."""
+    return BARE in name
+
+
+def stored_schema(name: str, spec: JobSpec, inputs: pa.Schema, schema: pa.Schema) -> pa.Schema:
+    """The columns in the file of a part, where the job has `schema` by now."""
+    return bare_schema(spec, inputs) if is_bare(name) else schema
+
+
+def widened(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The same rows under the job's schema; columns that came after them are null."""
+    columns = [
+        table.column(field.name)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def column_sum(table: pa.Table, column: str) -> int:
+    """The sum of a column of tokens; 0 where the task has none."""
+    if column not in table.column_names:
+        return 0
+    return int(pc.sum(table.column(column)).as_py() or 0)
 
 
 def serialize(schema: pa.Schema) -> bytes:

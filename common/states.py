@@ -68,7 +68,9 @@ JOB_MOVES: dict[JobState, frozenset[JobState]] = {
 }
 
 BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {
-    BatchState.PENDING: frozenset({BatchState.QUEUED, BatchState.SPLIT, BatchState.DONE}),
+    BatchState.PENDING: frozenset(
+        {BatchState.QUEUED, BatchState.SPLIT, BatchState.DONE, BatchState.DEAD}
+    ),
     BatchState.QUEUED: frozenset({BatchState.LEASED, BatchState.PENDING, BatchState.DONE}),
     BatchState.LEASED: frozenset(
         {BatchState.DONE, BatchState.DEAD, BatchState.PENDING, BatchState.SPLIT}
@@ -78,4 +80,5 @@ BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {
     BatchState.SPLIT: frozenset(),
 }
 """`pending -> done` and `queued -> done` are the late commit of an attempt whose lease ran out
-before anybody else claimed the batch: its attempt number and owner still match."""
+before anybody else claimed the batch: its attempt number and owner still match. `pending -> done`
+and `pending -> dead` also undo a retry of rows whose job was over before they ran."""

@@ -199,8 +199,10 @@ class Runner:
         finished = RowRanges.from_indices(results.finished())
         if len(finished) == len(batch.lease.todo):
             self._publish(batch.lease, job, results, None)
-        elif batch.unwanted or not len(finished) or batch.lease.redo is not None:
+        elif batch.unwanted or not len(finished):
             self._release(batch.lease)
+        elif batch.lease.redo is not None:
+            self._publish(batch.lease.narrowed(finished), job, results, None)
         else:
             self._publish(batch.lease, job, results, finished)
 
@@ -283,12 +285,14 @@ class Runner:
         uri = parts.located(job.spec.output.uri, lease.kept_part or "")
         if uri is None:
             raise Permanent(f"the part {lease.kept_part} with the kept answers is gone")
-        old = formats.read_part(uri, job.spec.output.format, new.table.schema)
+        schema = new.table.schema
+        stored = parts.stored_schema(lease.kept_part or "", job.spec, job.inputs, schema)
+        old = formats.read_part(uri, job.spec.output.format, stored)
         redone = set(lease.todo)
         kept = old.filter(
             pa.array([index not in redone for index in old.column("row_index").to_pylist()])
         )
-        return merged(new, kept, job.spec.input.id)
+        return merged(new, parts.widened(kept, schema), job.spec.input.id)
 
     def _provenance(self, lease: Lease, job: KnownJob) -> dict[str, str]:
         return {

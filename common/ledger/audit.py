@@ -100,6 +100,19 @@ def miscounted(connection: Connection, job_id: int) -> dict[str, tuple[int, int]
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
+def unlisted(connection: Connection, job_id: int) -> tuple[int, int]:
+    """Failed rows as the counters have them, and as failed_rows lists them in the same snapshot."""
+    found = connection.execute(
+        text("""
+            SELECT (SELECT coalesce(sum(rows_failed), 0)::bigint FROM job_counters
+                    WHERE job_id = :id) AS counted,
+                   (SELECT count(*) FROM failed_rows WHERE job = :id) AS listed
+        """),
+        {"id": job_id},
+    ).one()
+    return found.counted, found.listed
+
+
 def orphaned_leases(connection: Connection, job_id: int) -> list[Row]:
     """Leased batches whose lease ran out or whose owner is ended or unknown."""
     found = connection.execute(
@@ -120,7 +133,8 @@ def broken_attempts(connection: Connection, job_id: int, limit: int = 1000) -> l
     """Batches whose attempts do not explain their leases: batch and what is wrong.
 
     A child of a split begins to count at its parent's attempt. The done child of a drain has no
-    lease of its own: it ended with its parent's, whose outcome is `split`.
+    lease of its own: it ended with its parent's, whose outcome is `split`. A retry that was given
+    up leaves the batch done by an earlier attempt.
     """
     found = connection.execute(
         text("""
@@ -132,6 +146,7 @@ def broken_attempts(connection: Connection, job_id: int, limit: int = 1000) -> l
             ), counted AS (
                 SELECT a.batch_id, count(*) AS leases, min(a.attempt) AS first,
                        max(a.attempt) AS last,
+                       bool_or(a.outcome = 'done') AS ever_done,
                        count(*) FILTER (WHERE a.ended_at IS NULL) AS running,
                        max(a.attempt) FILTER (WHERE a.ended_at IS NULL) AS running_last
                 FROM attempts a WHERE a.job_id = :id GROUP BY a.batch_id
@@ -146,6 +161,7 @@ def broken_attempts(connection: Connection, job_id: int, limit: int = 1000) -> l
                     WHEN coalesce(c.running, 0) <> (m.state = 'leased')::int
                     THEN format('%s, and %s of its attempts have not ended', m.state, c.running)
                     WHEN m.state = 'done' AND m.attempt > m.inherited AND last.outcome <> 'done'
+                         AND NOT c.ever_done AND parents.outcome IS DISTINCT FROM 'split'
                     THEN format('done, and its attempt %s ended as %s', m.attempt, last.outcome)
                     WHEN m.state = 'done' AND m.attempt = m.inherited
                          AND parents.outcome IS DISTINCT FROM 'split'
@@ -156,7 +172,7 @@ def broken_attempts(connection: Connection, job_id: int, limit: int = 1000) -> l
                 LEFT JOIN counted c ON c.batch_id = m.id
                 LEFT JOIN attempts last ON last.batch_id = m.id AND last.attempt = m.attempt
                 LEFT JOIN attempts parents ON parents.batch_id = m.parent_id
-                                          AND parents.attempt = m.attempt
+                                          AND parents.attempt = m.inherited
                 UNION ALL
                 SELECT c.batch_id, 'has attempts and is no batch of the job'
                 FROM counted c WHERE NOT EXISTS (SELECT FROM mine WHERE id = c.batch_id)
@@ -174,7 +190,7 @@ def part_is_live(connection: Connection, job_id: int, part_name: str) -> bool:
         connection.scalar(
             text("""
             SELECT EXISTS (SELECT FROM batches WHERE job_id = :id AND part_name = :name
-                           AND state IN ('done', 'dead'))
+                           AND state <> 'split')
         """),
             {"id": job_id, "name": part_name},
         )
@@ -194,7 +210,7 @@ def roots(connection: Connection, job_id: int) -> int:
 
 def parts_between(connection: Connection, job_id: int, first: int, stop: int) -> list[Row]:
     """The live parts of the roots `first` <= seq < `stop` in dataset order, with where their rows
-    came from (for `batches.descriptor`).
+    came from (for `batches.descriptor`). Rows in `redo` run again: their lines do not count.
 
     In pages, because the client takes longer to decode a million of them than a transaction may
     stay idle.
@@ -202,7 +218,7 @@ def parts_between(connection: Connection, job_id: int, first: int, stop: int) ->
     found = connection.execute(
         text("""
             SELECT b.seq, b.id AS batch, b.attempt, b.owner AS worker, b.state, b.rows,
-                   b.row_count, b.part_name,
+                   b.row_count, b.redo, b.redo_count, b.part_name,
                    b.part_bytes, b.part_checksum, b.rows_failed, b.prompt_tokens, b.output_tokens,
                    b.locator_row, b.byte_offset, b.byte_length, f.uri, f.format, f.size,
                    f.fingerprint, f.row_count AS file_rows, f.first_row
@@ -217,7 +233,7 @@ def parts_between(connection: Connection, job_id: int, first: int, stop: int) ->
 
 
 def errors_between(connection: Connection, job_id: int, first: int, stop: int) -> list[Row]:
-    """Row errors with `first` <= row_index < `stop`, ascending."""
+    """The errors that stand in parts, with `first` <= row_index < `stop`, ascending."""
     found = connection.execute(
         text("""
             SELECT row_index, row_id, kind, message FROM row_errors
@@ -254,12 +270,12 @@ def errors(connection: Connection, job_id: int, *, kind: str | None, limit: int)
 
 
 def finished_rows(connection: Connection, job_id: int) -> RowRanges:
-    """The rows that the live parts hold; one range when the job is finished."""
+    """The rows that have a line that counts; one range when the job is finished."""
     found = connection.execute(
         text("""
             SELECT range_agg(piece) AS rows FROM (
-                SELECT unnest(rows) AS piece FROM batches
-                WHERE job_id = :id AND part_name IS NOT NULL AND state IN ('done', 'dead')
+                SELECT unnest(rows - coalesce(redo, '{}')) AS piece FROM batches
+                WHERE job_id = :id AND part_name IS NOT NULL AND state <> 'split'
             ) AS live
         """),
         {"id": job_id},
@@ -279,7 +295,7 @@ def parts_holding(connection: Connection, job_id: int, indices: Sequence[int]) -
             FROM batches b
             JOIN unnest(:indices) AS row_index ON b.rows @> row_index
             JOIN input_files f USING (job_id, file_index)
-            WHERE b.job_id = :id AND b.part_name IS NOT NULL AND b.state IN ('done', 'dead')
+            WHERE b.job_id = :id AND b.part_name IS NOT NULL AND b.state <> 'split'
             ORDER BY b.seq, b.id, row_index
         """).bindparams(bindparam("indices", type_=ARRAY(BIGINT))),
         {"id": job_id, "indices": list(indices)},

@@ -4,7 +4,7 @@ Every statement about a held batch is fenced by its id, attempt and owner.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import RowMapping, bindparam, text
@@ -20,14 +20,17 @@ from common.states import Outcome, RowErrorKind
 LONE_LOSSES = 2
 """After so many losses a batch runs alone in a child (DESIGN section 5)."""
 
+NO_ROWS = RowRanges(())
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
     """A claimed batch: what to read, what to redo, and the fence.
 
-    `redo` is None for all rows; else only those run and the others keep the answer that stands
-    in the part `kept_part`. `doomed` marks a single row that killed every child that ran it
-    alone, or such rows of a retry: they are written as `engine_died`, not run.
+    `redo` is None for all rows; else only those run and the others keep the line that stands in
+    the part `kept_part`. `later` are rows of a retry that run under a later lease. `doomed` marks
+    a single row that killed every child that ran it alone: it is written as `engine_died`, not
+    run.
     """
 
     batch_id: int
@@ -41,11 +44,16 @@ class Lease:
     doomed: bool
     redo: RowRanges | None
     kept_part: str | None
+    later: RowRanges = NO_ROWS
 
     @property
     def todo(self) -> RowRanges:
         """The rows that run under this lease."""
         return self.descriptor.rows if self.redo is None else self.redo
+
+    def narrowed(self, rows: RowRanges) -> "Lease":
+        """The same lease of a retry, over `rows` of its rows only; the others run later."""
+        return replace(self, redo=rows, later=self.later.union(self.todo.minus(rows)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +203,10 @@ def commit(connection: Connection, lease: Lease, part: Part) -> None:
     """Marks the batch done and names its part; LeaseLost when the fence does not match.
 
     A lease that ran out still commits while nobody else has claimed the batch: attempt and
-    owner stay until the next claim.
+    owner stay until the next claim. A retry that has rows for later is pending again: the part
+    holds their old lines, and so do the errors.
     """
+    waiting = set(lease.later)
     held = connection.scalar(
         COMMIT,
         {
@@ -205,9 +215,12 @@ def commit(connection: Connection, lease: Lease, part: Part) -> None:
             "name": part.name,
             "bytes": part.bytes,
             "checksum": part.checksum,
-            "rows_failed": len(part.errors),
+            "rows_failed": sum(error.row_index not in waiting for error in part.errors),
             "prompt_tokens": part.prompt_tokens,
             "output_tokens": part.output_tokens,
+            "redo": to_multirange(lease.later) if waiting else None,
+            "redo_count": len(waiting),
+            "most_losses": _losses_of_rest(lease),
         },
     )
     if held is None:
@@ -218,10 +231,14 @@ def commit(connection: Connection, lease: Lease, part: Part) -> None:
 
 COMMIT = text("""
     UPDATE batches b
-    SET state = 'done', lease_expires_at = NULL, rank = NULL, not_before = NULL, part_name = :name,
+    SET state = CASE WHEN :redo_count = 0 THEN 'done' ELSE 'pending' END,
+        lease_expires_at = NULL, rank = NULL, not_before = NULL, part_name = :name,
         part_bytes = :bytes, part_checksum = :checksum, rows_failed = :rows_failed,
         prompt_tokens = :prompt_tokens, output_tokens = :output_tokens,
-        redo = NULL, redo_count = 0, last_error = NULL
+        redo = CAST(:redo AS int8multirange), redo_count = :redo_count, last_error = NULL,
+        -- Nobody may commit what is left of a retry under this attempt.
+        owner = CASE WHEN :redo_count = 0 THEN owner END,
+        losses = CASE WHEN :redo_count = 0 THEN losses ELSE least(losses, :most_losses) END
     FROM (SELECT id FROM jobs WHERE id = :job_id AND state IN ('running', 'paused')
           FOR KEY SHARE) AS j
     WHERE b.id = :id AND b.attempt = :attempt AND b.owner = :owner
@@ -230,15 +247,26 @@ COMMIT = text("""
 """)
 
 
+def _losses_of_rest(lease: Lease) -> int:
+    """What the rest of a retry may keep of the losses: the search goes on in pieces as small as
+    this one, but no single row is doomed that was not lost alone. Past a killer it begins anew.
+    """
+    return LONE_LOSSES if lease.doomed else LONE_LOSSES + max(0, len(lease.later).bit_length() - 1)
+
+
 def is_committed(connection: Connection, lease: Lease) -> bool:
-    """Reads back after a COMMIT whose outcome is unknown: done (or split) by this very lease?"""
-    state = connection.scalar(
+    """Reads back after a COMMIT whose outcome is unknown: did this very lease end with a part?
+
+    Its own attempt tells: the batch itself may have been retried or lost since.
+    """
+    outcome = connection.scalar(
         text("""
-            SELECT state FROM batches WHERE id = :id AND attempt = :attempt AND owner = :owner
+            SELECT outcome FROM attempts
+            WHERE batch_id = :id AND attempt = :attempt AND worker_id = :owner
         """),
         _fence(lease),
     )
-    return state in ("done", "split")
+    return outcome in (Outcome.DONE, Outcome.SPLIT)
 
 
 def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part) -> None:
@@ -248,7 +276,7 @@ def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part)
     if jobs.lock_shared(connection, lease.job_id).over:
         raise LeaseLost(f"job {lease.job_id} is over, its batches can no longer be split")
     parent = _take_parent(connection, lease.batch_id, lease)
-    connection.execute(
+    child_id = connection.scalar(
         SPLIT_CHILD_DONE,
         {
             **_child(parent, finished),
@@ -264,7 +292,7 @@ def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part)
     )
     rest = lease.descriptor.rows.minus(finished)
     connection.execute(SPLIT_CHILD_PENDING, _child(parent, rest))
-    _put_errors(connection, lease.job_id, lease.batch_id, finished, part.errors)
+    _put_errors(connection, lease.job_id, child_id, finished, part.errors)
     _end_attempt(connection, lease, Outcome.SPLIT, len(finished), part)
 
 
@@ -316,6 +344,7 @@ SPLIT_CHILD_DONE = text(f"""
                          prompt_tokens, output_tokens)
     VALUES ({CHILD_VALUES}, :owner, 'done', :name, :bytes, :checksum, :rows_failed,
             :prompt_tokens, :output_tokens)
+    RETURNING id
 """)
 
 
@@ -491,7 +520,8 @@ def bury(connection: Connection, row: RowMapping, part: Part) -> bool:
     named = connection.scalar(
         text("""
             UPDATE batches SET part_name = :name, part_bytes = :bytes, part_checksum = :checksum,
-                   rows_failed = :rows_failed, redo = NULL, redo_count = 0
+                   rows_failed = :rows_failed, prompt_tokens = :prompt_tokens,
+                   output_tokens = :output_tokens, redo = NULL, redo_count = 0
             WHERE id = :id AND attempt = :attempt AND state = 'dead'
               AND (part_name IS NULL OR redo IS NOT NULL)
             RETURNING id
@@ -503,6 +533,8 @@ def bury(connection: Connection, row: RowMapping, part: Part) -> bool:
             "bytes": part.bytes,
             "checksum": part.checksum,
             "rows_failed": len(part.errors),
+            "prompt_tokens": part.prompt_tokens,
+            "output_tokens": part.output_tokens,
         },
     )
     if named is None:
@@ -529,50 +561,6 @@ def rename_part(
         },
     )
     return renamed is not None
-
-
-def retry(connection: Connection, batch_id: int, rows: RowRanges | None) -> bool:
-    """A done or dead batch runs again: `rows` of it, or all for None. The job row is locked.
-
-    Rows that are not run again keep their answer in the old part until the next commit. Returns
-    False when the batch is neither done nor dead, or dead without its error part and not whole.
-    """
-    whole = rows is None
-    done = connection.scalar(
-        text("""
-            UPDATE batches b SET state = 'pending', failures = 0, losses = 0, not_before = NULL,
-                   owner = NULL, redo = :redo, redo_count = :redo_count, last_error = NULL,
-                   part_name = CASE WHEN :whole THEN NULL ELSE part_name END,
-                   part_bytes = CASE WHEN :whole THEN NULL ELSE part_bytes END,
-                   part_checksum = CASE WHEN :whole THEN NULL ELSE part_checksum END,
-                   prompt_tokens = CASE WHEN :whole THEN 0 ELSE prompt_tokens END,
-                   output_tokens = CASE WHEN :whole THEN 0 ELSE output_tokens END,
-                   rows_failed = CASE WHEN :whole THEN 0 ELSE
-                       (SELECT count(*) FROM row_errors e WHERE e.job_id = b.job_id
-                        AND b.rows @> e.row_index AND NOT CAST(:redo AS int8multirange)
-                            @> e.row_index) END
-            WHERE id = :id AND (state = 'done' OR state = 'dead'
-                                AND (:whole OR part_name IS NOT NULL AND redo IS NULL))
-            RETURNING id
-        """),
-        {
-            "id": batch_id,
-            "whole": whole,
-            "redo": to_multirange(rows) if rows else None,
-            "redo_count": 0 if rows is None else len(rows),
-        },
-    )
-    if done is None:
-        return False
-    connection.execute(
-        text("""
-            DELETE FROM row_errors e USING batches b
-            WHERE b.id = :id AND e.job_id = b.job_id AND b.rows @> e.row_index
-              AND (b.redo IS NULL OR b.redo @> e.row_index)
-        """),
-        {"id": batch_id},
-    )
-    return True
 
 
 def _fence(lease: Lease) -> dict[str, object]:
@@ -677,7 +665,8 @@ def _end_attempt(
 
 
 def _lease(row: RowMapping) -> Lease:
-    return Lease(
+    lone = row["losses"] - LONE_LOSSES
+    lease = Lease(
         batch_id=row["id"],
         attempt=row["attempt"],
         owner=row["owner"],
@@ -686,11 +675,15 @@ def _lease(row: RowMapping) -> Lease:
         is_root=row["parent_id"] is None,
         descriptor=descriptor(row),
         alone=row["losses"] >= LONE_LOSSES,
-        # A retry beside kept answers cannot be halved: without this it would never end.
-        doomed=row["losses"] > LONE_LOSSES and (row["row_count"] == 1 or row["redo"] is not None),
+        doomed=lone > 0
+        and (row["redo_count"] >> lone == 0 if row["redo"] else row["row_count"] == 1),
         redo=None if row["redo"] is None else from_multirange(row["redo"]),
         kept_part=row["part_name"],
     )
+    if lease.redo is None or lone <= 0:
+        return lease
+    # A retry beside kept answers is not halved in the ledger: it runs fewer rows at a time.
+    return lease.narrowed(lease.redo.first(max(1, len(lease.redo) >> lone)))
 
 
 def descriptor(row: RowMapping) -> Descriptor:

@@ -258,8 +258,10 @@ def fail(connection: Connection, job_id: int, reason: str) -> None:
 
 
 def reopen(connection: Connection, job_id: int) -> None:
-    """A completed or failed job runs again (retry); the caller makes batches pending and then
-    calls judge_anew, which must not forgive rows that run again.
+    """A completed or failed job runs again (retry); its engine gets fresh tries from the caller.
+
+    The caller makes batches pending and then calls judge_anew, which must not forgive rows that
+    run again.
     """
     state = lock(connection, job_id)
     if state in (JobState.RUNNING, JobState.PAUSED):
@@ -272,7 +274,6 @@ def reopen(connection: Connection, job_id: int) -> None:
         """),
         {"id": job_id},
     )
-    judge_anew(connection, job_id)
 
 
 def judge_failures(connection: Connection, job_id: int) -> bool:

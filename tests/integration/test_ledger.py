@@ -1,7 +1,7 @@
 """What the ledger promises, one behaviour a test, against a real Postgres."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,13 +12,17 @@ from sqlalchemy import text
 
 from common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from common.errors import BadInput, LeaseLost, Retryable, SchemaMismatch
-from common.ledger import Ledger, audit, batches, dispatch, jobs, schema, workers
+from common.ledger import Ledger, audit, batches, dispatch, jobs, retries, schema, workers
 from common.ledger.batches import Claimant, Lease, Part, RowError
 from common.ledger.connection import Connection
+from common.ledger.retries import Retried
 from common.spec import JobSpec, parse_spec
 from common.states import JobState, RowErrorKind
 
 WHO = "worker-1"
+
+TRUNCATED, REFUSED = RowErrorKind.TRUNCATED, RowErrorKind.REFUSED
+Errors = Iterable[int] | Mapping[int, RowErrorKind]
 
 
 def live(connection: Connection, job_id: int) -> list[Any]:
@@ -102,7 +106,7 @@ class World:
         self.admit(job_id)
         return self.claim(job_id, most=1, **how)[0]
 
-    def commit(self, lease: Lease, errors: Iterable[int] = (), name: str = "") -> None:
+    def commit(self, lease: Lease, errors: Errors = (), name: str = "") -> None:
         with self.ledger.transaction() as connection:
             batches.commit(connection, lease, part_of(lease, errors, name))
 
@@ -116,10 +120,16 @@ class World:
         with self.ledger.transaction() as connection:
             return batches.reap(connection)
 
-    def retry(self, job_id: int, batch_id: int, rows: RowRanges | None) -> bool:
+    def retry(
+        self,
+        job_id: int,
+        *,
+        failed: bool = True,
+        dead: bool = False,
+        kind: RowErrorKind | None = None,
+    ) -> Retried:
         with self.ledger.transaction() as connection:
-            jobs.reopen(connection, job_id)
-            return batches.retry(connection, batch_id, rows)
+            return retries.retry(connection, job_id, failed=failed, dead=dead, kind=kind)
 
     def finish(self, job_id: int) -> JobState | None:
         """What a reaper does once a job is finishable."""
@@ -166,14 +176,16 @@ class World:
         return [row.row_index for row in found]
 
 
-def part_of(lease: Lease, errors: Iterable[int] = (), name: str = "") -> Part:
+def part_of(lease: Lease, errors: Errors = (), name: str = "") -> Part:
+    """A part whose rows in `errors` failed, as `truncated` where no kind is named."""
+    kinds = errors if isinstance(errors, Mapping) else dict.fromkeys(errors, TRUNCATED)
     return Part(
         name or f"part-{lease.batch_id}-a{lease.attempt}",
         10,
         "sum",
         7,
         5,
-        [RowError(row, f"id-{row}", RowErrorKind.TRUNCATED, "cut off") for row in errors],
+        [RowError(row, f"id-{row}", kind, "cut off") for row, kind in kinds.items()],
     )
 
 
@@ -304,7 +316,7 @@ def test_a_claim_counts_only_the_rows_that_run_again(world: World) -> None:
     world.admit(job_id)
     for lease in world.claim(job_id):
         world.commit(lease, errors=[lease.seq * 10])
-        world.retry(job_id, lease.batch_id, RowRanges.from_indices([lease.seq * 10]))
+    world.retry(job_id)
     world.admit(job_id)
     assert [len(lease.todo) for lease in world.claim(job_id, room=2)] == [1, 1]
 
@@ -430,8 +442,8 @@ def test_a_second_commit_of_the_same_lease_is_refused(world: World) -> None:
 def test_a_commit_repeated_after_a_retry_does_not_undo_the_retry(world: World) -> None:
     job_id = world.job(2)
     lease = world.lease(job_id)
-    world.commit(lease)
-    world.retry(job_id, lease.batch_id, None)
+    world.commit(lease, errors=[0])
+    world.retry(job_id)
     with pytest.raises(LeaseLost):
         world.commit(lease)
 
@@ -696,8 +708,8 @@ def test_a_retried_job_is_judged_by_the_rows_that_run_again(world: World) -> Non
     first = world.lease(job_id)
     world.commit(first, errors=range(300))
     world.finish(job_id)
-    world.retry(job_id, first.batch_id, None)
-    world.run(jobs.judge_anew, job_id)
+    world.retry(job_id)
+    assert world.run(jobs.judge_failures, job_id) is False
     world.commit(world.lease(job_id), errors=range(300))
     assert world.run(jobs.judge_failures, job_id) is True
 
@@ -719,74 +731,202 @@ def test_the_first_output_schema_holds_whoever_comes_second(
 # Retry.
 
 
-def test_a_retry_of_some_rows_keeps_the_answers_of_the_others(world: World) -> None:
+def test_a_retry_of_one_kind_keeps_the_lines_of_the_other_rows(world: World) -> None:
     job_id = world.job(6)
     first = world.lease(job_id)
-    world.commit(first, errors=[1, 2, 3])
+    world.commit(first, errors={1: REFUSED, 2: REFUSED, 3: TRUNCATED})
     assert world.finish(job_id) is JobState.COMPLETED
     assert world.rows(job_id) == (3, 3)
-    assert world.retry(job_id, first.batch_id, RowRanges.of((1, 3))) is True
-    assert world.rows(job_id) == (3, 1)
-    assert world.failed_rows(job_id) == [3]
+    assert world.retry(job_id, kind=REFUSED) == Retried(2, 1, 0, True, JobState.RUNNING)
+    assert (world.rows(job_id), world.failed_rows(job_id)) == ((3, 1), [3])
     again = world.lease(job_id)
     assert (list(again.todo), again.kept_part) == ([1, 2], f"part-{first.batch_id}-a1")
-    assert world.rows(job_id) == (3, 1)
+    assert (world.rows(job_id), world.failed_rows(job_id)) == ((3, 1), [3])
     world.commit(again, errors=[2, 3])
-    assert world.rows(job_id) == (4, 2)
-    assert world.failed_rows(job_id) == [2, 3]
+    assert (world.rows(job_id), world.failed_rows(job_id)) == ((4, 2), [2, 3])
     assert [part["part_name"] for part in world.run(audit.parts_between, job_id, 0, 1_000_000)] == [
         f"part-{first.batch_id}-a2"
     ]
 
 
-def test_a_retry_of_a_whole_batch_forgets_its_answers_until_the_next_commit(
-    world: World,
-) -> None:
-    job_id = world.job(4)
-    first = world.lease(job_id)
-    world.commit(first, errors=[0])
-    world.retry(job_id, first.batch_id, None)
-    assert world.rows(job_id) == (0, 0)
-    assert world.failed_rows(job_id) == []
+def test_only_rows_of_a_batch_that_is_over_run_again(world: World) -> None:
+    job_id = world.job(2, 2)
+    world.commit(world.lease(job_id), errors=[0])
+    held = world.lease(job_id)
+    assert world.retry(job_id) == Retried(1, 1, 0, False, JobState.RUNNING)
+    assert world.batch(held.batch_id).state == "leased"
+    assert world.retry(job_id).rows == 0
+
+
+def test_a_dead_batch_that_was_never_answered_runs_as_if_it_were_new(world: World) -> None:
+    job_id = world.job(2)
+    world.fail(world.lease(job_id), permanent=True)
+    assert (world.rows(job_id), world.failed_rows(job_id)) == ((0, 2), [0, 1])
+    assert world.retry(job_id, failed=False, dead=True).rows == 2
+    assert (world.rows(job_id), world.failed_rows(job_id)) == ((0, 0), [])
     again = world.lease(job_id)
-    assert (again.redo, again.kept_part) == (None, None)
-
-
-def test_only_a_batch_that_is_over_can_be_retried(world: World) -> None:
-    job_id = world.job(1)
-    lease = world.lease(job_id)
-    assert world.retry(job_id, lease.batch_id, None) is False
+    assert (list(again.todo), again.redo, again.kept_part) == ([0, 1], None, None)
 
 
 def test_a_retry_that_dies_keeps_the_answers_it_did_not_touch(world: World) -> None:
     job_id = world.job(4)
     first = world.lease(job_id)
-    world.commit(first, errors=[0, 1])
-    world.retry(job_id, first.batch_id, RowRanges.of((0, 1)))
+    world.commit(first, errors={0: REFUSED, 1: TRUNCATED})
+    world.retry(job_id, kind=REFUSED)
     world.fail(world.lease(job_id), permanent=True)
-    assert world.rows(job_id) == (2, 2)
+    assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 2), [0, 1])
     assert world.run(dispatch.close, job_id) is None
-    assert world.retry(job_id, first.batch_id, RowRanges.of((1, 2))) is False
     [row] = world.run(batches.dead, job_id, 10)
     assert row["part_name"] == f"part-{first.batch_id}-a1"
-    merged = part_of(first, errors=[0, 1], name="merged")
+    merged = part_of(first, errors={0: RowErrorKind.BATCH_DEAD, 1: TRUNCATED}, name="merged")
     assert world.run(batches.bury, row, merged) is True
-    assert world.rows(job_id) == (2, 2)
-    assert world.failed_rows(job_id) == [0, 1]
+    assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 2), [0, 1])
     assert world.run(dispatch.close, job_id) is JobState.FAILED
-    assert world.retry(job_id, first.batch_id, RowRanges.of((1, 2))) is True
-    assert world.rows(job_id) == (2, 1)
+    assert world.retry(job_id, kind=TRUNCATED).reopened is False
+    assert world.run(jobs.get, job_id).state is JobState.FAILED
+    assert world.retry(job_id, failed=False, dead=True).rows == 2
+    assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 0), [])
+
+
+def test_a_batch_that_died_in_a_retry_can_be_retried_before_its_burial(world: World) -> None:
+    job_id = world.job(4)
+    world.commit(world.lease(job_id), errors={0: REFUSED, 1: TRUNCATED})
+    world.retry(job_id, kind=REFUSED)
+    world.fail(world.lease(job_id), permanent=True)
+    assert world.retry(job_id).rows == 2
+    again = world.lease(job_id)
+    assert (list(again.todo), world.rows(job_id)) == ([0, 1], (2, 0))
+    world.commit(again)
+    assert (world.rows(job_id), world.failed_rows(job_id)) == ((4, 0), [])
 
 
 def test_a_single_row_that_kills_the_engine_again_in_a_retry_is_doomed(world: World) -> None:
     job_id = world.job(4)
-    first = world.lease(job_id)
-    world.commit(first, errors=[2])
-    world.retry(job_id, first.batch_id, RowRanges.of((2, 3)))
+    world.commit(world.lease(job_id), errors=[2])
+    world.retry(job_id)
     for _ in range(3):
         lose(world, job_id)
     again = world.lease(job_id)
     assert (list(again.todo), again.doomed) == ([2], True)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 8, 100])
+@pytest.mark.parametrize("place", [0.0, 0.4, 0.99])
+def test_a_retry_finds_the_row_that_kills_the_engine_and_answers_all_others(
+    world: World, rows: int, place: float
+) -> None:
+    job_id, killer = world.job(rows + 3), int(place * rows)
+    world.commit(world.lease(job_id), errors=range(rows))
+    assert world.retry(job_id).rows == rows
+    deaths, found = 0, []
+    while world.states(job_id) != ["done"]:
+        lease = world.lease(job_id)
+        if killer in set(lease.todo) and not lease.doomed:
+            world.run(batches.lose_owner, WHO, "killed")
+            deaths += 1
+            continue
+        if lease.doomed:
+            found += lease.todo
+        world.commit(lease, errors=[*lease.later, *found])
+        left = set(lease.later)
+        assert world.rows(job_id)[0] + world.rows(job_id)[1] == rows + 3 - len(left)
+        assert not left & set(world.failed_rows(job_id))
+    assert (world.rows(job_id), world.failed_rows(job_id)) == ((rows + 2, 1), [killer])
+    assert deaths <= (rows - 1).bit_length() + 4
+
+
+def test_a_commit_of_some_rows_of_a_retry_is_read_back_as_done(world: World) -> None:
+    job_id = world.job(4)
+    world.commit(world.lease(job_id), errors=range(3))
+    world.retry(job_id)
+    some = world.lease(job_id).narrowed(RowRanges.of((1, 2)))
+    world.commit(some, errors=[0, 2])
+    assert world.run(batches.is_committed, some) is True
+    with pytest.raises(LeaseLost):
+        world.commit(some, errors=[0, 2])
+    assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 0), [])
+    assert list(world.lease(job_id).todo) == [0, 2]
+
+
+def test_rows_of_a_retry_that_was_cancelled_keep_their_old_errors(world: World) -> None:
+    job_id = world.job(3, 3, 3)
+    world.commit(world.lease(job_id), errors=[1])
+    dead = world.lease(job_id)
+    world.fail(dead, permanent=True)
+    world.commit(world.lease(job_id), errors=[7, 8])
+    world.finish(job_id)
+    before = world.ask("SELECT * FROM failed_rows ORDER BY row_index")
+    assert world.retry(job_id).rows == 6
+    world.commit(world.lease(job_id))
+    world.run(batches.release, [world.lease(job_id)])
+    world.run(jobs.cancel, job_id)
+    assert (world.rows(job_id), world.failed_rows(job_id)) == ((4, 0), [])
+    assert world.run(retries.undo, job_id) == 2
+    assert world.run(retries.undo, job_id) == 0
+    assert world.states(job_id) == ["done", "dead", "done"]
+    assert world.ask("SELECT * FROM failed_rows ORDER BY row_index") == before[1:]
+    assert world.rows(job_id) == (4, 5)
+    assert world.run(audit.broken_attempts, job_id) == []
+    assert world.run(dispatch.close, job_id) is JobState.CANCELLED
+    with pytest.raises(BadInput, match="is final"):
+        world.retry(job_id)
+
+
+def test_undo_leaves_a_job_that_runs_alone(world: World) -> None:
+    job_id = world.job(2)
+    world.commit(world.lease(job_id), errors=[1])
+    world.retry(job_id)
+    assert world.run(retries.undo, job_id) == 0
+    assert list(world.lease(job_id).todo) == [1]
+
+
+def test_a_job_whose_engine_could_not_be_loaded_goes_on_with_fresh_tries(world: World) -> None:
+    job_id = world.job(1, 1)
+    fail_load(world, job_id)
+    assert world.run(dispatch.close, job_id) is JobState.FAILED
+    assert world.retry(job_id) == Retried(0, 0, 2, True, JobState.RUNNING)
+    assert [engine.load_failures for engine in world.ask("SELECT * FROM engines")] == [0]
+    assert world.lease(job_id).seq == 0
+
+
+def test_errors_of_a_drained_batch_name_the_child_that_has_them(world: World) -> None:
+    job_id = world.job(4)
+    lease = world.lease(job_id)
+    with world.ledger.transaction() as connection:
+        batches.split(connection, lease, RowRanges.of((0, 2)), part_of(lease, errors=[1]))
+    [error] = world.ask("SELECT batch_id FROM failed_rows")
+    assert world.batch(error.batch_id).part_name == f"part-{lease.batch_id}-a1"
+    assert world.retry(job_id).rows == 1
+
+
+def test_a_hundred_thousand_failed_rows_in_ten_thousand_batches_are_one_short_statement(
+    world: World,
+) -> None:
+    job_id = world.job(*[20] * 10_000)
+    with world.ledger.transaction() as connection:
+        connection.exec_driver_sql(
+            """
+            UPDATE batches SET state = 'done', attempt = 1, owner = 'w', part_name = 'p' || id,
+                   part_bytes = 1, part_checksum = 's', rows_failed = 10
+            """
+        )
+        connection.exec_driver_sql(
+            """
+            INSERT INTO row_errors (job_id, row_index, batch_id, kind, message)
+            SELECT job_id, lower(rows) + n * 2, id, 'refused', 'no'
+            FROM batches, generate_series(0, 9) AS n
+            """
+        )
+    with world.ledger.transaction() as connection:
+        connection.exec_driver_sql("SET LOCAL statement_timeout = '15s'")
+        found = retries.retry(connection, job_id, failed=True, dead=False)
+        assert (found.rows, found.batches) == (100_000, 10_000)
+    assert world.rows(job_id) == (100_000, 0)
+    world.run(jobs.cancel, job_id)
+    with world.ledger.transaction() as connection:
+        connection.exec_driver_sql("SET LOCAL statement_timeout = '15s'")
+        assert retries.undo(connection, job_id) == 10_000
+    assert world.rows(job_id) == (100_000, 100_000)
 
 
 # Finish.
@@ -845,7 +985,7 @@ def test_a_retried_job_runs_and_closes_again(world: World) -> None:
     job_id = world.job(2)
     world.fail(world.lease(job_id), permanent=True)
     assert world.finish(job_id) is JobState.FAILED
-    world.retry(job_id, 1, None)
+    world.retry(job_id)
     job = world.run(jobs.get, job_id)
     assert (job.state, job.reason, job.closed_at) == (JobState.RUNNING, None, None)
     assert world.run(dispatch.close, job_id) is None

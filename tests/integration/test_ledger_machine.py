@@ -8,7 +8,7 @@ learns of a transaction only when it commits.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import count, pairwise
@@ -29,9 +29,10 @@ from psycopg.rows import namedtuple_row
 
 from common.descriptor import Descriptor, RowRanges, SourceFile
 from common.errors import BadInput, LeaseLost, Retryable
-from common.ledger import Ledger, batches, dispatch, jobs, workers
+from common.ledger import Ledger, batches, dispatch, jobs, retries, workers
 from common.ledger.batches import Claimant, Lease, Part, RowError
 from common.ledger.connection import Connection
+from common.ledger.retries import Retried
 from common.ledger.rows import from_multirange
 from common.spec import parse_spec
 from common.states import JOB_MOVES, JobState, RowErrorKind
@@ -41,6 +42,7 @@ LOCK_TIMEOUT_MS = 10
 
 MAX_ATTEMPTS = 2
 WORKERS = ("worker-1", "worker-2")
+KINDS = (None, None, RowErrorKind.TRUNCATED, RowErrorKind.REFUSED, RowErrorKind.BATCH_DEAD)
 TABLES = ["job_counters", "row_errors", "attempts", "batches", "input_files", "workers", "jobs"]
 
 BATCHES = """
@@ -175,14 +177,25 @@ class LedgerMachine(RuleBasedStateMachine):
             key = (lease.batch_id, lease.attempt)
             assert key in self.drained | set(self.committed) | here.committed
 
-    def part(self, lease: Lease, rows: RowRanges, errors: list[int]) -> Part:
+    def part(
+        self, lease: Lease, rows: RowRanges, errors: list[int], kept: Sequence[RowError] = ()
+    ) -> Part:
         return Part(
             f"part-{lease.batch_id}-a{lease.attempt}-{next(self.part_numbers)}",
             10,
             "sum",
             len(rows),
             2,
-            [RowError(row, None, RowErrorKind.TRUNCATED, "cut") for row in errors],
+            [
+                RowError(
+                    row,
+                    None,
+                    RowErrorKind.TRUNCATED if row % 2 else RowErrorKind.REFUSED,
+                    "cut",
+                )
+                for row in errors
+            ]
+            + list(kept),
         )
 
     def answered(self, job_id: int, rows: RowRanges, part: Part) -> Callable[[], None]:
@@ -315,19 +328,29 @@ class LedgerMachine(RuleBasedStateMachine):
             assert renewal.held == set(held) & set(pairs)
             assert renewal.unwanted == {key for key in renewal.held if held[key] in OVER}
 
-    def commit(self, name: str, end: str, number: int, stale: bool, mask: int) -> None:
+    def errors_beside(
+        self, here: Open, job_id: int, rows: RowRanges, redo: RowRanges
+    ) -> list[RowError]:
+        """The errors of rows that are not run now, as their lines in the old part have them."""
+        beside = set(rows) - set(redo)
+        found = here.connection.exec_driver_sql(
+            "SELECT row_index, kind FROM row_errors WHERE job_id = %s", (job_id,)
+        )
+        return [
+            RowError(row.row_index, None, RowErrorKind(row.kind), "kept")
+            for row in found
+            if row.row_index in beside
+        ]
+
+    def commit(self, name: str, end: str, number: int, stale: bool, mask: int, some: int) -> None:
         with self.step(name, end) as here:
             before = self.seen(here)
             lease = self.pick(before, number, stale)
             batch: Any = before.get(lease.batch_id)
-            kept = [
-                row.row_index
-                for row in here.connection.exec_driver_sql(
-                    "SELECT row_index FROM row_errors WHERE job_id = %s", (lease.job_id,)
-                )
-                if row.row_index in set(lease.descriptor.rows) - set(lease.todo)
-            ]
-            part = self.part(lease, lease.descriptor.rows, kept + bits(mask, lease.todo))
+            if lease.redo is not None and some and bits(some, lease.todo):
+                lease = lease.narrowed(RowRanges.from_indices(bits(some, lease.todo)))
+            kept = self.errors_beside(here, lease.job_id, lease.descriptor.rows, lease.todo)
+            part = self.part(lease, lease.descriptor.rows, bits(mask, lease.todo), kept)
             if not self.holds(batch, lease, ("leased", "pending", "queued")) or (
                 batch.job_state in OVER
             ):
@@ -339,6 +362,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert batches.is_committed(here.connection, lease)
             key = (lease.batch_id, lease.attempt)
             here.journal.append(self.answered(lease.job_id, lease.descriptor.rows, part))
+            here.journal.append(self.forgotten([(lease.job_id, row) for row in lease.later]))
             here.journal.append(lambda: self.committed.update([key]))
             here.committed.add(key)
 
@@ -457,53 +481,85 @@ class LedgerMachine(RuleBasedStateMachine):
                         here.connection, job_id
                     )
 
-    def retry(self, name: str, end: str, number: int, mask: int) -> None:
+    def retry(self, name: str, end: str, job: int, failed: bool, kind: RowErrorKind | None) -> None:
+        job_id = self.jobs[job]
         with self.step(name, end) as here:
-            over = [b for b in self.seen(here).values() if b.state in ("done", "dead")]
-            if not over:
-                return
-            batch = over[number % len(over)]
-            here.locked_jobs.add(batch.job_id)
-            if batch.job_state == "cancelled":
+            here.locked_jobs.add(job_id)
+            state = self.job_state(here, job_id)
+
+            def act() -> Retried:
+                return retries.retry(
+                    here.connection, job_id, failed=failed, dead=not failed, kind=kind
+                )
+
+            if state is JobState.CANCELLED:
                 with pytest.raises(BadInput):
-                    jobs.reopen(here.connection, batch.job_id)
+                    act()
                 return
-            jobs.reopen(here.connection, batch.job_id)
-            chosen = bits(mask, from_multirange(batch.rows))
-            rows = RowRanges.from_indices(chosen) if chosen else None
-            whole = rows is None
-            possible = (
-                batch.state == "done"
-                or whole
-                or (batch.part_name is not None and batch.redo is None)
-            )
-            assert batches.retry(here.connection, batch.id, rows) is possible
-            if possible:
-                again = [(batch.job_id, row) for row in rows or from_multirange(batch.rows)]
-                here.journal.append(self.forgotten(again))
+            before = self.seen(here)
+            listed = here.connection.exec_driver_sql(
+                "SELECT row_index, kind, batch_id FROM failed_rows WHERE job = %s", (job_id,)
+            ).all()
+
+            def is_wanted(row: Any) -> bool:
+                batch_state = before[row.batch_id].state
+                if batch_state == "dead" and (not failed or kind is None):
+                    return True
+                if batch_state == "dead" and kind is not RowErrorKind.BATCH_DEAD:
+                    return False
+                return batch_state in ("done", "dead") and failed and kind in (None, row.kind)
+
+            wanted = [row for row in listed if is_wanted(row)]
+            done = act()
+            assert done.rows == len(wanted)
+            assert done.batches == len({row.batch_id for row in wanted})
+            assert self.job_state(here, job_id) is done.state
+            after = self.seen(here)
+            for batch_id in {row.batch_id for row in wanted}:
+                batch = after[batch_id]
+                again = {row.row_index for row in wanted if row.batch_id == batch_id}
+                assert batch.state == "pending"
+                assert again == set(from_multirange(batch.redo or batch.rows))
+            here.journal.append(self.forgotten([(job_id, row.row_index) for row in wanted]))
+
+    def undo(self, name: str, end: str, job: int) -> None:
+        job_id = self.jobs[job]
+        with self.step(name, end) as here:
+            over = self.job_state(here, job_id).over
+            before = self.seen(here)
+            waiting = [
+                b
+                for b in before.values()
+                if b.job_id == job_id and b.state == "pending" and b.redo is not None
+            ]
+            undone = retries.undo(here.connection, job_id)
+            assert undone == (len(waiting) if over else 0)
+            if not undone:
+                return
+            stands = [
+                (job_id, row, b.part_name) for b in waiting for row in from_multirange(b.redo)
+            ]
+
+            def learn() -> None:
+                for job_id, row, part_name in stands:
+                    self.answers[job_id, row] = (part_name, True)
+
+            here.journal.append(learn)
 
     def bury(self, name: str, end: str, job: int) -> None:
         with self.step(name, end) as here:
             for row in batches.dead(here.connection, self.jobs[job], 10):
                 rows = from_multirange(row["rows"])
                 redo = rows if row["redo"] is None else from_multirange(row["redo"])
-                kept = [
-                    error.row_index
-                    for error in here.connection.exec_driver_sql(
-                        "SELECT row_index FROM row_errors WHERE job_id = %s", (row["job_id"],)
-                    )
-                    if error.row_index in set(rows) - set(redo)
-                ]
+                kept = self.errors_beside(here, row["job_id"], rows, redo)
                 part = Part(
                     f"error-{next(self.part_numbers)}",
                     1,
                     "sum",
                     0,
                     0,
-                    [
-                        RowError(index, None, RowErrorKind.BATCH_DEAD, "dead")
-                        for index in sorted([*kept, *redo])
-                    ],
+                    [RowError(index, None, RowErrorKind.BATCH_DEAD, "dead") for index in redo]
+                    + kept,
                 )
                 assert batches.bury(here.connection, row, part)
                 here.journal.append(self.answered(row["job_id"], rows, part))
@@ -615,9 +671,21 @@ class LedgerMachine(RuleBasedStateMachine):
                 continue
             assert {answer and answer[0] for answer in answers} <= {batch.part_name}
             assert sum(answer is not None and answer[1] for answer in answers) == batch.rows_failed
-        errors = self.observer.execute("SELECT job_id, row_index FROM row_errors").fetchall()
-        assert {(e.job_id, e.row_index) for e in errors} == {
-            row for row, (_, failed) in self.answers.items() if failed
+        listed = self.observer.execute("SELECT job, row_index FROM failed_rows").fetchall()
+        dead = {
+            (b.job_id, row) for b in live if b.state == "dead" for row in from_multirange(b.rows)
+        }
+        assert sorted((row.job, row.row_index) for row in listed) == sorted(
+            {row for row, (_, failed) in self.answers.items() if failed}
+            | {row for row in dead if row not in self.answers}
+        )
+        in_parts = Counter(
+            row.batch_id for row in self.observer.execute("SELECT batch_id FROM row_errors")
+        )
+        assert in_parts == {
+            b.id: b.rows_failed + b.redo_count
+            for b in live
+            if b.part_name is not None and b.rows_failed + b.redo_count
         }
 
     def attempts_fit(self, found: list[Any]) -> None:
@@ -686,7 +754,7 @@ ACTS: list[st.SearchStrategy[Any]] = [
         most=st.integers(1, 5),
         idle=st.booleans(),
     ),
-    *act("commit", 4, number=number, stale=stale, mask=mask),
+    *act("commit", 4, number=number, stale=stale, mask=mask, some=mask),
     *act("split", number=number, stale=stale, mask=mask),
     *act("fail", number=number, stale=stale, permanent=st.booleans()),
     *act("renew", picked=picked, seconds=seconds),
@@ -701,7 +769,8 @@ ACTS: list[st.SearchStrategy[Any]] = [
         job=job,
         act=st.sampled_from(("pause", "resume", "pause", "resume", "resume", "fail", "cancel")),
     ),
-    *act("retry", 3, number=number, mask=mask),
+    *act("retry", 3, job=job, failed=st.booleans(), kind=st.sampled_from(KINDS)),
+    *act("undo", job=job),
     *act("bury", job=job),
     *act("take_finishable"),
     *act("close", job=job),

@@ -33,12 +33,12 @@ def test_a_split_batch_stays_split() -> None:
     assert BATCH_MOVES[BatchState.SPLIT] == frozenset()
 
 
-def test_only_an_admitted_batch_is_leased_and_only_a_leased_one_dies() -> None:
+def test_only_an_admitted_batch_is_leased_and_one_dies_leased_or_when_a_retry_is_undone() -> None:
     def before(state: BatchState) -> set[BatchState]:
         return {origin for origin, following in BATCH_MOVES.items() if state in following}
 
     assert before(BatchState.LEASED) == {BatchState.QUEUED}
-    assert before(BatchState.DEAD) == {BatchState.LEASED}
+    assert before(BatchState.DEAD) == {BatchState.LEASED, BatchState.PENDING}
     assert before(BatchState.SPLIT) == {BatchState.PENDING, BatchState.LEASED}
 
 

@@ -143,7 +143,8 @@ CREATE TABLE row_errors (
     failed_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (job_id, row_index)
 );
-COMMENT ON TABLE row_errors IS 'Rows whose line in the output carries an error and no answer.';
+COMMENT ON TABLE row_errors IS
+    'The errors in the parts, row by row, also of rows that run again: ask the view failed_rows.';
 
 CREATE TABLE workers (
     id text PRIMARY KEY,
@@ -237,6 +238,9 @@ CREATE TRIGGER batches_updated AFTER UPDATE ON batches
     FOR EACH STATEMENT EXECUTE FUNCTION count_updated_batches();
 """
 
+# Failed rows are those that job_counters counts: an error in a part counts unless its row runs
+# again, and so do the rows of a dead batch from its death on, before it has its error part.
+
 # The rate looks at the last 1,000 commits within 30 minutes. Its clock starts at the latest
 # commit within the first fifth of their time (a whole first wave of equal batches, so that the
 # filling of the pipeline does not count); with one wave only (its commits lie closer together than
@@ -303,7 +307,16 @@ LEFT JOIN LATERAL (
 
 CREATE VIEW failed_rows AS
 SELECT e.job_id AS job, j.name, e.row_index, e.row_id, e.kind, e.message, e.batch_id, e.failed_at
-FROM row_errors e JOIN jobs j ON j.id = e.job_id;
+FROM row_errors e JOIN jobs j ON j.id = e.job_id
+WHERE NOT EXISTS (SELECT FROM batches b WHERE b.id = e.batch_id AND b.redo @> e.row_index)
+UNION ALL
+SELECT b.job_id, j.name, r.row_index, NULL, 'batch_dead',
+       coalesce(b.last_error, 'the batch is dead'), b.id, a.ended_at
+FROM batches b JOIN jobs j ON j.id = b.job_id
+LEFT JOIN attempts a ON a.batch_id = b.id AND a.attempt = b.attempt
+CROSS JOIN LATERAL unnest(coalesce(b.redo, b.rows)) AS piece
+CROSS JOIN LATERAL generate_series(lower(piece), upper(piece) - 1) AS r (row_index)
+WHERE b.state = 'dead' AND (b.part_name IS NULL OR b.redo IS NOT NULL);
 
 CREATE VIEW worker_status AS
 SELECT w.id AS worker, w.pool, w.slot, w.host, w.pid, w.state, w.engine, w.engine_version,

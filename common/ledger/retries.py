@@ -1,0 +1,127 @@
+"""Retry: failed rows run again beside the answers that stand, or keep their line after all."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import text
+
+from common.errors import BadInput
+from common.ledger import jobs, workers
+from common.ledger.connection import Connection
+from common.states import JobState, RowErrorKind
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """What runs again: failed rows and their batches.
+
+    `waiting` are batches that had no answer yet and go on beside them, `reopened` says that the
+    job was over, and `state` is its state now.
+    """
+
+    rows: int
+    batches: int
+    waiting: int
+    reopened: bool
+    state: JobState
+
+
+def retry(
+    connection: Connection,
+    job_id: int,
+    *,
+    failed: bool,
+    dead: bool,
+    kind: RowErrorKind | None = None,
+) -> Retried:
+    """Failed rows of batches that are over run again; a job that is over runs again for them.
+
+    `failed` takes every failed row, or those of one `kind`; `dead` takes the failed rows of dead
+    batches. Rows of a dead batch never run again for another kind than `batch_dead`: it would be
+    done with rows that nobody ever asked the engine for. A job that failed with its batches still
+    waiting goes on. Raises BadInput for a cancelled job.
+    """
+    state = jobs.lock(connection, job_id)
+    if state is JobState.CANCELLED:
+        raise BadInput(
+            f"job {job_id} is cancelled, which is final: `nightshift submit --new` with another "
+            "output directory makes a new job"
+        )
+    moved = connection.execute(
+        MAKE_PENDING, {"id": job_id, "failed": failed, "dead": dead, "kind": kind}
+    ).one()
+    left = connection.execute(LEFT, {"id": job_id, "moved": moved.batches}).one()
+    stopped_early = state is JobState.FAILED and (left.waiting > 0 or left.dead == 0)
+    reopened = state.over and (moved.batches > 0 or stopped_early)
+    if reopened:
+        jobs.reopen(connection, job_id)
+        workers.forgive_loads(connection, left.pool, left.engine_key)
+    if reopened or moved.batches:
+        jobs.judge_anew(connection, job_id)
+    return Retried(
+        rows=moved.rows,
+        batches=moved.batches,
+        waiting=left.waiting,
+        reopened=reopened,
+        state=JobState.RUNNING if reopened else state,
+    )
+
+
+MAKE_PENDING = text("""
+    WITH chosen AS MATERIALIZED (
+        SELECT b.id, range_agg(int8range(f.row_index, f.row_index + 1)) AS rows,
+               count(*) AS row_count
+        FROM failed_rows f JOIN batches b ON b.id = f.batch_id
+        WHERE f.job = :id AND b.state IN ('done', 'dead')
+          AND (:dead AND b.state = 'dead'
+               OR :failed AND (CAST(:kind AS text) IS NULL
+                               OR f.kind = :kind AND (b.state = 'done' OR :kind = 'batch_dead')))
+        GROUP BY b.id
+    ), mine AS (
+        SELECT c.* FROM chosen c JOIN batches b USING (id) ORDER BY id FOR UPDATE OF b
+    ), moved AS (
+        -- A batch that was never answered has no part to keep; it runs as if it were new.
+        UPDATE batches b
+        SET state = 'pending', failures = 0, losses = 0, not_before = NULL, owner = NULL,
+            last_error = NULL, redo = CASE WHEN part_name IS NOT NULL THEN mine.rows END,
+            redo_count = CASE WHEN part_name IS NULL THEN 0 ELSE mine.row_count END,
+            rows_failed = CASE WHEN part_name IS NULL THEN 0
+                               ELSE rows_failed + redo_count - mine.row_count END
+        FROM mine WHERE b.id = mine.id AND b.state IN ('done', 'dead')
+        RETURNING mine.row_count
+    )
+    SELECT coalesce(sum(row_count), 0)::bigint AS rows, count(*) AS batches FROM moved
+""")
+
+LEFT = text("""
+    SELECT pool, engine_key,
+           (SELECT count(*) FROM batches b WHERE b.job_id = j.id AND b.state = 'pending') - :moved
+               AS waiting,
+           (SELECT count(*) FROM batches b WHERE b.job_id = j.id AND b.state = 'dead') AS dead
+    FROM jobs j WHERE id = :id
+""")
+
+
+def undo(connection: Connection, job_id: int) -> int:
+    """In a job that is over, rows that were to run again keep the line that stands in their part.
+
+    Cancel, or an engine that cannot be loaded, came before them. Returns how many batches are
+    done or dead again.
+    """
+    if not jobs.lock_shared(connection, job_id).over:
+        return 0
+    return len(connection.execute(UNDO, {"id": job_id}).all())
+
+
+UNDO = text("""
+    UPDATE batches b
+    SET state = CASE WHEN mine.was_dead THEN 'dead' ELSE 'done' END, not_before = NULL,
+        rows_failed = rows_failed + redo_count, redo = NULL, redo_count = 0
+    FROM (SELECT b.id, EXISTS (SELECT FROM row_errors e
+                               WHERE e.job_id = b.job_id AND b.rows @> e.row_index
+                                 AND e.row_index >= lower(b.rows) AND e.row_index < upper(b.rows)
+                                 AND e.kind = 'batch_dead') AS was_dead
+          FROM batches b WHERE b.job_id = :id AND b.state = 'pending' AND b.redo IS NOT NULL
+          ORDER BY b.id FOR UPDATE) AS mine
+    WHERE b.id = mine.id
+    RETURNING b.id
+""")
