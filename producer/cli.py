@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from common.ledger import Ledger
     from common.ledger.jobs import Job
     from common.settings import Settings
+    from common.states import RowErrorKind
 
 EXIT_FINDINGS = 1
 
@@ -188,10 +189,7 @@ def errors(
             kinds = audit.count_errors(connection, number)
             rows = audit.errors(connection, number, kind=kind, limit=count)
     if kind is not None and kind not in kinds:
-        from common.states import RowErrorKind
-
-        if kind not in list(RowErrorKind):
-            raise BadInput(f"--kind {kind!r} is none of {', '.join(RowErrorKind)}")
+        _known_kind(kind)
     _console().print(pictures.errors(rows, kinds))
 
 
@@ -251,6 +249,38 @@ def cancel(job: JobName) -> None:
     _change(job, ledger_jobs.cancel, "is cancelled")
 
 
+@app.command(rich_help_panel=CONTROL)
+def retry(
+    job: JobName,
+    failed: Annotated[bool, typer.Option("--failed", help="Every row that failed.")] = False,
+    dead: Annotated[bool, typer.Option("--dead", help="What failed in dead batches.")] = False,
+    kind: Annotated[
+        str | None, typer.Option(help="Of --failed, rows that failed like this.")
+    ] = None,
+) -> None:
+    """Run failed rows again; rows that have an answer keep it.
+
+    The new answers go into the parts of the old ones. Until then the rows count as open and are
+    not listed as failed; if the job is cancelled before, they keep their old error. Rows of dead
+    batches (kind batch_dead) are failed rows too. The manifest goes, and comes back at the end.
+    """
+    wanted = _known_kind(kind)
+    if not failed and not dead:
+        raise BadInput("say which rows run again: --failed (with --kind, if only some) or --dead")
+    if wanted is not None and not failed:
+        raise BadInput("--kind chooses among the rows of --failed: add it")
+    from producer import retry as retries
+    from producer.connect import open_ledger
+
+    settings = _settings()
+    with open_ledger(settings) as opened:
+        found = _find(opened.ledger, job)
+        done = retries.retry(opened.ledger, found, failed=failed, dead=dead, kind=wanted)
+    # The `run` that keeps an embedded ledger up may be one of another job.
+    nobody = opened.alone or (settings.database_url is None and done.reopened)
+    typer.echo(retries.summary(found, done, nobody_works=nobody))
+
+
 @app.command(rich_help_panel=FLEET)
 def migrate() -> None:
     """Bring the tables of the ledger up to this code."""
@@ -302,6 +332,14 @@ def _console() -> "Console":
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+
+
+def _known_kind(kind: str | None) -> "RowErrorKind | None":
+    from common.states import RowErrorKind
+
+    if kind is not None and kind not in list(RowErrorKind):
+        raise BadInput(f"--kind {kind!r} is none of {', '.join(RowErrorKind)}")
+    return None if kind is None else RowErrorKind(kind)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from common import formats, storage
 from common.errors import BadInput, Permanent
-from common.ledger import Ledger, jobs
+from common.ledger import Ledger, Row, jobs
 from common.ledger.jobs import Job
 from producer import part_files
 
@@ -68,8 +68,8 @@ def _in_order(ledger: Ledger, job: Job, expected: int | None) -> Iterator[pa.Rec
     for page in part_files.pages(ledger, job):
         for _, group in groupby(page, key=lambda part: part["seq"]):
             live = list(group)
-            promised = taken + sum(part["row_count"] for part in live)
-            for batch in _root(job, [part["part_name"] for part in live]):
+            promised = taken + sum(part["row_count"] - part["redo_count"] for part in live)
+            for batch in _root(job, live):
                 taken += batch.num_rows
                 yield batch
             _check_count(job, live[0]["part_name"], taken, promised)
@@ -85,9 +85,10 @@ def _check_count(job: Job, what: str, taken: int, promised: int) -> None:
         )
 
 
-def _root(job: Job, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _root(job: Job, live: Sequence[Row]) -> Iterator[pa.RecordBatch]:
     """The rows of one root batch; the parts of its children are merged."""
-    if len(names) == 1:
-        return part_files.stream(job, names[0])
-    merged = pa.concat_tables([part_files.read(job, name) for name in names]).sort_by("row_index")
-    return iter(merged.to_batches())
+    if len(live) == 1:
+        return part_files.standing(job, live[0])
+    schema = part_files.schema_of(job)
+    rows = (batch for part in live for batch in part_files.standing(job, part))
+    return iter(pa.Table.from_batches(rows, schema).sort_by("row_index").to_batches())

@@ -16,7 +16,7 @@ from common import formats, parts, storage
 from common.descriptor import Descriptor
 from common.errors import NightshiftError, Permanent, Retryable
 from common.faultpoints import Moment, reached
-from common.ledger import Ledger, Row, batches, dispatch, jobs
+from common.ledger import Ledger, Row, batches, dispatch, jobs, retries
 from common.ledger.batches import Part
 from common.ledger.jobs import Job
 from common.ledger.rows import from_multirange
@@ -50,6 +50,8 @@ def _finish(ledger: Ledger, job_id: int) -> None:
         job = jobs.get(connection, job_id)
     if job is None or job.closed_at is not None:
         return
+    with ledger.transaction() as connection:
+        retries.undo(connection, job_id)
     _bury_dead(ledger, job)
     _complete_columns(ledger, job)
     _move_staged(ledger, job)
@@ -98,6 +100,7 @@ def _error_part(job: Job, row: Row) -> Part:
             None if row["parent_id"] is None else row["id"],
             row["attempt"],
             job.spec.output.format,
+            bare=job.output_schema is None,
         )
     )
     facts = formats.write_part(
@@ -106,7 +109,14 @@ def _error_part(job: Job, row: Row) -> Part:
         job.spec.output.format,
         {"job": str(job.id), "batch": str(row["id"]), "attempt": str(row["attempt"])},
     )
-    return Part(name, facts.bytes, facts.checksum, 0, 0, parts.row_errors(table, job.spec.input.id))
+    return Part(
+        name,
+        facts.bytes,
+        facts.checksum,
+        parts.column_sum(table, "prompt_tokens"),
+        parts.column_sum(table, "output_tokens"),
+        parts.row_errors(table, job.spec.input.id),
+    )
 
 
 def _passed(job: Job, place: Descriptor) -> pa.Table | None:
@@ -136,26 +146,17 @@ def _complete_columns(ledger: Ledger, job: Job) -> None:
         return
     for page in part_files.pages(ledger, job):
         for part in page:
-            if f"{parts.BARE}." in part["part_name"]:
+            if parts.is_bare(part["part_name"]):
                 _complete(ledger, job, part)
 
 
 def _complete(ledger: Ledger, job: Job, part: Row) -> None:
-    schema = part_files.schema_of(job)
     kind = job.spec.output.format
     uri = part_files.place(job, part["part_name"])
-    bare = parts.bare_schema(job.spec, part_files.input_schema(job))
-    table = formats.read_part(uri, kind, bare)
-    columns = [
-        table.column(field.name)
-        if field.name in table.column_names
-        else pa.nulls(table.num_rows, field.type)
-        for field in schema
-    ]
     name = _fresh(part["part_name"].replace(parts.BARE, ""))
     facts = formats.write_part(
         parts.staged(job.output_uri, name),
-        pa.Table.from_arrays(columns, schema=schema),
+        part_files.read_at(job, part["part_name"], uri),
         kind,
         formats.part_metadata(uri) if kind == "parquet" else {},
     )
@@ -255,6 +256,7 @@ def _sweep(ledger: Ledger, job: Job) -> None:
     """
     staged = storage.list_names(parts.staged(job.output_uri, ""))
     finished = storage.list_names(job.output_uri)
+    reached(Moment.SWEEPING)
     live = {part["part_name"] for page in part_files.pages(ledger, job) for part in page}
     missing = live.difference(finished)
     if missing and not all(storage.exists(parts.final(job.output_uri, name)) for name in missing):

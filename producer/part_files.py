@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from common import formats, parts
 from common.descriptor import RowRanges
 from common.errors import SourceChanged
 from common.ledger import Ledger, Row, audit
 from common.ledger.jobs import Job
+from common.ledger.rows import from_multirange
 
 
 def input_schema(job: Job) -> pa.Schema:
@@ -56,9 +58,28 @@ def place(job: Job, name: str) -> str:
 
 def read(job: Job, name: str) -> pa.Table:
     """A whole part, under the job's schema."""
-    return formats.read_part(place(job, name), job.spec.output.format, schema_of(job))
+    return read_at(job, name, place(job, name))
 
 
-def stream(job: Job, name: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a part a few thousand at a time."""
-    return formats.iter_part_batches(place(job, name), job.spec.output.format, schema_of(job))
+def read_at(job: Job, name: str, uri: str) -> pa.Table:
+    """The same of a part that was found at `uri`."""
+    table = formats.read_part(uri, job.spec.output.format, _stored_schema(job, name))
+    return parts.widened(table, schema_of(job))
+
+
+def standing(job: Job, part: Row) -> Iterator[pa.RecordBatch]:
+    """The rows of a part of `pages` a few thousand at a time, without those that run again."""
+    name, schema = part["part_name"], schema_of(job)
+    redo = None if part["redo"] is None else index_array(from_multirange(part["redo"]))
+    stored = formats.iter_part_batches(
+        place(job, name), job.spec.output.format, _stored_schema(job, name)
+    )
+    for batch in stored:
+        table = parts.widened(pa.Table.from_batches([batch]), schema)
+        if redo is not None:
+            table = table.filter(pc.invert(pc.is_in(table.column("row_index"), redo)))
+        yield from table.to_batches()
+
+
+def _stored_schema(job: Job, name: str) -> pa.Schema:
+    return parts.stored_schema(name, job.spec, input_schema(job), schema_of(job))

@@ -58,9 +58,12 @@ def _batches(connection: Connection, job: Job) -> Check:
 
 
 def _counters(connection: Connection, job: Job) -> Check:
-    check = Check("counters", "the job's counters equal a recount of its batches")
+    check = Check("counters", "the job's counters equal a recount of its batches and failed rows")
     for name, (counted, recounted) in audit.miscounted(connection, job.id).items():
         check.bad(f"{name} says {counted:,} and the batches say {recounted:,}")
+    counted, listed = audit.unlisted(connection, job.id)
+    if counted != listed:
+        check.bad(f"rows_failed says {counted:,} and failed_rows lists {listed:,}")
     return check.closed()
 
 

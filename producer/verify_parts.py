@@ -54,7 +54,6 @@ class PartsAudit:
         self._ledger = ledger
         self._job = job
         self._complete = complete
-        self._schema = part_files.schema_of(job)
         self._cache = formats.ReadCache(READ_BYTES)
         self.facts: dict[str, Facts] = {}
         self._checks = {name: Check(name) for name in ("parts", "rows", "ids", "row errors")}
@@ -98,7 +97,7 @@ class PartsAudit:
                 )
             elif storage.checksum(uri) != part["part_checksum"]:
                 seen.problems.append(("parts", f"{name} does not match its checksum"))
-            table = formats.read_part(uri, self._job.spec.output.format, self._schema)
+            table = part_files.read_at(self._job, name, uri)
             self._look_into(part, table, seen)
         except (NightshiftError, pa.ArrowException, OSError) as error:
             seen.problems.append(("parts", f"{name} cannot be read: {error}"))
@@ -120,9 +119,10 @@ class PartsAudit:
             )
         seen.errors = self._errors_of(table)
         counted = {
-            "rows_failed": len(seen.errors),
-            "prompt_tokens": _sum(table, "prompt_tokens"),
-            "output_tokens": _sum(table, "output_tokens"),
+            # Rows that run again still have their old line, and are not counted meanwhile.
+            "rows_failed": len(seen.errors) - part["redo_count"],
+            "prompt_tokens": parts.column_sum(table, "prompt_tokens"),
+            "output_tokens": parts.column_sum(table, "output_tokens"),
         }
         for what, count in counted.items():
             if count != part[what]:
@@ -273,9 +273,3 @@ def _whole(table: pa.Table, column: str) -> pa.Array:
         if table.num_rows
         else pa.array([], pa.int64())
     )
-
-
-def _sum(table: pa.Table, column: str) -> int:
-    if column not in table.column_names:
-        return 0
-    return int(pc.sum(table.column(column)).as_py() or 0)

@@ -1,0 +1,39 @@
+"""Retry: failed rows of a job run again; what it says about them and about who runs them."""
+
+from common import parts, storage
+from common.ledger import Ledger, retries
+from common.ledger.jobs import Job
+from common.ledger.retries import Retried
+from common.states import JobState, RowErrorKind
+
+
+def retry(
+    ledger: Ledger, job: Job, *, failed: bool, dead: bool, kind: RowErrorKind | None
+) -> Retried:
+    """Makes the rows wait for a worker; a job that was over has no manifest until it is again.
+
+    Raises BadInput for a cancelled job.
+    """
+    with ledger.transaction() as connection:
+        retried = retries.retry(connection, job.id, failed=failed, dead=dead, kind=kind)
+        if retried.reopened:
+            # Before COMMIT: after it, a quick job might already have written its new manifest.
+            storage.delete(parts.final(job.output_uri, parts.MANIFEST))
+    return retried
+
+
+def summary(job: Job, retried: Retried, *, nobody_works: bool) -> str:
+    """What runs again, and what to do next, for a person."""
+    name = f"job {job.id} ({job.spec.name})"
+    if not retried.batches and not retried.reopened:
+        return f"{name} has no such rows: nothing runs again"
+    said = f"{name}: {retried.rows:,} rows in {retried.batches:,} batches run again"
+    if not retried.batches:
+        said = f"{name} goes on" if retried.waiting else f"{name}: its files are finished anew"
+    elif retried.reopened and retried.waiting:
+        said += f", beside {retried.waiting:,} batches that had not run"
+    if retried.state is JobState.PAUSED:
+        return f"{said} after `nightshift resume {job.id}`"
+    if nobody_works:
+        return f"{said}; `nightshift run` with its spec does it"
+    return f"{said}; `nightshift wait {job.id}` waits for it"
