@@ -21,6 +21,7 @@ class Moment(StrEnum):
     DISPATCHING = "dispatching"
     REAPING = "reaping"
     FINISHING = "finishing"
+    SWEEPING = "sweeping"
     CLOSING = "closing"
 
 
