@@ -23,6 +23,7 @@ COMMANDS = (
     "pause",
     "resume",
     "cancel",
+    "retry",
     "migrate",
     "reaper",
 )
@@ -36,6 +37,7 @@ ON_A_JOB = {
     "pause": [],
     "resume": [],
     "cancel": [],
+    "retry": ["--failed"],
     "collect": ["--to", "x.parquet"],
 }
 
