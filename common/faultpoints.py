@@ -17,6 +17,7 @@ class Moment(StrEnum):
     WRITTEN = "written"
     COMMITTING = "committing"
     COMMITTED = "committed"
+    MOVED = "moved"
     RENEWING = "renewing"
     DISPATCHING = "dispatching"
     REAPING = "reaping"

@@ -119,6 +119,7 @@ class Publisher:
         """What follows a commit and can be done by finish as well, should this child die here."""
         try:
             storage.move(staged(spec.output.uri, part.name), final(spec.output.uri, part.name))
+            reached(Moment.MOVED)
             if lease.kept_part is not None:
                 storage.delete(final(spec.output.uri, lease.kept_part))
             if judge:

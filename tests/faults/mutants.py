@@ -1,0 +1,177 @@
+"""Tests the fault suite itself: without a protection, the suite must go red.
+
+Each mutant takes one protection out of a scratch copy of the code; the tests that stand for it are
+run there and must fail. First the same tests must pass in a copy that nobody changed. Run by
+`make faults-mutants`; exits 1 when a mutant survives.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+HOME = Path(__file__).parents[2]
+
+COPIED = ("common", "producer", "worker", "tests", "examples", "pyproject.toml")
+
+TESTS_FAILED = 1
+"""pytest's exit code for red; anything above means that it could not run the tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One protection: the text that is it, what stands there without it, and who must notice."""
+
+    protection: str
+    file: str
+    text: str
+    without: str
+    tests: tuple[str, ...]
+
+
+RACE = "tests/faults/test_race.py"
+FROZEN = "tests/faults/test_frozen.py"
+
+MUTANTS = (
+    Mutant(
+        "fence",
+        "common/ledger/batches.py",
+        """WHERE b.id = :id AND b.attempt = :attempt AND b.owner = :owner
+      AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
+        """WHERE b.id = :id AND b.owner = :owner
+      AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
+        (f"{RACE}::test_one_winner_whatever_the_interleaving",),
+    ),
+    Mutant(
+        "owner check",
+        "common/ledger/batches.py",
+        """WHERE b.id = :id AND b.attempt = :attempt AND b.owner = :owner
+      AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
+        """WHERE b.id = :id AND b.attempt = :attempt
+      AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
+        (f"{RACE}::test_a_commit_said_twice_does_not_undo_a_retry_in_between",),
+    ),
+    Mutant(
+        "read-back",
+        "worker/publish.py",
+        "                if not batches.is_committed(connection, lease):\n",
+        "                if True:\n",
+        ("tests/faults/test_commit_cut.py",),
+    ),
+    Mutant(
+        "list before ledger",
+        "producer/finish.py",
+        """    reached(Moment.SWEEPING)
+    live = {part["part_name"] for page in part_files.pages(ledger, job) for part in page}
+""",
+        """    live = {part["part_name"] for page in part_files.pages(ledger, job) for part in page}
+    reached(Moment.SWEEPING)
+    finished = storage.list_names(job.output_uri)
+""",
+        ("tests/faults/test_finish.py::test_a_late_sweep_deletes_no_part_of_a_retry",),
+    ),
+    Mutant(
+        "SKIP LOCKED",
+        "common/ledger/batches.py",
+        "        FOR UPDATE OF b SKIP LOCKED\n",
+        "        FOR UPDATE OF b\n",
+        (f"{RACE}::test_a_claim_that_hangs_in_its_transaction_stops_nobody",),
+    ),
+    Mutant(
+        "renew",
+        "worker/heartbeat.py",
+        "                connection, self._worker_id, leases, self._settings.lease_seconds\n",
+        "                connection, self._worker_id, [], self._settings.lease_seconds\n",
+        (f"{FROZEN}",),
+    ),
+    Mutant(
+        "job lock",
+        "common/ledger/jobs.py",
+        'text("SELECT state FROM jobs WHERE id = :id FOR SHARE")',
+        'text("SELECT state FROM jobs WHERE id = :id")',
+        (f"{RACE}::test_no_batch_is_split_under_a_job_that_is_being_cancelled",),
+    ),
+    Mutant(
+        "publish after commit",
+        "worker/publish.py",
+        "        reached(Moment.WRITTEN)\n",
+        "        reached(Moment.WRITTEN)\n"
+        "        storage.move(staged(spec.output.uri, part.name), final(spec.output.uri, part.name))\n",
+        (f"{FROZEN}",),
+    ),
+    Mutant(
+        "staging directory",
+        "common/parts.py",
+        "return f\"{output_uri.rstrip('/')}/{STAGING}/{name}\"",
+        "return f\"{output_uri.rstrip('/')}/{name}\"",
+        (f"{FROZEN}",),
+    ),
+)
+
+
+def copy(folder: Path, mutant: Mutant | None) -> Path:
+    """A scratch copy of the code, with a mutant in it if there is one."""
+    for name in COPIED:
+        source = HOME / name
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "out", "data")
+            shutil.copytree(source, folder / name, ignore=ignored)
+        else:
+            shutil.copy(source, folder / name)
+    if mutant is not None:
+        place = folder / mutant.file
+        place.write_text(mutated(place.read_text(), mutant))
+    return folder
+
+
+def mutated(code: str, mutant: Mutant) -> str:
+    """The code without the protection; ValueError where it does not stand there just once."""
+    found = code.count(mutant.text)
+    if found != 1:
+        raise ValueError(f"{mutant.protection}: {mutant.file} holds its text {found} times, not 1")
+    return code.replace(mutant.text, mutant.without)
+
+
+def run(tests: tuple[str, ...], mutant: Mutant | None) -> tuple[int, str]:
+    """Runs tests in a scratch copy; returns pytest's exit code and its last lines."""
+    with tempfile.TemporaryDirectory(prefix="nightshift-mutant-") as scratch:
+        folder = copy(Path(scratch), mutant)
+        path = [str(folder), os.environ.get("PYTHONPATH", "")]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    return done.returncode, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+def main() -> int:
+    """Prints a line for each mutant; 0 when every one of them was noticed."""
+    everything = tuple(dict.fromkeys(test for mutant in MUTANTS for test in mutant.tests))
+    code, said = run(everything, None)
+    if code:
+        print(f"the tests are red without any mutant:\n{said}")
+        return 1
+    print("no mutant: green")
+    survived = 0
+    for mutant in MUTANTS:
+        began = time.monotonic()
+        code, said = run(mutant.tests, mutant)
+        took = f"{time.monotonic() - began:.0f} s"
+        if code == TESTS_FAILED:
+            print(f"without {mutant.protection}: red ({took})", flush=True)
+        else:
+            survived += 1
+            print(f"without {mutant.protection}: exit code {code}, NOT NOTICED ({took})\n{said}")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
