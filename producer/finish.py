@@ -62,6 +62,9 @@ def _finish(ledger: Ledger, job_id: int) -> None:
     _write_manifest(ledger, job)
     with ledger.transaction() as connection:
         state = dispatch.close(connection, job_id)
+        if state is None:
+            # A retry came in between. Under the job's lock, so that no later end loses its own.
+            storage.delete(parts.final(job.output_uri, parts.MANIFEST))
     if state is not None:
         log.info("job_closed", job_id=job_id, state=str(state))
 
