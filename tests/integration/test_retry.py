@@ -35,6 +35,7 @@ from tests.integration.fleet import (
     wait_until,
     write_rows,
 )
+from tests.integration.test_look import Work
 from worker.engines.function import FunctionEngine, Rows
 from worker.runner import Runner
 
@@ -298,6 +299,22 @@ def test_answers_outlive_a_retry_that_dies(site: Site) -> None:
     assert [row["id"] for row in site.output()] == site.ids
 
 
+def test_tokens_of_a_retry_that_dies_are_those_of_its_part(ledger: Ledger, tmp_path: Path) -> None:
+    work = Work(ledger, tmp_path)
+    work.to_the_end()
+    assert retry(ledger, work.job, failed=True, dead=False, kind=None).rows == 3
+    assert verify(ledger, work.job) == []
+    for lease in work.claim():
+        with ledger.transaction() as connection:
+            batches.fail(
+                connection, lease, "no luck", permanent=True, max_attempts=1, backoff_seconds=1
+            )
+    assert verify(ledger, work.job) == []
+    finish.finish(ledger, work.job_id)
+    assert work.job.state is JobState.FAILED
+    assert verify(ledger, work.job) == []
+
+
 # Cut short.
 
 
@@ -399,6 +416,15 @@ def test_the_command_says_what_runs_again_and_who_does_it(
     with site.ledger.transaction() as connection:
         jobs.resume(connection, site.job_id)
     site.work(moody())
+    with site.ledger.transaction() as connection:
+        connection.execute(text("UPDATE jobs SET state = 'paused', closed_at = NULL"))
+    said = nightshift("retry", "1", "--failed", "--dead")
+    assert said.stdout == (
+        "job 1 (moody): 4 rows in 4 batches run again after `nightshift resume 1`\n"
+    )
+    with site.ledger.transaction() as connection:
+        jobs.resume(connection, site.job_id)
+    site.work(moody(7))
     said = nightshift("retry", "1", "--dead")
     assert (said.exit_code, "nothing runs again" in said.stdout) == (0, True)
     assert site.job.state is JobState.COMPLETED
