@@ -3,19 +3,16 @@
 import hashlib
 import json
 import re
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import jsonschema
-import yaml
-from jinja2 import StrictUndefined, TemplateError, meta, nodes
-from jinja2.sandbox import SandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from common.errors import BadInput
-
-SPEC_BYTES = 1024 * 1024
-"""A spec file larger than this is refused: it is data, not a spec."""
+from common.spec_file import read_yaml, unusual
+from common.templates import template_columns
 
 RESERVED_COLUMNS = frozenset(
     {"row_index", "output", "finish_reason", "prompt_tokens", "output_tokens", "error"}
@@ -358,45 +355,6 @@ class JobSpec(Section):
         return digest({"engine": self.engine.model_dump(mode="json"), "runner": runner})[:16]
 
 
-def template_environment() -> SandboxedEnvironment:
-    """The sandbox that every template runs in.
-
-    A column that the row lacks, or that is null where it is printed, is an error: the word "None"
-    in a prompt would be answered as if it were the row's text.
-    """
-    return SandboxedEnvironment(
-        undefined=StrictUndefined,
-        autoescape=False,
-        keep_trailing_newline=True,
-        finalize=_printed,
-    )
-
-
-def _printed(value: object) -> object:
-    if value is None:
-        raise ValueError("it prints a column that is null (write {{ column or '' }} to allow it)")
-    return value
-
-
-def template_columns(template: str) -> frozenset[str]:
-    """Names a template takes from the row; ValueError with the line when it does not parse."""
-    environment = template_environment()
-    try:
-        tree = environment.parse(template)
-        names = meta.find_undeclared_variables(tree)
-    except TemplateError as error:
-        said = " ".join(str(error.message or error).split())
-        raise ValueError(f"template does not parse: {said}") from error
-    # Jinja itself looks these up only when a row gets there.
-    for node in tree.find_all((nodes.Filter, nodes.Test)):
-        known = environment.filters if isinstance(node, nodes.Filter) else environment.tests
-        if node.name not in known:
-            raise ValueError(f"template uses {node.name!r}, which is no filter or test of Jinja")
-    if any(True for _ in meta.find_referenced_templates(tree)):
-        raise ValueError("template names another template; it must stand alone")
-    return frozenset(names) - frozenset(environment.globals)
-
-
 def digest(value: object) -> str:
     """SHA-256 of canonical JSON, hexadecimal."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -407,6 +365,8 @@ def parse_spec(data: object, source: str) -> JobSpec:
     """Checks a mapping; `source` names it in the BadInput that lists every mistake."""
     if not isinstance(data, dict):
         raise BadInput(f"{source}: a job spec is a mapping of sections, see docs/spec.md")
+    if mistakes := list(islice(unusual(data), 5)):
+        raise BadInput(f"{source}: {'; '.join(mistakes)}")
     try:
         return JobSpec.model_validate(data)
     except ValidationError as error:
@@ -415,15 +375,7 @@ def parse_spec(data: object, source: str) -> JobSpec:
 
 def load_spec(path: Path) -> JobSpec:
     """Reads one YAML spec; BadInput when it is unreadable, too large, no YAML or not valid."""
-    try:
-        if path.stat().st_size > SPEC_BYTES:
-            raise BadInput(f"{path}: larger than {SPEC_BYTES} bytes, this is no job spec")
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: cannot be read ({error})") from error
-    except yaml.YAMLError as error:
-        raise BadInput(f"{path}: no valid YAML ({' '.join(str(error).split())})") from error
-    return parse_spec(data, str(path))
+    return parse_spec(read_yaml(path), str(path))
 
 
 def _mistakes(error: ValidationError) -> list[str]:

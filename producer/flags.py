@@ -265,11 +265,12 @@ def _engine_arg(text: str) -> tuple[str, Any]:
 def _json_file(path: Path | None) -> Any:
     if path is None:
         return None
+    from common.spec_file import read_text
+
+    text = read_text(path, "JSON schema")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"--schema {path}: cannot be read ({error})") from error
-    except ValueError as error:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"--schema {path}: no valid JSON ({error})") from error
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import pyarrow as pa
 from jinja2 import Template
 
-from common.spec import FunctionTask, GenerateTask, template_environment
+from common.spec import FunctionTask, GenerateTask
 from common.states import RowErrorKind
+from common.templates import compiled, rendered
 from common.values import to_rows
 from worker.engines.protocol import Refusal, Request, Task
 
@@ -19,10 +20,9 @@ class Renderer:
         self._task = task
         self._templates: list[tuple[str, Template]] = []
         if isinstance(task, GenerateTask):
-            environment = template_environment()
             roles = [message.role for message in task.messages or ()] or ["user"]
             self._templates = [
-                (role, environment.from_string(source))
+                (role, compiled(source))
                 for role, source in zip(roles, task.templates, strict=True)
             ]
 
@@ -46,7 +46,7 @@ class Renderer:
 
     def _request(self, index: int, row: dict[str, Any]) -> Request:
         messages = [
-            {"role": role, "content": template.render(row)} for role, template in self._templates
+            {"role": role, "content": rendered(template, row)} for role, template in self._templates
         ]
         plain = isinstance(self._task, GenerateTask) and self._task.prompt is not None
         return Request(index, messages=messages, is_plain_prompt=plain)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from common.errors import BadInput
-from common.spec import JobSpec, load_spec, parse_spec, template_columns
+from common.spec import JobSpec, load_spec, parse_spec
+from common.templates import template_columns
 
 GENERATE: dict[str, Any] = {
     "name": "review-sentiment",
