@@ -15,7 +15,7 @@ import stat as modes
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -65,13 +65,53 @@ class Written:
 def resolve(uri: str) -> str:
     """The one name of a place: an absolute local path, or scheme://… without a trailing slash.
 
-    Raises BadInput for a scheme that is not supported.
+    Raises BadInput for a scheme that is not supported, and for a name that cannot be kept.
     """
+    check_name(uri)
     scheme, rest = _split(uri)
     if not scheme:
+        check_name(rest)
         # abspath, not resolve(): a link may point elsewhere on the worker's machine.
         return os.path.abspath(rest)  # noqa: PTH100
+    if {".", ".."} & set(rest.split("/")):
+        # To a store they are letters; a gateway before it may think otherwise.
+        raise BadInput(f"{uri}: the name of an object has no . or .. between its slashes")
     return f"{scheme}://{rest.strip('/')}"
+
+
+def check_name(uri: str) -> None:
+    """BadInput for a name that is no UTF-8 or holds a NUL: the ledger could not keep it."""
+    shown = uri.encode("utf-8", "backslashreplace").decode("utf-8")
+    if shown != uri:
+        raise BadInput(f"the name {shown!r} is no UTF-8: rename the file or folder")
+    if "\x00" in uri:
+        raise BadInput(f"the name {uri!r} holds a NUL character")
+
+
+def check_roots(uris: Iterable[str], roots: Sequence[str]) -> None:
+    """BadInput when a uri lies outside every one of `roots`, also by way of a link; no roots allow
+    all. What a link points to is asked of this machine.
+    """
+    if not roots:
+        return
+    allowed = [resolve(root) for root in roots]
+    real = [_real(root) for root in allowed]
+    for uri in uris:
+        inside = _is_below(uri, allowed) and _is_below(_real(uri), real)
+        if not inside:
+            raise BadInput(
+                f"{uri} is outside the folders that NIGHTSHIFT_ALLOWED_ROOTS names: "
+                f"{', '.join(allowed)}"
+            )
+
+
+def _real(uri: str) -> str:
+    return str(_local(uri).resolve()) if is_local(uri) else uri
+
+
+def _is_below(uri: str, roots: Sequence[str]) -> bool:
+    bare = [root.rstrip("/") for root in roots]
+    return any(uri == root or uri.startswith(f"{root}/") for root in bare)
 
 
 def is_local(uri: str) -> bool:
@@ -90,6 +130,7 @@ def expand(uris: Iterable[str]) -> list[FileInfo]:
     for uri in uris:
         files = _expand_one(resolve(uri))
         for info in files:
+            check_name(info.uri)
             if info.uri in found:
                 raise BadInput(
                     f"{info.uri} is named twice by the input: its rows would count twice, name "

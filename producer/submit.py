@@ -34,8 +34,10 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
     Raises BadInput with one sentence for everything that can be known without a worker.
     """
     spec = settled(spec)
-    _check_roots(spec, settings)
+    storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
     infos = storage.expand(spec.input.uris)
+    # A link below an allowed folder may lead out of it.
+    storage.check_roots([info.uri for info in infos], settings.allowed_roots)
     existing = _existing(ledger, spec, infos, new)
     if existing is not None:
         return existing
@@ -86,18 +88,6 @@ def settled(spec: JobSpec) -> JobSpec:
             "engine": engine,
         }
     )
-
-
-def _check_roots(spec: JobSpec, settings: Settings) -> None:
-    if not settings.allowed_roots:
-        return
-    roots = [storage.resolve(root).rstrip("/") for root in settings.allowed_roots]
-    for uri in [*spec.input.uris, spec.output.uri]:
-        if not any(uri == root or uri.startswith(f"{root}/") for root in roots):
-            raise BadInput(
-                f"{uri} is outside the folders that NIGHTSHIFT_ALLOWED_ROOTS names: "
-                f"{', '.join(roots)}"
-            )
 
 
 def _existing(

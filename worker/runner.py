@@ -11,7 +11,7 @@ from functools import partial
 import pyarrow as pa
 import structlog
 
-from common import formats, parts
+from common import formats, parts, storage
 from common.descriptor import RowRanges
 from common.errors import (
     EngineDead,
@@ -193,6 +193,10 @@ class Runner:
 
     def _run(self, batch: HeldBatch) -> None:
         job = self._jobs.get(batch.lease.job_id)
+        # Whoever submitted it may not have had this operator's roots.
+        storage.check_roots(
+            [batch.lease.descriptor.source.uri, job.spec.output.uri], self._settings.allowed_roots
+        )
         results, requests = self._read(batch, job)
         self._infer(batch, job, results, requests)
         batch.publishing = True
