@@ -133,7 +133,10 @@ def read_rows(
     return _parted(table, wanted, bad)
 
 
-_GONE = "{} is gone since the job was submitted; put it back or submit a new job"
+_GONE = (
+    "{} is gone since the job was submitted; put it back and run `nightshift retry JOB --dead`, or "
+    "submit a new job"
+)
 
 
 def _check_unchanged(source: SourceFile) -> None:
@@ -144,7 +147,8 @@ def _check_unchanged(source: SourceFile) -> None:
     if (now.size, now.fingerprint) != (source.size, source.fingerprint):
         raise SourceChanged(
             f"{source.uri} changed since the job was submitted (it had {source.size} bytes and has "
-            f"{now.size}); submit a new job"
+            f"{now.size}); put the old one back and run `nightshift retry JOB --dead`, or submit a "
+            "new job"
         )
 
 

@@ -211,8 +211,25 @@ def close(connection: Connection, job_id: int) -> JobState | None:
     if state.over:
         return _close(connection, job_id, state, None)
     if left.dead:
-        return _close(connection, job_id, JobState.FAILED, f"{left.dead} batches are dead")
+        return _close(connection, job_id, JobState.FAILED, _why_dead(connection, job_id, left.dead))
     return _close(connection, job_id, JobState.COMPLETED, None)
+
+
+def _why_dead(connection: Connection, job_id: int, dead: int) -> str:
+    """The error that most dead batches share."""
+    worst = connection.execute(
+        text("""
+            SELECT last_error, count(*) AS batches FROM batches
+            WHERE job_id = :id AND state = 'dead' AND last_error IS NOT NULL
+            GROUP BY last_error ORDER BY count(*) DESC, min(seq) LIMIT 1
+        """),
+        {"id": job_id},
+    ).one_or_none()
+    said = "1 batch is dead" if dead == 1 else f"{dead} batches are dead"
+    if worst is None:
+        return said
+    some = "" if worst.batches == dead else f", {worst.batches} of them because of one error"
+    return f"{said}{some}: {worst.last_error}"
 
 
 def abandon(connection: Connection, job_id: int, reason: str) -> None:

@@ -954,7 +954,7 @@ def test_a_job_with_a_dead_batch_fails_after_its_burial(world: World) -> None:
     assert world.run(dispatch.close, job_id) is None
     assert world.finish(job_id) is JobState.FAILED
     job = world.run(jobs.get, job_id)
-    assert (job.state, job.reason) == (JobState.FAILED, "1 batches are dead")
+    assert (job.state, job.reason) == (JobState.FAILED, "1 batch is dead: no")
     assert world.rows(job_id) == (2, 2)
     assert world.failed_rows(job_id) == [2, 3]
     assert len(world.run(audit.parts_between, job_id, 0, 1_000_000)) == 2
