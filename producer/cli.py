@@ -288,9 +288,13 @@ def migrate() -> None:
     from producer.connect import open_ledger
 
     with open_ledger(_settings(), checked=False) as opened:
-        schema.migrate(opened.ledger)
+        found = schema.migrate(opened.ledger)
         schema.check(opened.ledger)
-        typer.echo(f"{opened.ledger.place} is at migration {schema.SCHEMA:04}")
+        newer = f", newer than the {schema.SCHEMA:04} of this code, which may use it"
+        typer.echo(
+            f"{opened.ledger.place} is at migration {found:04}"
+            f"{newer if found > schema.SCHEMA else ''}"
+        )
 
 
 @app.command(rich_help_panel=FLEET)

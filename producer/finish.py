@@ -5,6 +5,7 @@ Every step is harmless when it is done twice, by the same reaper or by two at on
 
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
@@ -29,14 +30,15 @@ log = structlog.get_logger(__name__)
 DEAD_BATCHES_A_ROUND = 100
 
 
-def finish(ledger: Ledger, job_id: int) -> None:
+def finish(ledger: Ledger, job_id: int, roots: Sequence[str] = ()) -> None:
     """Brings a job whose batches are all over to its end; returns early if it is not over yet.
 
     What can never work, an error of our own included, ends the job as failed, with the reason and
-    without a manifest. Raises Retryable on outages: finish is tried again.
+    without a manifest; so does an output outside `roots`, where there are some. Raises Retryable
+    on outages: finish is tried again.
     """
     try:
-        _finish(ledger, job_id)
+        _finish(ledger, job_id, roots)
     except Retryable:
         raise
     except Exception as error:
@@ -45,11 +47,12 @@ def finish(ledger: Ledger, job_id: int) -> None:
         log.exception("job_abandoned", job_id=job_id)
 
 
-def _finish(ledger: Ledger, job_id: int) -> None:
+def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
     with ledger.transaction() as connection:
         job = jobs.get(connection, job_id)
     if job is None or job.closed_at is not None:
         return
+    storage.check_roots([job.output_uri], roots)
     with ledger.transaction() as connection:
         retries.undo(connection, job_id)
     _bury_dead(ledger, job)

@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -15,7 +16,7 @@ import structlog
 from common.broker import Announcer
 from common.errors import NightshiftError, Retryable
 from common.faultpoints import Moment, reached
-from common.ledger import Ledger, batches, dispatch, workers
+from common.ledger import Ledger, batches, dispatch, schema, workers
 from common.settings import Settings
 from producer import dispatcher, finish
 
@@ -32,6 +33,9 @@ BROKER_PAUSE_SECONDS = 30.0
 
 FINISH_LEAVE_SECONDS = 10.0
 """Time that a finish under way gets when the reaper is asked to stop."""
+
+CHECK_SECONDS = 1.0
+"""Pause between two looks at the version of the tables."""
 
 SILENT_LEASES = 4
 """A child not seen for so many lease times is marked ended."""
@@ -51,7 +55,16 @@ class Reaper:
         self._broker_pause_seconds = 0.0
         self._broker_silent_until = 0.0
         self._reap_from = time.monotonic() + settings.lease_seconds
+        self._check_at = 0.0
         self.pressed = False
+
+    def check_schema(self) -> None:
+        """Raises SchemaMismatch when the database moved on to what this code does not know."""
+        if time.monotonic() < self._check_at:
+            return
+        self._check_at = time.monotonic() + CHECK_SECONDS
+        with suppress(Retryable):
+            schema.check(self._ledger)
 
     def round(self) -> None:
         """Every duty that keeps work moving, once.
@@ -73,7 +86,7 @@ class Reaper:
         with self._ledger.transaction() as connection:
             over = dispatch.finishable(connection, self._name, FINISH_HOLD_SECONDS)
         for job_id in over:
-            _did(partial(finish.finish, self._ledger, job_id))
+            _did(partial(finish.finish, self._ledger, job_id, self._settings.allowed_roots))
 
     def close(self) -> None:
         """Lets the broker go."""
@@ -122,17 +135,21 @@ class Reaper:
 
 
 def run(ledger: Ledger, settings: Settings, stop: threading.Event) -> None:
-    """Rounds until `stop` is set."""
+    """Rounds until `stop` is set; SchemaMismatch when the tables no longer fit this code."""
     reaper = Reaper(ledger, settings)
     log.info("reaper_started")
     finisher = threading.Thread(target=_finish_on, args=(reaper, settings, stop), daemon=True)
     finisher.start()
-    while not stop.is_set():
-        reaper.round()
-        stop.wait(settings.dispatch_seconds / (PRESSED_SPEEDUP if reaper.pressed else 1))
-    # A finish that is cut off is taken up by another reaper, or at the next start.
-    finisher.join(FINISH_LEAVE_SECONDS)
-    reaper.close()
+    try:
+        while not stop.is_set():
+            reaper.check_schema()
+            reaper.round()
+            stop.wait(settings.dispatch_seconds / (PRESSED_SPEEDUP if reaper.pressed else 1))
+    finally:
+        stop.set()
+        # A finish that is cut off is taken up by another reaper, or at the next start.
+        finisher.join(FINISH_LEAVE_SECONDS)
+        reaper.close()
     log.info("reaper_ended")
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from common.errors import NightshiftError, Retryable
-from common.ledger import Ledger, workers
+from common.errors import NightshiftError, Retryable, SchemaMismatch
+from common.ledger import Ledger, schema, workers
 from common.ledger.workers import Wanted
 from common.processes import ProcessGroup
 from common.settings import Settings, child_environment
@@ -83,11 +83,15 @@ class Supervisor:
         ]
         self._unreported: list[Ended] = []
         self._stopping = threading.Event()
+        self._unfit: SchemaMismatch | None = None
         self._chosen_at = 0.0
         self._host = socket.gethostname()
 
     def run(self) -> None:
-        """Works until `stop`; then drains every child, reports it and returns."""
+        """Works until `stop`; then drains every child, reports it and returns.
+
+        Tables that no longer fit this code end it in the same way, with SchemaMismatch.
+        """
         log.info("supervisor_started", pool=self._pool, slots=len(self._slots))
         while not self._stopping.wait(ROUND_SECONDS):
             try:
@@ -95,6 +99,8 @@ class Supervisor:
             except Exception:  # its death would end every child undrained
                 log.exception("round_failed")
         self._drain_all()
+        if self._unfit is not None:
+            raise self._unfit
 
     def stop(self, *_: object) -> None:
         """Begins the drain; also a signal handler. A second call changes nothing."""
@@ -108,7 +114,12 @@ class Supervisor:
             return
         self._chosen_at = time.monotonic()
         try:
+            schema.check(self._ledger)
             self._choose()
+        except SchemaMismatch as error:
+            log.error("tables_do_not_fit", error=str(error))
+            self._unfit = error
+            self.stop()
         except NightshiftError as error:
             log.warning("choose_failed", error=str(error))
 
