@@ -22,8 +22,7 @@ class Renderer:
         if isinstance(task, GenerateTask):
             roles = [message.role for message in task.messages or ()] or ["user"]
             self._templates = [
-                (role, compiled(source))
-                for role, source in zip(roles, task.templates, strict=True)
+                (role, compiled(source)) for role, source in zip(roles, task.templates, strict=True)
             ]
 
     def render(
