@@ -1,0 +1,94 @@
+"""Rolling upgrade: code meets tables that are newer, older, or change under its feet."""
+
+import subprocess
+from pathlib import Path
+
+import psycopg
+
+from tests.faults.rig import Rig
+from tests.integration.fleet import wait_until
+
+REFUSED = 2
+
+ENTRIES = (("worker.cli",), ("producer.cli", "reaper"), ("producer.cli", "status"))
+"""Every way into the ledger: a worker, a reaper, a command."""
+
+
+def change(rig: Rig, *statements: str) -> None:
+    with psycopg.connect(rig.url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def move_tables(rig: Rig, version: str, compatible_from: int = 1) -> None:
+    """What the migration of a later release leaves behind."""
+    change(
+        rig,
+        f"UPDATE nightshift_version SET version_num = '{version}'",
+        f"UPDATE ledger_meta SET compatible_from = {compatible_from}",
+    )
+
+
+def add_columns(rig: Rig, name: str) -> None:
+    tables = ("jobs", "batches", "attempts", "row_errors", "workers", "job_counters")
+    added = f"ADD COLUMN {name} text NOT NULL DEFAULT 'new'"
+    change(rig, *(f"ALTER TABLE {table} {added}" for table in tables))
+
+
+def log_of(rig: Rig, process: subprocess.Popen[bytes]) -> str:
+    (path,) = rig.folder.glob(f"*.{rig.processes.index(process)}.log")
+    return Path(path).read_text()
+
+
+def refused(rig: Rig, sentence: str) -> None:
+    """Each of them ends with that one sentence, and nobody has claimed anything."""
+    claimed = "SELECT count(*) FROM attempts"
+    before = rig.value(claimed)
+    started = [rig.start(*entry) for entry in ENTRIES]
+    for process in started:
+        assert process.wait(60) == REFUSED, log_of(rig, process)
+        (said,) = log_of(rig, process).splitlines()
+        assert said.startswith("nightshift"), said
+        assert sentence in said
+    assert rig.value(claimed) == before
+
+
+def test_a_fleet_goes_on_with_newer_tables_until_they_say_that_it_must_not(rig: Rig) -> None:
+    add_columns(rig, "later")
+    move_tables(rig, "0002")
+    ids = rig.submit("ahead", 300)
+    fleet = [rig.reaper(), rig.worker()]
+    rig.wait_rows("ahead", 1)
+    add_columns(rig, "still_later")
+    move_tables(rig, "0003")
+    assert rig.rows_done("ahead") < 300, "the tables moved too late to show anything"
+    said = rig.command("migrate")
+    assert said.returncode == 0, said.stderr
+    assert "at migration 0003, newer than the 0001 of this code" in said.stdout
+    rig.finished("ahead", ids)
+
+    ids = rig.submit("stopped", 600)
+    rig.wait_rows("stopped", 20)
+    move_tables(rig, "0004", compatible_from=4)
+    for process in fleet:
+        assert process.wait(60) == REFUSED, log_of(rig, process)
+        assert (
+            log_of(rig, process)
+            .splitlines()[-1]
+            .endswith(
+                "wants code that knows migration 4, this one knows 0001: upgrade nightshift-fleet"
+            )
+        )
+    held = "SELECT count(*) FROM batches WHERE state = 'leased'"
+    wait_until(lambda: rig.value(held) == 0, 10, "the end of every lease")
+    assert 0 < rig.rows_done("stopped") < 600
+
+    refused(rig, "wants code that knows migration 4, this one knows 0001: upgrade nightshift-fleet")
+    move_tables(rig, "0000")
+    refused(rig, "is at migration 0000 and this code needs 0001: run `nightshift migrate`")
+
+    move_tables(rig, "0001")
+    rig.reaper()
+    rig.worker()
+    rig.finished("stopped", ids)
+    assert rig.charges() == (0, 0)
