@@ -15,8 +15,14 @@ else
 TORCH := --torch-backend cpu
 endif
 
+# Python keeps what it compiled: without that each process compiles all of vLLM and SQLAlchemy anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Minutes of `make faults-long`.
+MINUTES ?= 20
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format clean
+.PHONY: help setup demo test faults faults-long faults-mutants lint format clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,7 +43,16 @@ demo: $(READY)  ## Run 2,000 held-out reviews through the whole fleet on one mac
 	$(BIN)/python examples/reviews/score.py examples/reviews/out
 
 test: $(READY)  ## Pass every test
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests
+
+faults: $(READY)  ## Pass the fault suite
+	$(BIN)/python -m pytest tests/faults
+
+faults-long: $(READY)  ## Pass the fault suite with random kills for MINUTES=20
+	$(BIN)/python -m pytest tests/faults --minutes $(MINUTES) --timeout 0
+
+faults-mutants: $(READY)  ## See the fault suite fail without each protection
+	$(BIN)/python -m tests.faults.mutants
 
 lint: $(READY)  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -1,10 +1,26 @@
-"""Fixtures of every suite: one Postgres and one Redis of our own for the whole run."""
+"""Fixtures of every suite: one Postgres and one Redis of our own for each process of the run."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+
+class OneVllmAtOnce(LoadScopeScheduling):
+    """Hands out test by test, but all that start vLLM to one process: an engine takes a core."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "vllm" if "/engine/" in file or "vllm" in file else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """The scheduler of `make test`; xdist's own groups do nothing under pytest 9.2."""
+    return OneVllmAtOnce(config, log)
 
 
 @pytest.fixture(scope="session")

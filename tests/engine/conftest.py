@@ -1,4 +1,4 @@
-"""One real vLLM engine, on CPU, for the whole run: it takes about half a minute to start."""
+"""One real vLLM engine, on CPU, for all tests of it: it takes about half a minute to start."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ ARGUMENTS = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def vllm_engine() -> Iterator[Engine]:
     """The reviews model, loaded once."""
     from worker.engines.vllm import VllmEngine
