@@ -5,6 +5,7 @@ import sys
 
 import structlog
 
+from common.plain import one_line
 from common.settings import Settings
 
 
@@ -15,6 +16,7 @@ def configure(settings: Settings, **fields: object) -> None:
         _fields(fields),
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _one_line,
         structlog.processors.format_exc_info,
     ]
     renderer: structlog.typing.Processor = (
@@ -40,6 +42,15 @@ def configure(settings: Settings, **fields: object) -> None:
     root.setLevel(level)
     for noisy in ("alembic", "kombu", "celery", "amqp"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
+
+
+def _one_line(
+    _logger: object, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """What users wrote can neither make a line of its own nor steer a terminal."""
+    return {
+        name: one_line(value) if isinstance(value, str) else value for name, value in event.items()
+    }
 
 
 def _fields(fields: dict[str, object]) -> structlog.typing.Processor:

@@ -333,9 +333,9 @@ def _settings() -> "Settings":
 
 
 def _console() -> "Console":
-    from rich.console import Console
+    from producer.plain_console import PlainConsole
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    return PlainConsole(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
 
 
 def _known_kind(kind: str | None) -> "RowErrorKind | None":

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from common.errors import NightshiftError, Permanent, Retryable
+from common.plain import one_line
 
 EXIT_REFUSED, EXIT_BROKEN, EXIT_INTERRUPTED = 2, 3, 130
 
@@ -24,6 +25,6 @@ class OneSentence(TyperGroup):
         except NightshiftError as error:
             if ctx.params.get("debug"):
                 raise
-            typer.echo(f"nightshift: {error}", err=True)
+            typer.echo(f"nightshift: {one_line(str(error))}", err=True)
             mendable = isinstance(error, Permanent | Retryable)
             raise typer.Exit(EXIT_REFUSED if mendable else EXIT_BROKEN) from error
