@@ -25,6 +25,9 @@ from jinja2.visitor import NodeTransformer
 RENDER_UNITS = 5_000_000
 """What one rendering may make: characters and list entries, all together."""
 
+ENTRY_UNITS = 5
+"""What an entry of a list costs, and what it holds beside it."""
+
 STEP_UNITS = 10
 """What a step of a loop or a call costs beside what it makes: about a quarter of a second, if a
 template does nothing else."""
@@ -139,7 +142,7 @@ def _weight(value: object) -> int:
     total, waiting = 0, [value]
     while waiting and total <= _budget.units:
         one = waiting.pop()
-        total += 1
+        total += ENTRY_UNITS
         if isinstance(one, str | bytes | bytearray | range):
             total += len(one)
         elif isinstance(one, Mapping):

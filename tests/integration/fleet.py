@@ -72,7 +72,7 @@ def write_rows(folder: Path, files: Sequence[tuple[str, int]]) -> list[str]:
     return ids
 
 
-def function_spec(name: str, source: Path, output: Path, **sections: Any) -> dict[str, Any]:
+def function_spec(name: str, source: Path, output: Path, /, **sections: Any) -> dict[str, Any]:
     """A spec of the function engine over `source`; sections are laid over it."""
     return {
         "name": name,

@@ -1,0 +1,393 @@
+"""Hostile input is refused with one sentence and leaves nothing behind, or it does no harm."""
+
+import io
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from common.errors import BadInput, EngineLoadFailed
+from common.ledger import Ledger, jobs
+from common.settings import Settings
+from common.spec import FunctionEngine as FunctionSpec
+from common.spec import load_spec, parse_spec
+from common.templates import compiled, rendered
+from producer import pictures
+from producer.cli import main
+from producer.plain_console import PlainConsole
+from producer.submit import submit
+from tests.faults.rig import Rig
+from tests.integration.fleet import function_spec, write_rows
+from worker.engines.function import FunctionEngine
+
+ESCAPES = "\x1b[2J\x1b]0;owned\x07\u202e\r"
+
+# A row error for each row of a batch must not take minutes.
+SECONDS_A_ROW = 20
+
+
+def spec_of(folder: Path, **sections: Any) -> dict[str, Any]:
+    return function_spec("hostile", folder / "in", folder / "out", **sections)
+
+
+def generating(folder: Path, template: str) -> dict[str, Any]:
+    task = {"kind": "generate", "prompt": template}
+    return spec_of(folder, task=task, engine={"backend": "vllm", "model": "org/model"})
+
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(ledger: Ledger, tmp_path: Path) -> Refused:
+    """Submits a spec that must be refused in one sentence with nothing left behind."""
+    (tmp_path / "data").mkdir()
+    write_rows(tmp_path / "data" / "in", [("a.jsonl", 3)])
+
+    def refuse(data: dict[str, Any], *roots: str) -> str:
+        before = sorted(tmp_path.rglob("*"))
+        settings = Settings(allowed_roots=roots)
+        with pytest.raises(BadInput) as caught:
+            submit(ledger, parse_spec(data, "spec.yaml"), settings)
+        said = str(caught.value)
+        assert "\n" not in said
+        with ledger.transaction() as connection:
+            assert jobs.listed(connection) == []
+        assert sorted(tmp_path.rglob("*")) == before
+        return said
+
+    return refuse
+
+
+# ---------------------------------------------------------------- templates
+
+
+REFUSED_TEMPLATES = [
+    "{{ ''.__class__.__mro__ }}",
+    "{{ text.__init__.__globals__ }}",
+    "{{ text['__class__'] }}",
+    "{{ text|attr('__class__') }}",
+    "{{ cycler.__init__ }}",
+    "{{ lipsum(n=1000000) }}",
+    "{% include '/etc/passwd' %}",
+    "{% import 'os' as os %}",
+    "{% for a in [1] %}" * 40 + "{% endfor %}" * 40,
+    "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "{{ text" + "|upper" * 3000 + " }}",
+]
+
+
+def test_a_template_with_no_good_in_it_is_refused_at_submit(
+    refused: Refused, tmp_path: Path
+) -> None:
+    for template in REFUSED_TEMPLATES:
+        assert "template" in refused(generating(tmp_path / "data", template))
+
+
+DOUBLING = "{%% set n = namespace(a='aaaa') %%}{%% for i in range(60) %%}%s{%% endfor %%}{{ n.a }}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ text|attr('__cla%s__' % 'ss') }}",
+        "{{ '{0.__dict__}'.format(text) }}",
+        "{{ row.clear() }}",
+        "{% for i in range(10**9) %}{% endfor %}",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for i in range(99999) %}{{ range(99999)|list|length }}{% endfor %}",
+        "{{ 'a' * 10**10 }}",
+        "{{ [text] * 10**10 }}",
+        "{{ 10 ** 100000000 }}",
+        "{{ 'a'.ljust(10**10) }}",
+        "{{ text|center(10**10) }}",
+        "{{ '%10000000000d' % 1 }}",
+        "{{ '%*d' % (10**10, 1) }}",
+        "{{ '%.9999999999f'|format(1) }}",
+        "{{ '{:10000000000}'.format(1) }}",
+        "{{ '{:{w}}'.format(1, w=10**10) }}",
+        "{{ text.replace('', 'b' * 100000).replace('b', 'c' * 100000) }}",
+        "{{ range(99999)|map('string')|join('b' * 100000) }}",
+        "{{ ('\n' * 100000)|indent(100000) }}",
+        "{{ text|batch(10**10, 'a')|list }}",
+        "{{ row|tojson(indent=10**10) }}",
+        "{{ (1).to_bytes(10**10) }}",
+        DOUBLING % "{% set n.a = n.a ~ n.a %}",
+        DOUBLING % "{% set n.a = n.a + n.a %}",
+        DOUBLING % "{% set n.a = [n.a, n.a] %}",
+        DOUBLING % "{% set n.a = {1: n.a, 2: n.a} %}",
+        DOUBLING % "{% set n.a %}{{ n.a }}{{ n.a }}{% endset %}",
+        "{% macro m(n) %}{{ m(n + 1) }}{{ m(n + 1) }}{% endmacro %}{{ m(1) }}",
+        "{% macro m(n) %}{% if n < 60 %}{{ m(n + 1) }}{{ m(n + 1) }}{% endif %}{% endmacro %}"
+        "{{ m(1) }}",
+        "{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+    ],
+)
+def test_a_template_that_would_take_the_worker_down_fails_its_row_soon(template: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(Exception) as caught:  # whatever it is, it is the row's error
+        rendered(compiled(template), {"text": "hi", "row": {"a": [1]}})
+    assert not isinstance(caught.value, MemoryError)
+    assert time.monotonic() - began < SECONDS_A_ROW
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ text|upper|center(8) }}{{ '%05d' % n }}{{ '{:,}'.format(n) }}", "   HI   123451,2345"),
+        (
+            "{% for k, v in row.items() %}{{ loop.index }}/{{ loop.length }}{{ k }}{{ v ~ n }}{% endfor %}",
+            "",
+        ),
+    ],
+)
+def test_a_usual_template_does_what_jinja_does(template: str, text: str) -> None:
+    row = {"text": "hi", "n": 12345, "row": {"a": 1, "b": 2}}
+    from jinja2 import Environment
+
+    assert rendered(compiled(template), row) == Environment().from_string(template).render(row)
+
+
+# ---------------------------------------------------------------- functions
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["os:system", "os.path:join", "rules.os:system", "builtins:eval", "rules2:shout"],
+)
+def test_a_function_outside_the_allowed_modules_is_not_even_imported(name: str) -> None:
+    with pytest.raises(EngineLoadFailed, match="is not allowed on this worker"):
+        FunctionEngine.load(
+            FunctionSpec(backend="function", callable=name), ["rules"], [Path("/nowhere")]
+        )
+
+
+def test_a_function_name_with_a_trick_in_it_is_refused(refused: Refused, tmp_path: Path) -> None:
+    tricks = ["rules:os.system", "rules:f()", "../rules:f", "rules", "rules:f\n", ":f", "a b:f"]
+    for name in tricks:
+        engine = {"backend": "function", "callable": name}
+        assert "engine.callable" in refused(spec_of(tmp_path / "data", engine=engine)), name
+
+
+# ---------------------------------------------------------------- places
+
+
+def test_no_way_leads_out_of_the_allowed_roots(refused: Refused, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    outside = tmp_path / "outside"
+    write_rows(outside, [("secret.jsonl", 2)])
+    (data / "link").symlink_to(outside)
+    (data / "in" / "linked.jsonl").symlink_to(outside / "secret.jsonl")
+    write_rows(data / "clean", [("a.jsonl", 2)])
+    clean = {"uri": str(data / "clean"), "id": "id"}
+
+    outputs = [
+        str(outside / "out"),
+        f"{data}/../outside/out",
+        f"file://{outside}/out",
+        f"file://{data}/%2e%2e/outside/out",
+        f"{data}-evil/out",
+        str(data / "link" / "out"),
+        os.path.relpath(outside / "out"),
+        "s3://bucket-evil/out",
+        "s3://other/bucket/out",
+        "s3a://bucket-evil/out",
+    ]
+    for uri in outputs:
+        spec = spec_of(data, input=clean, output={"uri": uri})
+        said = refused(spec, str(data), "s3://bucket")
+        assert "NIGHTSHIFT_ALLOWED_ROOTS" in said, uri
+    spec = spec_of(data, input=clean, output={"uri": "s3://bucket/../evil/out"})
+    assert "no . or .." in refused(spec, str(data), "s3://bucket")
+
+    inputs = [
+        str(outside),
+        str(data / "link"),
+        str(data / "in"),  # holds a link to a file outside
+        str(data / "in" / "*.jsonl"),
+        f"{data}/l*/*.jsonl",
+        f"{data}/clean/../../outside",
+        "s3://bucket-evil/in",
+    ]
+    for uri in inputs:
+        spec = spec_of(data, input={"uri": uri, "id": "id"})
+        assert "NIGHTSHIFT_ALLOWED_ROOTS" in refused(spec, str(data), "s3://bucket"), uri
+
+
+def test_a_name_that_the_ledger_cannot_keep_is_refused(refused: Refused, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for name in ("nul\x00.jsonl", "half\ud800.jsonl"):
+        refused(spec_of(data, input={"uri": f"{data}/{name}"}))
+        refused(spec_of(data, output={"uri": f"{data}/{name}"}))
+    raw = os.fsencode(data / "in") + b"/b\xff.jsonl"
+    with open(raw, "wb") as file:
+        file.write(b'{"id": "b-0", "text": "say b-0"}\n')
+    assert "is no UTF-8" in refused(spec_of(data))
+
+
+# ---------------------------------------------------------------- specs
+
+
+def bomb(levels: int = 30) -> str:
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{at}: &a{at} [*a{at - 1}, *a{at - 1}]" for at in range(1, levels)]
+    return "\n".join(lines)
+
+
+MERGES = "\n".join(
+    ["m0: &m0 {x: 1}", *(f"m{at}: &m{at} {{<<: [*m{at - 1}, *m{at - 1}]}}" for at in range(1, 40))]
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: " + "x" * 10_000_000,
+        bomb(),
+        MERGES,
+        "a: &a [*a]",
+        "a: *nothing",
+        "a: " + "[" * 100_000 + "]" * 100_000,
+        "name: 2026-13-45",
+        "name: " + "9" * 5000,
+        "a: !!python/object/apply:os.system ['true']",
+        "? [a]\n: b",
+        "- a",
+        "\x00",
+    ],
+    ids=str.__len__,
+)
+def test_a_file_that_is_made_to_hurt_is_refused_at_once(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(text)
+    began = time.monotonic()
+    with pytest.raises(BadInput) as caught:
+        load_spec(path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+    assert time.monotonic() - began < SECONDS_A_ROW
+
+
+def test_a_value_that_json_does_not_have_is_refused(refused: Refused, tmp_path: Path) -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    nan = float("nan")
+    for value in ("a\x00b", "\ud800", nan, -1 / 1e-320, b"bytes", {"a": {b"k": 1}}, {1, 2}, deep):
+        data = generating(tmp_path / "data", "{{ text }}")
+        data["engine"]["args"] = {"deep": [{"x": value}]}
+        assert "engine.args.deep" in refused(data)
+
+
+def test_a_job_name_is_a_word(refused: Refused, tmp_path: Path) -> None:
+    for name in ("a\nb", "a\n", f"a{ESCAPES}", "a'; DROP TABLE jobs;--", "../a"):
+        said = refused({**spec_of(tmp_path / "data"), "name": name})
+        assert said.startswith("spec.yaml: name: ")
+
+
+# ---------------------------------------------------------------- terminals
+
+
+def test_nothing_that_a_user_wrote_steers_the_terminal() -> None:
+    file = io.StringIO()
+    console = PlainConsole(file=file, force_terminal=False, width=200)
+    row = {"row_index": 1, "id": ESCAPES, "kind": ESCAPES, "message": ESCAPES}
+    console.print(pictures.sample_table([row], list(row), list(row)))
+    console.print(ESCAPES)
+    assert "owned" in file.getvalue()
+    assert not set(file.getvalue()) & set("\x1b\x07\u202e\r")
+
+
+def test_a_refusal_is_one_line_of_plain_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["nightshift", "submit", f"{tmp_path}/{ESCAPES}\nx.yaml"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("nightshift: ")
+    assert said.count("\n") == 1
+    assert not set(said) & set("\x1b\x07\u202e\r")
+
+
+# ---------------------------------------------------------------- a fleet
+
+
+SQL = "'; DROP TABLE batches; --"
+HOSTILE_COLUMNS = [SQL, 'quo"te', "line\nbreak", "select", "", "{{ 7 * 7 }}", ESCAPES]
+HOSTILE_FILES = [
+    "a b.jsonl",
+    "c'd\"e.jsonl",
+    "f\ng.jsonl",
+    "h*i?j.jsonl",
+    "[k].jsonl",
+    "$(l);m.jsonl",
+]
+
+RULES = """
+def shout(rows):
+    if any(row["id"].endswith("7") for row in rows):
+        raise ValueError("a seven: " + rows[0]["id"] + "\\x00\\x1b[2J\\ud800")
+    return [{"loud": row["text"].upper(), "'; --": row["text"]} for row in rows]
+"""
+
+
+def write_hostile(folder: Path) -> list[str]:
+    """Files, columns and ids of the worst kind; the ids in the order of the dataset."""
+    folder.mkdir()
+    ids: list[str] = []
+    for number, name in enumerate(sorted([*HOSTILE_FILES, "z.parquet"])):
+        mine = [f"{number}{SQL}", f"{number}{ESCAPES}", f"{number}\x00nul", f"{number} seven 7"]
+        ids += mine
+        rows = [
+            {"id": each, "text": f"say {each}", **dict.fromkeys([*HOSTILE_COLUMNS, "\x00"], each)}
+            for each in mine
+        ]
+        if name.endswith(".parquet"):
+            pq.write_table(pa.Table.from_pylist(rows), folder / name)
+        else:
+            (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ids
+
+
+def test_hostile_rows_are_only_rows_and_a_hostile_job_stops_nobody(make_rig: Any) -> None:
+    rig: Rig = make_rig()
+    (rig.folder / "rules.py").write_text(RULES)
+    ids = write_hostile(rig.folder / "in-rows")
+    spec = rig.spec_of("rows", engine={"backend": "function", "callable": "rules:shout"})
+    spec["output"]["columns"] = HOSTILE_COLUMNS
+    spec["limits"] = {"max_failed_fraction": 1}
+    spec["output"]["uri"] = str(rig.folder / "rows")
+    rig.put(spec)
+    # The fleet's operator allows rules alone, and its folder alone, whatever a client thinks.
+    evil = {"engine": {"backend": "function", "callable": "os:system"}}
+    rig.submit("evil", 2, **evil)
+    outside = rig.folder.parent / "outside"
+    rig.submit("outside", 2, output={"uri": str(outside)}, engine=spec["engine"])
+    rig.environment["NIGHTSHIFT_ALLOWED_ROOTS"] = str(rig.folder)
+    rig.reaper()
+    rig.worker("--slots", "2")
+
+    sevens = {each: "function_error" for each in ids if each.endswith("7")}
+    rig.finished("rows", ids, failed=sevens)
+    assert rig.wait_closed("evil") == "failed"
+    assert "module 'os' is not allowed" in rig.value("SELECT reason FROM jobs WHERE name = 'evil'")
+    assert rig.wait_closed("outside") == "failed"
+    reason = rig.value("SELECT reason FROM jobs WHERE name = 'outside'")
+    assert "NIGHTSHIFT_ALLOWED_ROOTS" in reason
+    assert not outside.exists()
+    table = ds.dataset(rig.folder / "rows").to_table()
+    for column in HOSTILE_COLUMNS:
+        assert table.column(column).to_pylist() == ids
+    shown = rig.command("errors", "rows")
+    assert shown.returncode == 0, shown.stderr
+    assert "a seven" in shown.stdout
+    assert not set(shown.stdout) & set("\x1b\x07\u202e\x00")
