@@ -173,11 +173,12 @@ def test_a_broken_function_pauses_the_job_before_it_burns_the_night(fleet: Fleet
 
 
 def test_eta_is_null_before_the_first_commit_and_right_at_half_way(fleet: Fleet, ask: Ask) -> None:
-    submit(fleet, "steady", [("a.parquet", 600)])
+    # Mostly asleep, so that a machine with other work keeps its pace.
+    submit(fleet, "steady", [("a.parquet", 800)], batch={"rows": 20})
     assert fleet.status("steady")["eta_seconds"] is None
     fleet.reaper()
     fleet.worker()
-    wait_until(lambda: done_rows(ask, "steady") >= 300, what="half of the rows")
+    wait_until(lambda: done_rows(ask, "steady") >= 400, what="half of the rows")
     (eta, at) = ask("SELECT eta_seconds::float8, now() FROM job_progress")[0]
     assert fleet.command("wait", "steady").returncode == 0
     (end,) = ask("SELECT max(ended_at) FROM attempts")[0]
