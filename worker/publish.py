@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import structlog
 from tenacity import (
+    RetryCallState,
     Retrying,
     retry_if_exception_type,
     stop_after_delay,
@@ -139,5 +140,11 @@ class Publisher:
             retry=retry_if_exception_type(kind),
             wait=wait_random_exponential(multiplier=0.2, max=3),
             stop=stop_when_event_set(self._given_up) | stop_after_delay(seconds),
+            before_sleep=_say_waiting,
             reraise=True,
         )
+
+
+def _say_waiting(state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome is not None else None
+    log.warning("waiting", tries=state.attempt_number, error=str(error))

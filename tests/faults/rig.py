@@ -235,9 +235,16 @@ class Rig(Fleet):
         assert ended == state, f"{ended}\n{self.standing()}\n{logs(self.folder)}"
         self.oracle(name, ids, failed=failed)
 
-    def oracle(self, name: str, ids: list[str], failed: Mapping[str, str] | None = None) -> None:
+    def oracle(
+        self,
+        name: str,
+        ids: list[str],
+        failed: Mapping[str, str] | None = None,
+        filesystem: Any = None,
+    ) -> None:
         """From the outside, files and SQL only: what `nightshift verify` says, and that each row
-        is there once with the answer that the function gives for it.
+        is there once with the answer that the function gives for it. `filesystem` is that of an
+        output that is not on local disk.
         """
         self.ledger.close()
         with self.ledger.transaction() as connection:
@@ -245,7 +252,11 @@ class Rig(Fleet):
         found = verify(self.ledger, job)
         assert not found, "\n".join(f"{one.check}: {one.message}" for one in found)
         failed = failed or {}
-        table = ds.dataset(self.folder / name, format=job.spec.output.format).to_table()
+        table = ds.dataset(
+            job.output_uri.partition("://")[2] or job.output_uri,
+            format=job.spec.output.format,
+            filesystem=filesystem,
+        ).to_table()
         rows = sorted(table.to_pylist(), key=lambda row: row["row_index"])
         assert [row["id"] for row in rows] == ids
         for row in rows:

@@ -130,7 +130,10 @@ DOUBLING = "{%% set n = namespace(a='aaaa') %%}{%% for i in range(60) %%}%s{%% e
         "{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}",
     ],
 )
-def test_a_template_that_would_take_the_worker_down_fails_its_row_soon(template: str) -> None:
+def test_a_template_that_would_take_the_worker_down_fails_its_row_soon(
+    template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.templates.RENDER_SECONDS", 0.5)
     began = time.monotonic()
     with pytest.raises(Exception) as caught:  # whatever it is, it is the row's error
         rendered(compiled(template), {"text": "hi", "row": {"a": [1]}})
@@ -367,19 +370,15 @@ def test_hostile_rows_are_only_rows_and_a_hostile_job_stops_nobody(make_rig: Any
     spec["limits"] = {"max_failed_fraction": 1}
     spec["output"]["uri"] = str(rig.folder / "rows")
     rig.put(spec)
-    # The fleet's operator allows rules alone, and its folder alone, whatever a client thinks.
-    evil = {"engine": {"backend": "function", "callable": "os:system"}}
-    rig.submit("evil", 2, **evil)
+    # The fleet's operator allows its folder alone, whatever a client thinks.
     outside = rig.folder.parent / "outside"
     rig.submit("outside", 2, output={"uri": str(outside)}, engine=spec["engine"])
     rig.environment["NIGHTSHIFT_ALLOWED_ROOTS"] = str(rig.folder)
     rig.reaper()
-    rig.worker("--slots", "2")
+    rig.worker()
 
     sevens = {each: "function_error" for each in ids if each.endswith("7")}
     rig.finished("rows", ids, failed=sevens)
-    assert rig.wait_closed("evil") == "failed"
-    assert "module 'os' is not allowed" in rig.value("SELECT reason FROM jobs WHERE name = 'evil'")
     assert rig.wait_closed("outside") == "failed"
     reason = rig.value("SELECT reason FROM jobs WHERE name = 'outside'")
     assert "NIGHTSHIFT_ALLOWED_ROOTS" in reason
