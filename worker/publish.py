@@ -67,9 +67,13 @@ class Publisher:
         """
         part = self._write(lease, spec, table, provenance, bare)
         reached(Moment.WRITTEN)
-        for attempt in self._patiently(Retryable):
-            with attempt:
-                self._commit(lease, part, finished)
+        try:
+            for attempt in self._patiently(Retryable):
+                with attempt:
+                    self._commit(lease, part, finished)
+        except LeaseLost:
+            self._discard(spec, part)
+            raise
         reached(Moment.COMMITTED)
         self._settle(lease, spec, part, judge=bool(part.errors))
 
@@ -115,6 +119,15 @@ class Publisher:
             with self._ledger.transaction() as connection:
                 if not batches.is_committed(connection, lease):
                     raise
+
+    def _discard(self, spec: JobSpec, part: Part) -> None:
+        """Removes the part of an attempt that was read back as ended without one: nobody else
+        writes under its name, and nobody sweeps any more once the job is closed.
+        """
+        try:
+            storage.delete(staged(spec.output.uri, part.name))
+        except NightshiftError as error:
+            log.warning("discard_failed", part=part.name, error=str(error))
 
     def _settle(self, lease: Lease, spec: JobSpec, part: Part, *, judge: bool) -> None:
         """What follows a commit and can be done by finish as well, should this child die here."""

@@ -1,0 +1,114 @@
+"""Workers that are frozen past their leases, and workers whose clocks are wrong."""
+
+from datetime import timedelta
+
+import psutil
+
+from common.faultpoints import Moment
+from tests.faults.rig import Rig
+from tests.integration.fleet import kill_tree, wait_until
+
+MACHINE_LOST = timedelta(seconds=2 + 5)
+"""One lease and 5 s, from the death of a machine to batches that another one has."""
+
+
+def test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on(rig: Rig) -> None:
+    """First its child, with a written part in hand; then all of a worker, inside its COMMIT."""
+    rig.reaper()
+    workers = [rig.worker()]
+    rig.arm(Moment.WRITTEN, "freeze")
+    ids = {"written": rig.submit("written", 60)}
+    child = psutil.Process(rig.wait_fired(Moment.WRITTEN))
+    workers.append(rig.worker())
+    overtaken(rig, "written", ids["written"], child, [child])
+
+    rig.arm(Moment.COMMITTING, "freeze")
+    ids["committing"] = rig.submit("committing", 200)
+    child = psutil.Process(rig.wait_fired(Moment.COMMITTING))
+    (worker,) = (one for one in workers if child in rig.children(one))
+    overtaken(rig, "committing", ids["committing"], child, rig.freeze(worker))
+
+    ids["after"] = rig.submit("after", 300)
+    rig.finished("after", ids["after"])
+    both = {child.pid for worker in workers for child in rig.children(worker)}
+    assert len(both) == 2
+    for name in ("committing", "after"):  # after each thaw it takes its share of new work
+        assert claimants(rig, name) == both
+    for worker in workers:
+        worker.terminate()
+    assert [worker.wait(30) for worker in workers] == [0, 0]
+    for name, expected in ids.items():  # once more, when nobody has anything in hand
+        rig.oracle(name, expected)
+    failures, _ = rig.charges()
+    assert failures == 0
+
+
+def test_leases_obey_the_clock_of_the_database_alone(rig: Rig) -> None:
+    """Batches take longer than a lease; one worker's clock is ten minutes ahead, one's behind."""
+    rig.reaper()
+    workers = []
+    for seconds in (600, -600):
+        rig.environment["CLOCK_SECONDS"] = str(seconds)
+        workers.append(rig.worker())
+    ids = rig.submit("healthy", 1000, batch={"rows": 250})
+    rig.finished("healthy", ids)
+    both = {child.pid for worker in workers for child in rig.children(worker)}
+    assert claimants(rig, "healthy") == both
+    assert rig.charges() == (0, 0)
+
+    ahead = rig.child(workers[0]).pid
+    ids = rig.submit("killed", 300)
+    wait_until(lambda: holds(rig, ahead), what="leases of the worker whose clock is ahead")
+    at = rig.value("SELECT clock_timestamp()")
+    kill_tree(workers[0])
+    rig.finished("killed", ids)
+    taken = rig.ask(
+        """
+        SELECT next.claimed_at, lost.error FROM attempts lost
+        JOIN workers w ON w.id = lost.worker_id LEFT JOIN attempts next
+             ON next.batch_id = lost.batch_id AND next.attempt = lost.attempt + 1
+        WHERE lost.outcome = 'lost' AND w.pid = %s
+        """,
+        ahead,
+    )
+    assert taken
+    for claimed, error in taken:
+        assert claimed - at < MACHINE_LOST
+        assert "the lease ran out" in error
+    assert rig.charges() == (0, len(taken))
+
+
+def overtaken(
+    rig: Rig, name: str, ids: list[str], child: psutil.Process, frozen: list[psutil.Process]
+) -> None:
+    """Another does what the frozen child holds before that goes on: its part is never named."""
+    (owner,) = (found for (found,) in rig.ask("SELECT id FROM workers WHERE pid = %s", child.pid))
+    output = rig.folder / name
+    assert list((output / "_attempts").iterdir())
+    listed = {path.name for path in output.glob("part-*")}
+    named = {part for (part,) in rig.ask("SELECT part_name FROM batches")}
+    assert listed <= named
+    rig.finished(name, ids)
+    outcomes = "SELECT DISTINCT outcome FROM attempts WHERE worker_id = %s AND outcome <> 'done'"
+    assert rig.ask(outcomes, owner) == [("lost",)]
+    assert not (output / "_attempts").exists()
+    at = rig.value("SELECT clock_timestamp()")
+    rig.thaw(frozen)
+    alive = "SELECT seen_at > %s AND state = 'ready' FROM workers WHERE id = %s"
+    wait_until(lambda: rig.value(alive, at, owner), 30, "the next heartbeat of the thawed child")
+
+
+def claimants(rig: Rig, name: str) -> set[int]:
+    """Process ids of the children that claimed batches of a job."""
+    found = rig.ask(
+        "SELECT DISTINCT w.pid FROM attempts a JOIN jobs j ON j.id = a.job_id "
+        "JOIN workers w ON w.id = a.worker_id WHERE j.name = %s",
+        name,
+    )
+    return {pid for (pid,) in found}
+
+
+def holds(rig: Rig, pid: int) -> bool:
+    """Whether a child holds a batch now."""
+    query = "SELECT coalesce(max(batches_leased), 0) FROM worker_status WHERE pid = %s"
+    return bool(rig.value(query, pid))
