@@ -1,0 +1,138 @@
+"""A child, or a whole machine, is killed: others go on with what it held, nothing is orphaned."""
+
+import json
+import subprocess
+from datetime import datetime, timedelta
+from typing import Any
+
+from common.faultpoints import Moment
+from tests.faults.rig import Rig
+from tests.integration.fleet import is_alive, kill_tree, tree, wait_until
+
+STEPS = (
+    Moment.CLAIMED,
+    Moment.READING,
+    Moment.ANSWERED,
+    Moment.WRITING,
+    Moment.WRITTEN,
+    Moment.COMMITTING,
+    Moment.COMMITTED,
+)
+
+FREED = timedelta(seconds=2)
+"""From the supervisor's look to free batches (DESIGN section 11)."""
+
+CLAIMED_AGAIN = timedelta(seconds=2)
+"""From free batches to a warm sibling that has them."""
+
+MACHINE_LOST = timedelta(seconds=2 + 5)
+"""One lease and 5 s, from the death of a machine to batches that another one has."""
+
+
+def test_what_a_dead_child_held_goes_to_its_warm_siblings_at_once(rig: Rig) -> None:
+    """At each step of a batch. A child for each step and one more: a slot that is free gets a new
+    child only while work waits.
+    """
+    rig.environment["NIGHTSHIFT_LOG_FORMAT"] = "json"
+    rig.reaper()
+    worker = rig.worker("--slots", str(len(STEPS) + 1))
+    ids = rig.submit("warm", 100)
+    rig.wait_ready(len(STEPS) + 1)
+    rig.finished("warm", ids)
+    for moment in STEPS:
+        assert len(living(rig, worker)) >= 2
+        rig.arm(moment, "kill")
+        ids = rig.submit(moment, 100)
+        victim = worker_of(rig, rig.wait_fired(moment))
+        rig.finished(moment, ids)
+        (outcome,) = rig.ask(
+            "SELECT count(*) FILTER (WHERE outcome = 'done'), count(*) FILTER (WHERE outcome "
+            "= 'lost') FROM attempts JOIN jobs j ON j.id = job_id "
+            "WHERE worker_id = %s AND j.name = %s",
+            victim,
+            moment,
+        )
+        assert outcome[0] >= 1 if moment is Moment.COMMITTED else outcome[1] >= 1, moment
+        seen = seen_dead(rig, worker, victim)
+        for freed, claimed, _ in taken_over(rig, victim, moment):
+            assert freed - seen < FREED, moment
+            assert claimed - freed < CLAIMED_AGAIN, moment
+    failures, _ = rig.charges()
+    assert failures == 0
+
+
+def test_when_machines_are_lost_another_goes_on_within_a_lease_and_five_seconds(rig: Rig) -> None:
+    """One is gone at once; of the other only the supervisor, and nobody is left to end the rest."""
+    rig.reaper()
+    machines = [rig.worker() for _ in range(3)]
+    ids = rig.submit("warm", 100)
+    rig.wait_ready(len(machines))
+    rig.finished("warm", ids)
+    ids = rig.submit("lost", 300)
+    gone, headless = wait_until(lambda: holding(rig, machines, 2), what="two that hold leases")
+    lost = [worker_of(rig, rig.child(machine).pid) for machine in (gone, headless)]
+    members = tree(headless)
+    at = rig.value("SELECT clock_timestamp()")
+    headless.kill()
+    kill_tree(gone)
+    headless.wait(10)
+    wait_until(lambda: not any(map(is_alive, members)), 10, "the end of the orphans")
+    rig.finished("lost", ids)
+    taken = [(claimed, owner) for one in lost for _, claimed, owner in taken_over(rig, one, "lost")]
+    assert taken
+    assert all(claimed - at < MACHINE_LOST for claimed, _ in taken)
+    assert {owner for _, owner in taken}.isdisjoint(lost)
+    failures, _ = rig.charges()
+    assert failures == 0
+
+
+def worker_of(rig: Rig, pid: int) -> str:
+    """The id of the child that has, or had, this process id."""
+    query = "SELECT id FROM workers WHERE pid = %s ORDER BY started_at DESC LIMIT 1"
+    return str(rig.value(query, pid))
+
+
+def living(rig: Rig, worker: subprocess.Popen[bytes]) -> set[str]:
+    """The warm children of a supervisor that are alive."""
+    query = "SELECT pid, id FROM workers WHERE state = 'ready'"
+    alive = {child.pid for child in rig.children(worker) if is_alive(child)}
+    return {id for pid, id in rig.ask(query) if pid in alive}
+
+
+def holding(
+    rig: Rig, machines: list[subprocess.Popen[bytes]], wanted: int
+) -> list[subprocess.Popen[bytes]] | None:
+    """So many machines whose children hold batches, once there are enough of them."""
+    query = "SELECT pid FROM worker_status WHERE batches_leased > 0"
+    pids = {pid for (pid,) in rig.ask(query)}
+    found = [one for one in machines if pids & {child.pid for child in rig.children(one)}]
+    return found[:wanted] if len(found) >= wanted else None
+
+
+def seen_dead(rig: Rig, worker: subprocess.Popen[bytes], victim: str) -> datetime:
+    """When the supervisor saw that the child was gone, by the line in its log."""
+    number = rig.processes.index(worker)
+    text = (rig.folder / f"worker.cli.{number}.log").read_text(errors="replace")
+    lines: list[dict[str, Any]] = [
+        json.loads(line) for line in text.splitlines() if line.startswith('{"')
+    ]
+    (line,) = (
+        line for line in lines if line["event"] == "child_ended" and line["worker_id"] == victim
+    )
+    return datetime.fromisoformat(line["timestamp"])
+
+
+def taken_over(rig: Rig, victim: str, name: str) -> list[tuple[datetime, datetime, str]]:
+    """For each batch that the victim lost: when it was free, when it was claimed, and by whom."""
+    found = rig.ask(
+        """
+        SELECT lost.ended_at, next.claimed_at, next.worker_id
+        FROM attempts lost JOIN jobs j ON j.id = lost.job_id
+        LEFT JOIN attempts next
+             ON next.batch_id = lost.batch_id AND next.attempt = lost.attempt + 1
+        WHERE lost.outcome = 'lost' AND lost.worker_id = %s AND j.name = %s
+        """,
+        victim,
+        name,
+    )
+    return [(freed, claimed, owner) for freed, claimed, owner in found]
