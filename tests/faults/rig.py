@@ -63,6 +63,8 @@ class Rig(Fleet):
                 "PYTHONPATH": os.pathsep.join(filter(None, path)),
                 "FAULTS": str(self.faults),
                 "FAULTS_TAG": self.tag,
+                # A process that gives itself a title would write it over the tag.
+                "SPT_NOENV": "1",
                 **environment,
             },
         )
@@ -121,9 +123,12 @@ class Rig(Fleet):
         return super().start(module, *arguments)
 
     def children(self, process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-        """The worker children (`worker.celery_app`) below a supervisor, alive now."""
+        """The worker children below a supervisor, alive now; Celery renames them when they serve."""
+        titles = ("worker.celery_app", "[celeryd:")
         return [
-            member for member in tree(process) if "worker.celery_app" in " ".join(_cmdline(member))
+            member
+            for member in tree(process)
+            if any(title in " ".join(_cmdline(member)) for title in titles)
         ]
 
     def child(self, process: subprocess.Popen[bytes], seconds: float = 30) -> psutil.Process:
