@@ -25,7 +25,7 @@ ROUND_SECONDS = 0.25
 """Pause between two looks at the children: a death is seen within this time."""
 
 CHOOSE_SECONDS = 1.0
-"""Pause between two looks at the ledger for a slot without a child."""
+"""Pause between two looks at the ledger for a slot without a child; none after a child ended."""
 
 LEAVE_SECONDS = 30.0
 """Beyond the drain, time for a child to let go of a silent broker and to close its engine."""
@@ -109,8 +109,9 @@ class Supervisor:
     def _look(self) -> None:
         for slot in self._slots:
             self._watch(slot)
+        gone = bool(self._unreported)
         self._report()
-        if time.monotonic() - self._chosen_at < CHOOSE_SECONDS:
+        if not gone and time.monotonic() - self._chosen_at < CHOOSE_SECONDS:
             return
         self._chosen_at = time.monotonic()
         try:
