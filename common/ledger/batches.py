@@ -102,6 +102,7 @@ def claim(
     """Leases admitted batches in rank order until `room_rows` is filled; the first always fits.
 
     A batch that must run alone is taken only when the child is idle, and then it is the only one.
+    When it is its turn, one of the busy children takes nothing else until it is idle.
     """
     found = connection.execute(
         CLAIM,
@@ -123,12 +124,25 @@ def claim(
 
 
 CLAIM = text("""
-    WITH candidates AS MATERIALIZED (
+    WITH first AS (
+        SELECT b.id, b.losses FROM jobs j JOIN batches b ON b.job_id = j.id
+        WHERE j.state = 'running' AND j.pool = :pool AND j.engine_key = :engine_key
+          AND b.state = 'queued' AND NOT :idle
+        ORDER BY j.priority DESC, b.rank, b.id LIMIT 1
+    ), elected AS (
+        -- The hash gives each lone batch a child of its own choice; the others work on.
+        SELECT (SELECT w.id FROM workers w
+                WHERE w.pool = :pool AND w.engine_key = :engine_key AND w.state = 'ready'
+                  AND w.seen_at > now() - make_interval(secs => :lease_seconds)
+                ORDER BY md5(concat_ws(' ', w.id, first.id)) LIMIT 1) AS child
+        FROM first WHERE first.losses >= :lone_losses
+    ), candidates AS MATERIALIZED (
         SELECT b.id, b.row_count, b.redo_count, b.losses >= :lone_losses AS alone, b.rank,
                j.priority
         FROM jobs j JOIN batches b ON b.job_id = j.id
         WHERE j.state = 'running' AND j.pool = :pool AND j.engine_key = :engine_key
           AND b.state = 'queued' AND (:idle OR b.losses < :lone_losses)
+          AND NOT EXISTS (SELECT FROM elected WHERE child = :owner)
         ORDER BY j.priority DESC, b.rank, b.id
         LIMIT :max_batches
         FOR UPDATE OF b SKIP LOCKED
