@@ -129,8 +129,7 @@ class Runner:
         if self.window.wait_empty(seconds):
             return
         for batch in self.window.held():
-            if batch.work is not None:
-                batch.work.stop()
+            batch.stop()
         if not self.window.wait_empty(max(5.0, seconds / 2)):
             self._given_up.set()
             self.window.wait_empty(5.0)
