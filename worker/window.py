@@ -20,25 +20,31 @@ class HeldBatch:
     lease: Lease
     unfinished: int
     work: Work | None = None
+    stopped: bool = False
     lost: bool = False
     unwanted: bool = False
     publishing: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def attach(self, work: Work) -> None:
-        """From now on a stop reaches the engine."""
+        """From now on a stop reaches the engine; one that came before does so now."""
         with self._lock:
             self.work = work
-        if self.lost or self.unwanted:
+        if self.stopped:
             work.stop()
 
-    def give_up(self, *, lost: bool) -> None:
-        """Its lease is lost, or its job is over: the engine drops what it has not finished."""
+    def stop(self) -> None:
+        """No time left: the engine drops what it has not finished, the rest is kept."""
         with self._lock:
-            self.lost, self.unwanted = self.lost or lost, True
+            self.stopped = True
             work = self.work
         if work is not None:
             work.stop()
+
+    def give_up(self, *, lost: bool) -> None:
+        """Its lease is lost, or its job is over: nobody wants its rows any more."""
+        self.lost, self.unwanted = self.lost or lost, True
+        self.stop()
 
 
 class Window:

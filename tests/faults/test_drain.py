@@ -1,0 +1,194 @@
+"""SIGTERM at any time: leases are free before the exit, nothing is charged, no answer is lost."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from common import faultpoints
+from common.faultpoints import Moment
+from common.ledger import Ledger
+from common.ledger.batches import Claimant
+from common.settings import Settings
+from tests.faults.rig import Rig
+from tests.integration.fleet import wait_until
+from worker.engines.function import FunctionEngine, Rows
+from worker.runner import Runner
+
+RULES = """
+import os
+import time
+
+def note(rows):
+    line = "".join(row["id"] + chr(10) for row in rows)
+    place = os.open("computed", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(place, line.encode())
+    os.close(place)
+    return [{"loud": row["text"].upper()} for row in rows]
+
+def some(rows):
+    if len(rows) > 10:
+        raise ValueError("too many at once")
+    time.sleep(0.01 * len(rows))
+    return note(rows)
+
+def few(rows):
+    return some(rows)
+
+def stuck(rows):
+    time.sleep(100)
+    return note(rows)
+"""
+
+ASLEEP = """
+import time
+
+open("asleep", "w").close()
+time.sleep(100)
+
+from rules import note
+"""
+
+
+def test_sigterm_gives_everything_back_whatever_the_worker_is_at(rig: Rig) -> None:
+    """Four workers, each with an engine of its own; a fifth, in this process, does what is left."""
+    (rig.folder / "rules.py").write_text(RULES)
+    (rig.folder / "asleep_at_import.py").write_text(ASLEEP)
+    rig.environment["NIGHTSHIFT_ALLOWED_MODULES"] = "rules,asleep_at_import"
+    rig.reaper()
+    ids, workers = {}, {}
+    for name, callable, rows, size, grace in (
+        ("stuck", "rules:stuck", 10, 10, 1),
+        ("loading", "asleep_at_import:note", 10, 10, 30),
+        # Rows get their answers some at a time, by halving: a batch can be cut anywhere.
+        ("shorter", "rules:some", 400, 200, 0.5),
+        ("longer", "rules:few", 200, 40, 30),
+    ):
+        engine = {"backend": "function", "callable": callable}
+        ids[name] = rig.submit(
+            name, [(f"{name}.parquet", rows)], engine=engine, batch={"rows": size}
+        )
+        rig.environment["NIGHTSHIFT_DRAIN_SECONDS"] = str(grace)
+        workers[name] = rig.worker("--engine-key", engine_key(rig, name))
+
+    wait_until(lambda: leased(rig, "stuck"), what="the call that never returns")
+    workers["stuck"].terminate()
+    wait_until((rig.folder / "asleep").exists, what="the load of an engine")
+    workers["loading"].terminate()
+    for name in ("shorter", "longer"):
+        wait_until(lambda name=name: computed(rig, name), what=f"the first answers of {name}")
+        workers[name].terminate()
+        workers[name].terminate()
+    wait_until(lambda: draining(rig, "longer"), what="the drain")
+    workers["longer"].terminate()
+
+    for name in ("longer", "shorter", "loading", "stuck"):
+        assert workers[name].wait(40) == 0
+        assert not leased(rig, name)
+        assert rig.rows_done(name) == len(computed(rig, name))
+    # What is cut off is split, what was not begun is given back.
+    assert {name: outcomes(rig, name) - {"released"} for name in workers} == {
+        "longer": {"done"},
+        "shorter": {"split"},
+        "loading": set(),
+        "stuck": set(),
+    }
+    assert "released" not in outcomes(rig, "longer")
+    assert not computed(rig, "stuck")
+    assert 0 < rig.rows_done("shorter") < len(ids["shorter"])
+    assert rig.value("SELECT count(*) FROM workers WHERE state <> 'ended'") == 0
+    assert rig.value("SELECT count(*) FROM workers WHERE error IS NOT NULL") == 0
+    assert rig.value("SELECT coalesce(sum(load_failures), 0) FROM engines") == 0
+    for name in workers:
+        do_the_rest(rig, name)
+        rig.finished(name, ids[name])
+    assert rig.charges() == (0, 0)
+
+
+def test_a_batch_that_is_still_being_read_when_the_time_is_over_does_not_run(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = rig.submit("reading", 10, batch={"rows": 10})
+    rig.reaper()
+    reading, read_on = threading.Event(), threading.Event()
+
+    def slow_storage(moment: Moment) -> None:
+        if moment is Moment.READING:
+            reading.set()
+            read_on.wait(30)
+
+    monkeypatch.setattr(faultpoints, "observer", slow_storage)
+    with runner(rig, "reading", refuse) as first:
+        wait_until(lambda: first.work("poll", wait=False), what="the claim")
+        assert reading.wait(10)
+        drain = threading.Thread(target=first.drain, args=(0,))
+        drain.start()
+        wait_until(lambda: all(batch.stopped for batch in first.window.held()), what="the end")
+        read_on.set()
+        drain.join(30)
+    assert outcomes(rig, "reading") == {"released"}
+    do_the_rest(rig, "reading")
+    rig.finished("reading", ids)
+    assert rig.charges() == (0, 0)
+
+
+def shout(rows: Rows) -> Rows:
+    return [{"loud": row["text"].upper()} for row in rows]
+
+
+def refuse(rows: Rows) -> Rows:
+    raise AssertionError("nobody asked for these rows")
+
+
+@contextmanager
+def runner(rig: Rig, name: str, function: Callable[[Rows], Rows] = shout) -> Iterator[Runner]:
+    """A worker in this process for the engine of a job."""
+    who = Claimant("in-process", "default", engine_key(rig, name), "function", "1")
+    ledger = Ledger(rig.url)
+    engine = FunctionEngine(function, "rules:shout")
+    found = Runner(who, ledger, engine, Settings(lease_seconds=600), lambda error: None)
+    found.draining.set()  # it does not wait for more than there is
+    yield found
+    found.drain(30)
+    ledger.close()
+
+
+def do_the_rest(rig: Rig, name: str) -> None:
+    """Claims and runs what is left of a job."""
+    with runner(rig, name) as other:
+        wait_until(
+            lambda: other.work("poll", wait=False) == 0 and closed(rig, name), what="the rest"
+        )
+
+
+def engine_key(rig: Rig, name: str) -> str:
+    return str(rig.value("SELECT engine_key FROM jobs WHERE name = %s", name))
+
+
+def closed(rig: Rig, name: str) -> bool:
+    return bool(rig.value("SELECT closed_at IS NOT NULL FROM jobs WHERE name = %s", name))
+
+
+def leased(rig: Rig, name: str) -> int:
+    query = "SELECT batches_leased FROM job_progress WHERE name = %s"
+    return int(rig.value(query, name))
+
+
+def draining(rig: Rig, name: str) -> bool:
+    """Whether a child of this job's engine has said that it drains."""
+    query = "SELECT count(*) FROM workers WHERE state = 'draining' AND engine_key = %s"
+    return bool(rig.value(query, engine_key(rig, name)))
+
+
+def outcomes(rig: Rig, name: str) -> set[str]:
+    """How the leases of a job's batches ended so far."""
+    query = "SELECT outcome FROM attempts a JOIN jobs j ON j.id = a.job_id WHERE j.name = %s"
+    return {outcome for (outcome,) in rig.ask(query, name)}
+
+
+def computed(rig: Rig, name: str) -> list[str]:
+    """The rows of a job that its callable gave an answer for, as often as it did."""
+    place = rig.folder / "computed"
+    lines = place.read_text().split() if place.exists() else []
+    return [line for line in lines if line.startswith(f"{name}-")]
