@@ -27,6 +27,12 @@ ROUND_SECONDS = 0.25
 CHOOSE_SECONDS = 1.0
 """Pause between two looks at the ledger for a slot without a child; none after a child ended."""
 
+HUNG_LEASES = 4
+LEAST_HUNG_SECONDS = 15.0
+"""A child that has not beaten for so many lease times, and for so long, hangs: a call that keeps
+Python's lock stops its heartbeat as well, and nothing inside it could end it.
+"""
+
 LEAVE_SECONDS = 30.0
 """Beyond the drain, time for a child to let go of a silent broker and to close its engine."""
 
@@ -35,7 +41,8 @@ LEAVE_SECONDS = 30.0
 class Slot:
     """A place for one engine: its GPUs, and the child that has it now.
 
-    `promised` is the engine key for which a leaving child makes room.
+    `promised` is the engine key for which a leaving child makes room; `fault` is why it had to be
+    killed.
     """
 
     number: int
@@ -44,6 +51,7 @@ class Slot:
     group: ProcessGroup | None = None
     leaving_since: float | None = None
     promised: str | None = None
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,7 @@ class Supervisor:
         self._stopping = threading.Event()
         self._unfit: SchemaMismatch | None = None
         self._chosen_at = 0.0
+        self._heard_since = time.monotonic()
         self._host = socket.gethostname()
 
     def run(self) -> None:
@@ -113,7 +122,10 @@ class Supervisor:
         self._report()
         if not gone and time.monotonic() - self._chosen_at < CHOOSE_SECONDS:
             return
-        self._chosen_at = time.monotonic()
+        now = time.monotonic()
+        if now - self._chosen_at > self._settings.lease_seconds:
+            self._heard_since = now  # frozen until now, and its children with it
+        self._chosen_at = now
         try:
             schema.check(self._ledger)
             self._choose()
@@ -122,6 +134,7 @@ class Supervisor:
             self._unfit = error
             self.stop()
         except NightshiftError as error:
+            self._heard_since = time.monotonic()
             log.warning("choose_failed", error=str(error))
 
     def _watch(self, slot: Slot) -> None:
@@ -141,11 +154,11 @@ class Supervisor:
         self._unreported.append(
             Ended(
                 slot.config,
-                died=None if asked else _cause(code),
+                died=None if asked else slot.fault or _cause(code),
                 while_loading=not asked and code not in (exits.LOAD_FAILED, exits.LEDGER_AWAY),
             )
         )
-        slot.group = slot.config = slot.leaving_since = slot.promised = None
+        slot.group = slot.config = slot.leaving_since = slot.promised = slot.fault = None
 
     def _report(self) -> None:
         """Frees the leases of gone children; what cannot be reported now is tried again."""
@@ -190,10 +203,23 @@ class Supervisor:
                 best = self._best(wanted)
                 if best is not None:
                     self._start(slot, best)
-            elif slot.leaving_since is None:
+            elif slot.leaving_since is None and not self._end_hung(slot, standings[slot.number]):
                 slot.promised = self._better_use(slot.config, standings[slot.number], wanted)
                 if slot.promised is not None:
                     self._replace(slot)
+
+    def _end_hung(self, slot: Slot, standing: workers.Standing | None) -> bool:
+        """Kills a child that fell silent although Postgres has answered all the time; True then."""
+        longest = max(HUNG_LEASES * self._settings.lease_seconds, LEAST_HUNG_SECONDS)
+        heard = time.monotonic() - self._heard_since
+        if standing is None or slot.group is None or min(standing.silent_seconds, heard) < longest:
+            return False
+        slot.fault = (
+            f"the worker child hung: not a sign of life for {standing.silent_seconds:.0f} s"
+        )
+        log.error("child_hung", silent_seconds=round(standing.silent_seconds))
+        slot.group.kill()
+        return True
 
     def _best(self, wanted: Sequence[Wanted]) -> Wanted | None:
         """The highest priority, then the fewest children, counting those just started here."""

@@ -140,25 +140,31 @@ def end_silent(connection: Connection, silent_seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a child stands: its state, and for how long it has had no batch."""
+    """How a child stands: its state, for how long it has had no batch and has not beaten."""
 
     state: str
     idle_seconds: float
+    silent_seconds: float
 
 
 def standing(connection: Connection, worker_id: str) -> Standing | None:
     """How a child stands; None when it never registered."""
-    found = connection.execute(
-        text("""
+    found = (
+        connection.execute(
+            text("""
             SELECT w.state, CASE WHEN EXISTS (SELECT FROM batches b WHERE b.owner = w.id
                                               AND b.state = 'leased') THEN 0
                    ELSE extract(epoch FROM now() - coalesce(w.busy_at, w.ready_at, now()))
-                   END::float8 AS idle_seconds
+                   END::float8 AS idle_seconds,
+                   extract(epoch FROM now() - w.seen_at)::float8 AS silent_seconds
             FROM workers w WHERE w.id = :id
         """),
-        {"id": worker_id},
-    ).one_or_none()
-    return None if found is None else Standing(found.state, found.idle_seconds)
+            {"id": worker_id},
+        )
+        .mappings()
+        .one_or_none()
+    )
+    return None if found is None else Standing(**found)
 
 
 def load_failed(
