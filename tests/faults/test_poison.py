@@ -3,6 +3,8 @@ pays for them.
 """
 
 import math
+import resource
+from typing import Any
 
 import pytest
 
@@ -12,16 +14,19 @@ from tests.integration.test_ledger import World, child_of, make_ready
 
 DEADLY = """
 import os
+import re
 import signal
 import time
 
 def shout(rows):
     for row in rows:
-        if row["id"] in ("poison-9000", "two-1", "two-6"):
+        if row["id"] in ("poison-9000", "two-0", "two-3"):
             open("seen", "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
-        if row["id"] == "hang-2":
+        if row["id"] == "hang-1":
             time.sleep(3600)
+        if row["id"] == "regex-0":
+            re.match("(a+)+$", 99 * "a" + "b")
     name, number = rows[0]["id"].split("-")
     if name == "other" and os.path.exists("seen") and not os.path.exists("enough"):
         time.sleep((0.002 if int(number) < 20_000 else 0.01) * len(rows))
@@ -44,15 +49,88 @@ def test_a_row_that_kills_every_engine_is_found_and_costs_nobody_else(rig: Rig) 
     (rig.folder / "rules.py").write_text(DEADLY)
     rig.reaper()
     rig.worker("--slots", "2")
-    batch = {"rows": BATCH}
-    others = rig.submit("other", [("other.parquet", 30_000)], engine=SHOUT, batch=batch)
-    ids = rig.submit("poison", [("poison.parquet", 10_001)], engine=SHOUT, batch=batch)
+    others = submit(rig, "other", 30_000, BATCH)
+    ids = submit(rig, "poison", 10_001, BATCH)
     rig.finished("poison", ids, failed={"poison-9000": "engine_died"})
     assert rig.value("SELECT count(*) FROM jobs WHERE name = 'other' AND state = 'running'") == 1
     assert deaths(rig) <= math.log2(BATCH) + 4, rig.standing()
     assert rig.value(MEANWHILE) > 10, rig.standing()
     (rig.folder / "enough").touch()
     rig.finished("other", others)
+    assert rig.charges()[0] == 0
+
+
+def submit(rig: Rig, name: str, rows: int, batch: int, **sections: Any) -> list[str]:
+    """A job whose ids begin with its name."""
+    files = [(f"{name}.parquet", rows)]
+    return rig.submit(name, files, engine=SHOUT, batch={"rows": batch}, **sections)
+
+
+def test_two_killers_in_one_batch_and_a_row_that_hangs_are_found_as_well(rig: Rig) -> None:
+    (rig.folder / "rules.py").write_text(DEADLY)
+    two = submit(rig, "two", 40, 4)
+    hang = submit(rig, "hang", 40, 2, retry={"row_timeout_seconds": 0.3})
+    rig.reaper()
+    rig.worker("--slots", "2")
+    rig.finished("two", two, failed={"two-0": "engine_died", "two-3": "engine_died"})
+    rig.finished("hang", hang, failed={"hang-1": "engine_died"})
+    killed = rig.value("SELECT count(*) FROM workers WHERE error LIKE '%SIGKILL'")
+    assert killed <= 2 * (math.log2(4) + 4), rig.standing()
+    assert deaths(rig) - killed <= math.log2(2) + 4, rig.standing()
+    assert rig.charges()[0] == 0
+
+
+@pytest.mark.long
+def test_a_call_that_keeps_pythons_lock_is_ended_though_its_child_cannot_say_so(rig: Rig) -> None:
+    """No heartbeat and no drain comes out of it: its supervisor sees that it is silent."""
+    (rig.folder / "rules.py").write_text(DEADLY)
+    ids = submit(rig, "regex", 30, 1)
+    rig.reaper()
+    rig.worker()
+    rig.finished("regex", ids, failed={"regex-0": "engine_died"})
+    assert deaths(rig) == 3, rig.standing()
+
+
+HUNGRY = """
+import mmap
+import os
+
+ROW_BYTES = 1_600 * 2**20
+NEVER_TOUCHED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
+
+def shout(rows):
+    held = []
+    try:
+        for row in rows:
+            held.append(mmap.mmap(-1, ROW_BYTES, flags=NEVER_TOUCHED))
+    except OSError:
+        if row["id"].startswith("hard"):
+            os.abort()
+        raise MemoryError("so many rows do not fit")
+    finally:
+        for each in held:
+            each.close()
+    return [{"loud": row["text"].upper()} for row in rows]
+"""
+"""A native engine aborts where Python would raise; 0x4000 is MAP_NORESERVE."""
+
+LIMIT_BYTES = 8 * 2**30
+"""Four rows and a worker fit, five rows do not."""
+
+
+def test_batches_too_large_for_the_memory_of_the_worker_are_halved_until_they_fit(rig: Rig) -> None:
+    (rig.folder / "rules.py").write_text(HUNGRY)
+    hard, soft = submit(rig, "hard", 16, 8), submit(rig, "soft", 16, 8)
+    worker = rig.worker()
+    for kind, most in ((resource.RLIMIT_DATA, LIMIT_BYTES), (resource.RLIMIT_CORE, 0)):
+        resource.prlimit(worker.pid, kind, (most, most))
+    rig.reaper()
+    rig.finished("hard", hard)
+    rig.finished("soft", soft)
+    assert rig.value("SELECT count(*) FROM batches WHERE state = 'split'") >= 2
+    assert rig.value("SELECT count(*) FROM workers WHERE error LIKE '%SIGABRT'") == deaths(rig)
+    # Each of the two is lost with others twice, and once alone: then it fits.
+    assert 3 <= deaths(rig) <= 6, rig.standing()
     assert rig.charges()[0] == 0
 
 
