@@ -54,7 +54,10 @@ class Reaper:
         self._announcer = Announcer(settings.broker_url) if settings.broker_url else None
         self._broker_pause_seconds = 0.0
         self._broker_silent_until = 0.0
-        self._reap_from = time.monotonic() + settings.lease_seconds
+        # Whoever renews in time may miss half of a lease, and no more.
+        self._silence_seconds = max(settings.lease_seconds / 2, 2 * settings.dispatch_seconds)
+        self._heard_at = time.monotonic()
+        self._reap_from = self._heard_at + settings.lease_seconds
         self._check_at = 0.0
         self.pressed = False
 
@@ -69,14 +72,13 @@ class Reaper:
     def round(self) -> None:
         """Every duty that keeps work moving, once.
 
-        A round that failed or was slow says that Postgres was away: whoever could not renew then
-        gets a lease of time to do so before anything is reaped.
+        A duty that failed, or a silence of Postgres or of this process, says that others could not
+        renew, or that this process missed it: they get a lease of time before anything is reaped.
         """
-        began = time.monotonic()
-        went_well = [_did(duty) for duty in (self._dispatch, self._reap, self._tidy)]
-        now = time.monotonic()
-        if not all(went_well) or now - began > self._settings.lease_seconds / 2:
-            self._reap_from = now + self._settings.lease_seconds
+        for duty in (self._dispatch, self._reap, self._tidy):
+            if not _did(duty) or self._was_silent():
+                self._reap_from = time.monotonic() + self._settings.lease_seconds
+            self._heard_at = time.monotonic()
 
     def finish_round(self) -> None:
         """Finishes what is over, each job by itself: one that cannot be does not stop the others.
@@ -117,11 +119,17 @@ class Reaper:
             self._broker_silent_until = time.monotonic() + self._broker_pause_seconds
             log.warning("announce_failed", error=str(error))
 
+    def _was_silent(self) -> bool:
+        """True when Postgres was last heard too long ago."""
+        return time.monotonic() - self._heard_at > self._silence_seconds
+
     def _reap(self) -> None:
         if time.monotonic() < self._reap_from:
             return
         with self._ledger.transaction() as connection:
-            if dispatch.started_within(connection, self._settings.lease_seconds):
+            young = dispatch.started_within(connection, self._settings.lease_seconds)
+            # Asked after the first answer: what is reaped is judged by the time of that.
+            if young or self._was_silent():
                 return
             lost = batches.reap(connection)
             reached(Moment.REAPING)
@@ -131,7 +139,8 @@ class Reaper:
     def _tidy(self) -> None:
         with self._ledger.transaction() as connection:
             dispatch.fold_counters(connection)
-            workers.end_silent(connection, SILENT_LEASES * self._settings.lease_seconds)
+            if time.monotonic() >= self._reap_from:
+                workers.end_silent(connection, SILENT_LEASES * self._settings.lease_seconds)
 
 
 def run(ledger: Ledger, settings: Settings, stop: threading.Event) -> None:
