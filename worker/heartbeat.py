@@ -14,6 +14,9 @@ from worker.window import HeldBatch, Window
 
 log = structlog.get_logger(__name__)
 
+AGAIN_SECONDS = 1.0
+"""A beat that Postgres did not take is tried again so soon: leases run out meanwhile."""
+
 
 class Heartbeat:
     """A thread that beats every `heartbeat_seconds` until it is stopped.
@@ -75,7 +78,9 @@ class Heartbeat:
 
     def _beat_on(self) -> None:
         stalls = 0
-        while not self._ended.wait(self._settings.heartbeat_seconds):
+        pause = self._settings.heartbeat_seconds
+        while not self._ended.wait(pause):
+            pause = self._settings.heartbeat_seconds
             # Twice, since a process that was frozen sees its clock jump before its engine moves.
             stalled = self._engine.stalled_seconds() > self._settings.engine_stall_seconds
             stalls = stalls + 1 if stalled else 0
@@ -86,5 +91,6 @@ class Heartbeat:
                 self.beat()
             except Retryable as error:
                 log.warning("heartbeat_failed", error=str(error))
+                pause = min(pause, AGAIN_SECONDS)
             except Exception:
                 log.exception("heartbeat_crashed")
