@@ -34,6 +34,9 @@ class JobCache:
 
     def get(self, job_id: int) -> KnownJob:
         """The job; Retryable when the ledger cannot be asked."""
+        found = self._known.get(job_id)
+        if found is not None:  # without the lock: who waits for the ledger holds it
+            return found
         with self._lock:
             if job_id not in self._known:
                 with self._ledger.transaction() as connection:

@@ -1,6 +1,7 @@
 """The main loop of a child: claim -> read -> render -> infer -> write -> commit."""
 
 import dataclasses
+import math
 import random
 import threading
 import time
@@ -25,6 +26,7 @@ from common.errors import (
 from common.faultpoints import Moment, reached
 from common.ledger import Ledger, batches
 from common.ledger.batches import Claimant, Lease
+from common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS
 from common.parts import Failure, clean
 from common.settings import Settings
 from common.states import RowErrorKind
@@ -77,7 +79,7 @@ class Runner:
         self._given_up = threading.Event()
         self._publisher = Publisher(ledger, self._given_up)
         self._claiming = threading.Lock()
-        self._claim_is_unsure = False
+        self._unsure_until = -math.inf
         self._usual_rows = 1
         self._threads = ThreadPoolExecutor(MOST_BATCHES, thread_name_prefix="batch")
 
@@ -124,9 +126,10 @@ class Runner:
         """
         self.draining.set()
         self.window.close()
+        ends = time.monotonic() + seconds
         if self._claiming.acquire(timeout=seconds):
             self._claiming.release()  # a claim under way is in the window now
-        if self.window.wait_empty(seconds):
+        if self.window.wait_empty(max(0.0, ends - time.monotonic())):
             return
         for batch in self.window.held():
             batch.stop()
@@ -154,20 +157,24 @@ class Runner:
                 )
         except Retryable as error:
             log.warning("claim_failed", error=str(error))
-            self._claim_is_unsure = True
+            self._unsure_until = math.inf
             return []
         if leases:
             self._usual_rows = max(1, sum(len(lease.todo) for lease in leases) // len(leases))
         return leases
 
     def _release_unknown(self) -> None:
-        """After a claim whose answer was lost: nobody would renew what it may have leased."""
-        if not self._claim_is_unsure:
+        """After a claim whose answer was lost: nobody would renew what it may have leased.
+
+        Its COMMIT may still be on its way for as long as Postgres keeps its session.
+        """
+        if time.monotonic() > self._unsure_until:
             return
         known = [batch.lease.batch_id for batch in self.window.held()]
         with self._ledger.transaction() as connection:
             batches.release_owner(connection, self._who.owner, kept=known)
-        self._claim_is_unsure = False
+        last = time.monotonic() + IDLE_IN_TRANSACTION_SECONDS
+        self._unsure_until = min(self._unsure_until, last)
 
     def _process(self, batch: HeldBatch) -> None:
         """One batch from its lease to its commit; every way it can end is decided here."""
@@ -191,7 +198,7 @@ class Runner:
             self.window.remove(batch)
 
     def _run(self, batch: HeldBatch) -> None:
-        job = self._jobs.get(batch.lease.job_id)
+        job = self._publisher.patiently(partial(self._jobs.get, batch.lease.job_id))
         # Whoever submitted it may not have had this operator's roots.
         storage.check_roots(
             [batch.lease.descriptor.source.uri, job.spec.output.uri], self._settings.allowed_roots
@@ -311,10 +318,15 @@ class Runner:
         }
 
     def _release(self, lease: Lease, outage: Exception | None = None) -> None:
-        """Best effort: what cannot be given back now expires by itself."""
+        """Gives a batch back and waits for the ledger: one that expires is charged. Best effort
+        once the child has no time left.
+        """
         if outage is not None:
             log.warning("outage", batch_id=lease.batch_id, error=str(outage))
-        try:
+        if isinstance(outage, LedgerUnavailable) and self._given_up.is_set():
+            return  # whoever reports the end of this child gives it back
+
+        def release() -> None:
             with self._ledger.transaction() as connection:
                 batches.release(
                     connection,
@@ -322,6 +334,9 @@ class Runner:
                     error=None if outage is None else clean(str(outage)),
                     pause_seconds=0 if outage is None else OUTAGE_PAUSE_SECONDS,
                 )
+
+        try:
+            self._publisher.patiently(release)
         except Retryable as error:
             log.warning("release_failed", batch_id=lease.batch_id, error=str(error))
 
@@ -334,7 +349,8 @@ class Runner:
             most = self._jobs.get(lease.job_id).spec.retry.max_attempts
         except Exception:  # a spec that this code cannot read is a reason to fail, too
             most = DEFAULT_MAX_ATTEMPTS
-        try:
+
+        def fail() -> None:
             with self._ledger.transaction() as connection:
                 batches.fail(
                     connection,
@@ -344,6 +360,9 @@ class Runner:
                     max_attempts=most,
                     backoff_seconds=random.uniform(0.5, 1.5),
                 )
+
+        try:
+            self._publisher.patiently(fail)
         except LeaseLost:
             log.info("lease_lost", batch_id=lease.batch_id, attempt=lease.attempt)
         except Retryable as unreachable:
