@@ -1,6 +1,7 @@
 """A Postgres and a Redis of the suite's own, that can be stopped, killed and frozen."""
 
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,16 @@ class Server:
 
     def freeze(self) -> None:
         """SIGSTOP for every process of it: connections stay up, nobody answers."""
-        for member in self._members():
-            member.send_signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """It goes on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
         for member in self._members():
-            member.send_signal(signal.SIGCONT)
+            with suppress(psutil.NoSuchProcess):  # a backend that left meanwhile
+                member.send_signal(number)
 
     def _members(self) -> list[psutil.Process]:
         if self._server._group is None or self._server._group.poll() is not None:
