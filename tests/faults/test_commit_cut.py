@@ -1,0 +1,134 @@
+"""The connection is cut during COMMIT: what Postgres says afterwards decides, nobody guesses."""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from common.errors import LedgerUnavailable
+from common.ledger import Ledger
+from common.settings import Settings
+from common.spec import JobSpec
+from producer.submit import submit
+from tests.faults.conftest import with_port
+from tests.faults.proxy import Proxy
+from tests.faults.rig import Rig
+
+TRANSACTIONS = {
+    "commit": b"SET state = CASE WHEN",
+    "claim": b"candidates AS MATERIALIZED",
+    "renew": b"UPDATE batches b SET lease_expires_at",
+    "dispatch": b"SET state = 'queued'",
+    "schema": b"SET output_schema",
+    "submit": b"COPY batches",
+    "close": b"closed_at = now()",
+}
+"""What a transaction sends, by what it does."""
+
+
+class Cuts:
+    """Cuts connections at the COMMIT of chosen transactions, by turns before Postgres gets it and
+    after it did it.
+    """
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.made: Counter[tuple[str, str]] = Counter()
+        self._left: dict[str, list[str]] = {}
+        self._lock = threading.Lock()
+        self._own = threading.local()  # the proxy has a thread for each connection
+        proxy.spot = self._spot
+
+    def order(self, what: str, times: int) -> None:
+        """The next COMMITs of such transactions: cut before, cut after, and so on."""
+        with self._lock:
+            self._left[what] = ["before", "after"] * times
+
+    def left(self) -> dict[str, list[str]]:
+        """What was ordered and did not happen yet."""
+        with self._lock:
+            return {what: verbs for what, verbs in self._left.items() if verbs}
+
+    def _spot(self, data: bytes) -> str | None:
+        for what, sign in TRANSACTIONS.items():
+            if sign in data:
+                self._own.what = what
+        if b"COMMIT\0" not in data:
+            return None
+        what, self._own.what = getattr(self._own, "what", None), None
+        with self._lock:
+            if not self._left.get(what):
+                return None
+            verb = self._left[what].pop(0)
+            self.made[what, verb] += 1
+            return verb
+
+
+@pytest.fixture
+def cuts(proxy: Proxy) -> Cuts:
+    return Cuts(proxy)
+
+
+def worker_says(rig: Rig, event: str) -> list[dict[str, object]]:
+    """Lines of the workers' logs with this event."""
+    lines = [
+        line for log in rig.folder.glob("worker.*.log") for line in log.read_text().split("\n")
+    ]
+    found = [json.loads(line) for line in lines if line.startswith("{")]
+    return [line for line in found if line["event"] == event]
+
+
+def test_read_back_decides_what_a_cut_commit_was(
+    make_rig: Callable[..., Rig], proxy: Proxy, cuts: Cuts, database_url: str
+) -> None:
+    rig = make_rig(told=with_port(database_url, proxy.port), NIGHTSHIFT_LOG_FORMAT="json")
+    rig.note_rows()
+    rig.reaper()
+    rig.worker()
+
+    cuts.order("commit", 5)
+    cuts.order("schema", 1)
+    ids = rig.submit("commits", 200)
+    rig.finished("commits", ids)
+    assert cuts.made["commit", "before"] == cuts.made["commit", "after"] == 5
+    assert cuts.made["schema", "before"] == cuts.made["schema", "after"] == 1
+    # One attempt a batch, and its child knows that it was the one.
+    assert rig.ask("SELECT attempt, outcome, count(*) FROM attempts GROUP BY 1, 2") == [
+        (1, "done", 40)
+    ]
+    assert len(worker_says(rig, "batch_done")) == 40
+    assert not worker_says(rig, "lease_lost")
+
+    for what, times in {"claim": 2, "renew": 2, "dispatch": 2, "close": 1}.items():
+        cuts.order(what, times)
+    ids = rig.submit("others", [("b.parquet", 300)])
+    rig.finished("others", ids)
+    assert not cuts.left()
+    assert rig.charges() == (0, 0)
+    assert set(rig.computed().values()) == {1}
+    outcomes = dict(rig.ask("SELECT outcome, count(*) FROM attempts GROUP BY 1"))
+    assert outcomes["done"] == 100
+    # What a claim took whose answer never came is given back at once, not left to expire.
+    assert outcomes.keys() == {"done", "released"}
+    assert not worker_says(rig, "lease_lost")
+
+
+def test_submitting_again_after_a_cut_gives_one_job(
+    rig: Rig, proxy: Proxy, cuts: Cuts, database_url: str
+) -> None:
+    rig.submit("other", 5)
+    source = rig.spec_of("other")["input"]
+    spec = JobSpec.model_validate({**rig.spec_of("twice"), "input": source})
+    ledger = Ledger(with_port(database_url, proxy.port), connections=1)
+    cuts.order("submit", 1)
+    for stored in (0, 1):
+        with pytest.raises(LedgerUnavailable):
+            submit(ledger, spec, Settings())
+        assert rig.value("SELECT count(*) FROM jobs WHERE name = 'twice'") == stored
+        assert rig.value("SELECT count(*) FROM batches") == 1 + stored
+    assert not cuts.left()
+    again = submit(ledger, spec, Settings())
+    assert not again.is_new
+    assert again.job_id == rig.value("SELECT id FROM jobs WHERE name = 'twice'")
+    ledger.close()
