@@ -159,5 +159,7 @@ class Publisher:
 
 
 def _say_waiting(state: RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome is not None else None
-    log.warning("waiting", tries=state.attempt_number, error=str(error))
+    """At the first try, the second, the fourth, ...: many batches wait at once, and for long."""
+    tries = state.attempt_number
+    if tries & (tries - 1) == 0 and state.outcome is not None:
+        log.warning("waiting", tries=tries, error=str(state.outcome.exception()))
