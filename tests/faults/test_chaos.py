@@ -29,7 +29,7 @@ def slow(rows):
     return [{"loud": row["text"].upper()} for row in rows]
 """
 
-ROWS_A_JOB = 600
+ROWS_A_JOB = 3000
 
 LARGEST_BATCH = 16
 
