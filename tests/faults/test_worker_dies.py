@@ -33,7 +33,12 @@ def test_what_a_dead_child_held_goes_to_its_warm_siblings_at_once(rig: Rig) -> N
     """At each step of a batch. A child for each step and one more: a slot that is free gets a new
     child only while work waits.
     """
-    rig.environment["NIGHTSHIFT_LOG_FORMAT"] = "json"
+    rig.environment |= {
+        "NIGHTSHIFT_LOG_FORMAT": "json",
+        # So long that no lease is free because it ran out.
+        "NIGHTSHIFT_LEASE_SECONDS": "30",
+        "NIGHTSHIFT_HEARTBEAT_SECONDS": "5",
+    }
     rig.reaper()
     worker = rig.worker("--slots", str(len(STEPS) + 1))
     ids = rig.submit("warm", 100)
