@@ -299,6 +299,7 @@ class Supervisor:
             if slot.group is not None and slot.leaving_since is None:
                 slot.leaving_since = time.monotonic()
                 slot.group.terminate()
+        asked_at = time.monotonic()
         while any(slot.group is not None for slot in self._slots):
             time.sleep(ROUND_SECONDS / 2)
             for slot in self._slots:
@@ -306,8 +307,11 @@ class Supervisor:
                     self._watch(slot)
                 except Exception:
                     log.exception("watch_failed", slot=slot.number)
+            asked_at = time.monotonic()
             self._report()
-        self._report()
+        # What failed at once met a connection of an earlier boot of Postgres; a silent one stays so.
+        if time.monotonic() - asked_at < ROUND_SECONDS:
+            self._report()
         log.info("supervisor_ended")
 
 
