@@ -29,6 +29,9 @@ log = structlog.get_logger(__name__)
 
 DEAD_BATCHES_A_ROUND = 100
 
+MANIFEST_TRIES = 3
+"""How often a manifest is written anew because the job was cancelled in between."""
+
 
 def finish(ledger: Ledger, job_id: int, roots: Sequence[str] = ()) -> None:
     """Brings a job whose batches are all over to its end; returns early if it is not over yet.
@@ -62,14 +65,23 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
     # Before the job is closed: nobody comes back for a closed one.
     _sweep(ledger, job)
     reached(Moment.CLOSING)
-    _write_manifest(ledger, job)
-    with ledger.transaction() as connection:
-        state = dispatch.close(connection, job_id)
-        if state is None:
-            # A retry came in between. Under the job's lock, so that no later end loses its own.
-            storage.delete(parts.final(job.output_uri, parts.MANIFEST))
+    state = _close(ledger, job)
     if state is not None:
         log.info("job_closed", job_id=job_id, state=str(state))
+
+
+def _close(ledger: Ledger, job: Job) -> JobState | None:
+    """Manifest, then the job closed as the manifest says; None when that is for a later round."""
+    for _ in range(MANIFEST_TRIES):
+        said = _write_manifest(ledger, job)
+        with ledger.transaction() as connection:
+            state = dispatch.close(connection, job.id, said)
+            if state is None:
+                # A retry came in between. Under the job's lock, so that no later end loses its own.
+                storage.delete(parts.final(job.output_uri, parts.MANIFEST))
+        if state in (None, said):
+            return state
+    return None
 
 
 def _bury_dead(ledger: Ledger, job: Job) -> None:
@@ -182,11 +194,12 @@ def _move_staged(ledger: Ledger, job: Job) -> None:
             storage.move(parts.staged(job.output_uri, name), parts.final(job.output_uri, name))
 
 
-def _write_manifest(ledger: Ledger, job: Job) -> None:
-    """Streams the manifest: a job may have a million parts."""
+def _write_manifest(ledger: Ledger, job: Job) -> JobState:
+    """Streams the manifest: a job may have a million parts. Returns the end that it names."""
+    facts = _manifest_head(ledger, job)
 
     def write(sink: BinaryIO) -> None:
-        head = json.dumps(_manifest_head(ledger, job), indent=1, ensure_ascii=False)
+        head = json.dumps(facts, indent=1, ensure_ascii=False)
         sink.write(head.removesuffix("\n}").encode() + b',\n "parts": [')
         separator = b"\n  "
         for page in part_files.pages(ledger, job):
@@ -197,10 +210,13 @@ def _write_manifest(ledger: Ledger, job: Job) -> None:
         sink.write(b"\n ]\n}\n")
 
     storage.write_whole(parts.final(job.output_uri, parts.MANIFEST), write, replace=True)
+    return JobState(str(facts["status"]))
 
 
 def _manifest_head(ledger: Ledger, job: Job) -> dict[str, object]:
     with ledger.transaction() as connection:
+        # Read again: it may have been cancelled since finish began, also while we were frozen.
+        job = jobs.get(connection, job.id) or job
         progress = jobs.progress(connection, job.id)
         files = jobs.files(connection, job.id)
     over = progress["rows_done"] + progress["rows_failed"]

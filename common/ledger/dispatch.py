@@ -192,8 +192,12 @@ def finishable(connection: Connection, reaper: str, hold_seconds: float) -> Sequ
     return [row.id for row in found]
 
 
-def close(connection: Connection, job_id: int) -> JobState | None:
-    """Closes a job whose files are finished; None when it has open batches again (retry)."""
+def close(connection: Connection, job_id: int, said: JobState | None = None) -> JobState | None:
+    """Closes a job whose files are finished; None when it has open batches again (retry).
+
+    Returns its end. If that is not what the manifest has `said`, it was cancelled or failed in
+    between and is left open.
+    """
     state = jobs.lock(connection, job_id)
     left = connection.execute(
         text("""
@@ -208,11 +212,11 @@ def close(connection: Connection, job_id: int) -> JobState | None:
     ).one()
     if left.leased or left.unburied or (left.waiting and not state.over):
         return None
-    if state.over:
-        return _close(connection, job_id, state, None)
-    if left.dead:
-        return _close(connection, job_id, JobState.FAILED, _why_dead(connection, job_id, left.dead))
-    return _close(connection, job_id, JobState.COMPLETED, None)
+    end = state if state.over else JobState.FAILED if left.dead else JobState.COMPLETED
+    if said not in (None, end):
+        return end
+    why = _why_dead(connection, job_id, left.dead) if left.dead and not state.over else None
+    return _close(connection, job_id, end, why)
 
 
 def _why_dead(connection: Connection, job_id: int, dead: int) -> str:
