@@ -1,0 +1,174 @@
+"""Jobs paused, resumed and cancelled at the worst moments, and a broken prompt that stops itself."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from common.errors import BadInput
+from common.faultpoints import Moment
+from common.ledger import jobs
+from common.ledger.connection import Connection
+from tests.faults.rig import Rig
+from tests.faults.test_finish import let_others_finish
+from tests.integration.fleet import output_ids, wait_until
+
+BROKEN = """
+import os
+import time
+
+def shout(rows):
+    if not os.path.exists("mended"):
+        time.sleep(0.002)
+        raise KeyError("no such column")
+    return [{"loud": row["text"].upper()} for row in rows]
+"""
+
+SHOUT = {"backend": "function", "callable": "rules:shout"}
+
+WINDOW_ROWS = 2 * 64
+"""Unfinished rows that a child of the function engine asks for."""
+
+MORE_ROWS = 8 * 5
+"""Batches that are committing, and the one at the edge of the window."""
+
+
+def change(rig: Rig, act: Callable[[Connection, int], None], name: str) -> None:
+    """Pauses, resumes or cancels a job, as the command of that name does."""
+    with rig.ledger.transaction() as connection:
+        act(connection, jobs.find(connection, name).id)
+
+
+def thaw(rig: Rig, pid: int) -> None:
+    rig.thaw([psutil.Process(pid)])
+
+
+def count(rig: Rig, states: Iterable[str], name: str) -> int:
+    """Batches of a job that are in one of these states."""
+    query = """SELECT count(*) FROM batches b JOIN jobs j ON j.id = b.job_id
+               WHERE j.name = %s AND b.state = ANY (%s)"""
+    return int(rig.value(query, name, list(states)))
+
+
+def wait_state(rig: Rig, name: str, state: str) -> None:
+    query = "SELECT state FROM jobs WHERE name = %s"
+    wait_until(lambda: rig.value(query, name) == state, 60, f"{name} to be {state}")
+
+
+def wait_let_go(rig: Rig, name: str) -> None:
+    wait_until(lambda: not count(rig, ["leased"], name), 60, f"the end of the leases of {name}")
+
+
+def test_a_job_is_paused_before_during_and_after_its_work_and_goes_on(rig: Rig) -> None:
+    rig.reaper()
+    # Before: admitted, but nothing is claimed yet.
+    quiet = rig.submit("quiet", 30)
+    wait_until(lambda: count(rig, ["queued"], "quiet"), what="the admission of a batch")
+    change(rig, jobs.pause, "quiet")
+    assert count(rig, ["queued"], "quiet") == 0
+    rig.worker()
+    rig.finished("other", rig.submit("other", 10))
+    assert rig.value("SELECT count(*) FROM attempts") == 2
+    change(rig, jobs.resume, "quiet")
+    rig.finished("quiet", quiet)
+
+    # During a commit: the pause waits for it, and the batch counts.
+    rig.arm(Moment.COMMITTING, "freeze")
+    ids = rig.submit("caught", 200)
+    child = rig.wait_fired(Moment.COMMITTING)
+    with ThreadPoolExecutor(1) as threads:
+        pausing = threads.submit(change, rig, jobs.pause, "caught")
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+        wait_until(lambda: pausing.done() or rig.ask(waiting), what="the pause at the job's lock")
+        thaw(rig, child)
+        pausing.result(30)
+    wait_let_go(rig, "caught")
+    stood = rig.rows_done("caught")
+    assert 0 < stood < 200
+    assert count(rig, ["queued"], "caught") == 0
+    change(rig, jobs.resume, "caught")
+    rig.finished("caught", ids)
+
+    # After: its last batch commits while it is paused, so there is nothing left to resume.
+    rig.arm(Moment.WRITTEN, "freeze")
+    ids = rig.submit("last", 5)
+    child = rig.wait_fired(Moment.WRITTEN)
+    change(rig, jobs.pause, "last")
+    thaw(rig, child)
+    rig.finished("last", ids)
+    with pytest.raises(BadInput, match="completed"):
+        change(rig, jobs.resume, "last")
+    assert rig.charges()[0] == 0
+
+
+def test_a_part_that_was_written_when_its_job_was_cancelled_never_counts(rig: Rig) -> None:
+    rig.reaper()
+    rig.worker()
+    rig.submit("cancelled", 300)
+    rig.wait_rows("cancelled", 20)
+    rig.arm(Moment.WRITTEN, "freeze")
+    child = rig.wait_fired(Moment.WRITTEN)
+    change(rig, jobs.cancel, "cancelled")
+    assert rig.wait_closed("cancelled") == "cancelled"
+    done = rig.rows_done("cancelled")
+    thaw(rig, child)
+    # The child lives on: whatever it held is decided once it has taken other work.
+    rig.finished("other", rig.submit("other", 10))
+    manifest = rig.manifest("cancelled")
+    assert (manifest["complete"], manifest["rows"]) == (False, done)
+    ids = output_ids(rig.folder / "cancelled")
+    assert len(ids) == done == rig.rows_done("cancelled")
+    rig.oracle("cancelled", ids)
+    with pytest.raises(BadInput, match="cancelled"):
+        change(rig, jobs.resume, "cancelled")
+
+
+def test_a_job_cancelled_while_it_is_finished_is_cancelled_in_ledger_and_manifest(rig: Rig) -> None:
+    rig.worker()
+    rig.arm(Moment.CLOSING, "freeze")
+    rig.reaper()
+    ids = rig.submit("early", 10)
+    first = rig.wait_fired(Moment.CLOSING)
+    change(rig, jobs.cancel, "early")
+    thaw(rig, first)
+    rig.finished("early", ids, state="cancelled")
+
+    # The manifest is under way already, and another reaper closes the job meanwhile.
+    rig.arm(Moment.FINISHING, "freeze")
+    ids = rig.submit("late", 10)
+    rig.wait_fired(Moment.FINISHING)
+    rig.arm(Moment.WRITING, "freeze")
+    thaw(rig, first)
+    rig.wait_fired(Moment.WRITING)
+    change(rig, jobs.cancel, "late")
+    rig.reaper()
+    let_others_finish(rig)
+    rig.finished("late", ids, state="cancelled")
+    thaw(rig, first)
+    log = rig.folder / "producer.cli.1.log"
+    wait_until(lambda: log.read_text().count("job_closed") == 2, what="the first reaper to end")
+    rig.oracle("late", ids)
+
+
+def test_a_broken_prompt_is_stopped_within_one_window_and_again_after_a_resume(rig: Rig) -> None:
+    (rig.folder / "rules.py").write_text(BROKEN)
+    ids = rig.submit("broken", 1200, engine=SHOUT)
+    rig.reaper()
+    rig.worker()
+    at_most = jobs.JUDGE_AFTER_ROWS + WINDOW_ROWS + MORE_ROWS
+    failed = 0
+    for last in (False, True):
+        wait_state(rig, "broken", "paused")
+        wait_let_go(rig, "broken")
+        before, failed = failed, rig.value("SELECT rows_failed FROM job_progress")
+        assert jobs.JUDGE_AFTER_ROWS <= failed - before <= at_most
+        assert "max_failed_fraction" in rig.value("SELECT reason FROM jobs")
+        if last:
+            (rig.folder / "mended").touch()
+        change(rig, jobs.resume, "broken")
+    assert rig.wait_closed("broken") == "completed"
+    kinds = dict(rig.ask("SELECT row_id, kind FROM failed_rows"))
+    assert len(kinds) == failed
+    assert set(kinds.values()) == {"function_error"}
+    rig.oracle("broken", ids, failed=kinds)
