@@ -62,43 +62,38 @@ def test_a_full_disk_and_lost_permissions_cost_time_only(
     make_rig: Callable[..., Rig], minutes: float
 ) -> None:
     rig = make_rig(MODES_COUNT="1")
-    ids = write_blobs(rig.folder / "in-disk", 300)
+    ids = write_blobs(rig.folder / "in-disk", 200)
     spec = rig.spec_of("disk")
     spec["output"]["columns"] = ["blob"]
     rig.put(spec)
-    rig.reaper()
+    reaper = rig.reaper()
     worker = rig.worker()
-    out = rig.folder / "disk"
-    rig.wait_rows("disk", 10)
+    staging = rig.folder / "disk" / "_attempts"
+    rig.wait_rows("disk", 5)
     child = rig.child(worker)
-
-    def goes_on() -> None:
-        rig.wait_rows("disk", rig.rows_done("disk") + 15)
-        assert rig.child(worker).pid == child.pid
 
     limits = resource.prlimit(child.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (FULL_BYTES, limits[1]))
     wait_for_more(rig, "waiting", "File too large")
     if minutes:  # for longer than a part is tried again: the batches are given back
         wait_for_more(rig, "outage", "File too large", lines=1, seconds=180)
-    wait_until(lambda: not list((out / "_attempts").iterdir()), 10, "the end of torn parts")
-    resource.prlimit(child.pid, resource.RLIMIT_FSIZE, limits)
-    goes_on()
-
-    with forbidden(out / "_attempts", 0o555):
-        wait_for_more(rig, "waiting", "Permission denied")
-    goes_on()
-
-    with forbidden(rig.folder / "in-disk", 0o000):
-        wait_for_more(rig, "outage", "Permission denied")
-    goes_on()
-
-    with forbidden(out, 0o555):
-        wait_for_more(rig, "settle_failed", "Permission denied", lines=1)
-        over = "SELECT count(*) FROM batches WHERE state <> 'done'"
-        wait_until(lambda: rig.value(over) == 0, 60, "the last batch")
-        wait_for_more(rig, "duty_failed", "Permission denied", lines=2)
+    wait_until(lambda: not list(staging.iterdir()), 10, "the end of torn parts")
+    with forbidden(staging, 0o555):
+        resource.prlimit(child.pid, resource.RLIMIT_FSIZE, limits)
+        wait_for_more(rig, "waiting", "Permission denied", lines=1)
     rig.finished("disk", ids)
+
+    place = rig.folder / "hidden"
+    (place / "_attempts").mkdir(parents=True)
+    frozen = rig.freeze(reaper)
+    ids = rig.submit("hidden", 20)
+    with forbidden(place, 0o555):
+        with forbidden(rig.folder / "in-hidden", 0o000):
+            rig.thaw(frozen)
+            wait_for_more(rig, "outage", "Permission denied", lines=1)
+        wait_for_more(rig, "settle_failed", "Permission denied", lines=1)
+        wait_for_more(rig, "duty_failed", "Permission denied", lines=1)
+    rig.finished("hidden", ids)
     assert rig.charges() == (0, 0)
     assert rig.child(worker).pid == child.pid
 
