@@ -13,6 +13,7 @@ from typing import NoReturn
 import structlog
 from celery import signals
 from celery.exceptions import SecurityWarning
+from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
 
 from common import logs
 from common.broker import make_app, queue_name
@@ -180,9 +181,11 @@ class ChildProcess:
             os._exit(exits.LOAD_FAILED)
 
     def _say_ready(self, engine: Engine) -> None:
-        try:
+        """A load may have taken minutes, so an outage now is waited for."""
+
+        def say() -> str | None:
             with self._ledger.transaction() as connection:
-                held = workers.ready(
+                return workers.ready(
                     connection,
                     self._child,
                     engine=engine.name,
@@ -190,9 +193,11 @@ class ChildProcess:
                     revision=engine.revision,
                     window_rows=self._runner.window.rows,
                 )
-        except Retryable as error:
-            log.error("ledger_away", error=str(error))
-            os._exit(exits.LEDGER_AWAY)
+
+        held = Retrying(
+            retry=retry_if_exception_type(Retryable),
+            wait=wait_random_exponential(multiplier=0.2, max=3),
+        )(say)
         if held != engine.revision:
             self._load_failed(
                 f"the model resolved to revision {engine.revision}, earlier loads to {held}: name "
