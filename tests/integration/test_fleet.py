@@ -105,26 +105,6 @@ def test_a_drained_worker_keeps_its_finished_rows_and_holds_nothing(fleet: Fleet
     finished(fleet, "drained", ids)
 
 
-def test_without_a_broker_the_job_is_done_all_the_same(
-    tmp_path: Path, database_url: str, ask: Ask
-) -> None:
-    fleet = Fleet(
-        tmp_path,
-        NIGHTSHIFT_DATABASE_URL=database_url,
-        NIGHTSHIFT_BROKER_URL="redis://127.0.0.1:1/0",
-        NIGHTSHIFT_ALLOWED_MODULES="rules",
-        NIGHTSHIFT_CALLABLE_PATHS=str(tmp_path),
-    )
-    try:
-        ids = submit(fleet, "alone", [("a.parquet", 60)])
-        fleet.reaper()
-        fleet.worker()
-        finished(fleet, "alone", ids)
-        assert ask("SELECT DISTINCT woken FROM attempts") == [("poll",)]
-    finally:
-        fleet.end()
-
-
 def test_a_paused_job_stands_still_and_a_resumed_one_goes_on(fleet: Fleet, ask: Ask) -> None:
     ids = submit(fleet, "paused", [("a.parquet", 1200)])
     fleet.reaper()

@@ -1,0 +1,132 @@
+"""Redis holds hints only: it may be emptied, killed, frozen or gone, and lie or be silent."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+import redis as client
+
+from tests.faults.rig import Rig
+from tests.faults.servers import Server
+from tests.integration.fleet import wait_until
+
+GRACE_SECONDS = 2 * 3 + 30
+"""What a worker of a rig may take to leave: twice its drain, and its supervisor's patience."""
+
+LEAST_QUEUED = 16
+"""Batches that a reaper admits for a queue that nobody serves yet."""
+
+
+def woken_by(rig: Rig, name: str) -> dict[str, int]:
+    """How the claims of a job came about."""
+    return dict(
+        rig.ask(
+            "SELECT woken, count(*) FROM attempts a JOIN jobs j ON j.id = a.job_id "
+            "WHERE name = %s GROUP BY woken",
+            name,
+        )
+    )
+
+
+def wait_for_hint(rig: Rig) -> None:
+    """Waits for a claim that a hint led to, later than now."""
+    now = rig.value("SELECT now()")
+    query = "SELECT 1 FROM attempts WHERE woken = 'message' AND claimed_at > %s"
+    wait_until(lambda: rig.ask(query, now), what="a claim that a hint led to")
+
+
+def waiting_hints(server: Server) -> int:
+    """Messages in all queues of the broker."""
+    with client.Redis.from_url(server.url) as redis:
+        return sum(int(redis.llen(key)) for key in redis.keys("nightshift.*"))
+
+
+def leave(rig: Rig, worker: subprocess.Popen[bytes]) -> None:
+    """SIGTERM; it goes in time and holds nothing, and nothing was charged."""
+    began = time.monotonic()
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(GRACE_SECONDS) == 0
+    print(f"left within {time.monotonic() - began:.1f} s")
+    assert rig.value("SELECT count(*) FROM batches WHERE state = 'leased'") == 0
+    assert rig.charges() == (0, 0)
+
+
+def test_an_emptied_a_restarted_a_frozen_and_a_lost_redis(rig: Rig, redis: Server) -> None:
+    rig.note_rows()
+    ids = rig.submit("emptied", 1200)
+    worker = rig.worker()
+    rig.reaper()
+    rig.wait_rows("emptied", 20)
+    with client.Redis.from_url(redis.url) as connection:
+        connection.flushall()
+    wait_for_hint(rig)
+    rig.wait_rows("emptied", rig.rows_done("emptied") + 20)
+    redis.kill()
+    rig.wait_rows("emptied", rig.rows_done("emptied") + 200)
+    redis.start()
+    wait_for_hint(rig)
+    redis.freeze()
+    rig.wait_rows("emptied", rig.rows_done("emptied") + 200)
+    leave(rig, worker)
+    # From here on there is none at all, neither for the reaper nor for a worker that starts.
+    redis.kill()
+    rig.worker()
+    rig.finished("emptied", ids)
+    assert rig.charges() == (0, 0)
+    assert set(rig.computed().values()) == {1}
+
+
+def test_without_redis_a_job_is_done_all_the_same(make_rig: Callable[..., Rig]) -> None:
+    """Nobody listens at the broker's address, from the beginning to the end."""
+    rig = make_rig(broker="redis://127.0.0.1:1/0")
+    ids = rig.submit("alone", 60)
+    rig.reaper()
+    worker = rig.worker()
+    rig.finished("alone", ids)
+    assert woken_by(rig, "alone") == {"poll": 12}
+    leave(rig, worker)
+
+
+@pytest.mark.parametrize("times", [3, 0])
+def test_messages_delivered_three_times_or_never(
+    make_rig: Callable[..., Rig], redis: Server, times: int
+) -> None:
+    rig = make_rig(MESSAGES=str(times))
+    rig.note_rows()
+    with client.Redis.from_url(redis.url) as connection:
+        connection.flushall()
+    ids = rig.submit("repeated", 150)
+    rig.reaper()
+    if times:
+        wait_until(
+            lambda: waiting_hints(redis) >= times * LEAST_QUEUED, what="each hint three times"
+        )
+    rig.worker()
+    rig.finished("repeated", ids)
+    assert rig.charges() == (0, 0)
+    assert set(rig.computed().values()) == {1}
+    # A hint too much is an empty claim, not a second attempt.
+    assert sum(woken_by(rig, "repeated").values()) == 30
+    if not times:
+        assert woken_by(rig, "repeated") == {"poll": 30}
+
+
+@pytest.mark.long
+def test_redis_frozen_for_minutes(rig: Rig, redis: Server, minutes: float) -> None:
+    """Work goes on meanwhile, and a worker can leave at the end of it."""
+    seconds = min(180.0, 60 * minutes / 4)
+    ids = rig.submit("minutes", int(seconds * 50))
+    workers = [rig.worker(), rig.worker()]
+    rig.reaper()
+    rig.wait_ready(2)
+    redis.freeze()
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        rig.wait_rows("minutes", min(len(ids), rig.rows_done("minutes") + 20))
+        time.sleep(1)
+    leave(rig, workers[0])
+    redis.thaw()
+    rig.finished("minutes", ids, seconds=300)
+    assert rig.charges() == (0, 0)
