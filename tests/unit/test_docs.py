@@ -1,5 +1,6 @@
 """What the pages say is what the code has."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,3 +43,16 @@ def test_every_field_of_a_spec_is_described_and_stands_in_the_page(
     page = (DOCS / "spec.md").read_text()
     assert f"| `{name}` |" in page
     assert said in page
+
+
+def test_every_test_that_a_promise_names_exists() -> None:
+    page = (DOCS / "guarantees.md").read_text()
+    links = re.findall(r"\[(test_\w+)(?:\.py)?\]\(\.\./(tests/\S+\.py)\)", page)
+    assert len(links) > 25
+    for name, path in links:
+        code = (DOCS.parent / path).read_text()
+        assert f"def {name}(" in code or path.endswith(f"/{name}.py"), f"{path} has no {name}"
+    promises = [
+        line for line in page.splitlines() if line.startswith("| ") and "promise" not in line
+    ]
+    assert all("](../tests/" in line for line in promises)
