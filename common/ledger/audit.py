@@ -304,13 +304,19 @@ def parts_holding(connection: Connection, job_id: int, indices: Sequence[int]) -
 
 
 def idle_transactions(connection: Connection) -> list[Row]:
-    """Transactions that a Nightshift session left open: pid, and seconds since it did anything."""
+    """Transactions that a Nightshift session left open: pid, and seconds since it did anything.
+
+    One that holds nothing yet stops nobody: a process may be frozen between BEGIN and the limits
+    that would end its session.
+    """
     found = connection.execute(
         text("""
             SELECT pid, extract(epoch FROM clock_timestamp() - state_change)::float8 AS idle_seconds
-            FROM pg_stat_activity
+            FROM pg_stat_activity a
             WHERE application_name = 'nightshift' AND datname = current_database()
               AND state LIKE 'idle in transaction%'
+              AND (backend_xmin IS NOT NULL OR EXISTS (
+                  SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.locktype <> 'virtualxid'))
               AND state_change < clock_timestamp() - make_interval(secs => :idle)
             ORDER BY pid
         """),

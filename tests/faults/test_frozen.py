@@ -3,8 +3,11 @@
 from datetime import timedelta
 
 import psutil
+import psycopg
+import pytest
 
 from common.faultpoints import Moment
+from common.ledger import audit
 from tests.faults.rig import Rig
 from tests.integration.fleet import kill_tree, wait_until
 
@@ -76,6 +79,23 @@ def test_leases_obey_the_clock_of_the_database_alone(rig: Rig) -> None:
         assert claimed - at < MACHINE_LOST
         assert "the lease ran out" in error
     assert rig.charges() == (0, len(taken))
+
+
+def test_the_oracle_sees_a_transaction_left_open_unless_it_holds_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be frozen between BEGIN and the limits that would end its session."""
+    monkeypatch.setattr(audit, "IDLE_SECONDS", 0)
+
+    def seen() -> list[int]:
+        with rig.ledger.transaction() as connection:
+            return [row["pid"] for row in audit.idle_transactions(connection)]
+
+    with psycopg.connect(rig.url, application_name="nightshift") as left_open:
+        left_open.execute("SET LOCAL lock_timeout = 1000")
+        assert seen() == []
+        left_open.execute("SELECT count(*) FROM jobs")
+        assert seen() == [left_open.info.backend_pid]
 
 
 def overtaken(
