@@ -86,7 +86,7 @@ MUTANTS = (
         "worker/heartbeat.py",
         "                connection, self._worker_id, leases, self._settings.lease_seconds\n",
         "                connection, self._worker_id, [], self._settings.lease_seconds\n",
-        (f"{FROZEN}",),
+        (f"{FROZEN}::test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on",),
     ),
     Mutant(
         "job lock",
@@ -101,14 +101,14 @@ MUTANTS = (
         "        reached(Moment.WRITTEN)\n",
         "        reached(Moment.WRITTEN)\n"
         "        storage.move(staged(spec.output.uri, part.name), final(spec.output.uri, part.name))\n",
-        (f"{FROZEN}",),
+        (f"{FROZEN}::test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on",),
     ),
     Mutant(
         "staging directory",
         "common/parts.py",
         "return f\"{output_uri.rstrip('/')}/{STAGING}/{name}\"",
         "return f\"{output_uri.rstrip('/')}/{name}\"",
-        (f"{FROZEN}",),
+        (f"{FROZEN}::test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on",),
     ),
 )
 
