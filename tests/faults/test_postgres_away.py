@@ -1,0 +1,132 @@
+"""Postgres goes away and comes back: nothing hangs, nothing is charged, no row runs twice."""
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+
+from common.faultpoints import Moment
+from tests.faults.proxy import Mode, Proxy
+from tests.faults.rig import Rig
+from tests.faults.servers import Server
+from tests.integration.fleet import wait_until
+
+BACK_SECONDS = 60
+"""Within so much of its return all must be well again."""
+
+GRACE_SECONDS = 2 * 3 + 30
+"""What a worker of a rig may take to leave: twice its drain, and its supervisor's patience."""
+
+OPEN_SECONDS = 12
+"""A transaction of a frozen process is over by then; its supervisor looks later."""
+
+LEASE_SECONDS = 2
+
+SILENT_SECONDS = 6
+"""Longer than anybody in a rig waits for an answer."""
+
+
+def leave(worker: subprocess.Popen[bytes]) -> None:
+    """SIGTERM; it must go in time, whatever it cannot reach."""
+    began = time.monotonic()
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(GRACE_SECONDS) == 0
+    print(f"left within {time.monotonic() - began:.1f} s")
+
+
+def test_an_outage_costs_no_finished_work(
+    proxied: Rig, postgres: Server, proxy: Proxy, minutes: float
+) -> None:
+    """Each lasts longer than a lease: what was claimed is finished and waits for its COMMIT."""
+    rig = proxied
+    rig.note_rows()
+    ids = rig.submit("outages", 1600 if minutes else 700)
+    rig.worker()
+    rig.reaper()
+    longer = 4 if minutes else 1
+
+    def restarted() -> None:
+        for _ in range(2 * longer):
+            postgres.stop()
+            postgres.start()
+            time.sleep(1)
+        postgres.kill()
+        time.sleep(longer * 1.5 * LEASE_SECONDS)
+        postgres.start()
+
+    def frozen(seconds: float = 1.5 * LEASE_SECONDS) -> None:
+        """Its answers come late, but they come."""
+        postgres.freeze()
+        time.sleep(longer * seconds)
+        postgres.thaw()
+
+    def frozen_long() -> None:
+        frozen(SILENT_SECONDS)
+
+    def black_hole(mode: Mode = Mode.SWALLOW) -> None:
+        proxy.mode = mode
+        time.sleep(longer * SILENT_SECONDS)
+        proxy.mode = Mode.PASS
+
+    def late() -> None:
+        """What is sent arrives, long after its sender gave up."""
+        black_hole(Mode.HOLD)
+
+    for outage in (frozen, restarted, black_hole, *((frozen_long, late) if minutes else ())):
+        rig.wait_rows("outages", rig.rows_done("outages") + 20)
+        outage()
+        rig.wait_rows("outages", rig.rows_done("outages") + 20, BACK_SECONDS)
+        assert rig.charges() == (0, 0), f"{outage.__name__}\n{rig.standing()}"
+    rig.finished("outages", ids, seconds=BACK_SECONDS)
+    assert rig.charges() == (0, 0)
+    assert set(rig.computed().values()) == {1}
+    # A claim whose COMMIT was cut off is given back; nothing else was ever tried twice.
+    outcomes = dict(rig.ask("SELECT outcome, count(*) FROM attempts GROUP BY 1"))
+    assert outcomes["done"] == len(ids) / 5
+    assert outcomes.keys() <= {"done", "released"}
+
+
+def test_a_worker_frozen_in_a_transaction_stops_nobody(rig: Rig, postgres: Server) -> None:
+    """And one that is asked to leave while Postgres is frozen goes in time."""
+    ids = rig.submit("frozen", 1200)
+    workers = [rig.worker(), rig.worker()]
+    rig.reaper()
+    rig.wait_ready(2)
+    for moment in (Moment.COMMITTING, Moment.RENEWING):
+        rig.arm(moment, "freeze")
+        frozen = rig.wait_fired(moment)
+        done = rig.rows_done("frozen")
+        wait_for_old_transactions(rig)
+        # More than it can have held itself.
+        rig.wait_rows("frozen", done + 200, BACK_SECONDS)
+        wait_until(lambda pid=frozen: not leases_of(rig, pid), what="the end of its leases")
+        with suppress(ProcessLookupError):  # frozen for long, it counts as hung
+            os.kill(frozen, signal.SIGCONT)
+        rig.wait_rows("frozen", rig.rows_done("frozen") + 20)
+    postgres.freeze()
+    leave(workers[0])
+    postgres.thaw()
+    rig.finished("frozen", ids, seconds=BACK_SECONDS)
+    assert rig.charges()[0] == 0
+
+
+def wait_for_old_transactions(rig: Rig) -> None:
+    """Waits until every transaction that is open now is over."""
+    now = rig.value("SELECT now()")
+    query = """
+        SELECT pid FROM pg_stat_activity WHERE datname = current_database()
+        AND backend_type = 'client backend' AND xact_start <= %s
+    """
+    wait_until(lambda: not rig.ask(query, now), OPEN_SECONDS, "the end of a transaction")
+
+
+def leases_of(rig: Rig, pid: int) -> int:
+    """How many leases the child with this process id holds."""
+    return int(
+        rig.value(
+            "SELECT count(*) FROM batches b JOIN workers w ON w.id = b.owner "
+            "WHERE b.state = 'leased' AND w.pid = %s",
+            pid,
+        )
+    )
