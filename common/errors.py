@@ -45,4 +45,4 @@ class EngineLoadFailed(NightshiftError):
 
 
 class LeaseLost(NightshiftError):
-    """The batch belongs to somebody else now: drop the work, delete nothing."""
+    """The batch belongs to somebody else now: drop the work; only an attempt's own part may go."""

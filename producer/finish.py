@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 DEAD_BATCHES_A_ROUND = 100
 
 MANIFEST_TRIES = 3
-"""How often a manifest is written anew because the job was cancelled in between."""
+"""How often a late reaper writes a manifest anew because it met one of a later end."""
 
 
 def finish(ledger: Ledger, job_id: int, roots: Sequence[str] = ()) -> None:
@@ -46,8 +46,10 @@ def finish(ledger: Ledger, job_id: int, roots: Sequence[str] = ()) -> None:
         raise
     except Exception as error:
         with ledger.transaction() as connection:
-            dispatch.abandon(connection, job_id, f"its output could not be finished: {error}")
-        log.exception("job_abandoned", job_id=job_id)
+            given_up = dispatch.abandon(
+                connection, job_id, f"its output could not be finished: {error}"
+            )
+        log.exception("job_abandoned" if given_up else "finish_failed", job_id=job_id)
 
 
 def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
@@ -63,7 +65,8 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
     _move_staged(ledger, job)
     reached(Moment.FINISHING)
     # Before the job is closed: nobody comes back for a closed one.
-    _sweep(ledger, job)
+    if not _sweep(ledger, job):
+        return
     reached(Moment.CLOSING)
     state = _close(ledger, job)
     if state is not None:
@@ -73,14 +76,21 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
 def _close(ledger: Ledger, job: Job) -> JobState | None:
     """Manifest, then the job closed as the manifest says; None when that is for a later round."""
     for _ in range(MANIFEST_TRIES):
-        said = _write_manifest(ledger, job)
+        said, retries = _write_manifest(ledger, job)
         with ledger.transaction() as connection:
-            state = dispatch.close(connection, job.id, said)
-            if state is None:
+            end = dispatch.openness(connection, job.id).end
+            now = jobs.get(connection, job.id)
+            fits = now is not None and (end, now.retries) == (said, retries)
+            if end is None:
                 # A retry came in between. Under the job's lock, so that no later end loses its own.
                 storage.delete(parts.final(job.output_uri, parts.MANIFEST))
-        if state in (None, said):
-            return state
+            elif fits:
+                dispatch.close(connection, job.id)
+        if fits:
+            return end
+        if now is None or now.closed_at is None:
+            return None
+        # We were frozen, and ours lies over the manifest of a later end: written anew.
     return None
 
 
@@ -194,8 +204,13 @@ def _move_staged(ledger: Ledger, job: Job) -> None:
             storage.move(parts.staged(job.output_uri, name), parts.final(job.output_uri, name))
 
 
-def _write_manifest(ledger: Ledger, job: Job) -> JobState:
-    """Streams the manifest: a job may have a million parts. Returns the end that it names."""
+def _write_manifest(ledger: Ledger, job: Job) -> tuple[JobState, int]:
+    """Streams the manifest: a job may have a million parts. Returns the end that it names, and the
+    job's count of retries when it was begun.
+    """
+    # Read again: it may have been cancelled since finish began, also while we were frozen.
+    with ledger.transaction() as connection:
+        job = jobs.get(connection, job.id) or job
     facts = _manifest_head(ledger, job)
 
     def write(sink: BinaryIO) -> None:
@@ -210,13 +225,11 @@ def _write_manifest(ledger: Ledger, job: Job) -> JobState:
         sink.write(b"\n ]\n}\n")
 
     storage.write_whole(parts.final(job.output_uri, parts.MANIFEST), write, replace=True)
-    return JobState(str(facts["status"]))
+    return JobState(str(facts["status"])), job.retries
 
 
 def _manifest_head(ledger: Ledger, job: Job) -> dict[str, object]:
     with ledger.transaction() as connection:
-        # Read again: it may have been cancelled since finish began, also while we were frozen.
-        job = jobs.get(connection, job.id) or job
         progress = jobs.progress(connection, job.id)
         files = jobs.files(connection, job.id)
     over = progress["rows_done"] + progress["rows_failed"]
@@ -270,18 +283,25 @@ def _end(job: Job, progress: Row) -> JobState:
     return JobState.FAILED if progress["batches_dead"] else JobState.COMPLETED
 
 
-def _sweep(ledger: Ledger, job: Job) -> None:
+def _sweep(ledger: Ledger, job: Job) -> bool:
     """Removes what no live part needs: first list, then ask the ledger, never the other way.
 
-    A name that is listed and not live then will never be live: names are never used again.
+    What is listed while no attempt may commit any more, and is not live then, will never be live:
+    names are never used again, and a retry takes the batches from their owners. False when a retry
+    has opened the job again: its part may lie in the staging folder, waiting for its COMMIT.
     Raises Permanent when a live part is not there: such a job is not complete.
     """
     staged = storage.list_names(parts.staged(job.output_uri, ""))
     finished = storage.list_names(job.output_uri)
     reached(Moment.SWEEPING)
+    with ledger.transaction() as connection:
+        if dispatch.openness(connection, job.id).may_commit:
+            return False
     live = {part["part_name"] for page in part_files.pages(ledger, job) for part in page}
-    missing = live.difference(finished)
-    if missing and not all(storage.exists(parts.final(job.output_uri, name)) for name in missing):
+    missing = {
+        name for name in live.difference(finished) if parts.located(job.output_uri, name) is None
+    }
+    if missing:
         raise Permanent(
             f"{len(missing)} parts that the ledger names are not in {job.output_uri}, one is "
             f"{min(missing)}: see `nightshift verify {job.id}`"
@@ -292,6 +312,7 @@ def _sweep(ledger: Ledger, job: Job) -> None:
         if name.startswith("part-"):
             storage.delete(parts.final(job.output_uri, name))
     storage.remove_directory(parts.staged(job.output_uri, ""))
+    return True
 
 
 def _fresh(name: str) -> str:

@@ -1,7 +1,7 @@
 """Retry: failed rows of a job run again; what it says about them and about who runs them."""
 
 from common import parts, storage
-from common.ledger import Ledger, retries
+from common.ledger import Ledger, jobs, retries
 from common.ledger.jobs import Job
 from common.ledger.retries import Retried
 from common.states import JobState, RowErrorKind
@@ -16,9 +16,13 @@ def retry(
     """
     with ledger.transaction() as connection:
         retried = retries.retry(connection, job.id, failed=failed, dead=dead, kind=kind)
-        if retried.reopened:
-            # Before COMMIT: after it, a quick job might already have written its new manifest.
-            storage.delete(parts.final(job.output_uri, parts.MANIFEST))
+    if retried.reopened:
+        # Files come after COMMIT; under the job's lock, as a quick job may be over again by now.
+        with ledger.transaction() as connection:
+            jobs.lock(connection, job.id)
+            now = jobs.get(connection, job.id)
+            if now is not None and now.closed_at is None:
+                storage.delete(parts.final(job.output_uri, parts.MANIFEST))
     return retried
 
 

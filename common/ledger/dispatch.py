@@ -192,12 +192,33 @@ def finishable(connection: Connection, reaper: str, hold_seconds: float) -> Sequ
     return [row.id for row in found]
 
 
-def close(connection: Connection, job_id: int, said: JobState | None = None) -> JobState | None:
-    """Closes a job whose files are finished; None when it has open batches again (retry).
+@dataclass(frozen=True, slots=True)
+class Openness:
+    """What is not over in a job; the job row is locked for it."""
 
-    Returns its end. If that is not what the manifest has `said`, it was cancelled or failed in
-    between and is left open.
-    """
+    state: JobState
+    leased: int
+    waiting: int
+    dead: int
+    unburied: int
+
+    @property
+    def may_commit(self) -> bool:
+        """True while an attempt that has begun may still name its part."""
+        return bool(self.leased or (self.waiting and not self.state.over))
+
+    @property
+    def end(self) -> JobState | None:
+        """The state in which the job ends as it stands; None while it cannot."""
+        if self.may_commit or self.unburied:
+            return None
+        if self.state.over:
+            return self.state
+        return JobState.FAILED if self.dead else JobState.COMPLETED
+
+
+def openness(connection: Connection, job_id: int) -> Openness:
+    """Locks the job and says what is not over in it."""
     state = jobs.lock(connection, job_id)
     left = connection.execute(
         text("""
@@ -210,13 +231,16 @@ def close(connection: Connection, job_id: int, said: JobState | None = None) -> 
         """),
         {"id": job_id},
     ).one()
-    if left.leased or left.unburied or (left.waiting and not state.over):
-        return None
-    end = state if state.over else JobState.FAILED if left.dead else JobState.COMPLETED
-    if said not in (None, end):
-        return end
-    why = _why_dead(connection, job_id, left.dead) if left.dead and not state.over else None
-    return _close(connection, job_id, end, why)
+    return Openness(state, left.leased, left.waiting, left.dead, left.unburied)
+
+
+def close(connection: Connection, job_id: int) -> JobState | None:
+    """Closes a job whose files are finished; None when it has open batches again (retry)."""
+    left = openness(connection, job_id)
+    if left.end is not None:
+        why = _why_dead(connection, job_id, left.dead) if left.dead else None
+        _close(connection, job_id, left.end, why)
+    return left.end
 
 
 def _why_dead(connection: Connection, job_id: int, dead: int) -> str:
@@ -236,22 +260,25 @@ def _why_dead(connection: Connection, job_id: int, dead: int) -> str:
     return f"{said}{some}: {worst.last_error}"
 
 
-def abandon(connection: Connection, job_id: int, reason: str) -> None:
-    """Closes a job whose files can never be finished: failed, unless it was cancelled."""
-    state = jobs.lock(connection, job_id)
-    end = state if state.over else JobState.FAILED
-    _close(connection, job_id, end, reason)
+def abandon(connection: Connection, job_id: int, reason: str) -> bool:
+    """Closes a job whose files can never be finished: failed, unless it was cancelled. False when
+    a retry has opened it again: then its files are not final.
+    """
+    left = openness(connection, job_id)
+    if left.may_commit:
+        return False
+    _close(connection, job_id, left.state if left.state.over else JobState.FAILED, reason)
+    return True
 
 
-def _close(connection: Connection, job_id: int, end: JobState, reason: str | None) -> JobState:
+def _close(connection: Connection, job_id: int, end: JobState, reason: str | None) -> None:
     connection.execute(
         text("""
             UPDATE jobs SET state = :state, closed_at = now(), finisher = NULL,
                    finisher_until = NULL, finished_at = coalesce(finished_at, now()),
                    reason = CASE WHEN state IN ('failed', 'cancelled') THEN reason
                                  ELSE :reason END
-            WHERE id = :id
+            WHERE id = :id AND closed_at IS NULL
         """),
         {"id": job_id, "state": end, "reason": reason},
     )
-    return end

@@ -35,6 +35,7 @@ class Job:
     created_at: datetime
     finished_at: datetime | None
     closed_at: datetime | None
+    retries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ def insert_batches(
 
 SELECT_JOB = """
     SELECT id, state, reason, spec, identity, spec_identity, output_uri, input_schema,
-           output_schema, created_at, finished_at, closed_at
+           output_schema, created_at, finished_at, closed_at, retries
     FROM jobs
 """
 
@@ -271,6 +272,15 @@ def reopen(connection: Connection, job_id: int) -> None:
         text("""
             UPDATE jobs SET finished_at = NULL, closed_at = NULL, finisher = NULL,
                    finisher_until = NULL, reason = NULL WHERE id = :id
+        """),
+        {"id": job_id},
+    )
+    # While it was over nobody could commit, so finish may have swept the part of a late owner.
+    connection.execute(
+        text("""
+            UPDATE batches SET owner = NULL WHERE id IN (
+                SELECT id FROM batches WHERE job_id = :id AND state = 'pending'
+                AND owner IS NOT NULL ORDER BY id FOR UPDATE)
         """),
         {"id": job_id},
     )

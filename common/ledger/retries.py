@@ -56,6 +56,9 @@ def retry(
         jobs.reopen(connection, job_id)
         workers.forgive_loads(connection, left.pool, left.engine_key)
     if reopened or moved.batches:
+        connection.execute(
+            text("UPDATE jobs SET retries = retries + 1 WHERE id = :id"), {"id": job_id}
+        )
         jobs.judge_anew(connection, job_id)
     return Retried(
         rows=moved.rows,

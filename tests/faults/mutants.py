@@ -66,10 +66,14 @@ MUTANTS = (
         "list before ledger",
         "producer/finish.py",
         """    reached(Moment.SWEEPING)
+    with ledger.transaction() as connection:
+        if dispatch.openness(connection, job.id).may_commit:
+            return False
     live = {part["part_name"] for page in part_files.pages(ledger, job) for part in page}
 """,
         """    live = {part["part_name"] for page in part_files.pages(ledger, job) for part in page}
     reached(Moment.SWEEPING)
+    staged = storage.list_names(parts.staged(job.output_uri, ""))
     finished = storage.list_names(job.output_uri)
 """,
         ("tests/faults/test_finish.py::test_a_late_sweep_deletes_no_part_of_a_retry",),

@@ -1,9 +1,16 @@
 """A reaper dies or freezes while it finishes a job: no part too much, none too few."""
 
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from common.errors import LeaseLost
 from common.faultpoints import Moment
-from common.ledger import jobs, retries
+from common.ledger import Ledger, batches, dispatch, jobs, retries
 from tests.faults.rig import Rig
 from tests.integration.fleet import tree
+from tests.integration.test_ledger import World
 
 UNTIL_MENDED = """
 import os
@@ -52,3 +59,64 @@ def test_a_late_sweep_deletes_no_part_of_a_retry(rig: Rig) -> None:
     assert rig.rows_done("late") == 30
     rig.thaw(tree(late))
     rig.finished("late", ids)
+
+
+def test_a_slow_finish_deletes_no_part_that_a_retry_is_about_to_commit(rig: Rig) -> None:
+    """It freezes before it lists the files, and goes on while a retry's part waits for COMMIT."""
+    (rig.folder / "rules.py").write_text(UNTIL_MENDED)
+    rig.arm(Moment.FINISHING, "freeze")
+    ids = rig.submit("slow", 30, engine=SHOUT, batch={"rows": 30})
+    slow = rig.reaper()
+    rig.worker()
+    rig.wait_fired(Moment.FINISHING)
+    (rig.folder / "mended").touch()
+    rig.arm(Moment.WRITTEN, "freeze")
+    with rig.ledger.transaction() as connection:
+        retries.retry(connection, jobs.find(connection, "slow").id, failed=True, dead=False)
+    rig.reaper()
+    child = psutil.Process(rig.wait_fired(Moment.WRITTEN))
+    rig.thaw(tree(slow))
+    # It leaves only when its finish is over.
+    slow.terminate()
+    assert slow.wait(30) == 0
+    let_others_finish(rig)
+    rig.thaw([child])
+    rig.finished("slow", ids)
+
+
+def test_a_late_manifest_never_stays_over_the_one_of_a_later_end(rig: Rig) -> None:
+    """A reaper freezes while it writes the manifest; the job ends, is retried and ends again."""
+    (rig.folder / "rules.py").write_text(UNTIL_MENDED)
+    rig.arm(Moment.CLOSING, "freeze")
+    ids = rig.submit("stale", 30, engine=SHOUT, batch={"rows": 30})
+    late = rig.reaper()
+    rig.worker()
+    rig.wait_fired(Moment.CLOSING)
+    rig.arm(Moment.WRITING, "freeze")
+    rig.thaw(tree(late))
+    rig.wait_fired(Moment.WRITING)
+    rig.reaper()
+    let_others_finish(rig)
+    rig.wait_closed("stale")
+    (rig.folder / "mended").touch()
+    with rig.ledger.transaction() as connection:
+        retries.retry(connection, jobs.find(connection, "stale").id, failed=True, dead=False)
+    rig.finished("stale", ids)
+    rig.thaw(tree(late))
+    late.terminate()
+    assert late.wait(30) == 0
+    rig.oracle("stale", ids)
+
+
+def test_a_part_that_was_swept_is_never_named_when_its_failed_job_runs_again(
+    second_ledger: Callable[[], Ledger],
+) -> None:
+    world = World(second_ledger())
+    job = world.job(2, 2)
+    lease = world.lease(job)
+    world.run(batches.release, [lease])
+    world.run(jobs.fail, job, "no engine")
+    world.run(dispatch.close, job)
+    world.retry(job, failed=True)
+    with pytest.raises(LeaseLost):
+        world.commit(lease)

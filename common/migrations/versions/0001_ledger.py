@@ -34,6 +34,7 @@ CREATE TABLE jobs (
     output_schema bytea,
     judged_done bigint NOT NULL DEFAULT 0,
     judged_failed bigint NOT NULL DEFAULT 0,
+    retries integer NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT now(),
     started_at timestamptz,
     finished_at timestamptz,
@@ -44,6 +45,7 @@ CREATE TABLE jobs (
 );
 COMMENT ON COLUMN jobs.finished_at IS 'When the job reached completed, failed or cancelled.';
 COMMENT ON COLUMN jobs.closed_at IS 'When its manifest was written; null while finish has work.';
+COMMENT ON COLUMN jobs.retries IS 'How often rows of it were made to run again: a manifest of an earlier count is stale.';
 COMMENT ON COLUMN jobs.judged_failed IS 'Failed rows at the last resume: judged anew from there.';
 CREATE INDEX jobs_open ON jobs (pool, engine_key, priority DESC) WHERE state = 'running';
 CREATE INDEX jobs_unclosed ON jobs (id) WHERE closed_at IS NULL;
