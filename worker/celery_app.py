@@ -164,6 +164,8 @@ class ChildProcess:
                     workers.beat(connection, self._config.id, "loading", busy=False)
             except Retryable as error:
                 log.warning("heartbeat_failed", error=str(error))
+            except Exception:
+                log.exception("heartbeat_crashed")
 
     def _load_failed(self, error: str) -> NoReturn:
         log.error("engine_load_failed", error=error)

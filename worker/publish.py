@@ -61,9 +61,9 @@ class Publisher:
     ) -> None:
         """One part for the batch, named by the ledger, moved to its place.
 
-        `bare` says that the job's columns are not known yet. With `finished` only those rows are kept and the rest is split off. Raises LeaseLost when
-        the batch belongs to somebody else, StorageUnavailable or LedgerUnavailable when it was
-        given up.
+        `bare` says that the job's columns are not known yet. With `finished` only those rows are
+        kept and the rest is split off. Raises LeaseLost when the batch belongs to somebody else,
+        StorageUnavailable or LedgerUnavailable when it was given up.
         """
         part = self._write(lease, spec, table, provenance, bare)
         reached(Moment.WRITTEN)

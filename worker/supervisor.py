@@ -120,7 +120,7 @@ class Supervisor:
             self._watch(slot)
         gone = bool(self._unreported)
         self._report()
-        if not gone and time.monotonic() - self._chosen_at < CHOOSE_SECONDS:
+        if (not gone or self._unreported) and time.monotonic() - self._chosen_at < CHOOSE_SECONDS:
             return
         now = time.monotonic()
         if now - self._chosen_at > self._settings.lease_seconds:
@@ -209,10 +209,15 @@ class Supervisor:
                     self._replace(slot)
 
     def _end_hung(self, slot: Slot, standing: workers.Standing | None) -> bool:
-        """Kills a child that fell silent although Postgres has answered all the time; True then."""
+        """Kills a child that fell silent although Postgres has answered all the time; True then.
+
+        Not while it loads: a library may keep Python's lock for as long as a model takes.
+        """
         longest = max(HUNG_LEASES * self._settings.lease_seconds, LEAST_HUNG_SECONDS)
         heard = time.monotonic() - self._heard_since
-        if standing is None or slot.group is None or min(standing.silent_seconds, heard) < longest:
+        if standing is None or slot.group is None or standing.state == "loading":
+            return False
+        if min(standing.silent_seconds, heard) < longest:
             return False
         slot.fault = (
             f"the worker child hung: not a sign of life for {standing.silent_seconds:.0f} s"
@@ -309,7 +314,7 @@ class Supervisor:
                     log.exception("watch_failed", slot=slot.number)
             asked_at = time.monotonic()
             self._report()
-        # What failed at once met a connection of an earlier boot of Postgres; a silent one stays so.
+        # What failed at once met a connection of an earlier boot of Postgres; silence stays.
         if time.monotonic() - asked_at < ROUND_SECONDS:
             self._report()
         log.info("supervisor_ended")

@@ -118,11 +118,8 @@ class Ledger:
         connection.exec_driver_sql(self._limits)
 
     def _connect(self, _dialect: object, _record: object, args: Any, options: Any) -> Any:
-        connection = PatientConnection.connect(
-            *args,
-            **options,
-            connect_timeout=max(2, min(CONNECT_SECONDS, int(self._silence_seconds))),
-        )
+        usual = {"connect_timeout": max(2, min(CONNECT_SECONDS, int(self._silence_seconds)))}
+        connection = PatientConnection.connect(*args, **{**usual, **options})
         connection.silence_seconds = self._silence_seconds
         return connection
 

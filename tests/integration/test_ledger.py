@@ -1326,6 +1326,15 @@ def test_a_postgres_that_is_away_is_an_error_that_may_be_tried_again() -> None:
     ledger.close()
 
 
+def test_a_url_may_say_how_long_to_wait_for_a_connection(database_url: str) -> None:
+    ledger = Ledger(f"{database_url}&connect_timeout=10")
+    with ledger.transaction() as connection:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        assert driver.info.get_parameters()["connect_timeout"] == "10"
+    ledger.close()
+
+
 def test_a_connection_that_is_refused_says_why(database_url: str) -> None:
     ledger = Ledger(database_url.replace("nightshift_test_", "nightshift_missing_"))
     with pytest.raises(Retryable, match="does not exist"), ledger.transaction():
