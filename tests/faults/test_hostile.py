@@ -1,10 +1,13 @@
 """Hostile input is refused with one sentence and leaves nothing behind, or it does no harm."""
 
+import datetime
 import io
 import json
 import os
 import time
+import tracemalloc
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from jinja2 import Environment
+from jinja2.exceptions import SecurityError
 
 from common.errors import BadInput, EngineLoadFailed
 from common.ledger import Ledger, jobs
@@ -133,12 +138,117 @@ DOUBLING = "{%% set n = namespace(a='aaaa') %%}{%% for i in range(60) %%}%s{%% e
 def test_a_template_that_would_take_the_worker_down_fails_its_row_soon(
     template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("common.templates.RENDER_SECONDS", 0.5)
+    monkeypatch.setattr("common.template_budget.RENDER_SECONDS", 0.5)
     began = time.monotonic()
     with pytest.raises(Exception) as caught:  # whatever it is, it is the row's error
         rendered(compiled(template), {"text": "hi", "row": {"a": [1]}})
     assert not isinstance(caught.value, MemoryError)
     assert time.monotonic() - began < SECONDS_A_ROW
+
+
+PLENTY = {
+    "a": "x" * 1_000_000,
+    "tabs": "\t" * 100_000,
+    "tags": "<b>" * 200_000,
+    "day": datetime.date(2026, 7, 14),
+    "price": Decimal("1.5"),
+}
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ('{0}' * 100000).format(a) }}",
+        "{{ ('{x[a]}' * 100000).format_map({'x': {'a': a}}) }}",
+        "{{ ('%(a)s' * 100000) % {'a': a} }}",
+        "{{ ('%(a)s' * 100000)|format(a=a) }}",
+        "{{ ('{:f}' * 1000).format(price ** 999999) }}",
+        "{{ a.translate({120: a}) }}",
+        "{{ a.replace('x', a) }}",
+        "{{ a|replace(new=a, old='x') }}",
+        "{{ tabs.expandtabs(1000000) }}",
+        "{{ a.join(range(99999)|map('string')) }}",
+        "{{ a.join(['x'] * 1000) }}",
+        "{{ [[1] * 9] * 9999 }}{{ ([[1]] * 99999)|sum(start=[]) }}",
+        "{{ ([[1]] * 99999)|sum(none, []) }}",
+        "{{ [(10 ** 4000)] * 1000000 }}",
+        "{{ 1|round(100000000, 'floor') }}",
+        "{{ a.rfind('y' + a[:500000]) }}",
+        "{{ a.strip('y' * 1000000 + 'x') }}",
+        "{{ tags|striptags }}",
+        "{{ a|wordwrap(1, wrapstring='y' * 100) }}",
+        "{{ (a * 20)|list }}",
+        "{{ (a * 20)|tojson }}",
+        "{{ day.strftime('%A' * 1000000) }}",
+        "{% for i in range(99999) %}" + "x" * 100_000 + "{% endfor %}",
+        "{% set n = namespace(a=a) %}{% for i in range(99999) %}{{ n }}{% endfor %}",
+        "{% set d = {'a': a} %}{% for i in range(99999) %}{{ d.items() }}{% endfor %}",
+        "{{ text|indent(-10**9) }}{{ a * 100 }}",
+        "{{ text|batch('nan'|float)|list }}{{ a * 100 }}",
+    ],
+)
+def test_what_would_fill_the_memory_is_refused_before_it_is_made(
+    template: str,
+) -> None:
+    made = compiled(template)
+    tracemalloc.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(Exception) as caught:
+            rendered(made, {"text": "hi", **PLENTY})
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert isinstance(caught.value, SecurityError), caught.value
+    assert most < 100_000_000
+    assert time.monotonic() - began < SECONDS_A_ROW
+
+
+WORDS = "Seven words that make a line, once. " * 2000
+LONG: dict[str, Any] = {
+    "text": WORDS,
+    "template": "Take the text: {text}\n" + "and do as it says " * 90,
+    "big": WORDS * 40,  # 2.9 MB
+    "lines": "a line of code\n" * 47_000,  # 700 kB
+    "price": Decimal("12.50"),
+    "numbers": list(range(500_000)),
+    "names": ["Ann", "Bob"] * 5000,
+    "code": "def __init__(self): pass",
+    "at": datetime.datetime(2026, 7, 14, 12, 30),
+    "json": '{"a": 12345, "b": {"c": 1}}' * 1000,
+    "row": {"a": 1, "b": "two"},
+}
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ template | replace('{text}', text) }}",
+        "{{ template.replace('{text}', text) }}",
+        "{{ template.format(text=text) }}",
+        "{{ '{context} {called} {name}'.format(context=text, called=1, name=2) }}",
+        "{{ text | wordwrap(80) }}",
+        "{{ lines | indent(8) }}",
+        "{{ price * 2000000 }}",
+        "{{ text[:300000] | join('') }}",
+        "{{ big | trim }}{{ big.strip() }}",
+        "{{ numbers | tojson }}",
+        "{{ code | replace('__init__', 'x') }}",
+        "{{ names | join(', ') }}{{ ', '.join(names) }}",
+        "{{ names | map('upper') | join(' ') }}",
+        "{{ big }}{{ big | upper }}{{ big | length }}{{ big | replace('e', 'E') }}",
+        "{% for line in lines.splitlines() %}{{ line | trim }} {% endfor %}",
+        "{{ big.split('. ') | length }}",
+        "{{ '%s is %.2f' | format(json, price) }}{{ '%s' % json }}{{ '{}'.format(json) }}",
+        "{{ at.replace(year=2020).strftime('%Y-%m-%d %H:%M') }}{{ at.date() }}",
+        "{{ numbers[:100] | sum }}{{ price | round(1) }}{{ 7 // 2 }}{{ 2 ** 10 }}",
+        "{{ text | truncate(100) }}{{ text | title | length }}{{ names | unique | sort | list }}",
+        "{% for k, v in row | dictsort %}{{ k }}={{ v }}{{ loop.cycle(',', ';') }}{% endfor %}",
+        "{{ row }}{{ row.items() | list }}{{ names[:3] }}",
+    ],
+)
+def test_a_long_text_is_rendered_as_jinja_does(template: str) -> None:
+    assert rendered(compiled(template), LONG) == Environment().from_string(template).render(LONG)
 
 
 @pytest.mark.parametrize(
@@ -153,8 +263,6 @@ def test_a_template_that_would_take_the_worker_down_fails_its_row_soon(
 )
 def test_a_usual_template_does_what_jinja_does(template: str, text: str) -> None:
     row = {"text": "hi", "n": 12345, "row": {"a": 1, "b": 2}}
-    from jinja2 import Environment
-
     assert rendered(compiled(template), row) == Environment().from_string(template).render(row)
 
 

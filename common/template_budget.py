@@ -1,0 +1,307 @@
+"""What a rendering may make: the budget of a template, and what each operator and filter costs.
+
+What an operator, call or filter may make or scan is charged before it runs; each step of a loop
+counts, and a clock ends the rest. The clock is read at each charge: it cuts no single call short.
+"""
+
+import math
+import re
+import threading
+import time
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
+from decimal import Decimal
+from typing import Any
+
+from jinja2.exceptions import SecurityError
+from jinja2.utils import Namespace
+
+RENDER_UNITS = 50_000_000
+"""What one rendering may make: a character is a unit, of four bytes at most."""
+
+ENTRY_UNITS = 5
+"""What an entry of a list costs, and what it holds beside it."""
+
+STEP_UNITS = 10
+"""What a step of a loop or a call costs beside what it makes."""
+
+RENDER_SECONDS = 2.0
+"""Longest CPU time of one rendering, so that a frozen or busy machine fails no row; a usual one
+takes less than a millisecond."""
+
+UNITS_A_LOOK = 1000
+"""How much is made between two looks at the clock, which cost more than most charges."""
+
+NUMBER_BITS = 16_384
+"""Longest whole number that a template may calculate."""
+
+WIDEST_FIELD = 1000
+"""Widest field of a format string."""
+
+_WIDE_PERCENT = re.compile(rb"%(?:\([^)]*\))?[-+ #0]*(?:\*|\d{4,}|\d*\.(?:\*|\d{4,}))")
+_WIDE_BRACES = re.compile(rb"\{[^{}]+\{|\{[^{}]*:[^{}]*\d{4,}")
+_WIDE_TIME = re.compile(rb"%[^A-Za-z%]*\d{4,}")
+_WIDE = {
+    "format": (_WIDE_BRACES,),
+    "format_map": (_WIDE_BRACES,),
+    "strftime": (_WIDE_TIME,),
+    "%": (_WIDE_PERCENT,),
+}
+
+
+class _Budget(threading.local):
+    """What is left of one rendering; each thread renders by itself."""
+
+    units = RENDER_UNITS
+    looks_below = RENDER_UNITS
+    ends_at = math.inf
+
+    def begin(self) -> None:
+        self.units = RENDER_UNITS
+        self.looks_below = RENDER_UNITS - UNITS_A_LOOK
+        self.ends_at = time.thread_time() + RENDER_SECONDS
+
+    def charge(self, units: int) -> None:
+        # No size is below one: neither a negative number nor "nan" gives anything back.
+        self.units -= units if units >= 1 else 1
+        if self.units >= self.looks_below:
+            return
+        self.looks_below = max(0, self.units - UNITS_A_LOOK)
+        if self.units < 0:
+            raise SecurityError(f"it makes more than {RENDER_UNITS:,} characters or steps")
+        if time.thread_time() > self.ends_at:
+            raise SecurityError(f"it takes longer than {RENDER_SECONDS:g} seconds")
+
+
+_budget = _Budget()
+_FLAT = (str, bytes, bytearray, range)
+
+
+def _weight(value: object) -> int:
+    """Characters and entries of a value, all the way down; at most a little above what is left."""
+    if isinstance(value, _FLAT):
+        return len(value)
+    total = 0
+    waiting: list[Any] = [value]
+    while waiting and total <= _budget.units:
+        one = waiting.pop()
+        total += ENTRY_UNITS
+        if isinstance(one, _FLAT):
+            total += len(one)
+        elif isinstance(one, int):
+            total += one.bit_length() // 3
+        elif isinstance(one, Mapping):
+            waiting += [*one.keys(), *one.values()]
+        elif isinstance(one, Namespace):
+            waiting += one._Namespace__attrs.values()
+        elif isinstance(one, list | tuple | set | frozenset | KeysView | ValuesView | ItemsView):
+            waiting.extend(one)
+        elif isinstance(one, Decimal):
+            total += abs(one.adjusted())
+    return total
+
+
+def charged(name: str, run: Callable[..., Any], values: Sequence[Any], named: Any) -> Any:
+    """Runs a filter or a method, once what it may make or scan, at the most, is paid for."""
+    if name == "join":
+        # What another filter yields has no size until it is there.
+        values = [list(counted(one)) if isinstance(one, Iterator) else one for one in values]
+    if name in _WIDE:
+        _refuse_wide(name, [*values, *named.values()])
+    cost = STEP_UNITS
+    for value in (*values, *named.values()) if named else values:
+        cost += _weight(value)
+    _budget.charge(cost)
+    if name in _GROWTH and values:
+        more = _GROWTH[name](*values, **named)
+        _budget.charge(more)
+        cost += more
+    result = run(*values, **named)
+    _budget.charge(_weight(result) - cost)
+    return result
+
+
+def counted(values: Iterable[Any]) -> Iterator[Any]:
+    """Each step of a loop costs."""
+    for value in values:
+        _budget.charge(STEP_UNITS)
+        yield value
+
+
+def paid(value: Any) -> Any:
+    """A value that a template made or prints."""
+    _budget.charge(_weight(value))
+    return value
+
+
+# ---------------------------------------------------------------- what grows
+
+
+def _text(value: Any) -> Any:
+    """What a filter makes of a value before it starts, as Jinja does."""
+    return value if isinstance(value, str | bytes | bytearray) else str(value)
+
+
+def _times(units: int) -> Callable[..., int]:
+    """So many units for each character: small strings, or longer words for a character."""
+    return lambda *values, **_: (
+        units * sum(len(value) for value in values if isinstance(value, str | bytes | bytearray))
+    )
+
+
+def _escaped(value: Any, indent: int | None = None, **_: Any) -> int:
+    return _weight(value) * (6 + (indent or 0))
+
+
+def _quoted(value: Any, *_: Any, **__: Any) -> int:
+    return 12 * _weight(value)
+
+
+def _padded(_value: Any, width: int = 80, *_: Any, **__: Any) -> int:
+    return abs(width) * ENTRY_UNITS
+
+
+def _replaced(value: Any, old: Any = None, new: Any = "", *_: Any, **__: Any) -> int:
+    # Dates have a method of this name.
+    return int(_text(value).count(old)) * _weight(new) if isinstance(old, str | bytes) else 0
+
+
+def _lines(text: str) -> int:
+    return 1 + sum(map(text.count, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"))
+
+
+def _indented(text: str, width: int | str = 4, *_: Any, **__: Any) -> int:
+    return _lines(text) * (20 + 2 * (width if isinstance(width, int) else len(width)))
+
+
+def _wrapped(
+    text: str, width: int = 79, _long: Any = 1, by: str | None = None, *_: Any, **named: Any
+) -> int:
+    # Two lines that follow each other are together longer than one.
+    lines = _lines(text) + 2 * len(text) // max(1, width)
+    return 10 * len(text) + lines * len(named.get("wrapstring", by) or "")
+
+
+def _joined(first: Any, second: Any = "", *_: Any, **named: Any) -> int:
+    """The filter takes what it joins first, the method last."""
+    second = named.get("d", second)
+    if isinstance(first, str | bytes) and not isinstance(second, str | bytes):
+        first, second = second, first
+    return len(first) * _weight(second) + _times(20)(first, second)
+
+
+def _formatted(text: Any, sign: Any, values: Iterable[Any]) -> int:
+    """As many fields as there are signs, a pair of which is the sign itself."""
+    fields = max(0, text.count(sign) - 2 * text.count(sign * 2))
+    return int(fields) * (max(map(_weight, values), default=0) + WIDEST_FIELD)
+
+
+def _braces(text: Any, /, *values: Any, **named: Any) -> int:
+    return _formatted(text, "{", [*values, *named.values()])
+
+
+def _percents(text: Any, /, *values: Any, **named: Any) -> int:
+    text = _text(text)
+    return _formatted(text, "%" if isinstance(text, str) else b"%", [*values, *named.values()])
+
+
+def _timed(_value: Any, text: Any = "", **named: Any) -> int:
+    return 100 * int(named.get("format", text).count("%"))
+
+
+def _translated(text: Any, table: Any = None, *_: Any, **__: Any) -> int:
+    values = table.values() if isinstance(table, Mapping) else table
+    values = values if isinstance(values, Iterable) else ()
+    return len(text) * max((len(value) for value in values if isinstance(value, str)), default=1)
+
+
+def _summed(_values: Any, _attribute: Any = None, start: Any = 0, **_: Any) -> int:
+    if not isinstance(start, int | float | Decimal):
+        raise SecurityError("sum adds numbers to a number")
+    return 0
+
+
+def _searched(text: Any, looked: Any = None, *_: Any, **named: Any) -> int:
+    """Python looks for each character in all of the other text, at the worst."""
+    looked = named.get("chars", named.get("sep", looked))
+    return len(_text(text)) * len(looked) // 10 if isinstance(looked, str | bytes) else 0
+
+
+def _tabs(text: Any) -> int:
+    return int(text.count("\t" if isinstance(text, str) else b"\t"))
+
+
+def _split(text: Any, sep: Any = None, *_: Any, **named: Any) -> int:
+    sep = named.get("sep", sep)
+    return 20 * int(text.count(sep)) if sep else 10 * len(text)
+
+
+_GROWTH: dict[str, Callable[..., int]] = {
+    **dict.fromkeys(("sort", "unique", "groupby"), _times(60)),
+    **dict.fromkeys(("list", "title", "urlize"), _times(20)),
+    **dict.fromkeys(("splitlines", "wordcount"), _times(10)),
+    **dict.fromkeys(("tojson", "xmlattr", "escape", "e", "forceescape"), _escaped),
+    **dict.fromkeys(("urlencode", "pprint"), _quoted),
+    **dict.fromkeys(("ljust", "rjust", "center", "zfill", "to_bytes"), _padded),
+    **dict.fromkeys(("rfind", "rindex", "rpartition"), _searched),
+    **dict.fromkeys(("trim", "strip", "lstrip", "rstrip"), _searched),
+    **dict.fromkeys(("format", "format_map"), _braces),
+    "%": _percents,
+    "strftime": _timed,
+    "batch": lambda value, linecount, *_, **__: abs(linecount) * ENTRY_UNITS + _times(40)(value),
+    "slice": lambda value, slices, *_, **__: abs(slices) * 20 + _times(40)(value),
+    "expandtabs": lambda text, tabsize=8: _tabs(text) * abs(tabsize),
+    "indent": _indented,
+    "join": _joined,
+    "replace": _replaced,
+    "round": lambda _value, precision=0, *_, **__: precision**2,
+    "rsplit": lambda *values, **named: _searched(*values, **named) + _split(*values, **named),
+    "split": _split,
+    # It copies the text once for each tag.
+    "striptags": lambda value: int(_text(value).count("<")) * len(_text(value)) // 400,
+    "sum": _summed,
+    "translate": _translated,
+    "wordwrap": _wrapped,
+}
+"""Filters and methods that make much out of little, and what they make or scan beside the size of
+what they are given, which every call is charged."""
+
+
+def _refuse_wide(name: str, values: Sequence[object]) -> None:
+    # A format comes first; only a date's comes after what it formats.
+    for value in values if name == "strftime" else values[:1]:
+        text = value.encode(errors="replace") if isinstance(value, str) else value
+        if isinstance(text, bytes) and any(wide.search(text) for wide in _WIDE[name]):
+            raise SecurityError(f"a field of a format is {WIDEST_FIELD} wide at most, and fixed")
+
+
+def operated(operator: str, run: Callable[..., Any], left: Any, right: Any) -> Any:
+    """Runs an operator: text and lists are charged, whole numbers are kept short."""
+    bits = [side.bit_length() for side in (left, right) if isinstance(side, int)]
+    if len(bits) == 2 and operator in ("*", "**"):
+        bits = [sum(bits) if operator == "*" else bits[0] * abs(right)]
+    if any(each > NUMBER_BITS for each in bits):
+        raise SecurityError("it calculates a number of thousands of digits")
+    if operator == "%" and isinstance(left, str | bytes):
+        return charged("%", run, (left, right), {})
+    sized = (str, bytes, list, tuple)
+    sizes = [_weight(side) for side in (left, right) if isinstance(side, sized)]
+    if operator == "*" and sizes:
+        numbers = [abs(side) for side in (left, right) if isinstance(side, int)]
+        _budget.charge(math.prod([*sizes, *numbers]))
+    else:
+        _budget.charge(sum(sizes))
+    return run(left, right)
+
+
+def begin() -> None:
+    """A rendering begins on this thread."""
+    _budget.begin()
