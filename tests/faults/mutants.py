@@ -90,7 +90,7 @@ MUTANTS = (
         "worker/heartbeat.py",
         "                connection, self._worker_id, leases, self._settings.lease_seconds\n",
         "                connection, self._worker_id, [], self._settings.lease_seconds\n",
-        (f"{FROZEN}::test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on",),
+        (f"{FROZEN}::test_leases_obey_the_clock_of_the_database_alone",),
     ),
     Mutant(
         "job lock",
