@@ -87,6 +87,8 @@ class Chaos:
             server.thaw()
             server.start()
         self._revive()
+        # One that was started during an outage leaves with exit code 2: these two are not.
+        self._scale(0)
         self._scale(2)
 
     # ------------------------------------------------------------ workers
@@ -125,6 +127,7 @@ class Chaos:
             yield from (1, 3, 6, 4, 2)
 
     def _scale(self, wanted: int) -> None:
+        self.workers = [one for one in self.workers if one.poll() is None]
         while len(self.workers) < wanted:
             self.workers.append(self.rig.worker())
         for worker in self.workers[wanted:]:
