@@ -76,11 +76,11 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
 def _close(ledger: Ledger, job: Job) -> JobState | None:
     """Manifest, then the job closed as the manifest says; None when that is for a later round."""
     for _ in range(MANIFEST_TRIES):
-        said, retries = _write_manifest(ledger, job)
+        said, retried = _write_manifest(ledger, job)
         with ledger.transaction() as connection:
             end = dispatch.openness(connection, job.id).end
             now = jobs.get(connection, job.id)
-            fits = now is not None and (end, now.retries) == (said, retries)
+            fits = now is not None and (end, now.retries) == (said, retried)
             if end is None:
                 # A retry came in between. Under the job's lock, so that no later end loses its own.
                 storage.delete(parts.final(job.output_uri, parts.MANIFEST))

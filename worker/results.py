@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.ledger.batches import RowError
-from common.parts import Failure, encodable, error_column, row_errors
+from common.parts import Failure, column_sum, encodable, error_column, row_errors
 from common.spec import RESERVED_ANSWERS, JobSpec
 from common.states import RowErrorKind
 from common.values import is_kept, to_list
@@ -85,15 +85,9 @@ def merged(new: PartTable, kept: pa.Table, id_column: str | None) -> PartTable:
     return PartTable(
         table=table,
         errors=row_errors(table, id_column),
-        prompt_tokens=_tokens(table, "prompt_tokens"),
-        output_tokens=_tokens(table, "output_tokens"),
+        prompt_tokens=column_sum(table, "prompt_tokens"),
+        output_tokens=column_sum(table, "output_tokens"),
     )
-
-
-def _tokens(table: pa.Table, column: str) -> int:
-    if column not in table.column_names:
-        return 0
-    return int(pc.sum(table.column(column)).as_py() or 0)
 
 
 def _failures(schema: pa.Schema, results: RowResults, spec: JobSpec) -> dict[int, Failure]:
