@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 from typing import NoReturn
 
 import structlog
@@ -27,6 +28,8 @@ from worker import engines, exits, tasks
 from worker.child_config import ChildConfig
 from worker.engines.protocol import Engine
 from worker.heartbeat import Heartbeat
+from worker.profile import NO_PROFILE, Profile
+from worker.profile_file import ProfileFile
 from worker.runner import Runner
 
 log = structlog.get_logger(__name__)
@@ -52,6 +55,7 @@ class ChildProcess:
         self._drain_asked = threading.Event()
         self._drained = threading.Event()
         self._dying = threading.Lock()
+        self._profile_file: ProfileFile | None = None
         self._child = Child(
             config.id,
             config.supervisor,
@@ -116,7 +120,8 @@ class ChildProcess:
             engine.name,
             engine.version,
         )
-        self._runner = Runner(who, self._ledger, engine, self._settings, self._engine_died)
+        profile = self._profiled(engine)
+        self._runner = Runner(who, self._ledger, engine, self._settings, self._engine_died, profile)
         self._heartbeat = Heartbeat(
             self._config.id,
             self._pulse,
@@ -137,6 +142,16 @@ class ChildProcess:
             window_rows=self._runner.window.rows,
             load_seconds=round(time.monotonic() - began, 1),
         )
+
+    def _profiled(self, engine: Engine) -> Profile:
+        if self._config.profile is None:
+            return NO_PROFILE
+        profile = Profile(engine.concurrency)
+        self._profile_file = ProfileFile(
+            Path(self._config.profile), profile, self._config.id, self._config.supervisor
+        )
+        self._profile_file.start()
+        return profile
 
     def _load(self, spec: JobSpec) -> Engine:
         beating = threading.Event()
@@ -235,6 +250,8 @@ class ChildProcess:
         except Retryable as error:
             log.warning("end_failed", error=str(error))
         self._engine.close()
+        if self._profile_file is not None:
+            self._profile_file.finish()
         log.info("drained")
         os._exit(exits.DRAINED)
 
@@ -245,6 +262,8 @@ class ChildProcess:
         log.error("engine_died", error=error)
         self._runner.window.close()
         self._runner.window.wait_published(LAST_COMMITS_SECONDS)
+        if self._profile_file is not None:
+            self._profile_file.finish()
         os._exit(exits.ENGINE_DEAD)
 
 

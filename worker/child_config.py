@@ -7,7 +7,9 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class ChildConfig:
-    """What the supervisor tells a child: who it is and a job whose engine it loads."""
+    """What the supervisor tells a child: who it is, a job whose engine it loads, and the
+    file that its profile goes to.
+    """
 
     id: str
     supervisor: str
@@ -16,6 +18,7 @@ class ChildConfig:
     host: str
     engine_key: str
     job_id: int
+    profile: str | None = None
 
     def argument(self) -> str:
         """For the command line."""

@@ -2,14 +2,17 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from common import logs
 from common.errors import BadInput, NightshiftError, Retryable
 from common.ledger import Ledger, schema
 from common.settings import load_settings, visible_gpus
+from worker import profile_file
 from worker.supervisor import Supervisor, install_signals
 
 QUICK_ANSWER_SECONDS = 5.0
@@ -28,6 +31,13 @@ def serve(
     engine_key: Annotated[
         str | None, typer.Option(help="Serve only this engine key; default all of the pool.")
     ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Append each child's time by stage to FILE, and print a summary at the end.",
+        ),
+    ] = None,
     supervisor_id: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run engines for a pool until SIGTERM, then drain: finish, commit, give back, exit 0."""
@@ -35,6 +45,7 @@ def serve(
     logs.configure(settings)
     if settings.database_url is None:
         raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a worker needs the ledger")
+    profile = None if profile is None else profile_file.checked(profile)
     gpus = visible_gpus()
     # Short answers: while it waits for one, it neither follows SIGTERM nor sees a child end.
     ledger = Ledger(
@@ -50,6 +61,7 @@ def serve(
         gpus=gpus,
         engine_key=engine_key,
         identity=supervisor_id,
+        profile=profile,
     )
     install_signals(supervisor)
     try:
@@ -57,6 +69,9 @@ def serve(
     except Retryable as error:
         raise BadInput(str(error)) from error
     supervisor.run()
+    if profile is not None:
+        lines = profile_file.read(profile, supervisor.identity)
+        profile_file.show(profile_file.Figures.of(list(lines.values())), Console())
 
 
 def main() -> None:

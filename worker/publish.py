@@ -29,6 +29,7 @@ from common.ledger import Ledger, batches, jobs
 from common.ledger.batches import Lease, Part
 from common.parts import final, part_name, staged
 from common.spec import JobSpec
+from worker.profile import NO_PROFILE, Profile, Stage
 from worker.results import PartTable
 
 log = structlog.get_logger(__name__)
@@ -45,8 +46,11 @@ class Publisher:
     Once `given_up` is set, an unreachable ledger or store is not waited for any longer.
     """
 
-    def __init__(self, ledger: Ledger, given_up: threading.Event) -> None:
+    def __init__(
+        self, ledger: Ledger, given_up: threading.Event, profile: Profile = NO_PROFILE
+    ) -> None:
         self._ledger = ledger
+        self._profile = profile
         self._given_up = given_up
 
     def publish(
@@ -65,17 +69,19 @@ class Publisher:
         kept and the rest is split off. Raises LeaseLost when the batch belongs to somebody else,
         StorageUnavailable or LedgerUnavailable when it was given up.
         """
-        part = self._write(lease, spec, table, provenance, bare)
+        with self._profile.span(Stage.WRITE):
+            part = self._write(lease, spec, table, provenance, bare)
         reached(Moment.WRITTEN)
         try:
             for attempt in self._patiently(Retryable):
-                with attempt:
+                with attempt, self._profile.span(Stage.COMMIT):
                     self._commit(lease, part, finished)
         except LeaseLost:
             self._discard(spec, part)
             raise
         reached(Moment.COMMITTED)
-        self._settle(lease, spec, part, judge=bool(part.errors))
+        with self._profile.span(Stage.SETTLE):
+            self._settle(lease, spec, part, judge=bool(part.errors))
 
     def _write(
         self,

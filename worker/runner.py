@@ -32,6 +32,7 @@ from common.settings import Settings
 from common.states import RowErrorKind
 from worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
 from worker.job_cache import JobCache, KnownJob
+from worker.profile import NO_PROFILE, Profile, Stage
 from worker.publish import Publisher
 from worker.results import PartTable, RowResults, merged, part_table
 from worker.window import MOST_BATCHES, HeldBatch, Window
@@ -64,6 +65,7 @@ class Runner:
         engine: Engine,
         settings: Settings,
         engine_died: Callable[[str], None],
+        profile: Profile = NO_PROFILE,
     ) -> None:
         # Twice what the engine runs at once: as many rows wait in it as it works on.
         self.window = Window(rows=2 * engine.concurrency)
@@ -77,7 +79,8 @@ class Runner:
         self._jobs = JobCache(ledger)
         self._cache = formats.ReadCache(settings.read_cache_bytes)
         self._given_up = threading.Event()
-        self._publisher = Publisher(ledger, self._given_up)
+        self._profile = profile
+        self._publisher = Publisher(ledger, self._given_up, profile)
         self._claiming = threading.Lock()
         self._unsure_until = -math.inf
         self._usual_rows = 1
@@ -118,7 +121,11 @@ class Runner:
                 self._threads.submit(self._process, batch)
             except RuntimeError as error:  # no thread for it: a sibling may have one
                 self._release(batch.lease, error)
-                self.window.remove(batch)
+                self._let_go(batch)
+
+    def _let_go(self, batch: HeldBatch) -> None:
+        self.window.remove(batch)
+        self._profile.engine.let_go()
 
     def drain(self, seconds: float) -> None:
         """Claims nothing more, finishes what fits in `seconds`, keeps the finished rows of the
@@ -144,7 +151,7 @@ class Runner:
         self.asked_at = time.monotonic()
         try:
             self._release_unknown()
-            with self._ledger.transaction() as connection:
+            with self._profile.span(Stage.CLAIM) as span, self._ledger.transaction() as connection:
                 leases = batches.claim(
                     connection,
                     self._who,
@@ -155,10 +162,12 @@ class Runner:
                     woken=woken,
                     lease_seconds=self._settings.lease_seconds,
                 )
+                span.count = len(leases)
         except Retryable as error:
             log.warning("claim_failed", error=str(error))
             self._unsure_until = math.inf
             return []
+        self._profile.engine.claimed(len(leases))
         if leases:
             self._usual_rows = max(1, sum(len(lease.todo) for lease in leases) // len(leases))
         return leases
@@ -195,7 +204,7 @@ class Runner:
             log.exception("batch_crashed", batch_id=lease.batch_id, attempt=lease.attempt)
             self._fail(lease, error)
         finally:
-            self.window.remove(batch)
+            self._let_go(batch)
 
     def _run(self, batch: HeldBatch) -> None:
         job = self._publisher.patiently(partial(self._jobs.get, batch.lease.job_id))
@@ -219,25 +228,27 @@ class Runner:
     def _read(self, batch: HeldBatch, job: KnownJob) -> tuple[RowResults, list[Request]]:
         """The batch's rows as requests; what cannot be read or rendered is a failure already."""
         spec, lease = job.spec, batch.lease
-        rows = formats.read_rows(
-            dataclasses.replace(lease.descriptor, rows=lease.todo),
-            spec.read_columns,
-            self._cache,
-            schema=job.inputs,
-            id_column=spec.input.id,
-        )
+        with self._profile.span(Stage.READ):
+            rows = formats.read_rows(
+                dataclasses.replace(lease.descriptor, rows=lease.todo),
+                spec.read_columns,
+                self._cache,
+                schema=job.inputs,
+                id_column=spec.input.id,
+            )
         reached(Moment.READING)
         passed = [part.select(spec.passed_columns) for part in (rows.table, rows.bad_table)]
         results = RowResults([*rows.row_index, *rows.bad], pa.concat_tables(passed))
         for index, bad in rows.bad.items():
             results.failures[index] = Failure.of(bad.kind, bad.message)
         requests: list[Request] = []
-        for rendered in job.renderer.render(rows.table, rows.row_index):
-            if isinstance(rendered, Request):
-                requests.append(rendered)
-            else:
-                index, refusal = rendered
-                results.outcomes[index] = refusal
+        with self._profile.span(Stage.RENDER):
+            for rendered in job.renderer.render(rows.table, rows.row_index):
+                if isinstance(rendered, Request):
+                    requests.append(rendered)
+                else:
+                    index, refusal = rendered
+                    results.outcomes[index] = refusal
         self.window.row_finished(batch, len(lease.todo) - len(requests))
         return results, requests
 
@@ -264,10 +275,13 @@ class Runner:
                     ),
                 )
             return
-        work = Work(job.spec.task, requests, job.spec.retry.row_timeout_seconds, emit)
+        work = Work(
+            job.spec.task, requests, job.spec.retry.row_timeout_seconds, emit, self._profile
+        )
         batch.attach(work)
         try:
-            self._engine.run(work)
+            with self._profile.span(Stage.INFER):
+                self._engine.run(work)
         finally:
             with taking:
                 closed.set()
@@ -277,7 +291,8 @@ class Runner:
         self, lease: Lease, job: KnownJob, results: RowResults, finished: RowRanges | None
     ) -> None:
         schema = self._publisher.patiently(partial(self._jobs.output_schema, job, results))
-        table = part_table(job.spec, schema, results)
+        with self._profile.span(Stage.TABLE):
+            table = part_table(job.spec, schema, results)
         if lease.redo is not None and lease.kept_part is not None:
             table = self._with_kept(lease, job, table)
         self._publisher.publish(

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
@@ -79,12 +80,14 @@ class Supervisor:
         gpus: Sequence[str],
         engine_key: str | None = None,
         identity: str | None = None,
+        profile: Path | None = None,
     ) -> None:
         self.identity = identity or f"s-{uuid.uuid4().hex[:12]}"
         self._ledger = ledger
         self._settings = settings
         self._pool = pool
         self._engine_key = engine_key
+        self._profile = None if profile is None else str(profile)
         each = len(gpus) // slots
         self._slots = [
             Slot(number, gpus[number * each : (number + 1) * each]) for number in range(slots)
@@ -269,6 +272,7 @@ class Supervisor:
             host=self._host,
             engine_key=work.engine_key,
             job_id=work.job_id,
+            profile=self._profile,
         )
         extra = {"VLLM_NO_USAGE_STATS": "1"}
         if slot.gpus:

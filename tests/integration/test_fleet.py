@@ -18,6 +18,7 @@ from tests.integration.fleet import (
     wait_until,
     write_rows,
 )
+from worker import profile_file
 
 SLOW = {"backend": "function", "callable": "rules:slow"}
 
@@ -93,7 +94,7 @@ def test_workers_come_and_go_and_a_second_job_comes_in_between(fleet: Fleet, ask
 def test_a_drained_worker_keeps_its_finished_rows_and_holds_nothing(fleet: Fleet, ask: Ask) -> None:
     ids = submit(fleet, "drained", [("a.parquet", 200)], batch={"rows": 50})
     fleet.reaper()
-    worker = fleet.worker()
+    worker = fleet.worker("--profile", "profile.jsonl")
     wait_until(lambda: ask("SELECT 1 FROM attempts WHERE ended_at IS NULL"), what="a lease")
     worker.send_signal(signal.SIGTERM)
     worker.send_signal(signal.SIGTERM)
@@ -101,8 +102,21 @@ def test_a_drained_worker_keeps_its_finished_rows_and_holds_nothing(fleet: Fleet
     assert ask("SELECT count(*) FROM batches WHERE state = 'leased'") == [(0,)]
     assert ask("SELECT count(*) FROM batches WHERE failures + losses > 0") == [(0,)]
     assert ask("SELECT count(*) FROM workers WHERE state <> 'ended'") == [(0,)]
+    profile_tells_what_the_ledger_knows(fleet.folder / "profile.jsonl", ask)
     fleet.worker()
     finished(fleet, "drained", ids)
+
+
+def profile_tells_what_the_ledger_knows(file: Path, ask: Ask) -> None:
+    (line,) = profile_file.read(file).values()
+    counts = {name: spent["count"] for name, spent in line["stages"].items()}
+    (claimed, committed) = ask(
+        "SELECT count(*), count(*) FILTER (WHERE outcome IN ('done', 'split')) FROM attempts "
+        f"WHERE worker_id = '{line['worker_id']}'"
+    )[0]
+    assert claimed == counts["claim"] == counts["read"] == counts["infer"] > 0
+    assert committed == counts["write"] == counts["commit"] == counts["settle"] > 0
+    assert "Where the time went: 1 children" in logs(file.parent)
 
 
 def test_a_paused_job_stands_still_and_a_resumed_one_goes_on(fleet: Fleet, ask: Ask) -> None:

@@ -14,6 +14,7 @@ from common.errors import EngineLoadFailed
 from common.spec import FunctionEngine as FunctionSpec
 from common.states import RowErrorKind
 from worker.engines.protocol import Answer, Refusal, Work
+from worker.profile import Stage
 
 Rows = list[dict[str, Any]]
 
@@ -60,8 +61,17 @@ class FunctionEngine:
 
     def run(self, work: Work) -> None:
         """One call for the batch; an exception or a wrong length is isolated by halving."""
-        with self._turn:
-            self._call(work, 0, len(work.requests))
+        rows = len(work.requests)
+        work.profile.engine.enter(rows)
+        try:
+            with work.profile.span(Stage.QUEUE):
+                self._turn.acquire()
+            try:
+                self._call(work, 0, rows)
+            finally:
+                self._turn.release()
+        finally:
+            work.profile.engine.leave(rows)
 
     def stalled_seconds(self) -> float:
         """A running call moves until its rows have taken all their time, then never again."""

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from common.spec import FunctionTask, GenerateTask
 from common.states import RowErrorKind
+from worker.profile import NO_PROFILE, Profile
 
 Task = GenerateTask | FunctionTask
 
@@ -50,13 +51,15 @@ class Work:
 
     `emit(position, outcome)` takes the outcome of `requests[position]`, once each, from any
     thread. After `stop()` nothing more is wanted: the engine drops what it has not finished and
-    `Engine.run` returns early.
+    `Engine.run` returns early. The engine tells `profile` when rows enter and leave it, and what
+    it does before it runs them.
     """
 
     task: Task
     requests: Sequence[Request]
     row_timeout_seconds: float
     emit: Callable[[int, Outcome], None]
+    profile: Profile = NO_PROFILE
     stopped: threading.Event = field(default_factory=threading.Event)
     _on_stop: list[Callable[[], object]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)

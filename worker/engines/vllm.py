@@ -31,6 +31,7 @@ from common.spec import GenerateTask, Sampling, StructuredOutput
 from common.spec import VllmEngine as VllmSpec
 from common.states import RowErrorKind
 from worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
+from worker.profile import Stage
 
 PLACES_A_ROW = 2
 """Rows in vLLM for each that it runs at once, so that its own queue never runs dry."""
@@ -76,7 +77,8 @@ class VllmEngine:
     def run(self, work: Work) -> None:
         """Submits every request and waits for all outcomes; EngineDead when EngineCore died."""
         assert isinstance(work.task, GenerateTask)
-        prompts = self._tokenize(work)
+        with work.profile.span(Stage.TOKENIZE):
+            prompts = self._tokenize(work)
         if work.stopped.is_set() or not prompts:
             return
         batch = asyncio.run_coroutine_threadsafe(self._all(work, work.task, prompts), self._loop)
@@ -181,13 +183,17 @@ class VllmEngine:
         self, work: Work, task: GenerateTask, check: "_Check", position: int, tokens: list[int]
     ) -> None:
         request = work.requests[position]
+        asked_at = work.profile.clock()
         await self._places.acquire()
+        waited = work.profile.clock() - asked_at
+        work.profile.engine.enter()
         if not self._in_flight:
             self._moved()
         self._in_flight += 1
         try:
             async with asyncio.timeout(work.row_timeout_seconds):
                 output = await self._generate(request, task, tokens)
+            work.profile.add(Stage.QUEUE, waited + _queued_seconds(output))
             outcome = check.outcome(output, self._answer_text(task, output))
         except TimeoutError:
             outcome = Refusal(
@@ -204,6 +210,7 @@ class VllmEngine:
             )
         finally:
             self._in_flight -= 1
+            work.profile.engine.leave()
             self._places.release()
         work.emit(position, outcome)
 
@@ -323,6 +330,12 @@ def row_seed(seed: int, row_index: int) -> int:
     """The seed of a sampled row: a hash of the job's seed and its place in the dataset."""
     digest = hashlib.blake2b(f"{seed}:{row_index}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+def _queued_seconds(output: RequestOutput) -> float:
+    """How long the row waited in vLLM's own queue; 0 where vLLM keeps no times."""
+    times = output.metrics
+    return 0.0 if times is None else max(0.0, float(times.scheduled_ts - times.queued_ts))
 
 
 def _resolved_revision(config: Any) -> str | None:

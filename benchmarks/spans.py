@@ -1,0 +1,25 @@
+"""What a worker's profile says: `python -m benchmarks.spans FILE`, or `spans.show` in a benchmark."""
+
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from worker import profile_file
+from worker.profile_file import Figures
+
+
+def show(path: Path) -> Figures:
+    """Prints the summary of every child in a file of `nightshift-worker --profile`."""
+    figures = Figures.of(list(profile_file.read(path).values()))
+    profile_file.show(figures, Console(width=max(100, Console().width)))
+    return figures
+
+
+def main(file: Path) -> None:
+    """The summary of a profile's FILE."""
+    show(file)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,179 @@
+"""The file of `nightshift-worker --profile`: one line a child every few seconds, and its summary.
+
+Figures in a line are sums since the child's start, so the last line of each child says it all. A
+killed child leaves those of its last line.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+import structlog
+from rich.console import Console
+from rich.table import Table
+
+from common.errors import BadInput
+from worker.profile import Fullness, Profile, Spent, Stage
+
+log = structlog.get_logger(__name__)
+
+EVERY_SECONDS = 5.0
+"""Pause between two lines of a child."""
+
+
+class ProfileFile:
+    """Appends the figures of one child to a file that its siblings append to as well."""
+
+    def __init__(self, path: Path, profile: Profile, worker_id: str, supervisor: str) -> None:
+        self._path = path
+        self._profile = profile
+        self._names = {"worker_id": worker_id, "supervisor": supervisor}
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Writes from now on, in a thread of its own."""
+        threading.Thread(target=self._write_on, name="profile", daemon=True).start()
+
+    def finish(self) -> None:
+        """Writes the last line."""
+        self._ended.set()
+        self._write()
+
+    def _write_on(self) -> None:
+        while not self._ended.wait(EVERY_SECONDS):
+            self._write()
+
+    def _write(self) -> None:
+        line = {
+            **self._names,
+            "at": round(time.time(), 3),
+            "cpu_seconds": time.process_time(),
+            **self._profile.figures(),
+        }
+        try:
+            append(self._path, json.dumps(line) + "\n")
+        except OSError as error:  # a full disk is no reason to stop working
+            log.warning("profile_failed", error=str(error))
+
+
+def append(path: Path, text: str) -> None:
+    """Appends in one write, so that lines of several processes never mix."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(file, text.encode())
+    finally:
+        os.close(file)
+
+
+def checked(path: Path) -> Path:
+    """The absolute path of a file that lines can be appended to; BadInput where they cannot."""
+    try:
+        append(path, "")
+    except OSError as error:
+        raise BadInput(f"the profile cannot be written to {path}: {error.strerror}") from error
+    return path.absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The sums of several children; `cpu_seconds` are those of their whole processes."""
+
+    children: int
+    cpu_seconds: float
+    stages: dict[Stage, Spent]
+    engine: Fullness
+
+    @classmethod
+    def of(cls, lines: Sequence[dict[str, Any]]) -> Self:
+        """From the last line of each child."""
+        return cls(
+            children=len(lines),
+            cpu_seconds=sum(line["cpu_seconds"] for line in lines),
+            stages={
+                stage: _sum(Spent, (line["stages"][stage] for line in lines)) for stage in Stage
+            },
+            engine=_sum(Fullness, (line["engine"] for line in lines)),
+        )
+
+    @property
+    def fewer_share(self) -> float:
+        """Share of the time at work with fewer rows in the engine than it could run."""
+        return self.engine.fewer_seconds / self.engine.seconds if self.engine.seconds else 0.0
+
+
+def read(path: Path, supervisor: str | None = None) -> dict[str, dict[str, Any]]:
+    """The last line of each child by its worker id; of one supervisor's children if it is named."""
+    lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return {line["worker_id"]: line for line in lines if supervisor in (None, line["supervisor"])}
+
+
+def show(figures: Figures, console: Console) -> None:
+    """The summary for a person."""
+    table = Table(title=f"Where the time went: {figures.children} children", title_justify="left")
+    for heading in ("stage", "batches", "calls", "seconds", "longest s", "CPU s", "CPU ms/batch"):
+        table.add_column(heading, justify="left" if heading == "stage" else "right")
+    known = 0.0
+    for stage, spent in figures.stages.items():
+        if not spent.calls:
+            continue
+        known += spent.cpu_seconds
+        table.add_row(
+            stage,
+            f"{spent.count:,}",
+            f"{spent.calls:,}",
+            f"{spent.seconds:,.2f}",
+            f"{spent.longest_seconds:.3f}",
+            f"{spent.cpu_seconds:,.2f}",
+            _ms_each(spent.cpu_seconds, spent.count),
+        )
+    batches = figures.stages[Stage.COMMIT].count
+    other = figures.cpu_seconds - known
+    table.add_row("other", "", "", "", "", f"{other:,.2f}", _ms_each(other, batches))
+    table.add_row(
+        "all",
+        f"{batches:,}",
+        "",
+        "",
+        "",
+        f"{figures.cpu_seconds:,.2f}",
+        _ms_each(figures.cpu_seconds, batches),
+    )
+    console.print(table)
+    console.print(_fullness(figures.engine), highlight=False)
+
+
+def _fullness(engine: Fullness) -> str:
+    if not engine.seconds:
+        return "The engine never had work."
+    share = {
+        name: getattr(engine, f"{name}_seconds") / engine.seconds
+        for name in ("fewer", "empty", "dry")
+    }
+    return (
+        f"Engine: {engine.rows:,} rows in {engine.seconds:,.1f} s at work, "
+        f"{engine.row_seconds / engine.seconds:.1f} at a time. Fewer than the "
+        f"{engine.concurrency} that it can run for {share['fewer']:.1%} of that time: "
+        f"{share['empty']:.1%} with none, {share['dry']:.1%} while none was admitted."
+    )
+
+
+def _ms_each(seconds: float, count: int) -> str:
+    return f"{seconds / count * 1000:.2f}" if count else ""
+
+
+def _sum(kind: type[Any], parts: Iterable[dict[str, Any]]) -> Any:
+    """Field by field; what is a greatest or a constant stays one."""
+    rows = [asdict(kind()), *parts]
+    return kind(
+        **{
+            each.name: (max if each.name in ("longest_seconds", "concurrency") else sum)(
+                row[each.name] for row in rows
+            )
+            for each in fields(kind)
+        }
+    )
