@@ -88,6 +88,14 @@ class Sampling(Section):
         0.0, ge=-2, le=2, description="Taken off the logit for each time a token occurred."
     )
     max_tokens: int = Field(256, ge=1, le=1_000_000, description="Longest answer, in tokens.")
+    max_tokens_column: str | None = Field(
+        None,
+        min_length=1,
+        # Absent where it is not used: a job from before this field keeps its identity.
+        exclude_if=lambda value: value is None,
+        description="Integer column that holds a row's own longest answer, in tokens; at most "
+        "max_tokens, which also holds where it is null.",
+    )
     min_tokens: int = Field(0, ge=0, description="Shortest answer, in tokens.")
     stop: list[str] = Field(default_factory=list, description="Strings that end the answer.")
     ignore_eos: bool = Field(False, description="Go on to max_tokens; for benchmarks.")
@@ -182,8 +190,11 @@ class GenerateTask(Section):
 
     @property
     def columns(self) -> frozenset[str]:
-        """Input columns that the templates name."""
-        return frozenset().union(*(template_columns(template) for template in self.templates))
+        """Input columns that the templates and the sampling name."""
+        own = self.sampling.max_tokens_column
+        return frozenset([own] if own else ()).union(
+            *(template_columns(template) for template in self.templates)
+        )
 
 
 class FunctionTask(Section):

@@ -19,11 +19,13 @@ class Renderer:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._templates: list[tuple[str, Template]] = []
+        self._lengths: str | None = None
         if isinstance(task, GenerateTask):
             roles = [message.role for message in task.messages or ()] or ["user"]
             self._templates = [
                 (role, compiled(source)) for role, source in zip(roles, task.templates, strict=True)
             ]
+            self._lengths = task.sampling.max_tokens_column
 
     def render(
         self, table: pa.Table, row_index: Sequence[int]
@@ -48,11 +50,21 @@ class Renderer:
             {"role": role, "content": rendered(template, row)} for role, template in self._templates
         ]
         plain = isinstance(self._task, GenerateTask) and self._task.prompt is not None
-        return Request(index, messages=messages, is_plain_prompt=plain)
+        longest = None if self._lengths is None else _length(self._lengths, row[self._lengths])
+        return Request(index, messages=messages, is_plain_prompt=plain, max_tokens=longest)
+
+
+def _length(column: str, value: Any) -> int | None:
+    """A row's own max_tokens; ValueError for what is no number of tokens."""
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"the column {column!r} holds {value!r}, which is no number of tokens")
+    return value
 
 
 def _refusal(error: Exception) -> Refusal:
     return Refusal(
         RowErrorKind.RENDER_ERROR,
-        f"the template cannot be rendered: {type(error).__name__}: {error}",
+        f"the row cannot be rendered: {type(error).__name__}: {error}",
     )

@@ -169,3 +169,16 @@ def test_a_model_that_cannot_be_loaded_is_one_sentence(
 
     with pytest.raises(EngineLoadFailed, match=says):
         VllmEngine.load(VllmSpec(backend="vllm", model=model, args=args), None)
+
+
+def test_a_row_ends_at_its_own_length_and_never_after_max_tokens(vllm_engine: Engine) -> None:
+    job = task(sampling={"max_tokens": 6, "ignore_eos": True, "max_tokens_column": "budget"})
+    message = [{"role": "user", "content": "x"}]
+    lengths = [2, None, 60]
+    requests = [
+        Request(place, messages=message, is_plain_prompt=True, max_tokens=length)
+        for place, length in enumerate(lengths)
+    ]
+    outcomes: dict[int, Outcome] = {}
+    vllm_engine.run(Work(job, requests, 60, outcomes.__setitem__))
+    assert [outcomes[place].output_tokens for place in range(3)] == [2, 6, 6]

@@ -61,6 +61,17 @@ def test_a_row_that_cannot_be_rendered_is_refused_alone() -> None:
     assert bad[1].kind is RowErrorKind.RENDER_ERROR
 
 
+def test_a_row_may_bring_its_own_longest_answer() -> None:
+    task = {**generate("{{ text }}"), "sampling": {"max_tokens_column": "budget"}}
+    table = pa.table({"text": ["a", "b", "c"], "budget": [7, None, 0]})
+    own, none, refused = Renderer(spec(task).task).render(table, range(3))
+    assert isinstance(own, Request)
+    assert isinstance(none, Request)
+    assert (own.max_tokens, none.max_tokens) == (7, None)
+    assert isinstance(refused, tuple)
+    assert "'budget' holds 0" in refused[1].message
+
+
 @pytest.mark.parametrize(
     "template",
     [

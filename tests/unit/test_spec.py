@@ -299,3 +299,13 @@ def test_what_can_never_work_is_refused_before_anything_runs(
     with pytest.raises(BadInput, match=place) as caught:
         parse_spec(data, "job.yaml")
     assert "\n" not in str(caught.value)
+
+
+def test_a_column_of_lengths_is_read_but_changes_no_engine_key() -> None:
+    with_lengths = parsed(GENERATE, "task.sampling.max_tokens_column", "budget")
+    assert with_lengths.read_columns == ["review_id", "product", "budget", "text"]
+    assert with_lengths.engine_key == parsed(GENERATE).engine_key
+
+
+def test_a_spec_without_a_column_of_lengths_is_the_one_it_was_before_there_were_any() -> None:
+    assert "max_tokens_column" not in parsed(GENERATE).model_dump_json()

@@ -14,12 +14,16 @@ Task = GenerateTask | FunctionTask
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One row on its way in: chat messages, or a plain prompt, or the row itself."""
+    """One row on its way in: chat messages, or a plain prompt, or the row itself.
+
+    `max_tokens` is the row's own longest answer, where it has one.
+    """
 
     row_index: int
     messages: Sequence[Mapping[str, str]] | None = None
     row: Mapping[str, Any] | None = None
     is_plain_prompt: bool = False
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,7 +229,7 @@ class VllmEngine:
     async def _generate(
         self, request: Request, task: GenerateTask, tokens: list[int]
     ) -> RequestOutput:
-        params = _params(task.sampling, task.output, request.row_index)
+        params = _params(task.sampling, task.output, request)
         answers = self._llm.generate(
             TokensPrompt(prompt_token_ids=tokens), params, f"{id(request):x}-{time.monotonic_ns()}"
         )
@@ -308,7 +308,9 @@ class _Check:
         return None
 
 
-def _params(sampling: Sampling, output: StructuredOutput | None, row_index: int) -> SamplingParams:
+def _params(
+    sampling: Sampling, output: StructuredOutput | None, request: Request
+) -> SamplingParams:
     structured = None
     if output is not None:
         structured = StructuredOutputsParams(
@@ -318,9 +320,10 @@ def _params(sampling: Sampling, output: StructuredOutput | None, row_index: int)
             grammar=output.grammar,
         )
     return SamplingParams(
-        **sampling.model_dump(exclude={"seed", "stop"}),
+        **sampling.model_dump(exclude={"seed", "stop", "max_tokens", "max_tokens_column"}),
+        max_tokens=min(sampling.max_tokens, request.max_tokens or sampling.max_tokens),
         stop=sampling.stop or None,
-        seed=row_seed(sampling.seed, row_index) if sampling.temperature > 0 else None,
+        seed=row_seed(sampling.seed, request.row_index) if sampling.temperature > 0 else None,
         output_kind=RequestOutputKind.FINAL_ONLY,
         structured_outputs=structured,
     )
