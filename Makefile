@@ -21,8 +21,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # Minutes of `make faults-long`.
 MINUTES ?= 20
 
+# Rounds of `make bench-engine`; the first three are at every batch size.
+ROUNDS ?= 7
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults faults-long faults-mutants lint format clean
+.PHONY: help setup demo test faults faults-long faults-mutants bench-engine lint format clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,6 +56,9 @@ faults-long: $(READY)  ## Pass the fault suite with random kills for MINUTES=20
 
 faults-mutants: $(READY)  ## See the fault suite fail without each protection
 	$(BIN)/python -m tests.faults.mutants
+
+bench-engine: $(READY)  ## Measure the fleet beside raw vLLM and a naive loop, ROUNDS=7
+	$(BIN)/python -m benchmarks.engine --rounds $(ROUNDS)
 
 lint: $(READY)  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

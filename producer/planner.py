@@ -163,9 +163,7 @@ def check_columns(spec: JobSpec, schema: pa.Schema) -> None:
         named.insert(0, ("input.id", spec.input.id))
     if isinstance(spec.task, GenerateTask):
         if spec.task.sampling.max_tokens_column is not None:
-            named.append(
-                ("task.sampling.max_tokens_column", spec.task.sampling.max_tokens_column)
-            )
+            named.append(("task.sampling.max_tokens_column", spec.task.sampling.max_tokens_column))
         named += [("the template", name) for name in sorted(spec.task.columns)]
     for place, name in named:
         if name not in schema.names:

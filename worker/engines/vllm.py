@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import jsonschema
+import structlog
 import vllm
 from vllm import SamplingParams, TokensPrompt
+from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.outputs import RequestOutput
 from vllm.platforms import current_platform
@@ -32,6 +34,8 @@ from common.spec import VllmEngine as VllmSpec
 from common.states import RowErrorKind
 from worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 from worker.profile import Stage
+
+log = structlog.get_logger(__name__)
 
 PLACES_A_ROW = 2
 """Rows in vLLM for each that it runs at once, so that its own queue never runs dry."""
@@ -61,6 +65,7 @@ class VllmEngine:
         self._longest = int(self._llm.model_config.max_model_len)
         self.concurrency = int(self._llm.vllm_config.scheduler_config.max_num_seqs)
         self.revision = _resolved_revision(self._llm.model_config)
+        log.info("vllm_started", **effective(self._llm.vllm_config))
         # A row's deadline begins here, not in the queue of a large batch.
         self._places = asyncio.Semaphore(PLACES_A_ROW * self.concurrency)
 
@@ -339,6 +344,23 @@ def _queued_seconds(output: RequestOutput) -> float:
     """How long the row waited in vLLM's own queue; 0 where vLLM keeps no times."""
     times = output.metrics
     return 0.0 if times is None else max(0.0, float(times.scheduled_ts - times.queued_ts))
+
+
+def effective(config: VllmConfig) -> dict[str, Any]:
+    """What a loaded vLLM was really configured as, after its own defaults, where it counts."""
+    scheduler, cache, model = config.scheduler_config, config.cache_config, config.model_config
+    return {
+        "dtype": str(model.dtype),
+        "max_model_len": model.max_model_len,
+        "enforce_eager": model.enforce_eager,
+        "max_num_seqs": scheduler.max_num_seqs,
+        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+        "chunked_prefill": scheduler.enable_chunked_prefill,
+        "async_scheduling": scheduler.async_scheduling,
+        "prefix_caching": cache.enable_prefix_caching,
+        "kv_blocks": cache.num_gpu_blocks,
+        "block_size": cache.block_size,
+    }
 
 
 def _resolved_revision(config: Any) -> str | None:

@@ -1,0 +1,137 @@
+"""(d) the fleet: a real reaper and `nightshift-worker` on the ledger, the broker and the files."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.dataset as ds
+import yaml
+
+from benchmarks.engine.contender import (
+    ENGINE_ARGS,
+    START_SECONDS,
+    WORK_SECONDS,
+    Plan,
+    Result,
+    Workload,
+    process,
+    wait_for,
+)
+from benchmarks.engine.rows import MOST_TOKENS, Tokens
+from common.processes import ProcessGroup
+from common.settings import child_environment, load_settings
+
+SPAN = """
+    SELECT extract(epoch FROM max(ended_at) - min(claimed_at))::float FROM attempts
+    WHERE job_id = %s
+"""
+"""From the first claim to the last commit, by the ledger's own clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A reaper and a worker of one slot."""
+
+    name: str
+    database_url: str
+    broker_url: str
+
+    def run(self, plan: Plan) -> list[Result]:
+        """Starts both, warms the engine with a job of its own, runs a job a workload."""
+        folder = Path(plan.folder)
+        log = folder / "worker.log"
+        reaper = [sys.executable, "-m", "producer.cli", "reaper"]
+        worker = [sys.executable, "-m", "worker.cli"]
+        with (
+            process(reaper, folder / "reaper.log", **self._servers),
+            process(worker, log, **self._servers, log_format="json") as group,
+        ):
+            self._job(plan, plan.warm, group, log, START_SECONDS)
+            engine = _engine(log)
+            return [
+                self._job(plan, each, group, log, WORK_SECONDS, engine) for each in plan.workloads
+            ]
+
+    @property
+    def _servers(self) -> dict[str, str]:
+        return {"database_url": self.database_url, "broker_url": self.broker_url}
+
+    def _job(
+        self,
+        plan: Plan,
+        workload: Workload,
+        group: ProcessGroup,
+        log: Path,
+        seconds: float,
+        engine: dict[str, Any] | None = None,
+    ) -> Result:
+        output = Path(plan.folder) / workload.name
+        spec = output.with_suffix(".yaml")
+        spec.write_text(yaml.safe_dump(_spec(plan.model, workload, output)))
+        subprocess.run(
+            [sys.executable, "-m", "producer.cli", "submit", str(spec)],
+            env=child_environment(load_settings(**self._servers)),
+            check=True,
+            timeout=60,
+            capture_output=True,
+        )
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+
+            def over() -> tuple[int, str] | None:
+                row = connection.execute(
+                    "SELECT id, state FROM jobs ORDER BY id DESC LIMIT 1"
+                ).fetchone()
+                return row if row and row[1] != "running" else None
+
+            job_id, state = wait_for(over, seconds, group, log)
+            assert state == "completed", f"the job is {state}"
+            ((span,),) = connection.execute(SPAN, (job_id,)).fetchall()
+        return Result(span, _tokens(output), engine or {})
+
+
+def _spec(model: str, workload: Workload, output: Path) -> dict[str, Any]:
+    return {
+        "name": f"bench-{workload.name}",
+        "input": {"uri": workload.path},
+        "task": {
+            "kind": "generate",
+            "prompt": "{{ text }}",
+            "sampling": {
+                "temperature": 0,
+                "ignore_eos": True,
+                "max_tokens": MOST_TOKENS,
+                "max_tokens_column": "max_tokens",
+            },
+        },
+        "engine": {"backend": "vllm", "model": model, "args": ENGINE_ARGS},
+        "output": {"uri": str(output)},
+        "batch": {"rows": workload.batch},
+    }
+
+
+def _tokens(output: Path) -> Tokens:
+    columns = ["row_index", "prompt_tokens", "output_tokens", "error"]
+    rows = ds.dataset(output, format="parquet").to_table(columns=columns).sort_by("row_index")
+    assert rows.column("error").null_count == len(rows), "rows failed"
+    assert rows.column("row_index").to_pylist() == list(range(len(rows)))
+    return Tokens(
+        tuple(rows.column("prompt_tokens").to_pylist()),
+        tuple(rows.column("output_tokens").to_pylist()),
+    )
+
+
+def _engine(log: Path) -> dict[str, Any]:
+    """What the worker said of its engine."""
+    for line in log.read_text().splitlines():
+        if '"vllm_started"' in line:
+            said: dict[str, Any] = json.loads(line)
+            return {
+                name: value
+                for name, value in said.items()
+                if name not in ("event", "level", "timestamp", "worker_id")
+            }
+    raise RuntimeError("the worker did not say how its engine is configured")
