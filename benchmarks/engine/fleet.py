@@ -25,6 +25,9 @@ from benchmarks.engine.rows import MOST_TOKENS, Tokens
 from common.processes import ProcessGroup
 from common.settings import child_environment, load_settings
 
+PROFILE = "profile.jsonl"
+"""Where the worker says where its time went; with the warm-up, which is a job like the others."""
+
 SPAN = """
     SELECT extract(epoch FROM max(ended_at) - min(claimed_at))::float FROM attempts
     WHERE job_id = %s
@@ -45,7 +48,7 @@ class Fleet:
         folder = Path(plan.folder)
         log = folder / "worker.log"
         reaper = [sys.executable, "-m", "producer.cli", "reaper"]
-        worker = [sys.executable, "-m", "worker.cli"]
+        worker = [sys.executable, "-m", "worker.cli", "--profile", str(folder / PROFILE)]
         with (
             process(reaper, folder / "reaper.log", **self._servers),
             process(worker, log, **self._servers, log_format="json") as group,
