@@ -172,26 +172,23 @@ def _complete_columns(ledger: Ledger, job: Job) -> None:
     """
     if job.output_schema is None or job.spec.task.kind != "function":
         return
-    for page in part_files.pages(ledger, job):
-        for part in page:
-            if parts.is_bare(part["part_name"]):
-                _complete(ledger, job, part)
+    for name, batch in part_files.names(ledger, job):
+        if parts.is_bare(name):
+            _complete(ledger, job, name, batch)
 
 
-def _complete(ledger: Ledger, job: Job, part: Row) -> None:
+def _complete(ledger: Ledger, job: Job, bare: str, batch: int) -> None:
     kind = job.spec.output.format
-    uri = part_files.place(job, part["part_name"])
-    name = _fresh(part["part_name"].replace(parts.BARE, ""))
+    uri = part_files.place(job, bare)
+    name = _fresh(bare.replace(parts.BARE, ""))
     facts = formats.write_part(
         parts.staged(job.output_uri, name),
-        part_files.read_at(job, part["part_name"], uri),
+        part_files.read_at(job, bare, uri),
         kind,
         formats.part_metadata(uri) if kind == "parquet" else {},
     )
     with ledger.transaction() as connection:
-        batches.rename_part(
-            connection, part["batch"], part["part_name"], name, facts.bytes, facts.checksum
-        )
+        batches.rename_part(connection, batch, bare, name, facts.bytes, facts.checksum)
 
 
 def _move_staged(ledger: Ledger, job: Job) -> None:
@@ -199,8 +196,8 @@ def _move_staged(ledger: Ledger, job: Job) -> None:
     staged = set(storage.list_names(parts.staged(job.output_uri, "")))
     if not staged:
         return
-    for page in part_files.pages(ledger, job):
-        for name in staged & {part["part_name"] for part in page}:
+    for name, _ in part_files.names(ledger, job):
+        if name in staged:
             storage.move(parts.staged(job.output_uri, name), parts.final(job.output_uri, name))
 
 
@@ -217,11 +214,9 @@ def _write_manifest(ledger: Ledger, job: Job) -> tuple[JobState, int]:
         head = json.dumps(facts, indent=1, ensure_ascii=False)
         sink.write(head.removesuffix("\n}").encode() + b',\n "parts": [')
         separator = b"\n  "
-        for page in part_files.pages(ledger, job):
-            for part in page:
-                entry = json.dumps(_manifest_part(part), ensure_ascii=False)
-                sink.write(separator + entry.encode())
-                separator = b",\n  "
+        for entry in part_files.manifest_entries(ledger, job):
+            sink.write(separator + entry.encode())
+            separator = b",\n  "
         sink.write(b"\n ]\n}\n")
 
     storage.write_whole(parts.final(job.output_uri, parts.MANIFEST), write, replace=True)
@@ -261,21 +256,6 @@ def _manifest_head(ledger: Ledger, job: Job) -> dict[str, object]:
     }
 
 
-def _manifest_part(part: Row) -> dict[str, object]:
-    return {
-        "name": part["part_name"],
-        "rows": part["row_count"],
-        "rows_failed": part["rows_failed"],
-        "bytes": part["part_bytes"],
-        "sha256": part["part_checksum"],
-        "batch": part["batch"],
-        "attempt": part["attempt"],
-        "worker": part["worker"],
-        "seq": part["seq"],
-        "first_row": from_multirange(part["rows"]).ranges[0][0],
-    }
-
-
 def _end(job: Job, progress: Row) -> JobState:
     """The state that close will give the job."""
     if job.state.over:
@@ -297,7 +277,7 @@ def _sweep(ledger: Ledger, job: Job) -> bool:
     with ledger.transaction() as connection:
         if dispatch.openness(connection, job.id).may_commit:
             return False
-    live = {part["part_name"] for page in part_files.pages(ledger, job) for part in page}
+    live = {name for name, _ in part_files.names(ledger, job)}
     missing = {
         name for name in live.difference(finished) if parts.located(job.output_uri, name) is None
     }

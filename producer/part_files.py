@@ -1,6 +1,8 @@
 """Reading the parts that the ledger names, wherever they lie."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,8 +11,11 @@ from common import formats, parts
 from common.descriptor import RowRanges
 from common.errors import SourceChanged
 from common.ledger import Ledger, Row, audit
+from common.ledger.connection import Connection
 from common.ledger.jobs import Job
 from common.ledger.rows import from_multirange
+
+Page = TypeVar("Page")
 
 
 def input_schema(job: Job) -> pa.Schema:
@@ -36,12 +41,28 @@ PAGE_ROWS = 65_536
 
 def pages(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
     """The live parts in dataset order, page by page; the children of a root are never apart."""
+    return _pages(ledger, job, audit.parts_between)
+
+
+def names(ledger: Ledger, job: Job) -> Iterator[tuple[str, int]]:
+    """Name and batch of each live part, in no order."""
+    return chain.from_iterable(_pages(ledger, job, audit.part_names_between))
+
+
+def manifest_entries(ledger: Ledger, job: Job) -> Iterator[str]:
+    """The live parts in dataset order, as JSON."""
+    return chain.from_iterable(_pages(ledger, job, audit.part_entries_between))
+
+
+def _pages(
+    ledger: Ledger, job: Job, ask: Callable[[Connection, int, int, int], Page]
+) -> Iterator[Page]:
     with ledger.transaction() as connection:
         roots = audit.roots(connection, job.id)
     step = max(1, PAGE_ROWS // job.spec.batch.rows)
     for first in range(0, roots, step):
         with ledger.transaction() as connection:
-            page = audit.parts_between(connection, job.id, first, first + step)
+            page = ask(connection, job.id, first, first + step)
         if page:
             yield page
 

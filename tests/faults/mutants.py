@@ -69,9 +69,9 @@ MUTANTS = (
     with ledger.transaction() as connection:
         if dispatch.openness(connection, job.id).may_commit:
             return False
-    live = {part["part_name"] for page in part_files.pages(ledger, job) for part in page}
+    live = {name for name, _ in part_files.names(ledger, job)}
 """,
-        """    live = {part["part_name"] for page in part_files.pages(ledger, job) for part in page}
+        """    live = {name for name, _ in part_files.names(ledger, job)}
     reached(Moment.SWEEPING)
     staged = storage.list_names(parts.staged(job.output_uri, ""))
     finished = storage.list_names(job.output_uri)
