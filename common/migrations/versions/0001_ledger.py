@@ -288,7 +288,8 @@ LEFT JOIN LATERAL (
         SELECT min(ended_at) AS first, max(ended_at) AS last, min(claimed_at) AS claimed,
                count(DISTINCT ended_at) AS commits
         FROM recent
-    ), anchored AS (
+    ), anchored AS MATERIALIZED (
+        -- Computed once: as a plain CTE it is copied into the join below and run for each commit.
         SELECT s.*, CASE WHEN s.commits >= 4 AND s.last - s.first > (s.first - s.claimed) / 2
                     THEN (SELECT max(ended_at) FROM recent
                           WHERE ended_at <= s.first + (s.last - s.first) / 5) END AS anchor
