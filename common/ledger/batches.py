@@ -108,6 +108,7 @@ def claim(
         CLAIM,
         {
             "owner": who.owner,
+            "queue": f"{who.pool}.{who.engine_key}",
             "pool": who.pool,
             "engine_key": who.engine_key,
             "engine": who.engine,
@@ -125,10 +126,9 @@ def claim(
 
 CLAIM = text("""
     WITH first AS (
-        SELECT b.id, b.losses FROM jobs j JOIN batches b ON b.job_id = j.id
-        WHERE j.state = 'running' AND j.pool = :pool AND j.engine_key = :engine_key
-          AND b.state = 'queued' AND NOT :idle
-        ORDER BY j.priority DESC, b.rank, b.id LIMIT 1
+        SELECT b.id, b.losses FROM batches b
+        WHERE b.queue = :queue AND b.state = 'queued' AND NOT :idle
+        ORDER BY b.priority DESC, b.rank, b.id LIMIT 1
     ), elected AS (
         -- The hash gives each lone batch a child of its own choice; the others work on.
         SELECT (SELECT w.id FROM workers w
@@ -138,12 +138,13 @@ CLAIM = text("""
         FROM first WHERE first.losses >= :lone_losses
     ), candidates AS MATERIALIZED (
         SELECT b.id, b.row_count, b.redo_count, b.losses >= :lone_losses AS alone, b.rank,
-               j.priority
-        FROM jobs j JOIN batches b ON b.job_id = j.id
-        WHERE j.state = 'running' AND j.pool = :pool AND j.engine_key = :engine_key
-          AND b.state = 'queued' AND (:idle OR b.losses < :lone_losses)
+               b.priority
+        FROM batches b
+        WHERE b.queue = :queue AND b.state = 'queued' AND (:idle OR b.losses < :lone_losses)
+          -- Not a join, which may read and sort the whole queue for the first few of it.
+          AND (SELECT j.state FROM jobs j WHERE j.id = b.job_id) = 'running'
           AND NOT EXISTS (SELECT FROM elected WHERE child = :owner)
-        ORDER BY j.priority DESC, b.rank, b.id
+        ORDER BY b.priority DESC, b.rank, b.id
         LIMIT :max_batches
         FOR UPDATE OF b SKIP LOCKED
     ), ordered AS (

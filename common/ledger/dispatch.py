@@ -106,14 +106,15 @@ def admit(connection: Connection, job_id: int, limit: int, rank: int) -> int:
         return 0
     moved = connection.execute(
         text("""
-            UPDATE batches b SET state = 'queued', rank = :rank + mine.place, not_before = NULL
-            FROM (SELECT id, row_number() OVER (ORDER BY seq, id) AS place
+            UPDATE batches b SET state = 'queued', queue = concat_ws('.', j.pool, j.engine_key),
+                   priority = j.priority, rank = :rank + mine.place, not_before = NULL
+            FROM jobs j, (SELECT id, row_number() OVER (ORDER BY seq, id) AS place
                   FROM (SELECT id, seq FROM batches
                         WHERE job_id = :job_id AND state = 'pending'
                           AND (not_before IS NULL OR not_before <= now())
                         ORDER BY seq, id LIMIT :limit FOR UPDATE SKIP LOCKED) AS next
                  ) AS mine
-            WHERE b.id = mine.id
+            WHERE b.id = mine.id AND j.id = :job_id
         """),
         {"job_id": job_id, "limit": limit, "rank": rank},
     )
@@ -173,18 +174,15 @@ def finishable(connection: Connection, reaper: str, hold_seconds: float) -> Sequ
             UPDATE jobs SET finisher = :reaper,
                    finisher_until = now() + make_interval(secs => :hold)
             WHERE id IN (
-                SELECT j.id FROM jobs j
+                SELECT j.id FROM jobs j CROSS JOIN LATERAL (
+                    SELECT coalesce(sum(batches_leased), 0) AS leased,
+                           coalesce(sum(batches_pending + batches_queued), 0) AS waiting
+                    FROM job_counters WHERE job_id = j.id) AS c
                 WHERE j.closed_at IS NULL
                   AND (j.finisher_until IS NULL OR j.finisher_until < now()
                        OR j.finisher = :reaper)
-                  AND NOT EXISTS (SELECT FROM batches b WHERE b.job_id = j.id
-                                  AND b.state = 'leased')
-                  AND (j.state IN ('cancelled', 'failed') OR j.state IN ('running', 'paused')
-                       AND NOT EXISTS (SELECT FROM batches b WHERE b.job_id = j.id
-                                       AND b.state = 'pending')
-                       AND NOT EXISTS (SELECT FROM batches b WHERE b.job_id = j.id
-                                       AND b.state = 'queued'))
-                FOR UPDATE SKIP LOCKED)
+                  AND c.leased = 0 AND (j.state IN ('cancelled', 'failed') OR c.waiting = 0)
+                FOR UPDATE OF j SKIP LOCKED)
             RETURNING id
         """),
         {"reaper": reaper, "hold": hold_seconds},

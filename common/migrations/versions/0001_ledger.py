@@ -77,6 +77,8 @@ CREATE TABLE batches (
     byte_length bigint,
     state text NOT NULL DEFAULT 'pending'
         CHECK (state IN ('pending', 'queued', 'leased', 'done', 'dead', 'split')),
+    queue text,
+    priority integer,
     rank bigint,
     attempt integer NOT NULL DEFAULT 0 CHECK (attempt >= 0),
     owner text,
@@ -98,17 +100,21 @@ CREATE TABLE batches (
     CHECK ((part_name IS NULL) = (part_checksum IS NULL)),
     CHECK ((part_name IS NULL) = (part_bytes IS NULL)),
     CHECK (state <> 'done' OR part_name IS NOT NULL),
-    CHECK (state <> 'queued' OR rank IS NOT NULL),
+    CHECK (state <> 'queued'
+           OR (queue IS NOT NULL AND priority IS NOT NULL AND rank IS NOT NULL)),
     CHECK ((redo IS NULL) = (redo_count = 0)),
     CHECK (redo IS NULL OR part_name IS NOT NULL)
 );
 COMMENT ON COLUMN batches.seq IS 'Place in the dataset; children of a split keep their root''s.';
 COMMENT ON COLUMN batches.rows IS 'Dataset-wide row indices that the batch covers.';
+COMMENT ON COLUMN batches.queue IS
+    'Pool and engine key, with priority the job''s own: set at the first admission, for claims.';
 COMMENT ON COLUMN batches.attempt IS 'The fence: rises at each claim, never falls.';
 COMMENT ON COLUMN batches.redo IS 'Rows to run again; null runs all, others keep their answer.';
 CREATE INDEX batches_by_job ON batches (job_id, seq);
 CREATE INDEX batches_pending ON batches (job_id, seq, id) WHERE state = 'pending';
-CREATE INDEX batches_queued ON batches (job_id, rank) WHERE state = 'queued';
+-- The order of claims: one reads as many entries as it takes, however many are queued.
+CREATE INDEX batches_queued ON batches (queue, priority DESC, rank, id) WHERE state = 'queued';
 CREATE INDEX batches_leased ON batches (owner) WHERE state = 'leased';
 CREATE INDEX batches_dead ON batches (job_id) WHERE state = 'dead';
 ALTER TABLE batches SET (autovacuum_vacuum_scale_factor = 0.02, fillfactor = 85);
