@@ -1,0 +1,115 @@
+"""A whole fleet on this machine for a benchmark: servers, reaper, workers, each a real process."""
+
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from common.embedded import EmbeddedPostgres, EmbeddedRedis
+from common.ledger import Ledger, schema
+from common.processes import ProcessGroup
+from common.settings import Settings, child_environment, load_settings
+
+LEAVE_SECONDS = 60.0
+"""Time for a worker to let go of its engine before its group is ended."""
+
+
+@dataclass
+class Fleet:
+    """Embedded servers in a temporary folder, and the processes that are started beside them."""
+
+    folder: Path
+    settings: Settings
+    ledger: Ledger
+    pids: dict[str, int]
+    groups: dict[str, ProcessGroup] = field(default_factory=dict)
+
+    def reaper(self) -> None:
+        """Starts a `nightshift reaper`."""
+        self._start("reaper", [sys.executable, "-m", "producer.cli", "reaper"])
+
+    def worker(self, *arguments: str) -> None:
+        """Starts a `nightshift-worker`."""
+        self._start("worker", [sys.executable, "-m", "worker.cli", *arguments])
+
+    def stop(self, name: str) -> None:
+        """Ends a process as an operator would, and every process of its group."""
+        self.groups.pop(name).stop(LEAVE_SECONDS)
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU seconds so far of each component: user and system, of all its living processes."""
+        roots = dict(self.pids)
+        roots |= {name: group.pid for name, group in self.groups.items()}
+        return {name: _tree_seconds(pid) for name, pid in roots.items()}
+
+    def log(self, name: str) -> str:
+        """The end of a process's log."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
+
+    def _start(self, name: str, argv: Sequence[str]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as output:
+            self.groups[name] = ProcessGroup.start(
+                list(argv),
+                env=child_environment(self.settings),
+                stdout=output,
+                stderr=output,
+                record=self.folder / "processes",
+            )
+
+
+@contextmanager
+def fleet(**settings: object) -> Iterator[Fleet]:
+    """A fleet without workers yet; whatever was started is ended, and the folder is removed.
+
+    `settings` are those of `common.settings`.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nightshift-bench-")))
+        postgres, redis = EmbeddedPostgres(), EmbeddedRedis()
+        stack.callback(postgres.stop)
+        database_url = postgres.start(folder)
+        stack.callback(redis.stop)
+        broker_url = redis.start(folder)
+        known = load_settings(database_url=database_url, broker_url=broker_url, **settings)
+        ledger = Ledger(database_url)
+        stack.callback(ledger.close)
+        schema.migrate(ledger)
+        made = Fleet(folder, known, ledger, _servers())
+        stack.callback(_stop_all, made)
+        yield made
+
+
+def _servers() -> dict[str, int]:
+    names = {"postgres": "Postgres", "redis-server": "Redis"}
+    return {
+        names[child.name()]: child.pid
+        for child in psutil.Process().children()
+        if child.name() in names
+    }
+
+
+def _stop_all(made: Fleet) -> None:
+    for name in list(made.groups):
+        made.stop(name)
+
+
+def _tree_seconds(pid: int) -> float:
+    try:
+        root = psutil.Process(pid)
+        members = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0.0
+    return sum(_seconds(member) for member in members)
+
+
+def _seconds(process: psutil.Process) -> float:
+    """With the children that it has waited for: Postgres's backends come and go."""
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)
