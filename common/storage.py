@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Literal, Protocol
 from urllib.parse import unquote
 
 import fsspec
@@ -28,6 +28,7 @@ from fsspec.registry import known_implementations
 
 from common.errors import BadInput, Permanent, StorageUnavailable
 from common.faultpoints import Moment, reached
+from common.grouped import Grouped
 
 OBJECT_STORES = ("s3", "gs", "abfs", "memory")
 """Schemes that work when their driver is installed; `memory` lives in one process, for tests."""
@@ -654,11 +655,28 @@ def _make_local(path: Path) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """One sync serves every thread that asked for it before it began."""
+    failed = _SYNCS.ask(path)
+    if isinstance(failed, OSError):
+        raise failed
+
+
+def _synced(paths: Sequence[Path]) -> list[OSError | Literal[True]]:
+    done: dict[Path, OSError | Literal[True]] = {}
+    for path in set(paths):
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            done[path] = True
+        except OSError as error:
+            done[path] = error
+    return [done[path] for path in paths]
+
+
+_SYNCS = Grouped(_synced, most=1024)
 
 
 # ---------------------------------------------------------------- moving

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import structlog
@@ -21,10 +21,12 @@ from common.errors import (
     LeaseLost,
     LedgerUnavailable,
     NightshiftError,
+    Permanent,
     Retryable,
     StorageUnavailable,
 )
 from common.faultpoints import Moment, reached
+from common.grouped import Grouped
 from common.ledger import Ledger, batches, jobs
 from common.ledger.batches import Lease, Part
 from common.parts import final, part_name, staged
@@ -35,6 +37,9 @@ from worker.results import PartTable
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+GROUP_BATCHES = 32
+"""Batches in one commit at most, so that its transaction stays short."""
 
 WRITE_RETRY_SECONDS = 60.0
 """How long a part is tried again on a failing store before its batch is given back."""
@@ -52,6 +57,7 @@ class Publisher:
         self._ledger = ledger
         self._profile = profile
         self._given_up = given_up
+        self._commits = Grouped(self._commit_group, GROUP_BATCHES)
 
     def publish(
         self,
@@ -75,7 +81,10 @@ class Publisher:
         try:
             for attempt in self._patiently(Retryable):
                 with attempt, self._profile.span(Stage.COMMIT):
-                    self._commit(lease, part, finished)
+                    if finished is None:
+                        self._commit(lease, part)
+                    else:
+                        self._split(lease, part, finished)
         except LeaseLost:
             self._discard(spec, part)
             raise
@@ -112,19 +121,43 @@ class Publisher:
             table.errors,
         )
 
-    def _commit(self, lease: Lease, part: Part, finished: RowRanges | None) -> None:
-        """Fenced; a fence that does not match may be our own earlier COMMIT, so it reads back."""
+    def _commit(self, lease: Lease, part: Part) -> None:
+        """Fenced; in one transaction with what other threads commit at this moment."""
+        answer = self._commits.ask((lease, part))
+        if isinstance(answer, NightshiftError):
+            raise answer
+        if not answer:
+            self._read_back(lease)
+
+    def _commit_group(
+        self, group: Sequence[tuple[Lease, Part]]
+    ) -> Sequence[bool | NightshiftError]:
         try:
             with self._ledger.transaction() as connection:
-                if finished is None:
-                    batches.commit(connection, lease, part)
-                else:
-                    batches.split(connection, lease, finished, part)
+                held = batches.commit_group(connection, group)
+                reached(Moment.COMMITTING)
+        except Permanent as error:
+            if len(group) == 1:
+                return [error]
+            # What Postgres refuses of one batch must not fail the others.
+            return [self._commit_group([each])[0] for each in group]
+        return [(lease.batch_id, lease.attempt) in held for lease, _ in group]
+
+    def _split(self, lease: Lease, part: Part, finished: RowRanges) -> None:
+        try:
+            with self._ledger.transaction() as connection:
+                batches.split(connection, lease, finished, part)
                 reached(Moment.COMMITTING)
         except LeaseLost:
-            with self._ledger.transaction() as connection:
-                if not batches.is_committed(connection, lease):
-                    raise
+            self._read_back(lease)
+
+    def _read_back(self, lease: Lease) -> None:
+        """A fence that does not match may be our own earlier COMMIT; else it is LeaseLost."""
+        with self._ledger.transaction() as connection:
+            if not batches.is_committed(connection, lease):
+                raise LeaseLost(
+                    f"batch {lease.batch_id} attempt {lease.attempt} belongs to somebody else"
+                )
 
     def _discard(self, spec: JobSpec, part: Part) -> None:
         """Removes the part of an attempt that was read back as ended without one: nobody else

@@ -14,7 +14,7 @@ from common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from common.errors import LeaseLost
 from common.ledger import jobs
 from common.ledger.connection import Connection
-from common.ledger.rows import from_multirange, to_multirange
+from common.ledger.rows import from_multirange, to_literal, to_multirange
 from common.states import Outcome, RowErrorKind
 
 LONE_LOSSES = 2
@@ -215,51 +215,124 @@ RENEW = text("""
 
 
 def commit(connection: Connection, lease: Lease, part: Part) -> None:
-    """Marks the batch done and names its part; LeaseLost when the fence does not match.
+    """Commits one batch, see `commit_group`; LeaseLost when the fence does not match."""
+    if not commit_group(connection, [(lease, part)]):
+        raise LeaseLost(f"batch {lease.batch_id} attempt {lease.attempt} belongs to somebody else")
+
+
+def commit_group(
+    connection: Connection, finished: Sequence[tuple[Lease, Part]]
+) -> frozenset[tuple[int, int]]:
+    """Marks batches done and names their parts, each fenced by itself; returns the (batch id,
+    attempt) pairs of those whose fence matched.
 
     A lease that ran out still commits while nobody else has claimed the batch: attempt and
     owner stay until the next claim. A retry that has rows for later is pending again: the part
     holds their old lines, and so do the errors.
     """
-    waiting = set(lease.later)
-    held = connection.scalar(
-        COMMIT,
-        {
-            **_fence(lease),
-            "job_id": lease.job_id,
-            "name": part.name,
-            "bytes": part.bytes,
-            "checksum": part.checksum,
-            "rows_failed": sum(error.row_index not in waiting for error in part.errors),
-            "prompt_tokens": part.prompt_tokens,
-            "output_tokens": part.output_tokens,
-            "redo": to_multirange(lease.later) if waiting else None,
-            "redo_count": len(waiting),
-            "most_losses": _losses_of_rest(lease),
-        },
+    rows = [_finished(lease, part) for lease, part in finished]
+    found = connection.execute(COMMIT, {name: [row[name] for row in rows] for name in rows[0]})
+    held = frozenset((row.id, row.attempt) for row in found)
+    _insert_errors(
+        connection,
+        [
+            (lease.job_id, lease.batch_id, error)
+            for lease, part in finished
+            if (lease.batch_id, lease.attempt) in held
+            for error in part.errors
+        ],
     )
-    if held is None:
-        raise LeaseLost(f"batch {lease.batch_id} attempt {lease.attempt} belongs to somebody else")
-    _put_errors(connection, lease.job_id, lease.batch_id, lease.descriptor.rows, part.errors)
-    _end_attempt(connection, lease, Outcome.DONE, len(lease.todo), part)
+    return held
 
 
 COMMIT = text("""
-    UPDATE batches b
-    SET state = CASE WHEN :redo_count = 0 THEN 'done' ELSE 'pending' END,
-        lease_expires_at = NULL, rank = NULL, not_before = NULL, part_name = :name,
-        part_bytes = :bytes, part_checksum = :checksum, rows_failed = :rows_failed,
-        prompt_tokens = :prompt_tokens, output_tokens = :output_tokens,
-        redo = CAST(:redo AS int8multirange), redo_count = :redo_count, last_error = NULL,
-        -- Nobody may commit what is left of a retry under this attempt.
-        owner = CASE WHEN :redo_count = 0 THEN owner END,
-        losses = CASE WHEN :redo_count = 0 THEN losses ELSE least(losses, :most_losses) END
-    FROM (SELECT id FROM jobs WHERE id = :job_id AND state IN ('running', 'paused')
-          FOR KEY SHARE) AS j
-    WHERE b.id = :id AND b.attempt = :attempt AND b.owner = :owner
-      AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id
-    RETURNING b.id
-""")
+    WITH mine AS MATERIALIZED (
+        SELECT * FROM unnest(:id, :attempt, CAST(:owner AS text[]), :job_id,
+                             CAST(:name AS text[]), :bytes, CAST(:checksum AS text[]),
+                             :rows_failed, :prompt_tokens, :output_tokens,
+                             CAST(:redo AS text[]), :redo_count, :most_losses, :rows_run,
+                             :rows_wrong, CAST(:rows AS text[]), :low, :high)
+            AS m (id, attempt, owner, job_id, name, bytes, checksum, rows_failed, prompt_tokens,
+                  output_tokens, redo, redo_count, most_losses, rows_run, rows_wrong, rows, low,
+                  high)
+    ), open_jobs AS MATERIALIZED (
+        SELECT id FROM jobs WHERE id = ANY (:job_id) AND state IN ('running', 'paused')
+        ORDER BY id FOR KEY SHARE
+    ), held AS MATERIALIZED (
+        SELECT b.id, b.attempt
+        FROM mine m JOIN batches b ON b.id = m.id JOIN open_jobs j ON j.id = m.job_id
+        WHERE b.attempt = m.attempt AND b.owner = m.owner
+          AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id
+        ORDER BY b.id FOR UPDATE OF b
+    ), committed AS (
+        UPDATE batches b
+        SET state = CASE WHEN m.redo_count = 0 THEN 'done' ELSE 'pending' END,
+            lease_expires_at = NULL, rank = NULL, not_before = NULL, part_name = m.name,
+            part_bytes = m.bytes, part_checksum = m.checksum, rows_failed = m.rows_failed,
+            prompt_tokens = m.prompt_tokens, output_tokens = m.output_tokens,
+            redo = CAST(m.redo AS int8multirange), redo_count = m.redo_count, last_error = NULL,
+            -- Nobody may commit what is left of a retry under this attempt.
+            owner = CASE WHEN m.redo_count = 0 THEN b.owner END,
+            losses = CASE WHEN m.redo_count = 0 THEN b.losses
+                          ELSE least(b.losses, m.most_losses) END
+        FROM held JOIN mine m ON m.id = held.id AND m.attempt = held.attempt
+        WHERE b.id = held.id
+    ), cleared AS (
+        -- The rows' errors are exactly those of the new part from now on.
+        DELETE FROM row_errors e
+        USING held JOIN mine m ON m.id = held.id AND m.attempt = held.attempt
+        WHERE e.job_id = m.job_id AND e.row_index BETWEEN m.low AND m.high
+          AND CAST(m.rows AS int8multirange) @> e.row_index
+    ), ended AS (
+        UPDATE attempts a
+        SET ended_at = now(), outcome = 'done', error = NULL, row_count = m.rows_run,
+            rows_failed = m.rows_wrong, prompt_tokens = m.prompt_tokens,
+            output_tokens = m.output_tokens
+        FROM held JOIN mine m ON m.id = held.id AND m.attempt = held.attempt
+        WHERE a.batch_id = held.id AND a.attempt = held.attempt
+    )
+    SELECT id, attempt FROM held
+""").bindparams(
+    *(
+        bindparam(name, type_=ARRAY(BIGINT))
+        for name in ("id", "job_id", "bytes", "prompt_tokens", "output_tokens", "low", "high")
+    ),
+    *(
+        bindparam(name, type_=ARRAY(INTEGER))
+        for name in (
+            "attempt",
+            "rows_failed",
+            "redo_count",
+            "most_losses",
+            "rows_run",
+            "rows_wrong",
+        )
+    ),
+)
+
+
+def _finished(lease: Lease, part: Part) -> dict[str, Any]:
+    """One batch of a group as the statement takes it."""
+    waiting = set(lease.later)
+    rows = lease.descriptor.rows
+    return {
+        **_fence(lease),
+        "job_id": lease.job_id,
+        "name": part.name,
+        "bytes": part.bytes,
+        "checksum": part.checksum,
+        "rows_failed": sum(error.row_index not in waiting for error in part.errors),
+        "prompt_tokens": part.prompt_tokens,
+        "output_tokens": part.output_tokens,
+        "redo": to_literal(lease.later) if waiting else None,
+        "redo_count": len(waiting),
+        "most_losses": _losses_of_rest(lease),
+        "rows_run": len(lease.todo),
+        "rows_wrong": len(part.errors),
+        "rows": to_literal(rows),
+        "low": rows.ranges[0][0],
+        "high": rows.ranges[-1][1] - 1,
+    }
 
 
 def _losses_of_rest(lease: Lease) -> int:
@@ -631,24 +704,30 @@ def _put_errors(
             "high": rows.ranges[-1][1] - 1,
         },
     )
-    if errors:
-        connection.execute(
-            text("""
-                INSERT INTO row_errors (job_id, row_index, batch_id, row_id, kind, message)
-                VALUES (:job_id, :row_index, :batch_id, :row_id, :kind, :message)
-            """),
-            [
-                {
-                    "job_id": job_id,
-                    "batch_id": batch_id,
-                    "row_index": error.row_index,
-                    "row_id": error.row_id,
-                    "kind": error.kind,
-                    "message": error.message,
-                }
-                for error in errors
-            ],
-        )
+    _insert_errors(connection, [(job_id, batch_id, error) for error in errors])
+
+
+def _insert_errors(connection: Connection, errors: Sequence[tuple[int, int, RowError]]) -> None:
+    """(job, batch, error) of rows that have no error in the ledger yet."""
+    if not errors:
+        return
+    connection.execute(
+        text("""
+            INSERT INTO row_errors (job_id, row_index, batch_id, row_id, kind, message)
+            VALUES (:job_id, :row_index, :batch_id, :row_id, :kind, :message)
+        """),
+        [
+            {
+                "job_id": job_id,
+                "batch_id": batch_id,
+                "row_index": error.row_index,
+                "row_id": error.row_id,
+                "kind": error.kind,
+                "message": error.message,
+            }
+            for job_id, batch_id, error in errors
+        ],
+    )
 
 
 def _end_attempt(

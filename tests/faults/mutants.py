@@ -40,26 +40,26 @@ MUTANTS = (
     Mutant(
         "fence",
         "common/ledger/batches.py",
-        """WHERE b.id = :id AND b.attempt = :attempt AND b.owner = :owner
-      AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
-        """WHERE b.id = :id AND b.owner = :owner
-      AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
+        """WHERE b.attempt = m.attempt AND b.owner = m.owner
+          AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
+        """WHERE b.owner = m.owner
+          AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
         (f"{RACE}::test_one_winner_whatever_the_interleaving",),
     ),
     Mutant(
         "owner check",
         "common/ledger/batches.py",
-        """WHERE b.id = :id AND b.attempt = :attempt AND b.owner = :owner
-      AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
-        """WHERE b.id = :id AND b.attempt = :attempt
-      AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
+        """WHERE b.attempt = m.attempt AND b.owner = m.owner
+          AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
+        """WHERE b.attempt = m.attempt
+          AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
         (f"{RACE}::test_a_commit_said_twice_does_not_undo_a_retry_in_between",),
     ),
     Mutant(
         "read-back",
         "worker/publish.py",
-        "                if not batches.is_committed(connection, lease):\n",
-        "                if True:\n",
+        "            if not batches.is_committed(connection, lease):\n",
+        "            if True:\n",
         ("tests/faults/test_commit_cut.py",),
     ),
     Mutant(
