@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
@@ -25,6 +26,9 @@ LEAST_PIECE_ROWS = 4096
 GROUP_ROWS = 64 * 1024
 GROUP_BYTES = 64 * 2**20
 """A stream of batches is written in row groups of at least this size, whichever comes first."""
+
+COMPRESSED_BYTES = 16 * 1024
+"""Less than this is not compressed: Zstandard's setup for each column costs more than it saves."""
 
 _FAULTS = (pa.ArrowException, OSError)
 """What pyarrow raises over content: errors of reading are StorageUnavailable by then."""
@@ -326,9 +330,11 @@ def _nulls(footer: Footer, names: tuple[str, ...], rows: int) -> pa.Table:
 
 def _plain(table: pa.Table) -> tuple[pa.Table, dict[int, str]]:
     """The table in plain types and memory of its own; position to phrase for undecodable text."""
-    table = table.cast(
-        pa.schema([(column.name, plain_type(column.type)) for column in table.schema])
-    )
+    plain = pa.schema([(column.name, plain_type(column.type)) for column in table.schema])
+    if table.schema.types == plain.types:
+        table = pa.Table.from_arrays(table.columns, schema=plain)
+    else:
+        table = table.cast(plain)
     table = table.take(pa.array(range(table.num_rows)))
     bad: dict[int, str] = {}
     for name in table.column_names:
@@ -376,8 +382,11 @@ def write(
     """Zstandard-compressed, with the metadata in the file's own; returns the number of rows."""
     known = {f"{METADATA_PREFIX}{key}": value for key, value in metadata.items()}
     written = 0
-    with pq.ParquetWriter(sink, schema.with_metadata(known), compression="zstd") as writer:
-        for table in _regrouped(batches, schema):
+    groups = _regrouped(batches, schema)
+    first = next(groups, schema.empty_table())
+    compression = "zstd" if first.nbytes >= COMPRESSED_BYTES else "none"
+    with pq.ParquetWriter(sink, schema.with_metadata(known), compression=compression) as writer:
+        for table in chain((first,), groups):
             writer.write_table(table.replace_schema_metadata(known), row_group_size=GROUP_ROWS * 4)
             written += table.num_rows
     return written

@@ -58,6 +58,10 @@ class Publisher:
         self._profile = profile
         self._given_up = given_up
         self._commits = Grouped(self._commit_group, GROUP_BATCHES)
+        # Made once: they keep what they count in each thread by itself.
+        self._for_ledger = self._patience(LedgerUnavailable)
+        self._for_commit = self._patience(Retryable)
+        self._for_store = self._patience(StorageUnavailable, WRITE_RETRY_SECONDS)
 
     def publish(
         self,
@@ -79,12 +83,11 @@ class Publisher:
             part = self._write(lease, spec, table, provenance, bare)
         reached(Moment.WRITTEN)
         try:
-            for attempt in self._patiently(Retryable):
-                with attempt, self._profile.span(Stage.COMMIT):
-                    if finished is None:
-                        self._commit(lease, part)
-                    else:
-                        self._split(lease, part, finished)
+            with self._profile.span(Stage.COMMIT):
+                if finished is None:
+                    self._for_commit(self._commit, lease, part)
+                else:
+                    self._for_commit(self._split, lease, part, finished)
         except LeaseLost:
             self._discard(spec, part)
             raise
@@ -107,11 +110,13 @@ class Publisher:
             spec.output.format,
             bare=bare,
         )
-        for attempt in self._patiently(StorageUnavailable, WRITE_RETRY_SECONDS):
-            with attempt:
-                facts = formats.write_part(
-                    staged(spec.output.uri, name), table.table, spec.output.format, provenance
-                )
+        facts = self._for_store(
+            formats.write_part,
+            staged(spec.output.uri, name),
+            table.table,
+            spec.output.format,
+            provenance,
+        )
         return Part(
             name,
             facts.bytes,
@@ -185,9 +190,9 @@ class Publisher:
 
     def patiently(self, ask: Callable[[], T]) -> T:
         """Asks the ledger until it answers or is given up; finished work waits for it."""
-        return self._patiently(LedgerUnavailable)(ask)
+        return self._for_ledger(ask)
 
-    def _patiently(self, kind: type[Exception], seconds: float = math.inf) -> Retrying:
+    def _patience(self, kind: type[Exception], seconds: float = math.inf) -> Retrying:
         return Retrying(
             retry=retry_if_exception_type(kind),
             wait=wait_random_exponential(multiplier=0.2, max=3),

@@ -9,6 +9,10 @@ from worker.engines.protocol import Work
 READ_AHEAD_BATCHES = 2
 """Batches with unfinished rows that are always welcome: the next is read while one runs."""
 
+REFILL_FRACTION = 0.25
+"""Share of the window that is empty before more is claimed: small batches come several at a time,
+and the engine, which runs half a window at once, still has as much waiting as it works on."""
+
 MOST_BATCHES = 256
 """Batches held at once, each by a thread of its own; bounds memory when rows are few a batch."""
 
@@ -126,7 +130,10 @@ class Window:
     def _has_room(self) -> bool:
         if len(self._held) >= MOST_BATCHES or self._alone():
             return False
-        return self._running < READ_AHEAD_BATCHES or self._unfinished < self.rows
+        return (
+            self._running < READ_AHEAD_BATCHES
+            or self._unfinished <= (1 - REFILL_FRACTION) * self.rows
+        )
 
     def _alone(self) -> bool:
         return len(self._held) == 1 and next(iter(self._held)).lease.alone
