@@ -546,8 +546,16 @@ def test_a_parquet_part_carries_its_provenance_and_schema(tmp_path):
     assert formats.part_metadata(uri) == {"job": "7", "model": "ü"}
     assert formats.part_schema(uri, "parquet") == PART.schema
     assert pq.read_table(uri).schema.metadata[b"nightshift.job"] == b"7"
-    assert pq.read_metadata(uri).row_group(0).column(1).compression == "ZSTD"
     assert formats.read_part(uri, "parquet") == PART
+
+
+@pytest.mark.parametrize(("rows", "compression"), [(1, "UNCOMPRESSED"), (1000, "ZSTD")])
+def test_a_part_is_compressed_where_there_is_something_to_compress(tmp_path, rows, compression):
+    uri = f"{tmp_path}/part.parquet"
+    table = pa.table({"row_index": range(rows), "output": ["a few words of an answer"] * rows})
+    formats.write_part(uri, table, "parquet", {})
+    assert pq.read_metadata(uri).row_group(0).column(1).compression == compression
+    assert formats.read_part(uri, "parquet") == table
 
 
 def test_a_jsonl_part_is_plain_json(tmp_path):

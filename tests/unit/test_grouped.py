@@ -1,0 +1,95 @@
+"""Group commit: one acts for all who came meanwhile, and everybody gets the own answer."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from common.grouped import Grouped
+
+
+class Held:
+    """An action that waits for leave at each call and notes what it was given."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[int]] = []
+        self.began = threading.Semaphore(0)
+        self.leave = threading.Semaphore(0)
+
+    def __call__(self, wishes: Sequence[int]) -> list[int]:
+        self.groups.append(list(wishes))
+        self.began.release()
+        assert self.leave.acquire(timeout=10)
+        if -1 in wishes:
+            raise ValueError("refused")
+        return [10 * wish for wish in wishes]
+
+
+def wait_for(grouped: Grouped[int, int], waiting: int) -> None:
+    """Until so many wishes wait: they do so in the kernel, and nothing tells."""
+    for _ in range(10_000):
+        with grouped._lock:
+            if len(grouped._waiting) == waiting:
+                return
+        threading.Event().wait(0.001)
+    pytest.fail(f"{waiting} wishes did not come")
+
+
+def test_a_wish_alone_is_acted_on_at_once_by_its_own_thread() -> None:
+    threads: list[int] = []
+
+    def act(wishes: Sequence[str]) -> list[str]:
+        threads.append(threading.get_ident())
+        return [wish.upper() for wish in wishes]
+
+    grouped = Grouped(act, most=32)
+    assert grouped.ask("one") == "ONE"
+    assert grouped.ask("two") == "TWO"
+    assert threads == [threading.get_ident()] * 2
+
+
+def test_those_who_come_meanwhile_go_next_in_groups_of_at_most_so_many() -> None:
+    act = Held()
+    grouped = Grouped(act, most=3)
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(grouped.ask, 0)
+        assert act.began.acquire(timeout=10)
+        others = []
+        for wish in range(1, 6):
+            others.append(threads.submit(grouped.ask, wish))
+            wait_for(grouped, wish)
+        for _ in range(3):
+            act.leave.release()
+        assert first.result(10) == 0
+        assert [other.result(10) for other in others] == [10, 20, 30, 40, 50]
+    assert act.groups == [[0], [1, 2, 3], [4, 5]]
+
+
+def test_an_error_reaches_its_own_group_only_and_stops_nobody() -> None:
+    act = Held()
+    grouped = Grouped(act, most=2)
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(grouped.ask, 0)
+        assert act.began.acquire(timeout=10)
+        others = []
+        for place, wish in enumerate((1, -1, 2), 1):
+            others.append(threads.submit(grouped.ask, wish))
+            wait_for(grouped, place)
+        for _ in range(3):
+            act.leave.release()
+        assert first.result(10) == 0
+        for refused in others[:2]:
+            with pytest.raises(ValueError, match="refused"):
+                refused.result(10)
+        assert others[2].result(10) == 20
+    act.leave.release()
+    assert grouped.ask(7) == 70
+
+
+def test_many_threads_get_each_their_own_answer() -> None:
+    grouped = Grouped(lambda wishes: [(wish, len(wishes)) for wish in wishes], most=8)
+    with ThreadPoolExecutor(32) as threads:
+        answers = list(threads.map(grouped.ask, range(5000)))
+    assert [wish for wish, _ in answers] == list(range(5000))
+    assert max(size for _, size in answers) <= 8
