@@ -1,8 +1,8 @@
 """JSONL: which lines are rows, what their columns are, and the same way back into a file.
 
 A row is a line, lines end with a newline byte and nothing else, and a line that `bytes.isspace`
-calls blank (empty, spaces, a lone carriage return) is no row. Planner and reader both use
-`readlines` and `is_blank` from here, so they cannot disagree about which row is where.
+calls blank (empty, spaces, a lone carriage return) is no row. The planner's scan keeps to the same
+rule by other means, and a test holds the two together.
 """
 
 import base64
@@ -31,9 +31,6 @@ HEAD_ROWS = 1000
 
 HEAD_LINE_BYTES = 256 * 2**20
 """A longer line among those is taken for a file that is no JSONL at all."""
-
-CHUNK_BYTES = 64 * 1024
-"""Lines are taken from a file in lists of about this many bytes."""
 
 COUNTED_BYTES = 64 * 2**20
 """Up to here in a file an error names the line; counting further costs more than it tells."""

@@ -5,7 +5,6 @@ batch ends is kept: 8 bytes a batch.
 """
 
 import difflib
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,18 +16,10 @@ from common.descriptor import Descriptor, InputFormat, Locator, RowRanges, Sourc
 from common.errors import BadInput
 from common.spec import GenerateTask, InputSpec, JobSpec
 from common.storage import FileInfo
+from producer.line_scan import Scan, scan_lines
 
 PLANNING_THREADS = 16
 """Files that are looked at side by side: on object stores it is the wait that costs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """The rows of a JSONL file: the byte of the first line, and the byte after each batch."""
-
-    rows: int
-    start: int
-    ends: "array[int]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,47 +103,6 @@ def plan(
     )
     scans = {one.info.uri: one.scan for one in found if one.scan is not None}
     return Plan(_placed(files, kinds, found), schema, rows_total, batch_rows, scans)
-
-
-def scan_lines(uri: str, batch_rows: int, limit: int | None = None) -> Scan:
-    """Counts the rows of a JSONL file, at most `limit`, and notes where each batch ends.
-
-    Lines are counted a list at a time; only a list with a blank line is looked at line by line.
-    """
-    ends = array("q")
-    rows, room = 0, batch_rows
-    most = 2**63 if limit is None else limit
-    with storage.open_input(uri, sequential=True) as handle:
-        at = start = jsonl.content_start(handle)
-        while rows < most and (lines := handle.readlines(jsonl.CHUNK_BYTES)):
-            blank_bytes, lengths = _row_lengths(lines)
-            at += blank_bytes
-            taken = 0
-            while taken < len(lengths) and rows < most:
-                batch = lengths[taken : taken + min(room, most - rows)]
-                at += sum(batch)
-                taken, rows, room = taken + len(batch), rows + len(batch), room - len(batch)
-                if not room:
-                    ends.append(at)
-                    room = batch_rows
-    if room < batch_rows:
-        ends.append(at)
-    return Scan(rows, start, ends)
-
-
-def _row_lengths(lines: list[bytes]) -> tuple[int, list[int]]:
-    """Bytes of blank lines at the front, then of each row with the blank lines that follow it."""
-    if True not in map(jsonl.is_blank, lines):
-        return 0, list(map(len, lines))
-    front, lengths = 0, []
-    for line in lines:
-        if not jsonl.is_blank(line):
-            lengths.append(len(line))
-        elif lengths:
-            lengths[-1] += len(line)
-        else:
-            front += len(line)
-    return front, lengths
 
 
 def check_columns(spec: JobSpec, schema: pa.Schema) -> None:

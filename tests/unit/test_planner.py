@@ -16,7 +16,7 @@ from common.descriptor import Descriptor, RowRanges, SourceFile
 from common.errors import BadInput
 from common.formats import ReadCache, read_rows
 from common.spec import InputSpec, parse_spec
-from producer import planner
+from producer import line_scan, planner
 from producer.planner import Plan, check_columns
 
 
@@ -133,7 +133,7 @@ def test_planner_and_reader_agree_on_every_line(
     tmp_path, monkeypatch, lines, bom, newline, batch_rows, chunk_bytes, data
 ):
     """The batches' rows are those of a naive reader, once each and in order; so is any subset."""
-    monkeypatch.setattr(planner.jsonl, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(line_scan, "CHUNK_BYTES", chunk_bytes)
     content = (b"\xef\xbb\xbf" if bom else b"") + b"\n".join(lines) + (b"\n" if newline else b"")
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
