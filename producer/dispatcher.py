@@ -80,6 +80,7 @@ def _fill_queue(
 ) -> None:
     """From the highest priority down; only what is at least as urgent counts as ahead of it."""
     rows_queued = batches_queued = 0
+    left = most - sum(shares.values())
     for priority in sorted({job.priority for job in members}, reverse=True):
         level = [job for job in members if job.priority == priority]
         rows_queued += sum(job.rows_queued for job in level)
@@ -87,13 +88,14 @@ def _fill_queue(
         # The job with the fewest rows in flight is next, and goes back with one batch more.
         heap = [(job.rows_queued + job.rows_leased, job.id, job) for job in level]
         heapq.heapify(heap)
-        while heap and sum(shares.values()) < most:
+        while heap and left > 0:
             if rows_queued >= rows_ahead and batches_queued >= LEAST_QUEUED:
                 break
             in_flight, _, job = heapq.heappop(heap)
             if shares.get(job.id, 0) >= _allowed(job):
                 continue
             shares[job.id] = shares.get(job.id, 0) + 1
+            left -= 1
             rows_queued += job.batch_rows
             batches_queued += 1
             heapq.heappush(heap, (in_flight + job.batch_rows, job.id, job))

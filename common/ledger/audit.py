@@ -24,6 +24,8 @@ COUNTED = (
     "batches_dead",
     "prompt_tokens",
     "output_tokens",
+    "rows_queued",
+    "rows_leased",
 )
 """Columns of job_counters that a recount of the batches must give again."""
 
@@ -80,7 +82,8 @@ def miscounted(connection: Connection, job_id: int) -> dict[str, tuple[int, int]
                    sum(rows_failed) AS rows_failed, sum(batches_pending) AS batches_pending,
                    sum(batches_queued) AS batches_queued, sum(batches_leased) AS batches_leased,
                    sum(batches_done) AS batches_done, sum(batches_dead) AS batches_dead,
-                   sum(prompt_tokens) AS prompt_tokens, sum(output_tokens) AS output_tokens
+                   sum(prompt_tokens) AS prompt_tokens, sum(output_tokens) AS output_tokens,
+                   sum(rows_queued) AS rows_queued, sum(rows_leased) AS rows_leased
             FROM job_counters WHERE job_id = :id
             UNION ALL
             SELECT 2, sum(row_count), sum(good), sum(bad),
@@ -89,7 +92,9 @@ def miscounted(connection: Connection, job_id: int) -> dict[str, tuple[int, int]
                    count(*) FILTER (WHERE state = 'leased'),
                    count(*) FILTER (WHERE state = 'done'),
                    count(*) FILTER (WHERE state = 'dead'),
-                   sum(prompt_tokens), sum(output_tokens)
+                   sum(prompt_tokens), sum(output_tokens),
+                   sum(row_count) FILTER (WHERE state = 'queued'),
+                   sum(row_count) FILTER (WHERE state = 'leased')
             FROM kept
             ORDER BY source
         """),

@@ -17,7 +17,7 @@ DISPATCH_LOCK = 0x6E69676801
 class OpenJob:
     """A running job with batches to admit or to announce.
 
-    `pending` counts those that may be admitted now, 500 at most; rows are those queued or leased.
+    `pending` counts those that may be admitted now; rows are those queued or leased.
     """
 
     id: int
@@ -52,31 +52,23 @@ def open_jobs(connection: Connection) -> list[OpenJob]:
     """Running jobs that have batches to admit or to announce, the highest priority first."""
     found = connection.execute(
         text("""
-        WITH held AS (
-            SELECT job_id, count(*) FILTER (WHERE state = 'queued') AS queued,
-                   count(*) FILTER (WHERE state = 'leased') AS leased,
-                   coalesce(sum(row_count) FILTER (WHERE state = 'queued'), 0) AS rows_queued,
-                   coalesce(sum(row_count) FILTER (WHERE state = 'leased'), 0) AS rows_leased
-            FROM (SELECT job_id, state, row_count FROM batches WHERE state = 'queued'
-                  UNION ALL
-                  SELECT job_id, state, row_count FROM batches WHERE state = 'leased') AS b
-            GROUP BY job_id
-        ), counted AS (
-            -- Only what may be admitted now: batches in backoff must not take others' shares.
-            SELECT j.id AS job_id, count(*) AS pending
-            FROM jobs j CROSS JOIN LATERAL (
-                SELECT FROM batches b WHERE b.job_id = j.id AND b.state = 'pending'
-                AND (b.not_before IS NULL OR b.not_before <= now()) LIMIT 500) AS due
-            WHERE j.state = 'running' GROUP BY j.id
-        )
         SELECT j.id, j.pool, j.engine_key, j.priority, j.max_parallel,
-               coalesce(c.pending, 0)::bigint AS pending,
-               coalesce(h.queued, 0) AS queued, coalesce(h.leased, 0) AS leased,
-               coalesce(h.rows_queued, 0)::bigint AS rows_queued,
-               coalesce(h.rows_leased, 0)::bigint AS rows_leased,
+               c.pending - off.batches AS pending,
+               c.queued, c.leased, c.rows_queued, c.rows_leased,
                coalesce((j.spec #>> '{batch,rows}')::int, 1) AS batch_rows
-        FROM jobs j LEFT JOIN held h ON h.job_id = j.id LEFT JOIN counted c ON c.job_id = j.id
-        WHERE j.state = 'running' AND (c.pending > 0 OR h.queued > 0)
+        FROM jobs j CROSS JOIN LATERAL (
+            SELECT coalesce(sum(batches_pending), 0)::bigint AS pending,
+                   coalesce(sum(batches_queued), 0)::bigint AS queued,
+                   coalesce(sum(batches_leased), 0)::bigint AS leased,
+                   coalesce(sum(rows_queued), 0)::bigint AS rows_queued,
+                   coalesce(sum(rows_leased), 0)::bigint AS rows_leased
+            FROM job_counters WHERE job_id = j.id
+        ) AS c CROSS JOIN LATERAL (
+            -- Batches in backoff must not take others' shares.
+            SELECT count(*) AS batches FROM batches b
+            WHERE b.job_id = j.id AND b.state = 'pending' AND b.not_before > now()
+        ) AS off
+        WHERE j.state = 'running' AND (c.pending > off.batches OR c.queued > 0)
         ORDER BY j.priority DESC, j.id
     """)
     )
@@ -153,7 +145,7 @@ def fold_counters(connection: Connection, limit: int = 20_000) -> int:
                 SELECT job_id, sum(rows_total), sum(rows_done), sum(rows_failed),
                        sum(batches_pending), sum(batches_queued), sum(batches_leased),
                        sum(batches_done), sum(batches_dead), sum(prompt_tokens),
-                       sum(output_tokens)
+                       sum(output_tokens), sum(rows_queued), sum(rows_leased)
                 FROM taken GROUP BY job_id
             )
             SELECT count(*) FROM taken

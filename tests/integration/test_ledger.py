@@ -321,6 +321,32 @@ def test_a_claim_counts_only_the_rows_that_run_again(world: World) -> None:
     assert [len(lease.todo) for lease in world.claim(job_id, room=2)] == [1, 1]
 
 
+READ = """
+    SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'batches'
+"""
+
+
+def test_a_claim_reads_few_batches_however_many_are_queued(world: World) -> None:
+    for name in ("shout", "louder"):
+        job_id = world.job(*[1] * 1000, name=name)
+        world.admit(job_id)
+    who = Claimant(WHO, "default", world.specs[job_id].engine_key, "function", "1")
+    with world.ledger.transaction() as connection:
+        before = connection.exec_driver_sql(READ).scalar_one()
+        found = batches.claim(
+            connection,
+            who,
+            room_rows=4,
+            max_batches=5,
+            idle=False,
+            woken="poll",
+            lease_seconds=30,
+        )
+        read = connection.exec_driver_sql(READ).scalar_one() - before
+    assert len(found) == 4
+    assert read < 50
+
+
 def test_only_workers_of_the_pool_and_engine_claim_a_job(world: World) -> None:
     shout = world.job(1, name="shout")
     whisper = world.job(1, name="whisper", callable="rules:whisper")

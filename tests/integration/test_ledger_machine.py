@@ -63,6 +63,8 @@ COUNTED = (
     "batches_done",
     "batches_dead",
     "prompt_tokens",
+    "rows_queued",
+    "rows_leased",
 )
 COUNTERS = f"""
     SELECT job_id, {", ".join(f"sum({name})::bigint AS {name}" for name in COUNTED)}
@@ -658,6 +660,10 @@ class LedgerMachine(RuleBasedStateMachine):
                     for state in ("pending", "queued", "leased", "done", "dead")
                 },
                 "prompt_tokens": sum(batch.prompt_tokens for batch in mine),
+                **{
+                    f"rows_{state}": sum(b.row_count for b in mine if b.state == state)
+                    for state in ("queued", "leased")
+                },
             }
             assert {name: getattr(counted[job_id], name) for name in COUNTED} == truth
 

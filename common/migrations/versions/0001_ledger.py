@@ -113,6 +113,8 @@ COMMENT ON COLUMN batches.attempt IS 'The fence: rises at each claim, never fall
 COMMENT ON COLUMN batches.redo IS 'Rows to run again; null runs all, others keep their answer.';
 CREATE INDEX batches_by_job ON batches (job_id, seq);
 CREATE INDEX batches_pending ON batches (job_id, seq, id) WHERE state = 'pending';
+CREATE INDEX batches_backing_off ON batches (job_id, not_before)
+    WHERE state = 'pending' AND not_before IS NOT NULL;
 -- The order of claims: one reads as many entries as it takes, however many are queued.
 CREATE INDEX batches_queued ON batches (queue, priority DESC, rank, id) WHERE state = 'queued';
 CREATE INDEX batches_leased ON batches (owner) WHERE state = 'leased';
@@ -201,7 +203,9 @@ CREATE TABLE job_counters (
     batches_done bigint NOT NULL,
     batches_dead bigint NOT NULL,
     prompt_tokens bigint NOT NULL,
-    output_tokens bigint NOT NULL
+    output_tokens bigint NOT NULL,
+    rows_queued bigint NOT NULL DEFAULT 0,
+    rows_leased bigint NOT NULL DEFAULT 0
 );
 COMMENT ON TABLE job_counters IS
     'Signed deltas, one row a statement that changed batches; the reaper folds them. Sum them.';
@@ -224,12 +228,14 @@ DELTA = """
            sum(sign * (state = 'pending')::int) AS p, sum(sign * (state = 'queued')::int) AS q,
            sum(sign * (state = 'leased')::int) AS l, sum(sign * (state = 'done')::int) AS d,
            sum(sign * (state = 'dead')::int) AS x,
-           sum(sign * prompt_tokens) AS prompt, sum(sign * output_tokens) AS output
+           sum(sign * prompt_tokens) AS prompt, sum(sign * output_tokens) AS output,
+           sum(sign * (state = 'queued')::int * row_count) AS rows_queued,
+           sum(sign * (state = 'leased')::int * row_count) AS rows_leased
     FROM ({rows}) AS changed
     WHERE state <> 'split'
     GROUP BY job_id) AS delta
-    WHERE (total, done, failed, p, q, l, d, x, prompt, output)
-          IS DISTINCT FROM (0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    WHERE (total, done, failed, p, q, l, d, x, prompt, output, rows_queued, rows_leased)
+          IS DISTINCT FROM (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 """
 NEW = "SELECT 1 AS sign, new_rows.* FROM new_rows"
 OLD = "SELECT -1 AS sign, old_rows.* FROM old_rows"
