@@ -142,6 +142,7 @@ CREATE TABLE attempts (
 );
 COMMENT ON TABLE attempts IS 'One row a lease: who held it, how it was woken, how it ended.';
 CREATE INDEX attempts_recent ON attempts (job_id, ended_at DESC) WHERE outcome IN ('done', 'split');
+ALTER TABLE attempts SET (autovacuum_vacuum_scale_factor = 0.05);
 
 CREATE TABLE row_errors (
     job_id bigint NOT NULL,
