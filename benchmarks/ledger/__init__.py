@@ -1,0 +1,1 @@
+"""The ledger with a million batches in it."""

@@ -1,0 +1,194 @@
+"""How long each transaction of a round takes, as the product's code does it, seen by the client."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from benchmarks.ledger.million import LEASED, OWNERS, QUEUED, RENEWER
+from benchmarks.report import Line
+from common.ledger import Ledger, batches, dispatch, jobs
+from common.ledger.batches import Claimant, Lease, Part
+from common.ledger.connection import Connection
+from producer import dispatcher
+
+LEASE_SECONDS = 3600.0
+REAPED = 50
+GROUP = 32
+FOLDED = 1000
+
+Act = Callable[[Connection], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One kind of transaction; `before` makes ready for each call and is not timed.
+
+    `wanted` is what its 99th percentile must stay below, in milliseconds.
+    """
+
+    name: str
+    act: Act
+    before: Act | None = None
+    wanted: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Actors:
+    """Who acts on the only job of the ledger, and with what in its tables."""
+
+    job_id: int
+    pool: str
+    engine_key: str
+    batches: int
+    held: list[Lease] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> "Actors":
+        """Those of the job that was submitted."""
+        with ledger.transaction() as connection:
+            (row,) = jobs.listed(connection)
+            job = jobs.find(connection, str(row["job"]))
+        return cls(job.id, job.spec.pool, job.spec.engine_key, row["batches_total"])
+
+    def operations(self) -> list[Operation]:
+        """Everything that runs all the time, with what DESIGN section 11 wants of it."""
+        expire = partial(self._expire, far=self._far())
+        return [
+            Operation("an empty transaction", lambda connection: connection.exec_driver_sql(";")),
+            Operation("job_progress", lambda one: jobs.progress(one, self.job_id), None, 50),
+            Operation("job_progress of all jobs", jobs.listed, None, 50),
+            Operation("claim 1 batch", partial(self.claim, most=1), self.refill, 10),
+            Operation("claim 16 batches", partial(self.claim, most=16), self.refill, 10),
+            Operation(f"commit {GROUP} batches", self._commit, self._claim_group),
+            Operation(f"renew {LEASED} leases", self._renew, None, 10),
+            Operation(f"reap {REAPED} leases", batches.reap, expire, 10),
+            Operation("dispatch, 500 admitted", self._dispatch, self._unqueue, 20),
+            Operation("dispatch, nothing to admit", self._dispatch, None, 20),
+            Operation("finishable", lambda one: dispatch.finishable(one, "r", 60)),
+            Operation(f"fold {FOLDED} counter rows", dispatch.fold_counters, self._count),
+        ]
+
+    def claim(self, connection: Connection, most: int, owner: str = "w-1") -> list[Lease]:
+        """As a child that is busy claims."""
+        who = Claimant(owner, self.pool, self.engine_key, "function", "1")
+        return batches.claim(
+            connection,
+            who,
+            room_rows=most,
+            max_batches=most + 1,
+            idle=False,
+            woken="message",
+            lease_seconds=LEASE_SECONDS,
+        )
+
+    def refill(self, connection: Connection) -> None:
+        """As many queued as at the start."""
+        found = connection.exec_driver_sql("SELECT count(*) FROM batches WHERE state = 'queued'")
+        missing = QUEUED - int(found.scalar_one())
+        if missing > 0:
+            rank = dispatch.next_rank(connection)
+            dispatch.admit(connection, self.job_id, missing, rank)
+
+    def _claim_group(self, connection: Connection) -> None:
+        self.refill(connection)
+        self.held[:] = self.claim(connection, GROUP)
+
+    def _commit(self, connection: Connection) -> object:
+        return batches.commit_group(
+            connection,
+            [
+                (lease, Part(f"part-{lease.seq:08}-a{lease.attempt}.parquet", 1, "s", 1, 1, []))
+                for lease in self.held
+            ],
+        )
+
+    def _renew(self, connection: Connection) -> object:
+        first = self.batches * 3 // 10
+        held = [(first + 1 + number, 1) for number in range(LEASED)]
+        return batches.renew(connection, RENEWER, held, LEASE_SECONDS)
+
+    def _dispatch(self, connection: Connection) -> object:
+        return dispatcher.admit(connection, LEASE_SECONDS)
+
+    def _unqueue(self, connection: Connection) -> None:
+        connection.exec_driver_sql(
+            "UPDATE batches SET state = 'pending', rank = NULL WHERE state = 'queued'"
+        )
+
+    def _far(self) -> Iterator[int]:
+        """Pending batches that nobody admits so soon, each once: a second loss changes its way."""
+        return iter(range(self.batches * 6 // 10, self.batches, REAPED))
+
+    def _expire(self, connection: Connection, far: Iterator[int]) -> None:
+        first = next(far)
+        connection.exec_driver_sql(
+            "UPDATE batches SET state = 'leased', attempt = 1, owner = 'w-2',"
+            " lease_expires_at = now() - interval '1 second'"
+            " WHERE job_id = %s AND seq >= %s AND seq < %s AND state = 'pending'",
+            (self.job_id, first, first + REAPED),
+        )
+
+    def _count(self, connection: Connection) -> None:
+        connection.exec_driver_sql(
+            "INSERT INTO job_counters SELECT %s, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0"
+            " FROM generate_series(1, %s)",
+            (self.job_id, FOLDED),
+        )
+
+
+def measure(ledger: Ledger, operation: Operation, calls: int) -> list[float]:
+    """Milliseconds of each call."""
+    taken = []
+    for _ in range(calls):
+        if operation.before is not None:
+            with ledger.transaction() as connection:
+                operation.before(connection)
+        taken.append(_timed(ledger, operation.act))
+    return taken
+
+
+def measure_crowd(ledger: Ledger, actors: Actors, calls: int) -> list[float]:
+    """Claims of one batch by all the children at once, in milliseconds each."""
+
+    def claims(number: int) -> list[float]:
+        act = partial(actors.claim, most=1, owner=f"w-{number}")
+        return [_timed(ledger, act) for _ in range(share)]
+
+    share = QUEUED // OWNERS
+    taken: list[float] = []
+    with ThreadPoolExecutor(OWNERS) as threads:
+        while len(taken) < calls:
+            with ledger.transaction() as connection:
+                actors.refill(connection)
+            for each in threads.map(claims, range(OWNERS)):
+                taken += each
+    return taken
+
+
+def _timed(ledger: Ledger, act: Act) -> float:
+    began = time.perf_counter()
+    with ledger.transaction() as connection:
+        act(connection)
+    return (time.perf_counter() - began) * 1000
+
+
+def line(section: str, name: str, taken: Sequence[float], wanted: float | None) -> Line:
+    """What a kind of transaction took; judged by its 99th percentile."""
+    half, most = np.percentile(taken, [50, 99])
+    verdict = ""
+    if wanted is not None:
+        verdict = "met" if most < wanted else f"missed by {most / wanted - 1:.0%}"
+    return Line(
+        section,
+        name,
+        f"p50 {half:.2f} ms, p99 {most:.2f} ms",
+        "",
+        len(taken),
+        f"{min(taken):.2f} to {max(taken):.2f} ms",
+        "" if wanted is None else f"p99 < {wanted:g} ms",
+        verdict,
+    )

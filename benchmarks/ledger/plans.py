@@ -1,0 +1,69 @@
+"""The plans of the statements that a piece of product code runs, from EXPLAIN on those very ones."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+
+from common.ledger import Ledger
+from common.ledger.connection import Connection
+
+PLANNED = ("SELECT", "WITH", "UPDATE", "INSERT", "DELETE")
+
+LARGE = {"batches", "attempts"}
+"""Tables that no statement of a round may read from end to end."""
+
+
+class _Seen(Exception):
+    """Rolls back what was explained."""
+
+
+def explain(ledger: Ledger, act: Callable[[Connection], object]) -> list[dict[str, Any]]:
+    """The nodes of every plan of `act`, which is run and rolled back."""
+    plans: list[Any] = []
+
+    class Explaining(psycopg.Cursor[Any]):
+        def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+            if isinstance(query, str) and query.lstrip().startswith(PLANNED):
+                super().execute(f"EXPLAIN (FORMAT JSON) {query}", params, **options)
+                plans.append(self.fetchone()[0][0]["Plan"])  # type: ignore[index]
+            return super().execute(query, params, **options)
+
+    try:
+        with ledger.transaction() as connection:
+            driver: Any = connection.connection.driver_connection
+            usual, driver.cursor_factory = driver.cursor_factory, Explaining
+            try:
+                act(connection)
+            finally:
+                driver.cursor_factory = usual
+            raise _Seen
+    except _Seen:
+        return [node for plan in plans for node in _nodes(plan)]
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from _nodes(below)
+
+
+def reads(nodes: list[dict[str, Any]]) -> str:
+    """How the large tables are read: node types and indexes."""
+    found = [
+        f"{node['Node Type']} {node.get('Index Name', node.get('Relation Name', ''))}".strip()
+        for node in nodes
+        if node.get("Index Name") or node.get("Relation Name") in LARGE
+    ]
+    return ", ".join(dict.fromkeys(name for name in found if not name.startswith("ModifyTable")))
+
+
+def scanned(nodes: list[dict[str, Any]]) -> list[str]:
+    """Large tables that are read from end to end."""
+    return sorted(
+        {
+            node["Relation Name"]
+            for node in nodes
+            if node["Node Type"] == "Seq Scan" and node["Relation Name"] in LARGE
+        }
+    )
