@@ -13,7 +13,7 @@ import pyarrow as pa
 from common import jsonl, parquet, storage
 from common.descriptor import Descriptor, InputFormat, SourceFile
 from common.errors import BadInput, SourceChanged
-from common.parquet import ReadCache
+from common.read_cache import ReadCache
 from common.states import RowErrorKind
 from common.storage import FileInfo
 

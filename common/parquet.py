@@ -1,13 +1,12 @@
 """Parquet: footers, the rows of a batch out of row groups, and parts."""
 
-import threading
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,13 +14,21 @@ import pyarrow.parquet as pq
 from common import storage
 from common.descriptor import Descriptor, SourceFile
 from common.errors import BadInput, SourceChanged
+from common.read_cache import ReadCache
+from common.row_group_stream import RowGroupStream
 from common.states import RowErrorKind
 
 METADATA_PREFIX = "nightshift."
 """Provenance in a part's key-value metadata starts with this."""
 
-LEAST_PIECE_ROWS = 4096
-"""A row group that is too large to be kept is decoded in pieces of at least so many rows."""
+PIECE_ROWS = 4096
+"""A row group that is too large to be kept is decoded in pieces of at most so many rows."""
+
+PIECE_BYTES = 2**20
+"""Pieces need not be smaller than this, however small the cache."""
+
+STREAM_BYTES = 4 * 2**20
+"""Read at once of each column of such a row group, at most."""
 
 GROUP_ROWS = 64 * 1024
 GROUP_BYTES = 64 * 2**20
@@ -32,64 +39,6 @@ COMPRESSED_BYTES = 16 * 1024
 
 _FAULTS = (pa.ArrowException, OSError)
 """What pyarrow raises over content: errors of reading are StorageUnavailable by then."""
-
-T = TypeVar("T")
-
-
-class ReadCache:
-    """Footers and decoded row groups of recent batches, the oldest dropped first.
-
-    Thread-safe; what two threads want at the same time is loaded once. Never keeps more than
-    `limit_bytes`; an entry that is larger is handed out and not kept.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._loading: dict[Hashable, Future[Any]] = {}
-        self._bytes = 0
-
-    @property
-    def held_bytes(self) -> int:
-        """What the entries add up to."""
-        return self._bytes
-
-    def get(self, key: Hashable, load: Callable[[], T], size: Callable[[T], int]) -> T:
-        """The entry, loaded if it is not there; an error of `load` reaches all who wait for it."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                kept: T = self._kept[key][0]
-                return kept
-            loading = self._loading.get(key)
-            if loading is None:
-                mine = self._loading[key] = Future()
-        if loading is not None:
-            shared: T = loading.result()
-            return shared
-        try:
-            value = load()
-            size_bytes = size(value)
-        except BaseException as error:
-            with self._lock:
-                del self._loading[key]
-            mine.set_exception(error)
-            raise
-        with self._lock:
-            del self._loading[key]
-            self._keep(key, value, size_bytes)
-        mine.set_result(value)
-        return value
-
-    def _keep(self, key: Hashable, value: object, size_bytes: int) -> None:
-        if size_bytes > self.limit_bytes:
-            return
-        self._kept[key] = (value, size_bytes)
-        self._bytes += size_bytes
-        while self._bytes > self.limit_bytes:
-            _, (_, dropped) = self._kept.popitem(last=False)
-            self._bytes -= dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +134,8 @@ def read(
             raise SourceChanged(f"{source.uri} holds fewer rows than when the job was submitted")
         for group, low, high in _spans(footer, first, last) if names else ():
             try:
-                pieces += _group_rows(source, footer, group, (low, high), names, cache, unchanged)
+                wanted_group = _Group(source, footer, group, names, cache, unchanged)
+                pieces += wanted_group.rows(low, high)
             except _DamagedError as error:
                 pieces.append(_nulls(footer, names, high - low))
                 begin = source.first_row + footer.starts[group]
@@ -248,77 +198,125 @@ def _spans(footer: Footer, first: int, last: int) -> Iterator[tuple[int, int, in
         first, group = max(first, end), group + 1
 
 
-def _group_rows(
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The wanted columns of one row group, as they are read by way of the cache."""
+
+    source: SourceFile
+    footer: Footer
+    number: int
+    names: tuple[str, ...]
+    cache: ReadCache
+    unchanged: Callable[[SourceFile], None]
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return (*_identity(self.source), self.number, self.names)
+
+    @property
+    def rows_total(self) -> int:
+        return int(self.footer.metadata.row_group(self.number).num_rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """What was found when it was decoded, else what the footer says of the encoded columns."""
+        found = self.footer.group_bytes.get((self.number, self.names))
+        return _encoded_bytes(self.footer, self.number, self.names) if found is None else found
+
+    def rows(self, low: int, high: int) -> list[pa.Table]:
+        """Rows `low` to before `high`; _DamagedError where they cannot be decoded."""
+        if self.size_bytes <= self.cache.limit_bytes // 2:
+            whole = self.cache.get(self.key, self._whole, lambda table: int(table.nbytes))
+            return [whole.slice(low, high - low)]
+        stream = self.cache.stream(self.key, self._stream)
+        size = stream.piece_rows
+        found = []
+        for number in range(low // size, -(-high // size)):
+            begin = max(low - number * size, 0)
+            end = min(high - number * size, size)
+            found.append(stream.piece(number, self).slice(begin, end - begin))
+        return found
+
+    def _whole(self) -> pa.Table:
+        try:
+            table = _decode(self.source.uri, self.footer, self.number, self.names)
+        except _FAULTS as error:
+            raise _damaged(self.number) from error
+        finally:
+            self.unchanged(self.source)
+        self.footer.group_bytes[self.number, self.names] = table.nbytes
+        return table
+
+    def find(self, number: int) -> pa.Table | None:
+        """A piece that is still in the cache."""
+        return self.cache.find((*self.key, number))
+
+    def keep(self, number: int, piece: pa.Table) -> None:
+        """Puts a piece into the cache."""
+        self.cache.put((*self.key, number), piece, piece.nbytes)
+
+    def _stream(self) -> RowGroupStream:
+        limit_bytes, columns = self.cache.limit_bytes, max(1, len(self.names))
+        fitting = self.rows_total * max(PIECE_BYTES, limit_bytes // 8) // max(1, self.size_bytes)
+        opened = partial(
+            _batches,
+            *(self.source, self.footer, self.number, self.names, self.unchanged),
+            max(2**16, min(STREAM_BYTES, limit_bytes // 8 // columns)),
+        )
+        return RowGroupStream(
+            opened,
+            min(PIECE_ROWS, max(1, fitting)),
+            lambda error: isinstance(error, _DamagedError),
+        )
+
+
+def _batches(
     source: SourceFile,
     footer: Footer,
     group: int,
-    rows: tuple[int, int],
     names: tuple[str, ...],
-    cache: ReadCache,
     unchanged: Callable[[SourceFile], None],
-) -> list[pa.Table]:
-    """Rows of a row group by way of the cache, in one piece unless the group is too large."""
-    size = _piece_rows(footer, group, names, cache.limit_bytes)
-    total = footer.starts[group + 1] - footer.starts[group]
-    found = []
-    for begin in range(rows[0] // size * size, rows[1], size):
-        end = min(begin + size, total)
-
-        def load(begin: int = begin, end: int = end) -> pa.Table:
-            try:
-                table = _decode(source.uri, footer, group, (begin, end), names)
-            except _FAULTS as error:
-                raise _DamagedError(f"row group {group} is damaged and cannot be read") from error
-            finally:
-                unchanged(source)
-            if size >= total:
-                footer.group_bytes[group, names] = table.nbytes
-            return table
-
-        key = (*_identity(source), group, names, begin, end)
-        piece = cache.get(key, load, lambda table: int(table.nbytes))
-        low, high = max(rows[0], begin) - begin, min(rows[1], end) - begin
-        found.append(piece.slice(low, high - low))
-    return found
-
-
-def _piece_rows(footer: Footer, group: int, names: tuple[str, ...], limit_bytes: int) -> int:
-    """Rows that are decoded and kept together: the row group, or a part that fits the cache."""
-    facts = footer.metadata.row_group(group)
-    if (group, names) not in footer.group_bytes:
-        roots = set(names)
-        chunks = (facts.column(at) for at in range(facts.num_columns))
-        footer.group_bytes[group, names] = sum(
-            chunk.total_uncompressed_size
-            for chunk in chunks
-            if chunk.path_in_schema in roots or chunk.path_in_schema.partition(".")[0] in roots
+    buffer_bytes: int,
+    piece_rows: int,
+    stack: ExitStack,
+) -> Iterator[pa.RecordBatch]:
+    """A row group from its front, buffered column by column: what is open holds little of it."""
+    rows = 0
+    try:
+        handle = stack.enter_context(storage.open_input(source.uri))
+        file = pq.ParquetFile(
+            handle, metadata=footer.metadata, buffer_size=buffer_bytes, pre_buffer=False
         )
-    size_bytes = footer.group_bytes[group, names]
-    if size_bytes <= limit_bytes // 2:
-        return max(1, int(facts.num_rows))
-    return max(LEAST_PIECE_ROWS, int(facts.num_rows) * (limit_bytes // 4) // size_bytes)
+        for batch in file.iter_batches(piece_rows, row_groups=[group], columns=list(names)):
+            unchanged(source)
+            rows += batch.num_rows
+            yield batch.select(names)
+    except _FAULTS as error:
+        unchanged(source)
+        raise _damaged(group) from error
+    if rows != footer.metadata.row_group(group).num_rows:
+        raise _damaged(group)
 
 
-def _decode(
-    uri: str, footer: Footer, group: int, rows: tuple[int, int], names: tuple[str, ...]
-) -> pa.Table:
+def _damaged(group: int) -> _DamagedError:
+    return _DamagedError(f"row group {group} is damaged and cannot be read")
+
+
+def _encoded_bytes(footer: Footer, group: int, names: tuple[str, ...]) -> int:
+    facts = footer.metadata.row_group(group)
+    roots = set(names)
+    chunks = (facts.column(at) for at in range(facts.num_columns))
+    return sum(
+        chunk.total_uncompressed_size
+        for chunk in chunks
+        if chunk.path_in_schema in roots or chunk.path_in_schema.partition(".")[0] in roots
+    )
+
+
+def _decode(uri: str, footer: Footer, group: int, names: tuple[str, ...]) -> pa.Table:
     with storage.open_input(uri) as handle:
         file = pq.ParquetFile(handle, metadata=footer.metadata, pre_buffer=True)
-        if rows == (0, footer.starts[group + 1] - footer.starts[group]):
-            return file.read_row_group(group, columns=list(names)).select(names)
-        start, stop = rows
-        pieces, at = [], 0
-        batches = file.iter_batches(stop - start, row_groups=[group], columns=list(names))
-        for batch in batches:
-            low, high = max(start - at, 0), min(stop - at, batch.num_rows)
-            if low < high:
-                pieces.append(batch.slice(low, high - low))
-            at += batch.num_rows
-            if at >= stop:
-                break
-        # Copied, because a slice would hold all of its batch in memory.
-        table = pa.Table.from_batches(pieces).select(names)
-        return table.take(pa.array(range(table.num_rows)))
+        return file.read_row_group(group, columns=list(names)).select(names)
 
 
 def _nulls(footer: Footer, names: tuple[str, ...], rows: int) -> pa.Table:
