@@ -212,12 +212,14 @@ def openness(connection: Connection, job_id: int) -> Openness:
     state = jobs.lock(connection, job_id)
     left = connection.execute(
         text("""
-            SELECT count(*) FILTER (WHERE state IN ('pending', 'queued')) AS waiting,
-                   count(*) FILTER (WHERE state = 'leased') AS leased,
-                   count(*) FILTER (WHERE state = 'dead') AS dead,
-                   count(*) FILTER (WHERE state = 'dead'
-                                    AND (part_name IS NULL OR redo IS NOT NULL)) AS unburied
-            FROM batches WHERE job_id = :id AND state IN ('pending', 'queued', 'leased', 'dead')
+            -- Each by the index of its state: one scan for all would read every batch that is done.
+            SELECT (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'pending')
+                   + (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'queued')
+                   AS waiting,
+                   (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'leased') AS leased,
+                   count(*) AS dead,
+                   count(*) FILTER (WHERE part_name IS NULL OR redo IS NOT NULL) AS unburied
+            FROM batches WHERE job_id = :id AND state = 'dead'
         """),
         {"id": job_id},
     ).one()
