@@ -50,21 +50,25 @@ def main(
 
 def _measured(url: str, folder: Path, batches: int, calls: int, only: str) -> list[Line]:
     section = "ledger"
-    lines = _stored(section, million.store(url, folder, batches))
+    stored = million.store(url, folder, batches)
+    console.print(f"stored: {stored}")
+    lines = _stored(section, stored)
     million.bring_midway(url, batches)
     ledger = Ledger(url, connections=OWNERS)
     actors = Actors.of(ledger)
     operations = [each for each in actors.operations() if only in each.name]
+
+    def tell(name: str, taken: list[float], wanted: float | None) -> None:
+        lines.append(line(section, name, taken, wanted))
+        console.print(f"{name}: {lines[-1].rate}")
+
     for operation in operations:
         taken = measure(ledger, operation, min(calls, FRESH_CALLS))
-        lines.append(line(section, f"{operation.name}, never vacuumed", taken, None))
-    console.print(f"measured {len(operations)} kinds of transactions without a vacuum")
+        tell(f"{operation.name}, never vacuumed", taken, None)
     million.vacuum(url)
     for operation in operations:
-        taken = measure(ledger, operation, calls)
-        lines.append(line(section, operation.name, taken, operation.wanted))
-    taken = measure_crowd(ledger, actors, calls)
-    lines.append(line(section, f"claim 1 batch, {OWNERS} claimants at once", taken, None))
+        tell(operation.name, measure(ledger, operation, calls), operation.wanted)
+    tell(f"claim 1 batch, {OWNERS} claimants at once", measure_crowd(ledger, actors, calls), None)
     lines += [_planned(ledger, section, each) for each in operations if each.wanted is not None]
     lines += _finished(ledger, url, section, actors.job_id, folder / "out")
     ledger.close()
