@@ -1,11 +1,12 @@
 """A Llama-shaped model of about 24 M random parameters with a tokenizer of its own, made here."""
 
-import random
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from benchmarks.engine.words import words
 
 VOCABULARY = 8192
 SPECIAL = ("<s>", "</s>", "<|user|>", "<|assistant|>")
@@ -13,8 +14,6 @@ CHAT = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-SYLLABLES = 4
-WORDS = 12_000
 
 
 def make(folder: Path, seed: int = 0) -> Path:
@@ -38,16 +37,6 @@ def make(folder: Path, seed: int = 0) -> Path:
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def words(seed: int = 0) -> list[str]:
-    """Made-up words of one to four syllables."""
-    draw = random.Random(seed)
-    syllables = [first + vowel for first in "bdfghklmnprstvz" for vowel in "aeiou"]
-    return [
-        "".join(draw.choices(syllables, k=draw.randint(1, SYLLABLES))) + draw.choice(["", "n", "s"])
-        for _ in range(WORDS)
-    ]
 
 
 def _tokenizer(seed: int) -> PreTrainedTokenizerFast:

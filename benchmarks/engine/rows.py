@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.engine import model
+from benchmarks.engine.words import words
 
 FEWEST_WORDS, MOST_WORDS = 10, 80
 MEAN_TOKENS = 56
@@ -20,7 +20,7 @@ MOST_TOKENS = 512
 def table(rows: int, seed: int) -> pa.Table:
     """`text` and `max_tokens` of so many rows; the same seed gives the same rows."""
     draw = np.random.default_rng(seed)
-    known = np.asarray(model.words())
+    known = np.asarray(words())
     texts = [
         " ".join(draw.choice(known, count))
         for count in draw.integers(FEWEST_WORDS, MOST_WORDS + 1, rows)
