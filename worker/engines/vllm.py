@@ -24,6 +24,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.outputs import RequestOutput
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
@@ -32,6 +33,7 @@ from common.errors import EngineDead, EngineLoadFailed
 from common.spec import GenerateTask, Sampling, StructuredOutput
 from common.spec import VllmEngine as VllmSpec
 from common.states import RowErrorKind
+from worker.engines.order import Order
 from worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 from worker.profile import Stage
 
@@ -66,6 +68,8 @@ class VllmEngine:
         self.concurrency = int(self._llm.vllm_config.scheduler_config.max_num_seqs)
         self.revision = _resolved_revision(self._llm.model_config)
         log.info("vllm_started", **effective(self._llm.vllm_config))
+        self._has_ranks = self._llm.vllm_config.scheduler_config.policy == "priority"
+        self._order = Order(PLACES_A_ROW * self.concurrency)
         # A row's deadline begins here, not in the queue of a large batch.
         self._places = asyncio.Semaphore(PLACES_A_ROW * self.concurrency)
 
@@ -107,13 +111,23 @@ class VllmEngine:
 
     async def _start(self, spec: VllmSpec, revision: str | None) -> AsyncLLM:
         # AsyncLLM starts its output handler on the running loop, so it is built there.
-        defaults: dict[str, Any] = {"disable_log_stats": True, "enable_log_requests": False}
+        defaults: dict[str, Any] = {
+            "disable_log_stats": True,
+            "enable_log_requests": False,
+            "scheduling_policy": "priority",
+        }
         if current_platform.is_cpu():
             defaults["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
         arguments = AsyncEngineArgs(
             model=spec.model, revision=revision, **{**defaults, **spec.args}
         )
-        return AsyncLLM.from_engine_args(arguments, stat_loggers=[self._progress_logger])
+        # The defaults that vLLM has for LLM.generate: on a large GPU eight times the requests and
+        # tokens a step that it gives to whoever says nothing.
+        return AsyncLLM.from_engine_args(
+            arguments,
+            usage_context=UsageContext.LLM_CLASS,
+            stat_loggers=[self._progress_logger],
+        )
 
     def _progress_logger(self, _config: object, _index: int = 0) -> StatLoggerBase:
         return _ProgressLogger(self._moved)
@@ -235,8 +249,12 @@ class VllmEngine:
         self, request: Request, task: GenerateTask, tokens: list[int]
     ) -> RequestOutput:
         params = _params(task.sampling, task.output, request)
+        rank = self._order.rank(request.max_tokens, task.sampling.max_tokens)
         answers = self._llm.generate(
-            TokensPrompt(prompt_token_ids=tokens), params, f"{id(request):x}-{time.monotonic_ns()}"
+            TokensPrompt(prompt_token_ids=tokens),
+            params,
+            f"{id(request):x}-{time.monotonic_ns()}",
+            priority=rank if self._has_ranks else 0,
         )
         async for answer in answers:  # FINAL_ONLY: there is one
             if answer.finished:
@@ -357,6 +375,7 @@ def effective(config: VllmConfig) -> dict[str, Any]:
         "max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "chunked_prefill": scheduler.enable_chunked_prefill,
         "async_scheduling": scheduler.async_scheduling,
+        "scheduling_policy": scheduler.policy,
         "prefix_caching": cache.enable_prefix_caching,
         "kv_blocks": cache.num_gpu_blocks,
         "block_size": cache.block_size,
