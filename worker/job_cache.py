@@ -21,6 +21,7 @@ class KnownJob:
     spec: JobSpec
     inputs: pa.Schema
     renderer: Renderer
+    provenance: dict[str, str]
     output: pa.Schema | None
 
 
@@ -32,11 +33,12 @@ class JobCache:
         self._known: dict[int, KnownJob] = {}
         self._lock = threading.Lock()
 
+    def known(self, job_id: int) -> KnownJob | None:
+        """The job if it was read before; waits for nobody."""
+        return self._known.get(job_id)
+
     def get(self, job_id: int) -> KnownJob:
         """The job; Retryable when the ledger cannot be asked."""
-        found = self._known.get(job_id)
-        if found is not None:  # without the lock: who waits for the ledger holds it
-            return found
         with self._lock:
             if job_id not in self._known:
                 with self._ledger.transaction() as connection:
@@ -67,5 +69,10 @@ def _known(job: Job) -> KnownJob:
         spec=job.spec,
         inputs=parts.deserialize(job.input_schema),
         renderer=Renderer(job.spec.task),
+        provenance={
+            "job": str(job.id),
+            "spec_engine": job.spec.engine.model_dump_json(),
+            "spec_task": job.spec.task.model_dump_json(),
+        },
         output=None if job.output_schema is None else parts.deserialize(job.output_schema),
     )

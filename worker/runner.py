@@ -207,7 +207,7 @@ class Runner:
             self._let_go(batch)
 
     def _run(self, batch: HeldBatch) -> None:
-        job = self._publisher.patiently(partial(self._jobs.get, batch.lease.job_id))
+        job = self._job(batch.lease.job_id)
         # Whoever submitted it may not have had this operator's roots.
         storage.check_roots(
             [batch.lease.descriptor.source.uri, job.spec.output.uri], self._settings.allowed_roots
@@ -224,6 +224,11 @@ class Runner:
             self._publish(batch.lease.narrowed(finished), job, results, None)
         else:
             self._publish(batch.lease, job, results, finished)
+
+    def _job(self, job_id: int) -> KnownJob:
+        """Asked for by every batch: only the first of a job waits for the ledger."""
+        known = self._jobs.known(job_id)
+        return known or self._publisher.patiently(partial(self._jobs.get, job_id))
 
     def _read(self, batch: HeldBatch, job: KnownJob) -> tuple[RowResults, list[Request]]:
         """The batch's rows as requests; what cannot be read or rendered is a failure already."""
@@ -290,7 +295,9 @@ class Runner:
     def _publish(
         self, lease: Lease, job: KnownJob, results: RowResults, finished: RowRanges | None
     ) -> None:
-        schema = self._publisher.patiently(partial(self._jobs.output_schema, job, results))
+        schema = job.output or self._publisher.patiently(
+            partial(self._jobs.output_schema, job, results)
+        )
         with self._profile.span(Stage.TABLE):
             table = part_table(job.spec, schema, results)
         if lease.redo is not None and lease.kept_part is not None:
@@ -321,15 +328,13 @@ class Runner:
 
     def _provenance(self, lease: Lease, job: KnownJob) -> dict[str, str]:
         return {
-            "job": str(lease.job_id),
+            **job.provenance,
             "batch": str(lease.batch_id),
             "attempt": str(lease.attempt),
             "worker": lease.owner,
             "engine": self._engine.name,
             "engine_version": self._engine.version,
             "revision": self._engine.revision or "",
-            "spec_engine": job.spec.engine.model_dump_json(),
-            "spec_task": job.spec.task.model_dump_json(),
         }
 
     def _release(self, lease: Lease, outage: Exception | None = None) -> None:

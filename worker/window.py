@@ -87,15 +87,18 @@ class Window:
             self._running += batch.unfinished > 0
 
     def row_finished(self, batch: HeldBatch, rows: int = 1) -> None:
-        """Rows of a batch left the engine: there is room for others."""
+        """Rows of a batch left the engine: there may be room for others."""
         with self._changed:
             self._forget(batch, rows)
+            if self._has_room():  # each row comes by here, and most leave too little room
+                self._changed.notify_all()
 
     def remove(self, batch: HeldBatch) -> None:
         """The batch is committed, given back or lost."""
         with self._changed:
             self._held.discard(batch)
             self._forget(batch, batch.unfinished)
+            self._changed.notify_all()
 
     def close(self) -> None:
         """No more room: the child drains."""
@@ -125,15 +128,14 @@ class Window:
             batch.unfinished -= rows
             self._unfinished -= rows
             self._running -= batch.unfinished == 0
-        self._changed.notify_all()
 
     def _has_room(self) -> bool:
         if len(self._held) >= MOST_BATCHES or self._alone():
             return False
-        return (
-            self._running < READ_AHEAD_BATCHES
-            or self._unfinished <= (1 - REFILL_FRACTION) * self.rows
-        )
+        if self._running < READ_AHEAD_BATCHES:
+            return True
+        full = 1 - REFILL_FRACTION
+        return self._unfinished <= full * self.rows and len(self._held) <= full * MOST_BATCHES
 
     def _alone(self) -> bool:
         return len(self._held) == 1 and next(iter(self._held)).lease.alone
