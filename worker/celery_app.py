@@ -3,6 +3,7 @@
 Run by the supervisor as `python -m worker.celery_app CONFIG`, CONFIG being a ChildConfig as JSON.
 """
 
+import gc
 import os
 import sys
 import threading
@@ -131,6 +132,9 @@ class ChildProcess:
             self._engine_died,
         )
         tasks.register(self._app, self._runner)
+        # What is loaded stays: a full collection that walks it would hold up the engine's loop.
+        gc.collect()
+        gc.freeze()
         self._say_ready(engine)
         self._heartbeat.start()
         threading.Thread(target=self._poll, name="poll", daemon=True).start()

@@ -465,6 +465,46 @@ def test_a_second_commit_of_the_same_lease_is_refused(world: World) -> None:
     assert world.run(batches.is_committed, lease)
 
 
+def test_in_a_group_each_batch_is_fenced_by_itself(world: World) -> None:
+    job_id, over = world.job(2, 3, 4), world.job(1, name="over")
+    world.admit(job_id)
+    mine, stale, other = world.claim(job_id, seconds=-1)
+    unwanted = world.lease(over)
+    world.reap()
+    world.admit(job_id)
+    [_, fresh, _] = world.claim(job_id, owner="worker-2")
+    world.run(batches.release, [mine, other])
+    world.run(jobs.cancel, over)
+    group = [
+        (lease, part_of(lease, [lease.descriptor.rows.ranges[0][0]], f"{lease.owner}-{place}"))
+        for place, lease in enumerate([stale, fresh, unwanted])
+    ]
+    with world.ledger.transaction() as connection:
+        held = batches.commit_group(connection, group)
+    assert held == {(fresh.batch_id, 2)}
+    assert world.batch(fresh.batch_id).part_name == "worker-2-1"
+    assert world.failed_rows(job_id) == [2]
+    assert world.rows(job_id) == (2, 1)
+    assert world.rows(over) == (0, 0)
+    outcomes = world.ask("SELECT attempt, outcome FROM attempts WHERE batch_id = 2 ORDER BY 1")
+    assert [tuple(row) for row in outcomes] == [(1, "lost"), (2, "done")]
+
+
+def test_a_group_takes_batches_of_several_jobs_with_their_errors(world: World) -> None:
+    ones, others = world.job(2, 2), world.job(3, name="others")
+    leases = []
+    for job_id in (others, ones):
+        world.admit(job_id)
+        leases += world.claim(job_id)
+    group = [(lease, part_of(lease, [lease.descriptor.rows.ranges[0][0]])) for lease in leases]
+    with world.ledger.transaction() as connection:
+        held = batches.commit_group(connection, group)
+    assert held == {(lease.batch_id, 1) for lease in leases}
+    assert world.failed_rows(ones) == [0, 2]
+    assert world.failed_rows(others) == [0]
+    assert (world.rows(ones), world.rows(others)) == ((2, 2), (2, 1))
+
+
 def test_a_commit_repeated_after_a_retry_does_not_undo_the_retry(world: World) -> None:
     job_id = world.job(2)
     lease = world.lease(job_id)

@@ -1,0 +1,100 @@
+"""Commits in groups: what one batch cannot do stays with that batch."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+
+from common import storage
+from common.descriptor import Descriptor, RowRanges, SourceFile
+from common.errors import LeaseLost, Permanent
+from common.ledger import Ledger, batches, dispatch, jobs
+from common.ledger.batches import Claimant, Lease, RowError
+from common.parts import final
+from common.spec import JobSpec, parse_spec
+from common.states import RowErrorKind
+from tests.integration.fleet import wait_until
+from worker.publish import Publisher
+from worker.results import PartTable
+
+BATCHES = 6
+
+
+def spec_in(folder: Path) -> JobSpec:
+    return parse_spec(
+        {
+            "name": "groups",
+            "input": {"uri": "rows.parquet", "id": "id"},
+            "task": {"kind": "function"},
+            "engine": {"backend": "function", "callable": "rules:shout"},
+            "output": {"uri": str(folder)},
+        },
+        "here",
+    )
+
+
+def claimed(ledger: Ledger, spec: JobSpec) -> list[Lease]:
+    """Leases of one-row batches, one of them lost to somebody else since."""
+    file = SourceFile("rows.parquet", "parquet", 1, "1", BATCHES, 0)
+    rows = [Descriptor(file, RowRanges.of((at, at + 1))) for at in range(BATCHES)]
+    who = Claimant("mine", "default", spec.engine_key, "function", "1")
+    with ledger.transaction() as connection:
+        new = jobs.NewJob(spec, "groups", "same", spec.output.uri, b"", None)
+        job_id = jobs.insert(connection, new, [file])
+        jobs.insert_batches(connection, job_id, [file], rows)
+        dispatch.admit(connection, job_id, BATCHES, 1)
+        return batches.claim(
+            connection,
+            who,
+            room_rows=BATCHES,
+            max_batches=BATCHES,
+            idle=True,
+            woken="poll",
+            lease_seconds=30,
+        )
+
+
+def table_of(lease: Lease, message: str) -> PartTable:
+    [(row, _)] = lease.descriptor.rows.ranges
+    error = RowError(row, None, RowErrorKind.REFUSED, message)
+    return PartTable(pa.table({"row_index": [row]}), [error], 1, 1)
+
+
+def test_what_postgres_refuses_of_one_batch_fails_no_other_of_its_group(
+    ledger: Ledger, second_ledger: Callable[[], Ledger], tmp_path: Path
+) -> None:
+    spec = spec_in(tmp_path)
+    leases = claimed(ledger, spec)
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE batches SET attempt = 2, owner = 'other' WHERE id = 3")
+    publisher = Publisher(ledger, threading.Event())
+    messages = ["no"] * BATCHES
+    messages[4] = "a NUL \0, which Postgres keeps in no text"
+
+    def publish(place: int) -> None:
+        lease = leases[place]
+        publisher.publish(lease, spec, table_of(lease, messages[place]), {})
+
+    with ThreadPoolExecutor(BATCHES) as threads:
+        with second_ledger().transaction() as frozen:
+            frozen.exec_driver_sql("SELECT FROM batches WHERE id = 1 FOR UPDATE")
+            # The first waits for a row that somebody holds, so the others make one group.
+            futures = [threads.submit(publish, 0)]
+            commits = publisher._commits
+            wait_until(lambda: commits._acting, what="the first commit")
+            futures += [threads.submit(publish, place) for place in range(1, BATCHES)]
+            wait_until(lambda: len(commits._waiting) == BATCHES - 1, what="a group")
+        errors = [future.exception(30) for future in futures]
+    assert isinstance(errors[2], LeaseLost)
+    assert isinstance(errors[4], Permanent)
+    assert [error for place, error in enumerate(errors) if place not in (2, 4)] == [None] * 4
+    with ledger.transaction() as connection:
+        found = connection.exec_driver_sql("SELECT state, part_name FROM batches ORDER BY id").all()
+        kept = connection.exec_driver_sql("SELECT row_index FROM row_errors ORDER BY 1").all()
+    assert [row.state for row in found] == ["done", "done", "leased", "done", "leased", "done"]
+    assert [row.row_index for row in kept] == [0, 1, 3, 5]
+    for row in found:
+        if row.part_name is not None:
+            assert storage.exists(final(spec.output.uri, row.part_name))
