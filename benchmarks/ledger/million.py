@@ -133,7 +133,7 @@ def bring_midway(url: str, batches: int) -> None:
                 "rate": BATCHES_A_SECOND,
             }
             for move in (ADMITTED, CLAIMED, COMMITTED):
-                connection.execute(move, {**moved, "owner": f"w-{first % OWNERS}"})
+                connection.execute(move, {**moved, "owner": f"w-{first // MOVED_AT_ONCE % OWNERS}"})
         held = {"first": done, "of": done, "rate": BATCHES_A_SECOND, "owner": RENEWER}
         connection.execute(ADMITTED, {**held, "stop": done + LEASED + QUEUED})
         connection.execute(CLAIMED, {**held, "stop": done + LEASED})

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, BIGINT, INTEGER
 from common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from common.errors import LeaseLost
 from common.ledger import jobs
-from common.ledger.connection import Connection
+from common.ledger.connection import Connection, scan_in_order
 from common.ledger.rows import from_multirange, to_literal, to_multirange
 from common.states import Outcome, RowErrorKind
 
@@ -186,6 +186,7 @@ def renew(
     connection: Connection, owner: str, leases: Sequence[tuple[int, int]], lease_seconds: float
 ) -> Renewal:
     """Renews (batch id, attempt) pairs in one statement; what does not come back is lost."""
+    scan_in_order(connection)
     found = connection.execute(
         RENEW,
         {
@@ -529,6 +530,7 @@ def lose_owner(connection: Connection, owner: str, error: str) -> int:
 
 def reap(connection: Connection, limit: int = 500) -> int:
     """Takes back leases that ran out by Postgres's clock, `losses + 1`; returns how many."""
+    scan_in_order(connection)
     error = "the lease ran out: its worker is gone, frozen or cut off"
     return _lost(connection, connection.execute(REAP, {"limit": limit, "error": error}).all())
 

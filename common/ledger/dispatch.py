@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 
 from common.ledger import jobs
-from common.ledger.connection import Connection
+from common.ledger.connection import Connection, scan_in_order
 from common.states import JobState
 
 DISPATCH_LOCK = 0x6E69676801
@@ -45,6 +45,7 @@ class Capacity:
 
 def try_duty(connection: Connection, lock: int) -> bool:
     """Takes the lock of a reaper's duty for this transaction; False when another reaper has it."""
+    scan_in_order(connection)
     return bool(connection.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": lock}))
 
 
