@@ -25,7 +25,7 @@ MINUTES ?= 20
 ROUNDS ?= 7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults faults-long faults-mutants bench-engine bench-ledger lint format clean
+.PHONY: help setup demo test faults faults-long faults-mutants bench-engine bench-control bench-ledger lint format clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,6 +59,9 @@ faults-mutants: $(READY)  ## See the fault suite fail without each protection
 
 bench-engine: $(READY)  ## Measure the fleet beside raw vLLM and a naive loop, ROUNDS=7
 	$(BIN)/python -m benchmarks.engine --rounds $(ROUNDS)
+
+bench-control: $(READY)  ## Measure one-row batches through claim, part and commit
+	$(BIN)/python -m benchmarks.control
 
 bench-ledger: $(READY)  ## Measure the ledger with a million batches in it
 	$(BIN)/python -m benchmarks.ledger

@@ -3,6 +3,7 @@
 Everything is real but the model: embedded Postgres and Redis, a reaper, a worker with one child.
 """
 
+import tempfile
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import typer
 from sqlalchemy import text
 
-from benchmarks import report
+from benchmarks import report, spans
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.report import Line
 from common.ledger import jobs
@@ -20,6 +21,8 @@ from common.spec import JobSpec
 from producer.submit import submit
 
 WANTED_A_SECOND = 300
+
+PROFILE = "profile.jsonl"
 
 LIMIT_SECONDS = 300.0
 """A run that takes longer is given up."""
@@ -32,12 +35,15 @@ def main(
     """Measures batches a second and machine CPU a batch, by component."""
     rates: list[float] = []
     costs: list[dict[str, float]] = []
-    for number in range(rounds):
-        rate, cost = measured(batches)
-        rates.append(rate)
-        costs.append(cost)
-        shown = ", ".join(f"{name} {1000 * each:.2f}" for name, each in cost.items())
-        print(f"round {number + 1}: {rate:.0f} batches/s; CPU ms a batch: {shown}", flush=True)
+    # Nothing is removed between rounds: ext4 searches past every file that was deleted lately.
+    with tempfile.TemporaryDirectory(prefix="nightshift-bench-") as folder:
+        for number in range(rounds):
+            rate, cost = measured(Path(folder), batches)
+            rates.append(rate)
+            costs.append(cost)
+            shown = ", ".join(f"{name} {1000 * each:.2f}" for name, each in cost.items())
+            print(f"round {number + 1}: {rate:.0f} batches/s; CPU ms a batch: {shown}", flush=True)
+        spans.show(Path(folder) / PROFILE)
     report.keep("control", lines(rates, costs))
 
 
@@ -64,14 +70,14 @@ def lines(rates: list[float], costs: list[dict[str, float]]) -> list[Line]:
     return [head, *parts]
 
 
-def measured(batches: int) -> tuple[float, dict[str, float]]:
+def measured(folder: Path, batches: int) -> tuple[float, dict[str, float]]:
     """(batches a second from the first claim to the last commit, CPU seconds a batch by name)."""
     with fleet(
-        allowed_modules=("echo",), callable_paths=(str(Path(__file__).parent),), log_level="warning"
+        folder, allowed_modules=("echo",), callable_paths=(str(Path(__file__).parent),)
     ) as here:
         warm = _submitted(here, "warm", 64)
         here.reaper()
-        here.worker()
+        here.worker("--profile", str(folder / PROFILE))
         _wait(here, warm)
         job = _submitted(here, "many", batches)
         before = here.cpu_seconds()

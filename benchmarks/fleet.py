@@ -41,10 +41,14 @@ class Fleet:
         self.groups.pop(name).stop(LEAVE_SECONDS)
 
     def cpu_seconds(self) -> dict[str, float]:
-        """CPU seconds so far of each component: user and system, of all its living processes."""
-        roots = dict(self.pids)
-        roots |= {name: group.pid for name, group in self.groups.items()}
-        return {name: _tree_seconds(pid) for name, pid in roots.items()}
+        """CPU seconds so far of each component, user and system; a worker's children by
+        themselves.
+        """
+        found = {name: sum(_tree_seconds(pid)) for name, pid in self.pids.items()}
+        for name, group in self.groups.items():
+            own, below = _tree_seconds(group.pid)
+            found |= {"supervisor": own, "child": below} if name == "worker" else {name: own}
+        return found
 
     def log(self, name: str) -> str:
         """The end of a process's log."""
@@ -62,13 +66,12 @@ class Fleet:
 
 
 @contextmanager
-def fleet(**settings: object) -> Iterator[Fleet]:
-    """A fleet without workers yet; whatever was started is ended, and the folder is removed.
-
-    `settings` are those of `common.settings`.
+def fleet(parent: Path, **settings: object) -> Iterator[Fleet]:
+    """A fleet without workers yet, in a folder of its own under `parent`; whatever was started is
+    ended, the folder stays. `settings` are those of `common.settings`.
     """
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nightshift-bench-")))
+        folder = Path(tempfile.mkdtemp(dir=parent))
         postgres, redis = EmbeddedPostgres(), EmbeddedRedis()
         stack.callback(postgres.stop)
         database_url = postgres.start(folder)
@@ -97,13 +100,14 @@ def _stop_all(made: Fleet) -> None:
         made.stop(name)
 
 
-def _tree_seconds(pid: int) -> float:
+def _tree_seconds(pid: int) -> tuple[float, float]:
+    """Of a process, and of all below it."""
     try:
         root = psutil.Process(pid)
-        members = [root, *root.children(recursive=True)]
+        below = root.children(recursive=True)
     except psutil.NoSuchProcess:
-        return 0.0
-    return sum(_seconds(member) for member in members)
+        return 0.0, 0.0
+    return _seconds(root), sum(_seconds(member) for member in below)
 
 
 def _seconds(process: psutil.Process) -> float:

@@ -98,7 +98,7 @@ def show(title: str, lines: Sequence[Line]) -> None:
         table.add_column(heading, overflow="fold")
     for line in lines:
         table.add_row(*_cells(line))
-    Console(width=max(120, Console().width), soft_wrap=False).print(table)
+    Console(width=max(170, Console().width)).print(table)
 
 
 HEADINGS = ("what", "contender", "rate", "ratio", "rounds", "spread", "wanted", "verdict")
