@@ -25,7 +25,8 @@ MINUTES ?= 20
 ROUNDS ?= 7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults faults-long faults-mutants bench-engine bench-control bench-ledger lint format clean
+.PHONY: help setup demo test faults faults-long faults-mutants bench-engine bench-control bench-ledger bench-planning \
+	bench-collect bench-memory lint format clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -65,6 +66,15 @@ bench-control: $(READY)  ## Measure one-row batches through claim, part and comm
 
 bench-ledger: $(READY)  ## Measure the ledger with a million batches in it
 	$(BIN)/python -m benchmarks.ledger
+
+bench-planning: $(READY)  ## Measure planning: 100 M Parquet rows, JSONL beside wc -l
+	$(BIN)/python -m benchmarks.planning
+
+bench-collect: $(READY)  ## Measure collect beside pyarrow's bare copy of the parts
+	$(BIN)/python -m benchmarks.collect
+
+bench-memory: $(READY)  ## Watch a worker's memory over 1,000 batches of small and large datasets
+	$(BIN)/python -m benchmarks.memory
 
 lint: $(READY)  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -346,7 +346,9 @@ def iter_part_batches(
         return
     for batch in parquet.iter_batches(uri, batch_rows):
         bare = batch.replace_schema_metadata(None)
-        yield bare if schema is None else bare.select(schema.names).cast(schema)
+        if schema is not None and not bare.schema.equals(schema):
+            bare = bare.select(schema.names).cast(schema)
+        yield bare
 
 
 def part_schema(uri: str, kind: OutputFormat) -> pa.Schema:

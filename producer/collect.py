@@ -10,12 +10,16 @@ from common.errors import BadInput, Permanent
 from common.ledger import Ledger, Row, jobs
 from common.ledger.jobs import Job
 from producer import part_files
+from producer.read_ahead import read_ahead
 
 SUFFIXES: dict[str, formats.OutputFormat] = {
     ".parquet": "parquet",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
 }
+
+BATCHES_AHEAD = 4
+"""Record batches that are read while earlier ones are written."""
 
 
 def collect(
@@ -36,7 +40,8 @@ def collect(
     _refuse(job, target, left, partial=partial, force=force)
     rows = _in_order(ledger, job, None if partial else progress["rows_total"])
     schema = part_files.schema_of(job)
-    return formats.write_batches(target, rows, schema, form, {}, replace=True).rows
+    ahead = read_ahead(rows, BATCHES_AHEAD)
+    return formats.write_batches(target, ahead, schema, form, {}, replace=True).rows
 
 
 def _form(target: str) -> formats.OutputFormat:
