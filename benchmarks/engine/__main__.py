@@ -20,6 +20,7 @@ from benchmarks.report import keep, show
 from common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
 from common.ledger import Ledger, schema
 
+CONTENDERS = "abcd"
 WARM_ROWS = 256
 console = Console(highlight=False)
 
@@ -28,7 +29,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds at batch 64.")] = 7,
     others: Annotated[int, typer.Option(min=0, help="Of these, rounds at 16 and 256 too.")] = 3,
     quick: Annotated[bool, typer.Option(help="One round of few rows, kept nowhere.")] = False,
-    only: Annotated[str, typer.Option(help="Contenders, by their letters.")] = "abcd",
+    only: Annotated[str, typer.Option(help="Contenders, by their letters.")] = CONTENDERS,
     folder: Annotated[
         Path | None, typer.Option(help="Keeps everything here; else it is temporary.")
     ] = None,
@@ -46,18 +47,14 @@ def main(
                 Fleet("d", database_url, broker_url),
             ]
             contenders = [each for each in contenders if each.name in only]
-            measured = [
-                _round(number, home, contenders, size, wide=number < others)
-                for number in range(rounds)
-            ]
+            tell = show if quick or len(contenders) < len(CONTENDERS) else keep
+            measured: list[Round] = []
+            for number in range(rounds):
+                measured.append(_round(number, home, contenders, size, wide=number < others))
+                tell("engine", lines(measured))  # a run that breaks off has its rounds
     finally:
         if folder is None:
             shutil.rmtree(home, ignore_errors=True)
-    table = lines(measured)
-    if quick or set(only) != set("abcd"):
-        show("engine", table)
-    else:
-        keep("engine", table)
 
 
 def _round(number: int, home: Path, contenders: list[Contender], size: int, *, wide: bool) -> Round:
