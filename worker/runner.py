@@ -24,9 +24,9 @@ from common.errors import (
     StorageUnavailable,
 )
 from common.faultpoints import Moment, reached
-from common.ledger import Ledger, batches
+from common.ledger import Ledger, batches, shares
 from common.ledger.batches import Claimant, Lease
-from common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS
+from common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
 from common.parts import Failure, clean
 from common.settings import Settings
 from common.states import RowErrorKind
@@ -35,7 +35,7 @@ from worker.job_cache import JobCache, KnownJob
 from worker.profile import NO_PROFILE, Profile, Stage
 from worker.publish import Publisher
 from worker.results import PartTable, RowResults, merged, part_table
-from worker.window import MOST_BATCHES, HeldBatch, Window
+from worker.window import MOST_BATCHES, SHARE_SECONDS, HeldBatch, Window
 
 log = structlog.get_logger(__name__)
 
@@ -84,6 +84,7 @@ class Runner:
         self._claiming = threading.Lock()
         self._unsure_until = -math.inf
         self._usual_rows = 1
+        self._share_until = -math.inf
         self._threads = ThreadPoolExecutor(MOST_BATCHES, thread_name_prefix="batch")
 
     def work(self, woken: str, *, wait: bool) -> int:
@@ -107,6 +108,8 @@ class Runner:
             leases = self._claim(woken)
             if leases:
                 claimed, pauses = claimed + len(leases), iter(EMPTY_PAUSES_SECONDS)
+            elif self.window.holds_its_share and not self.draining.is_set():
+                continue
             elif (pause := next(pauses, None)) is None or self.draining.wait(pause):
                 break
             self._begin(leases)
@@ -145,23 +148,11 @@ class Runner:
             self.window.wait_empty(5.0)
 
     def _claim(self, woken: str) -> list[Lease]:
-        rows, most = self.window.room()
-        if most == 0:
-            return []
         self.asked_at = time.monotonic()
         try:
             self._release_unknown()
             with self._profile.span(Stage.CLAIM) as span, self._ledger.transaction() as connection:
-                leases = batches.claim(
-                    connection,
-                    self._who,
-                    room_rows=rows,
-                    # No more than may fit: what a claim looks at is locked for its siblings.
-                    max_batches=min(most, rows // self._usual_rows + 1),
-                    idle=not self.window.held(),
-                    woken=woken,
-                    lease_seconds=self._settings.lease_seconds,
-                )
+                leases = self._claim_share(connection, woken)
                 span.count = len(leases)
         except Retryable as error:
             log.warning("claim_failed", error=str(error))
@@ -171,6 +162,30 @@ class Runner:
         if leases:
             self._usual_rows = max(1, sum(len(lease.todo) for lease in leases) // len(leases))
         return leases
+
+    def _claim_share(self, connection: Connection, woken: str) -> list[Lease]:
+        """As much as there is room for; when little is left, no more than siblings can spare."""
+        lease_seconds = self._settings.lease_seconds
+        held = self.window.held()
+        if not held or time.monotonic() > self._share_until:
+            share = shares.fair_share(connection, self._who, lease_seconds)
+            if share == 0:
+                return []
+            self.window.bound(share)
+            self._share_until = time.monotonic() + SHARE_SECONDS
+        rows, most = self.window.room()
+        if most == 0:
+            return []
+        return batches.claim(
+            connection,
+            self._who,
+            room_rows=rows,
+            # No more than may fit: what a claim looks at is locked for its siblings.
+            max_batches=min(most, rows // self._usual_rows + 1),
+            idle=not held,
+            woken=woken,
+            lease_seconds=lease_seconds,
+        )
 
     def _release_unknown(self) -> None:
         """After a claim whose answer was lost: nobody would renew what it may have leased.

@@ -13,6 +13,9 @@ REFILL_FRACTION = 0.25
 """Share of the window that is empty before more is claimed: small batches come several at a time,
 and the engine, which runs half a window at once, still has as much waiting as it works on."""
 
+SHARE_SECONDS = 0.25
+"""How long a fair share is believed: work may be admitted and siblings may come at any moment."""
+
 MOST_BATCHES = 256
 """Batches held at once, each by a thread of its own; bounds memory when rows are few a batch."""
 
@@ -55,11 +58,13 @@ class Window:
     """Room for more rows, from the engine's own concurrency.
 
     `rows` is how many unfinished rows keep the engine full with some to spare: more batches are
-    claimed whenever fewer are in flight. A batch that must run alone takes all the room.
+    claimed whenever fewer are in flight. A batch that must run alone takes all the room. While
+    little is left, a fair share of it takes the place of `rows`.
     """
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
+        self._share: int | None = None
         self._held: set[HeldBatch] = set()
         self._unfinished = 0
         self._running = 0
@@ -67,17 +72,36 @@ class Window:
         self._closed = False
 
     def wait_for_room(self) -> bool:
-        """Waits until rows fit; False when the window was closed."""
+        """Waits until rows fit, or until a fair share is to be asked for again; False when the
+        window was closed.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._has_room())
+            self._changed.wait_for(
+                lambda: self._closed or self._has_room(),
+                None if self._share is None else SHARE_SECONDS,
+            )
             return not self._closed
+
+    def bound(self, share_rows: int | None) -> None:
+        """Holds no more than a fair share of what is left; None when there is enough for all."""
+        with self._changed:
+            small = share_rows is not None and share_rows < self.rows
+            self._share = share_rows if small else None
+            self._changed.notify_all()
+
+    @property
+    def holds_its_share(self) -> bool:
+        """True when a fair share, not the engine, is why there is no room."""
+        with self._changed:
+            return self._share is not None and not self._has_room()
 
     def room(self) -> tuple[int, int]:
         """(rows, batches) that may be claimed now; the rows are at least 1 while there is room."""
         with self._changed:
             if self._closed or not self._has_room():
                 return 0, 0
-            return max(1, self.rows - self._unfinished), MOST_BATCHES - len(self._held)
+            most = self.rows if self._share is None else self._share
+            return max(1, most - self._unfinished), MOST_BATCHES - len(self._held)
 
     def add(self, batch: HeldBatch) -> None:
         """A claimed batch is in flight from here on."""
@@ -132,6 +156,8 @@ class Window:
     def _has_room(self) -> bool:
         if len(self._held) >= MOST_BATCHES or self._alone():
             return False
+        if self._share is not None:
+            return self._unfinished < self._share
         if self._running < READ_AHEAD_BATCHES:
             return True
         full = 1 - REFILL_FRACTION

@@ -16,6 +16,8 @@ from common.ledger import Ledger, audit, batches, dispatch, jobs, retries, schem
 from common.ledger.batches import Claimant, Lease, Part, RowError
 from common.ledger.connection import Connection
 from common.ledger.retries import Retried
+from common.ledger.shares import fair_share
+from common.ledger.workers import Child
 from common.spec import JobSpec, parse_spec
 from common.states import JobState, RowErrorKind
 
@@ -360,6 +362,53 @@ def test_only_admitted_batches_are_claimed(world: World) -> None:
     assert world.claim(job_id) == []
     assert world.admit(job_id, 2) == 2
     assert len(world.claim(job_id)) == 2
+
+
+def share(world: World, job_id: int) -> int | None:
+    who = Claimant(WHO, "default", world.specs[job_id].engine_key, "function", "1")
+    found: int | None = world.run(fair_share, who, 30)
+    return found
+
+
+def ready(world: World, job_id: int, name: str) -> None:
+    child = Child(name, "s", "default", 0, "here", 1, world.specs[job_id].engine_key)
+    world.run(workers.register, child)
+    with world.ledger.transaction() as connection:
+        workers.ready(
+            connection,
+            child,
+            engine="function",
+            engine_version="1",
+            revision=None,
+            window_rows=128,
+        )
+
+
+def test_what_is_left_is_shared_by_the_ready_children_of_its_queue(world: World) -> None:
+    job_id = world.job(4, 4, 4)
+    other = world.job(50, name="other", callable="rules:other")
+    world.admit(other)
+    assert share(world, job_id) == 0  # nothing is admitted: nothing to share
+    world.admit(job_id, 2)
+    assert share(world, job_id) is None  # and more to come
+    world.admit(job_id)
+    assert share(world, job_id) == 12
+    ready(world, job_id, "one")
+    ready(world, other, "another")
+    assert share(world, job_id) == 12
+    ready(world, job_id, "two")
+    assert share(world, job_id) == 6
+    first, _ = world.claim(job_id, most=2)
+    assert share(world, job_id) == 6  # what is leased is still open
+    world.commit(first)
+    assert share(world, job_id) == 4
+    with world.ledger.transaction() as connection:
+        workers.end(connection, "one", died=None)
+    assert share(world, job_id) == 8
+    world.ask("UPDATE workers SET seen_at = now() - interval '1 hour' RETURNING 1")
+    assert share(world, job_id) == 8  # never less than one child
+    world.claim(job_id)
+    assert share(world, job_id) == 0
 
 
 def test_two_children_never_claim_the_same_batch_and_never_wait(

@@ -56,6 +56,37 @@ def test_finished_rows_make_room_before_their_batch_is_committed() -> None:
     assert window.room()[0] == 1
 
 
+def test_little_that_is_left_is_shared_and_nothing_is_read_ahead() -> None:
+    window = Window(rows=100)
+    window.bound(20)
+    assert window.room()[0] == 20
+    batch = held(20)
+    window.add(batch)
+    assert window.room() == (0, 0)
+    assert window.holds_its_share
+    window.row_finished(batch, 5)
+    assert window.room()[0] == 5
+    window.bound(None)
+    assert window.room()[0] == 85
+    assert not window.holds_its_share
+
+
+def test_a_share_beyond_the_window_bounds_nothing() -> None:
+    window = Window(rows=4)
+    window.bound(4)
+    window.add(held(4))
+    assert window.room()[0] == 1
+    assert not window.holds_its_share
+
+
+def test_who_waits_with_its_share_asks_again_after_a_while() -> None:
+    window = Window(rows=100)
+    window.bound(5)
+    window.add(held(5))
+    assert window.wait_for_room()
+    assert window.room() == (0, 0)
+
+
 def test_a_lone_batch_takes_all_the_room() -> None:
     window = Window(rows=100)
     batch = held(1, alone=True)

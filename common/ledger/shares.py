@@ -1,0 +1,47 @@
+"""What a child may hold of a queue when little is left, so that its siblings have work as well."""
+
+from sqlalchemy import text
+
+from common.ledger.batches import Claimant
+from common.ledger.connection import Connection
+
+
+def fair_share(connection: Connection, who: Claimant, lease_seconds: float) -> int | None:
+    """Rows of the queue that are still open, for each of its living children; at least 1.
+
+    None while more batches wait for admission: then there is enough for all. 0 when no batch is
+    admitted, so that there is nothing to share.
+    """
+    found = connection.scalar(
+        FAIR_SHARE,
+        {
+            "queue": f"{who.pool}.{who.engine_key}",
+            "pool": who.pool,
+            "engine_key": who.engine_key,
+            "lease_seconds": lease_seconds,
+        },
+    )
+    return None if found is None else int(found)
+
+
+FAIR_SHARE = text("""
+    WITH mine AS (
+        SELECT id FROM jobs
+        WHERE state = 'running' AND pool = :pool AND engine_key = :engine_key
+    )
+    SELECT CASE
+        WHEN NOT EXISTS (SELECT FROM batches b WHERE b.queue = :queue AND b.state = 'queued')
+            THEN 0
+        -- In the index's order: estimates of an hour ago, when much was pending, ask for a scan.
+        WHEN EXISTS (SELECT FROM mine CROSS JOIN LATERAL (
+                         SELECT FROM batches b WHERE b.job_id = mine.id AND b.state = 'pending'
+                         ORDER BY b.seq, b.id LIMIT 1) AS next)
+            THEN NULL
+        ELSE (SELECT ceil(greatest(1, sum(c.rows_total - c.rows_done - c.rows_failed))
+                          / greatest(1, (
+                  SELECT count(*) FROM workers
+                  WHERE pool = :pool AND engine_key = :engine_key AND state = 'ready'
+                    AND seen_at > now() - make_interval(secs => :lease_seconds))))
+              FROM job_counters c WHERE c.job_id IN (SELECT id FROM mine))
+        END
+""")
