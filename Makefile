@@ -26,7 +26,7 @@ ROUNDS ?= 7
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test faults faults-long faults-mutants bench-engine bench-control bench-ledger bench-planning \
-	bench-collect bench-memory lint format clean
+	bench-collect bench-memory bench-tail lint format clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -75,6 +75,9 @@ bench-collect: $(READY)  ## Measure collect beside pyarrow's bare copy of the pa
 
 bench-memory: $(READY)  ## Watch a worker's memory over 1,000 batches of small and large datasets
 	$(BIN)/python -m benchmarks.memory
+
+bench-tail: $(READY)  ## Measure how evenly four children end a job
+	$(BIN)/python -m benchmarks.tail
 
 lint: $(READY)  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
