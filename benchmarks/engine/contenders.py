@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.engine import naive_queue
 from benchmarks.engine.contender import (
     START_SECONDS,
     WORK_SECONDS,
@@ -45,25 +46,21 @@ class Naive:
 
     def run(self, plan: Plan) -> list[Result]:
         """Starts its worker, sends each workload's tasks, ends it."""
-        from benchmarks.engine import naive  # imports vllm, which the driver starts without
-
         folder = Path(plan.folder)
         log = folder / "log"
         argv = [sys.executable, "-m", "benchmarks.engine.naive", plan.argument(), self.broker_url]
-        app = naive.make_app(self.broker_url)
+        app = naive_queue.make_app(self.broker_url)
         with process(argv, log) as group:
-            wait_for((folder / naive.WARM).exists, START_SECONDS, group, log)
-            engine = json.loads((folder / naive.ENGINE).read_text())
+            wait_for((folder / naive_queue.WARM).exists, START_SECONDS, group, log)
+            engine = json.loads((folder / naive_queue.ENGINE).read_text())
             return [self._measure(app, each, folder, engine, group) for each in plan.workloads]
 
     def _measure(
         self, app: Any, workload: Workload, folder: Path, engine: dict[str, Any], group: Any
     ) -> Result:
-        from benchmarks.engine import naive
-
-        file = folder / naive.DONE
+        file = folder / naive_queue.DONE
         file.write_text("")
-        count = naive.send(app, workload)
+        count = naive_queue.send(app, workload)
         wait_for(lambda: file.read_text().count("\n") == count, WORK_SECONDS, group, folder / "log")
         done = [json.loads(line) for line in file.read_text().splitlines()]
         done.sort(key=lambda each: each["first"])

@@ -8,28 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from celery import Celery
 
 from benchmarks.engine import raw
-from benchmarks.engine.contender import Plan, Workload
+from benchmarks.engine.contender import Plan
+from benchmarks.engine.naive_queue import DONE, ENGINE, TASK, WARM, make_app
 from benchmarks.engine.rows import chat
 from worker.engines.vllm import effective
-
-QUEUE = "naive"
-TASK = "naive.batch"
-WARM, DONE, ENGINE = "warm", "done.jsonl", "engine.json"
-
-
-def make_app(broker_url: str) -> Celery:
-    """Plain Celery, as its first steps show it."""
-    app = Celery("naive", broker=broker_url, set_as_current=False)
-    app.conf.update(
-        task_default_queue=QUEUE,
-        task_ignore_result=True,
-        worker_prefetch_multiplier=1,
-        broker_connection_retry_on_startup=True,
-    )
-    return app
 
 
 def serve(plan: Plan, broker_url: str) -> None:
@@ -67,14 +51,6 @@ def serve(plan: Plan, broker_url: str) -> None:
         batch(plan.warm.path, first, plan.warm.batch)
     (folder / WARM).touch()
     app.worker_main(["--quiet", "worker", "--pool=solo", "--concurrency=1", "--loglevel=warning"])
-
-
-def send(app: Celery, workload: Workload) -> int:
-    """One message a batch; returns how many."""
-    firsts = range(0, workload.rows, workload.batch)
-    for first in firsts:
-        app.send_task(TASK, (workload.path, first, workload.batch), queue=QUEUE)
-    return len(firsts)
 
 
 if __name__ == "__main__":
