@@ -32,18 +32,23 @@ class Grouped(Generic[Wish, Answer]):
         with self._lock:
             self._waiting.append((wish, mine))
             leads, self._acting = not self._acting, True
-        # The leader of the last group wakes the next one by `None` in place of an answer.
-        if leads or mine.result() is None:
+        if leads:
             return self._lead()
-        answer = mine.result()
-        assert answer is not None
-        return answer
+        try:
+            answer = mine.result()
+        except BaseException:
+            self._leave(mine)
+            raise
+        # The leader of the last group wakes the next one by `None` in place of an answer.
+        return self._lead() if answer is None else answer
 
     def _lead(self) -> Answer:
         with self._lock:
             group = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
         try:
             answers = self._act([wish for wish, _ in group])
+            if len(answers) != len(group):
+                raise ValueError(f"{len(answers)} answers to {len(group)} wishes")
         except BaseException as error:
             for _, future in group[1:]:
                 future.set_exception(error)
@@ -57,6 +62,15 @@ class Grouped(Generic[Wish, Answer]):
     def _hand_over(self) -> None:
         with self._lock:
             self._acting = bool(self._waiting)
-            next_leader = self._waiting[0][1] if self._waiting else None
-        if next_leader is not None:
-            next_leader.set_result(None)
+            if self._waiting:
+                # Under the lock: whoever leaves the queue knows whether it was made leader.
+                self._waiting[0][1].set_result(None)
+
+    def _leave(self, mine: Future[Answer | None]) -> None:
+        """Somebody stopped waiting: by its answer, or interrupted; then its wish goes with it."""
+        with self._lock:
+            others = deque(each for each in self._waiting if each[1] is not mine)
+            interrupted = len(others) < len(self._waiting)
+            self._waiting = others
+        if interrupted and mine.done():  # it had been made leader, and nobody else is
+            self._hand_over()

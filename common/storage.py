@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 from urllib.parse import unquote
@@ -656,27 +657,25 @@ def _make_local(path: Path) -> None:
 
 def _sync_directory(path: Path) -> None:
     """One sync serves every thread that asked for it before it began."""
-    failed = _SYNCS.ask(path)
-    if isinstance(failed, OSError):
-        raise failed
+    _syncs_of(path).ask(None)
 
 
-def _synced(paths: Sequence[Path]) -> list[OSError | Literal[True]]:
-    done: dict[Path, OSError | Literal[True]] = {}
-    for path in set(paths):
-        try:
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-            done[path] = True
-        except OSError as error:
-            done[path] = error
-    return [done[path] for path in paths]
+@lru_cache(maxsize=256)
+def _syncs_of(path: Path) -> Grouped[None, Literal[True]]:
+    """One for each directory: a mount that hangs stops only its own files.
+
+    After an eviction there may be two for one directory, each of which syncs for those it has.
+    """
+    return Grouped(partial(_synced, path), most=1024)
 
 
-_SYNCS = Grouped(_synced, most=1024)
+def _synced(path: Path, wishes: Sequence[None]) -> list[Literal[True]]:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return [True] * len(wishes)
 
 
 # ---------------------------------------------------------------- moving

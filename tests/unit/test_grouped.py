@@ -2,10 +2,11 @@
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from common import grouped as module
 from common.grouped import Grouped
 
 
@@ -93,3 +94,67 @@ def test_many_threads_get_each_their_own_answer() -> None:
         answers = list(threads.map(grouped.ask, range(5000)))
     assert [wish for wish, _ in answers] == list(range(5000))
     assert max(size for _, size in answers) <= 8
+
+
+class InterruptedAtOnce(Future[int | None]):
+    """Ctrl-C comes before any answer."""
+
+    def result(self, timeout: float | None = None) -> int | None:
+        raise KeyboardInterrupt
+
+
+class InterruptedWhenWoken(Future[int | None]):
+    """Ctrl-C comes with the answer."""
+
+    def result(self, timeout: float | None = None) -> int | None:
+        super().result(timeout)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("interrupted", [InterruptedAtOnce, InterruptedWhenWoken])
+def test_one_who_is_interrupted_while_it_waits_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch, interrupted: type[Future[int | None]]
+) -> None:
+    act = Held()
+    grouped = Grouped(act, most=1)
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(grouped.ask, 0)
+        assert act.began.acquire(timeout=10)
+        came = threading.Event()
+
+        def made() -> Future[int | None]:
+            came.set()
+            return interrupted()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "Future", made)
+            gone = threads.submit(grouped.ask, 1)
+            assert came.wait(10)
+        if interrupted is InterruptedAtOnce:
+            assert isinstance(gone.exception(10), KeyboardInterrupt)
+        else:
+            wait_for(grouped, 1)
+        last = threads.submit(grouped.ask, 2)
+        wait_for(grouped, 1 if interrupted is InterruptedAtOnce else 2)
+        act.leave.release()
+        act.leave.release()
+        assert first.result(10) == 0
+        assert last.result(10) == 20
+        assert isinstance(gone.exception(10), KeyboardInterrupt)
+    assert act.groups == [[0], [2]]
+
+
+def test_too_few_answers_are_an_error_for_everybody() -> None:
+    act = Held()
+    grouped = Grouped(lambda wishes: act(wishes)[:1], most=9)
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(grouped.ask, 0)
+        assert act.began.acquire(timeout=10)
+        others = [threads.submit(grouped.ask, wish) for wish in (1, 2)]
+        wait_for(grouped, 2)
+        act.leave.release()
+        act.leave.release()
+        assert first.result(10) == 0
+        for other in others:
+            with pytest.raises(ValueError, match="1 answers to 2 wishes"):
+                other.result(10)
