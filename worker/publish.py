@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import structlog
@@ -21,7 +21,6 @@ from common.errors import (
     LeaseLost,
     LedgerUnavailable,
     NightshiftError,
-    Permanent,
     Retryable,
     StorageUnavailable,
 )
@@ -38,8 +37,15 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+Finished = tuple[Lease, Part]
+
 GROUP_BATCHES = 32
 """Batches in one commit at most, so that its transaction stays short."""
+
+ERRORS_A_COMMIT = 5_000
+"""Rows' errors in one commit, about: its batches are locked until they are written, and the
+heartbeat that renews their leases waits no longer than LOCK_SECONDS for them. A batch that alone
+has more is committed alone."""
 
 WRITE_RETRY_SECONDS = 60.0
 """How long a part is tried again on a failing store before its batch is given back."""
@@ -57,7 +63,8 @@ class Publisher:
         self._ledger = ledger
         self._profile = profile
         self._given_up = given_up
-        self._commits = Grouped(self._commit_group, GROUP_BATCHES)
+        self._commits: dict[int, Grouped[Finished, bool | Exception]] = {}
+        self._making = threading.Lock()
         # Made once: they keep what they count in each thread by itself.
         self._for_ledger = self._patience(LedgerUnavailable)
         self._for_commit = self._patience(Retryable)
@@ -128,23 +135,36 @@ class Publisher:
 
     def _commit(self, lease: Lease, part: Part) -> None:
         """Fenced; in one transaction with what other threads commit at this moment."""
-        answer = self._commits.ask((lease, part))
-        if isinstance(answer, NightshiftError):
+        answer = self._commits_of(lease.job_id).ask((lease, part))
+        if isinstance(answer, Exception):
             raise answer
         if not answer:
             self._read_back(lease)
 
-    def _commit_group(
-        self, group: Sequence[tuple[Lease, Part]]
-    ) -> Sequence[bool | NightshiftError]:
+    def _commits_of(self, job_id: int) -> Grouped[Finished, bool | Exception]:
+        """Each job has its own: whoever holds one's row for long stops no other's commits."""
+        with self._making:
+            if job_id not in self._commits:
+                self._commits[job_id] = Grouped(self._commit_all, GROUP_BATCHES)
+            return self._commits[job_id]
+
+    def _commit_all(self, finished: Sequence[Finished]) -> Sequence[bool | Exception]:
+        """In as many transactions as their errors need; after an outage in a later one, those of
+        the earlier ones are read back.
+        """
+        return [answer for group in _groups(finished) for answer in self._commit_group(group)]
+
+    def _commit_group(self, group: Sequence[Finished]) -> Sequence[bool | Exception]:
         try:
             with self._ledger.transaction() as connection:
                 held = batches.commit_group(connection, group)
                 reached(Moment.COMMITTING)
-        except Permanent as error:
+        except Retryable:
+            raise
+        except Exception as error:
             if len(group) == 1:
                 return [error]
-            # What Postgres refuses of one batch must not fail the others.
+            # What is wrong with one batch must not fail the others.
             return [self._commit_group([each])[0] for each in group]
         return [(lease.batch_id, lease.attempt) in held for lease, _ in group]
 
@@ -200,6 +220,19 @@ class Publisher:
             before_sleep=_say_waiting,
             reraise=True,
         )
+
+
+def _groups(finished: Sequence[Finished]) -> Iterator[list[Finished]]:
+    """In their order, with at most ERRORS_A_COMMIT in each that has more than one."""
+    group: list[Finished] = []
+    errors = 0
+    for lease, part in finished:
+        if group and errors + len(part.errors) > ERRORS_A_COMMIT:
+            yield group
+            group, errors = [], 0
+        group.append((lease, part))
+        errors += len(part.errors)
+    yield group
 
 
 def _say_waiting(state: RetryCallState) -> None:

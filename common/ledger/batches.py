@@ -714,22 +714,25 @@ def _insert_errors(connection: Connection, errors: Sequence[tuple[int, int, RowE
     if not errors:
         return
     connection.execute(
-        text("""
-            INSERT INTO row_errors (job_id, row_index, batch_id, row_id, kind, message)
-            VALUES (:job_id, :row_index, :batch_id, :row_id, :kind, :message)
-        """),
-        [
-            {
-                "job_id": job_id,
-                "batch_id": batch_id,
-                "row_index": error.row_index,
-                "row_id": error.row_id,
-                "kind": error.kind,
-                "message": error.message,
-            }
-            for job_id, batch_id, error in errors
-        ],
+        INSERT_ERRORS,
+        {
+            "job_id": [job_id for job_id, _, _ in errors],
+            "row_index": [error.row_index for _, _, error in errors],
+            "batch_id": [batch_id for _, batch_id, _ in errors],
+            "row_id": [error.row_id for _, _, error in errors],
+            "kind": [error.kind.value for _, _, error in errors],
+            "message": [error.message for _, _, error in errors],
+        },
     )
+
+
+INSERT_ERRORS = text("""
+    INSERT INTO row_errors (job_id, row_index, batch_id, row_id, kind, message)
+    SELECT * FROM unnest(:job_id, :row_index, :batch_id, CAST(:row_id AS text[]),
+                         CAST(:kind AS text[]), CAST(:message AS text[]))
+""").bindparams(
+    *(bindparam(name, type_=ARRAY(BIGINT)) for name in ("job_id", "row_index", "batch_id"))
+)
 
 
 def _end_attempt(

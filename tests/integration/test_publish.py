@@ -11,12 +11,12 @@ from common import storage
 from common.descriptor import Descriptor, RowRanges, SourceFile
 from common.errors import LeaseLost, Permanent
 from common.ledger import Ledger, batches, dispatch, jobs
-from common.ledger.batches import Claimant, Lease, RowError
+from common.ledger.batches import Claimant, Lease, Part, RowError
 from common.parts import final
 from common.spec import JobSpec, parse_spec
 from common.states import RowErrorKind
 from tests.integration.fleet import wait_until
-from worker.publish import Publisher
+from worker.publish import ERRORS_A_COMMIT, Publisher, _groups
 from worker.results import PartTable
 
 BATCHES = 6
@@ -25,7 +25,7 @@ BATCHES = 6
 def spec_in(folder: Path) -> JobSpec:
     return parse_spec(
         {
-            "name": "groups",
+            "name": folder.name[:40],
             "input": {"uri": "rows.parquet", "id": "id"},
             "task": {"kind": "function"},
             "engine": {"backend": "function", "callable": "rules:shout"},
@@ -41,7 +41,7 @@ def claimed(ledger: Ledger, spec: JobSpec) -> list[Lease]:
     rows = [Descriptor(file, RowRanges.of((at, at + 1))) for at in range(BATCHES)]
     who = Claimant("mine", "default", spec.engine_key, "function", "1")
     with ledger.transaction() as connection:
-        new = jobs.NewJob(spec, "groups", "same", spec.output.uri, b"", None)
+        new = jobs.NewJob(spec, spec.name, "same", spec.output.uri, b"", None)
         job_id = jobs.insert(connection, new, [file])
         jobs.insert_batches(connection, job_id, [file], rows)
         dispatch.admit(connection, job_id, BATCHES, 1)
@@ -82,7 +82,7 @@ def test_what_postgres_refuses_of_one_batch_fails_no_other_of_its_group(
             frozen.exec_driver_sql("SELECT FROM batches WHERE id = 1 FOR UPDATE")
             # The first waits for a row that somebody holds, so the others make one group.
             futures = [threads.submit(publish, 0)]
-            commits = publisher._commits
+            commits = publisher._commits_of(leases[0].job_id)
             wait_until(lambda: commits._acting, what="the first commit")
             futures += [threads.submit(publish, place) for place in range(1, BATCHES)]
             wait_until(lambda: len(commits._waiting) == BATCHES - 1, what="a group")
@@ -98,3 +98,34 @@ def test_what_postgres_refuses_of_one_batch_fails_no_other_of_its_group(
     for row in found:
         if row.part_name is not None:
             assert storage.exists(final(spec.output.uri, row.part_name))
+
+
+def test_a_job_whose_row_is_held_stops_no_commit_of_another(
+    ledger: Ledger, second_ledger: Callable[[], Ledger], tmp_path: Path
+) -> None:
+    held, free = (spec_in(tmp_path / name) for name in ("held", "free"))
+    of_held, of_free = claimed(ledger, held)[0], claimed(ledger, free)[0]
+    publisher = Publisher(ledger, threading.Event())
+    with ThreadPoolExecutor(2) as threads:
+        with second_ledger().transaction() as retry:
+            retry.exec_driver_sql(f"SELECT FROM jobs WHERE id = {of_held.job_id} FOR UPDATE")
+            late = threads.submit(publisher.publish, of_held, held, table_of(of_held, "no"), {})
+            commits = publisher._commits_of(of_held.job_id)
+            wait_until(lambda: commits._acting, what="the commit that waits")
+            publisher.publish(of_free, free, table_of(of_free, "no"), {})
+            assert not late.done()
+        late.result(30)
+
+
+def test_a_group_is_cut_where_its_errors_are_too_many_for_one_transaction(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    lease, *_ = claimed(ledger, spec_in(tmp_path))
+
+    def part(errors: int) -> Part:
+        return Part("p", 1, "", 0, 0, [RowError(0, None, RowErrorKind.REFUSED, "no")] * errors)
+
+    half, more = ERRORS_A_COMMIT // 2, ERRORS_A_COMMIT + 1
+    cut = _groups([(lease, part(errors)) for errors in (half, half, 0, 1, more, 0)])
+    found = [[len(each.errors) for _, each in group] for group in cut]
+    assert found == [[half, half, 0], [1], [more], [0]]
