@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from common import storage
 from common.descriptor import Descriptor, SourceFile
-from common.errors import BadInput, SourceChanged
+from common.errors import BadInput, SourceChanged, StorageUnavailable
 from common.read_cache import ReadCache
 from common.row_group_stream import RowGroupStream
 from common.states import RowErrorKind
@@ -39,7 +39,8 @@ GROUP_BYTES = 64 * 2**20
 """A stream of batches is written in row groups of at least this size, whichever comes first."""
 
 COMPRESSED_BYTES = 16 * 1024
-"""Less than this is not compressed: Zstandard's setup for each column costs more than it saves."""
+"""A part of less (decoded) is not compressed: Zstandard's setup for each column costs more than it
+saves."""
 
 _FAULTS = (pa.ArrowException, OSError)
 """What pyarrow raises over content: errors of reading are StorageUnavailable by then."""
@@ -64,6 +65,8 @@ def read_footer(uri: str) -> Footer:
         try:
             metadata = pq.ParquetFile(handle).metadata
             schema = metadata.schema.to_arrow_schema()
+        except MemoryError as error:
+            raise _no_memory(uri, "its footer") from error
         except _FAULTS as error:
             raise BadInput(
                 f"{uri}: its Parquet footer is missing or damaged; the file was cut off or is no "
@@ -203,6 +206,22 @@ def _spans(footer: Footer, first: int, last: int) -> Iterator[tuple[int, int, in
 
 
 @dataclass(frozen=True, slots=True)
+class _Pieces:
+    """The cache as the shelf of one stream."""
+
+    cache: ReadCache
+    key: tuple[object, ...]
+
+    def find(self, number: int) -> pa.Table | None:
+        """A piece that is still in the cache."""
+        return self.cache.find((*self.key, number))
+
+    def keep(self, number: int, piece: pa.Table) -> None:
+        """Puts a piece into the cache."""
+        self.cache.put((*self.key, number), piece, piece.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
 class _Group:
     """The wanted columns of one row group, as they are read by way of the cache."""
 
@@ -234,30 +253,26 @@ class _Group:
             return [whole.slice(low, high - low)]
         stream = self.cache.stream(self.key, self._stream)
         size = stream.piece_rows
+        # What is left of an earlier stream may be cut in another size.
+        pieces = _Pieces(self.cache, (*self.key, size))
         found = []
         for number in range(low // size, -(-high // size)):
             begin = max(low - number * size, 0)
             end = min(high - number * size, size)
-            found.append(stream.piece(number, self).slice(begin, end - begin))
+            found.append(stream.piece(number, pieces).slice(begin, end - begin))
         return found
 
     def _whole(self) -> pa.Table:
         try:
             table = _decode(self.source.uri, self.footer, self.number, self.names)
+        except MemoryError as error:
+            raise _no_memory(self.source.uri, f"row group {self.number}") from error
         except _FAULTS as error:
             raise _damaged(self.number) from error
         finally:
             self.unchanged(self.source)
         self.footer.group_bytes[self.number, self.names] = table.nbytes
         return table
-
-    def find(self, number: int) -> pa.Table | None:
-        """A piece that is still in the cache."""
-        return self.cache.find((*self.key, number))
-
-    def keep(self, number: int, piece: pa.Table) -> None:
-        """Puts a piece into the cache."""
-        self.cache.put((*self.key, number), piece, piece.nbytes)
 
     def _stream(self) -> RowGroupStream:
         limit_bytes, columns = self.cache.limit_bytes, max(1, len(self.names))
@@ -295,6 +310,8 @@ def _batches(
             unchanged(source)
             rows += batch.num_rows
             yield batch.select(names)
+    except MemoryError as error:
+        raise _no_memory(source.uri, f"row group {group}") from error
     except _FAULTS as error:
         unchanged(source)
         raise _damaged(group) from error
@@ -304,6 +321,11 @@ def _batches(
 
 def _damaged(group: int) -> _DamagedError:
     return _DamagedError(f"row group {group} is damaged and cannot be read")
+
+
+def _no_memory(uri: str, what: str) -> StorageUnavailable:
+    """Says nothing about the file: Arrow's error is a MemoryError and an ArrowException at once."""
+    return StorageUnavailable(f"{uri}: not enough memory to decode {what}")
 
 
 def _encoded_bytes(footer: Footer, group: int, names: tuple[str, ...]) -> int:
@@ -381,14 +403,17 @@ def _blanked(table: pa.Table, name: str, good: pa.Array) -> pa.Table:
 def write(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, sink: BinaryIO, metadata: dict[str, str]
 ) -> int:
-    """Zstandard-compressed, with the metadata in the file's own; returns the number of rows."""
+    """Zstandard-compressed, a part of under 16 KiB (COMPRESSED_BYTES) not at all; with the metadata
+    in the file's own. Returns the number of rows.
+    """
     known = {f"{METADATA_PREFIX}{key}": value for key, value in metadata.items()}
     written = 0
     groups = _regrouped(batches, schema)
-    first = next(groups, schema.empty_table())
-    compression = "zstd" if first.nbytes >= COMPRESSED_BYTES else "none"
+    first = list(islice(groups, 1))
+    small = sum(table.nbytes for table in first) < COMPRESSED_BYTES
+    compression = "none" if small else "zstd"
     with pq.ParquetWriter(sink, schema.with_metadata(known), compression=compression) as writer:
-        for table in chain((first,), groups):
+        for table in chain(first, groups):
             writer.write_table(table.replace_schema_metadata(known), row_group_size=GROUP_ROWS * 4)
             written += table.num_rows
     return written
@@ -416,5 +441,7 @@ def iter_batches(uri: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
         source = pa.BufferReader(handle.read()) if small else handle
         try:
             yield from pq.ParquetFile(source, pre_buffer=not small).iter_batches(batch_rows)
+        except MemoryError as error:
+            raise _no_memory(uri, "its rows") from error
         except _FAULTS as error:
             raise BadInput(f"{uri} is damaged and cannot be read: {error}") from error

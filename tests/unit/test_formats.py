@@ -603,3 +603,12 @@ def test_a_stream_of_batches_is_one_file(tmp_path, kind):
     assert formats.read_part(uri, kind, table.schema) == table
     if kind == "parquet":
         assert pq.read_metadata(uri).num_row_groups == 4
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_no_batches_are_a_file_without_row_groups(tmp_path, kind):
+    uri = f"{tmp_path}/all.{kind}"
+    assert formats.write_batches(uri, [], PART.schema, kind, {}).rows == 0
+    assert formats.read_part(uri, kind, PART.schema) == PART.schema.empty_table()
+    if kind == "parquet":
+        assert pq.read_metadata(uri).num_row_groups == 0

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common import storage
+from common import parquet, storage
 from common.descriptor import Descriptor, RowRanges, SourceFile
 from common.errors import SourceChanged, StorageUnavailable
 from common.formats import ReadCache, read_rows
@@ -147,6 +147,30 @@ def test_an_outage_in_the_middle_is_over_for_the_next_who_asks(source, monkeypat
         read(asked[-1], cache)
     monkeypatch.setattr(storage._Source, "readinto", readinto)
     read(asked[-1], cache)
+
+
+@pytest.mark.parametrize("limit_bytes", [512 * 2**20, 2**20])
+def test_too_little_memory_is_an_outage_and_no_damage(source, monkeypatch, limit_bytes):
+    cache, asked = ReadCache(limit_bytes), batches(source)
+
+    def too_large(*_args, **_options):
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(parquet.pq.ParquetFile, "read_row_group", too_large)
+        patched.setattr(parquet.pq.ParquetFile, "iter_batches", too_large)
+        with pytest.raises(StorageUnavailable, match="not enough memory to decode row group 0"):
+            read(asked[0], cache)
+    read(asked[0], cache)
+
+
+def test_pieces_of_an_earlier_stream_of_another_size_are_left_alone(source):
+    cache, asked = ReadCache(2**20), batches(source)
+    read(asked[20], cache)
+    footer = parquet._footer(source, cache, lambda _: None)
+    footer.group_bytes[0, ("id", "text")] = 64 * 2**20
+    cache._streams.clear()
+    read(asked[3], cache)
 
 
 def test_a_file_that_changes_under_an_open_reader_is_noticed(source):
