@@ -47,20 +47,21 @@ class JobCache:
                 self._known[job_id] = _known(job)
             return self._known[job_id]
 
-    def output_schema(self, job: KnownJob, results: RowResults) -> pa.Schema:
+    def output_schema(self, job: KnownJob, results: RowResults) -> tuple[pa.Schema, bool]:
         """The job's output schema: fixed by the first answers where nothing else fixed it.
 
-        Without any answer yet the part has only the columns that every part has.
+        Without any answer yet the part is bare, which the second says: it has only the columns
+        that every part has.
         """
         if job.output is not None:
-            return job.output
+            return job.output, False
         found = parts.inferred_schema(job.spec, job.inputs, results.answers())
         if found is None:
-            return parts.bare_schema(job.spec, job.inputs)
+            return parts.bare_schema(job.spec, job.inputs), True
         with self._ledger.transaction() as connection:
             held = jobs.fix_output_schema(connection, job.id, parts.serialize(found))
         job.output = parts.deserialize(held)
-        return job.output
+        return job.output, False
 
 
 def _known(job: Job) -> KnownJob:

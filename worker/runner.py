@@ -108,11 +108,11 @@ class Runner:
             leases = self._claim(woken)
             if leases:
                 claimed, pauses = claimed + len(leases), iter(EMPTY_PAUSES_SECONDS)
-            elif self.window.holds_its_share and not self.draining.is_set():
+                self._begin(leases)
+            elif leases is not None and self.window.holds_its_share and not self.draining.is_set():
                 continue
             elif (pause := next(pauses, None)) is None or self.draining.wait(pause):
                 break
-            self._begin(leases)
         return claimed
 
     def _begin(self, leases: Sequence[Lease]) -> None:
@@ -147,7 +147,8 @@ class Runner:
             self._given_up.set()
             self.window.wait_empty(5.0)
 
-    def _claim(self, woken: str) -> list[Lease]:
+    def _claim(self, woken: str) -> list[Lease] | None:
+        """What was leased; None when Postgres did not answer."""
         self.asked_at = time.monotonic()
         try:
             self._release_unknown()
@@ -157,7 +158,7 @@ class Runner:
         except Retryable as error:
             log.warning("claim_failed", error=str(error))
             self._unsure_until = math.inf
-            return []
+            return None
         self._profile.engine.claimed(len(leases))
         if leases:
             self._usual_rows = max(1, sum(len(lease.todo) for lease in leases) // len(leases))
@@ -310,15 +311,17 @@ class Runner:
     def _publish(
         self, lease: Lease, job: KnownJob, results: RowResults, finished: RowRanges | None
     ) -> None:
-        schema = job.output or self._publisher.patiently(
-            partial(self._jobs.output_schema, job, results)
-        )
+        schema, bare = job.output, False
+        if schema is None:
+            schema, bare = self._publisher.patiently(
+                partial(self._jobs.output_schema, job, results)
+            )
         with self._profile.span(Stage.TABLE):
             table = part_table(job.spec, schema, results)
         if lease.redo is not None and lease.kept_part is not None:
             table = self._with_kept(lease, job, table)
         self._publisher.publish(
-            lease, job.spec, table, self._provenance(lease, job), finished, bare=job.output is None
+            lease, job.spec, table, self._provenance(lease, job), finished, bare=bare
         )
         log.info(
             "batch_done",
@@ -381,7 +384,8 @@ class Runner:
         )
         said = clean(str(error) or type(error).__name__)
         try:
-            most = self._jobs.get(lease.job_id).spec.retry.max_attempts
+            job = self._jobs.known(lease.job_id) or self._jobs.get(lease.job_id)
+            most = job.spec.retry.max_attempts
         except Exception:  # a spec that this code cannot read is a reason to fail, too
             most = DEFAULT_MAX_ATTEMPTS
 

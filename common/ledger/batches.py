@@ -463,7 +463,7 @@ def release(
 FREED = """
     WITH freed AS (
         UPDATE batches b SET state = 'pending', lease_expires_at = NULL {set}
-        FROM (SELECT b.id FROM batches b {where} ORDER BY b.id {lock}) AS mine
+        FROM (SELECT b.id FROM batches b {where} {lock}) AS mine
         WHERE b.id = mine.id
         RETURNING b.id, b.attempt, b.job_id, b.row_count, b.losses
     ), ended AS (
@@ -480,7 +480,7 @@ RELEASE = text(
         where="""JOIN unnest(:ids, :attempts, CAST(:owners AS text[])) AS mine (id, attempt, owner)
              ON b.id = mine.id AND b.attempt = mine.attempt AND b.owner = mine.owner
              WHERE b.state = 'leased'""",
-        lock="FOR UPDATE OF b",
+        lock="ORDER BY b.id FOR UPDATE OF b",
         outcome="'released'",
         error="CAST(:error AS text)",
     )
@@ -489,7 +489,7 @@ RELEASE_OWNER = text(
     FREED.format(
         set="",
         where="WHERE b.state = 'leased' AND b.owner = :owner AND NOT b.id = ANY (:kept)",
-        lock="FOR UPDATE",
+        lock="ORDER BY b.id FOR UPDATE",
         outcome="'released'",
         error="NULL",
     )
@@ -498,7 +498,7 @@ LOSE_OWNER = text(
     FREED.format(
         set=", losses = b.losses + 1, last_error = CAST(:error AS text)",
         where="WHERE b.state = 'leased' AND b.owner = :owner",
-        lock="FOR UPDATE",
+        lock="ORDER BY b.id FOR UPDATE",
         outcome="'lost'",
         error="CAST(:error AS text)",
     )
@@ -507,6 +507,7 @@ REAP = text(
     FREED.format(
         set=", losses = b.losses + 1, last_error = CAST(:error AS text)",
         where="WHERE b.state = 'leased' AND b.lease_expires_at < now()",
+        # It waits for nobody, and so needs no order.
         lock="LIMIT :limit FOR UPDATE SKIP LOCKED",
         outcome="'lost'",
         error="CAST(:error AS text)",

@@ -76,7 +76,8 @@ class Ledger:
             connect_args=CONNECT_ARGS,
         )
         # No session state is relied on, so the limits travel with each transaction.
-        self._limits = "; ".join(
+        # Compiling costs more than any of our short statements, whatever rows are estimated.
+        self._limits = "SET LOCAL jit = off; " + "; ".join(
             f"SET LOCAL {name} = {round(seconds * 1000)}"
             for name, seconds in (
                 ("lock_timeout", min(LOCK_SECONDS, answer_seconds)),

@@ -6,10 +6,12 @@ import pyarrow as pa
 import pytest
 
 from common import parts
+from common.ledger import Ledger
 from common.parts import Failure
 from common.spec import JobSpec, parse_spec
 from common.states import RowErrorKind
 from worker.engines.protocol import Answer, Outcome, Refusal, Request
+from worker.job_cache import JobCache, KnownJob
 from worker.prompts import Renderer
 from worker.results import PartTable, RowResults, merged, part_table
 
@@ -270,3 +272,12 @@ def test_nanoseconds_reach_a_function_as_microseconds() -> None:
     assert isinstance(request, Request)
     assert request.row is not None
     assert request.row["at"].microsecond == 123456
+
+
+def test_a_part_is_bare_by_the_schema_that_it_was_given() -> None:
+    """Others may fix the job's schema before the part has its name."""
+    cache = JobCache(Ledger("postgresql://localhost/none"))
+    job = KnownJob(1, spec(), INPUTS, Renderer(spec().task), {}, None)
+    assert cache.output_schema(job, results({})) == (parts.bare_schema(job.spec, INPUTS), True)
+    job.output = pa.schema([("row_index", pa.int64())])
+    assert cache.output_schema(job, results({})) == (job.output, False)
