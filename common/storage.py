@@ -650,6 +650,8 @@ def _make_local(path: Path) -> None:
     while not at.is_dir() and at != at.parent:
         missing.append(at)
         at = at.parent
+    if not missing:
+        return
     path.mkdir(parents=True, exist_ok=True)
     for made in reversed(missing):
         _sync_directory(made.parent)
