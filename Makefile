@@ -25,7 +25,7 @@ MINUTES ?= 20
 ROUNDS ?= 7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults faults-long faults-mutants bench-engine bench-control bench-ledger bench-planning \
+.PHONY: help setup demo test faults faults-long faults-mutants bench bench-engine bench-control bench-ledger bench-planning \
 	bench-collect bench-memory bench-tail lint format clean
 
 help:  ## List the targets
@@ -57,6 +57,9 @@ faults-long: $(READY)  ## Pass the fault suite with random kills for MINUTES=20
 
 faults-mutants: $(READY)  ## See the fault suite fail without each protection
 	$(BIN)/python -m tests.faults.mutants
+
+bench: bench-control bench-ledger bench-planning bench-collect bench-memory bench-tail bench-engine  ## Measure everything, and write docs/performance.md: over an hour, on a quiet machine
+	$(BIN)/python -m benchmarks.report
 
 bench-engine: $(READY)  ## Measure the fleet beside raw vLLM and a naive loop, ROUNDS=7
 	$(BIN)/python -m benchmarks.engine --rounds $(ROUNDS)
