@@ -296,7 +296,25 @@ def write_part(
 
     Raises StorageUnavailable.
     """
-    return write_batches(uri, table.to_batches(), table.schema, kind, metadata)
+    return write_encoded(uri, encode_part(table, kind, metadata), len(table))
+
+
+def encode_part(table: pa.Table, kind: OutputFormat, metadata: dict[str, str]) -> pa.Buffer:
+    """The bytes of a part. In memory, since Arrow would come back to Python for every piece of it
+    that goes to a file.
+    """
+    sink = pa.BufferOutputStream()
+    if kind == "parquet":
+        parquet.write(table.to_batches(), table.schema, sink, metadata)
+    else:
+        jsonl.write(table.to_batches(), sink)
+    return sink.getvalue()
+
+
+def write_encoded(uri: str, data: pa.Buffer, rows: int) -> PartFacts:
+    """Writes what `encode_part` made. Raises StorageUnavailable."""
+    written = storage.write_bytes(uri, memoryview(data), replace=False)
+    return PartFacts(written.bytes, written.checksum, rows)
 
 
 def write_batches(

@@ -205,9 +205,9 @@ def write_whole(uri: str, write: Callable[[BinaryIO], object], *, replace: bool 
     return _write_remote(uri, write)
 
 
-def write_bytes(uri: str, data: bytes) -> Written:
-    """A small file in one go; an older one of that name is replaced without a gap."""
-    return write_whole(uri, lambda sink: sink.write(data), replace=True)
+def write_bytes(uri: str, data: bytes | memoryview, *, replace: bool = True) -> Written:
+    """A file in one go; with `replace` an older one of that name is replaced without a gap."""
+    return write_whole(uri, lambda sink: sink.write(data), replace=replace)
 
 
 def move(source: str, target: str) -> None:

@@ -117,12 +117,9 @@ class Publisher:
             spec.output.format,
             bare=bare,
         )
+        data = formats.encode_part(table.table, spec.output.format, provenance)
         facts = self._for_store(
-            formats.write_part,
-            staged(spec.output.uri, name),
-            table.table,
-            spec.output.format,
-            provenance,
+            formats.write_encoded, staged(spec.output.uri, name), data, len(table.table)
         )
         return Part(
             name,
