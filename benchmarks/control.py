@@ -3,8 +3,10 @@
 Everything is real but the model: embedded Postgres and Redis, a reaper, a worker with one child.
 """
 
+import os
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +17,7 @@ from sqlalchemy import text
 
 from benchmarks import report, spans
 from benchmarks.fleet import Fleet, fleet
-from benchmarks.report import Line
+from benchmarks.report import Line, Median
 from common.ledger import jobs
 from common.spec import JobSpec
 from producer.submit import submit
@@ -28,56 +30,77 @@ LIMIT_SECONDS = 300.0
 """A run that takes longer is given up."""
 
 
+CONTENDERS = {"as it is": False, "worker kept to one core": True}
+"""What is measured, and whether the worker may use one core only, as by `taskset -c 1`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Batches a second, and CPU seconds a batch by component."""
+
+    rate: float
+    cpu_seconds: dict[str, float]
+
+    def __str__(self) -> str:
+        spent = ", ".join(f"{name} {1000 * each:.2f}" for name, each in self.cpu_seconds.items())
+        return f"{self.rate:.0f} batches/s; CPU ms a batch: {spent}"
+
+
 def main(
     batches: Annotated[int, typer.Option(help="One-row batches a round.")] = 20_000,
-    rounds: Annotated[int, typer.Option(help="How often.")] = 3,
+    rounds: Annotated[int, typer.Option(help="How often each contender runs.")] = 3,
 ) -> None:
     """Measures batches a second and machine CPU a batch, by component."""
-    rates: list[float] = []
-    costs: list[dict[str, float]] = []
+    found: dict[str, list[Round]] = {name: [] for name in CONTENDERS}
     # Nothing is removed between rounds: ext4 searches past every file that was deleted lately.
-    with tempfile.TemporaryDirectory(prefix="nightshift-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="nightshift-bench-") as parent:
         for number in range(rounds):
-            rate, cost = measured(Path(folder), batches)
-            rates.append(rate)
-            costs.append(cost)
-            shown = ", ".join(f"{name} {1000 * each:.2f}" for name, each in cost.items())
-            print(f"round {number + 1}: {rate:.0f} batches/s; CPU ms a batch: {shown}", flush=True)
-        spans.show(Path(folder) / PROFILE)
-    report.keep("control", lines(rates, costs))
+            for name, on_one_core in CONTENDERS.items():
+                folder = Path(parent) / name.replace(" ", "-")
+                folder.mkdir(exist_ok=True)
+                found[name].append(measured(folder, batches, on_one_core))
+                print(f"round {number + 1}, {name}: {found[name][-1]}", flush=True)
+        for name in CONTENDERS:
+            print(f"{name}, all rounds and their warm-up:")
+            spans.show(Path(parent) / name.replace(" ", "-") / PROFILE)
+    report.keep("control", [line for name in CONTENDERS for line in lines(name, found[name])])
 
 
-def lines(rates: list[float], costs: list[dict[str, float]]) -> list[Line]:
+def lines(name: str, found: list[Round]) -> list[Line]:
     """The table: the rate against what is wanted, then each component's CPU a batch."""
-    found = report.Median.of([rate / WANTED_A_SECOND for rate in rates])
-    rate = report.Median.of(rates)
+    rates = [each.rate for each in found]
+    ratio = Median.of([rate / WANTED_A_SECOND for rate in rates])
     head = Line(
-        "control plane",
-        "one-row batches, claim to commit",
-        f"{rate} batches/s",
-        str(found),
+        "control plane, one-row batches from claim to commit",
+        name,
+        f"{Median.of(rates)} batches/s",
+        f"{ratio} of what is wanted",
         len(rates),
         report.spread(rates),
         f"{WANTED_A_SECOND} batches/s",
-        found.verdict(1.0),
+        ratio.verdict(1.0),
     )
     parts = []
-    for name in costs[0]:
-        spent = [1000 * cost[name] for cost in costs]
-        middle = report.Median.of(spent)
-        said = f"{middle} ms CPU a batch"
-        parts.append(Line("control plane", name, said, "", len(spent), report.spread(spent)))
+    for component in found[0].cpu_seconds:
+        spent = [1000 * each.cpu_seconds[component] for each in found]
+        said = f"{Median.of(spent)} ms CPU a batch"
+        parts.append(
+            Line(
+                "control plane", f"{name}: {component}", said, "", len(spent), report.spread(spent)
+            )
+        )
     return [head, *parts]
 
 
-def measured(folder: Path, batches: int) -> tuple[float, dict[str, float]]:
-    """(batches a second from the first claim to the last commit, CPU seconds a batch by name)."""
+def measured(folder: Path, batches: int, on_one_core: bool) -> Round:
+    """One round: a fleet of its own; time runs from the first claim to the last commit."""
+    cores = {max(os.sched_getaffinity(0))} if on_one_core else None
     with fleet(
         folder, allowed_modules=("echo",), callable_paths=(str(Path(__file__).parent),)
     ) as here:
         warm = _submitted(here, "warm", 64)
         here.reaper()
-        here.worker("--profile", str(folder / PROFILE))
+        here.worker("--profile", str(folder / PROFILE), cores=cores)
         _wait(here, warm)
         job = _submitted(here, "many", batches)
         before = here.cpu_seconds()
@@ -91,9 +114,8 @@ def measured(folder: Path, batches: int) -> tuple[float, dict[str, float]]:
                 """),
                 {"job": job},
             )
-        return batches / float(seconds), {
-            name: (after[name] - before[name]) / batches for name in after
-        }
+        spent = {name: (after[name] - before[name]) / batches for name in after}
+        return Round(batches / float(seconds), spent)
 
 
 def _submitted(here: Fleet, name: str, rows: int) -> int:

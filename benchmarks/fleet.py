@@ -1,5 +1,6 @@
 """A whole fleet on this machine for a benchmark: servers, reaper, workers, each a real process."""
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -32,9 +33,14 @@ class Fleet:
         """Starts a `nightshift reaper`."""
         self._start("reaper", [sys.executable, "-m", "producer.cli", "reaper"])
 
-    def worker(self, *arguments: str) -> None:
-        """Starts a `nightshift-worker`."""
-        self._start("worker", [sys.executable, "-m", "worker.cli", *arguments])
+    def worker(self, *arguments: str, cores: set[int] | None = None) -> None:
+        """Starts a `nightshift-worker`, kept to `cores` if they are given."""
+        ours = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cores or ours)  # what is started inherits it
+        try:
+            self._start("worker", [sys.executable, "-m", "worker.cli", *arguments])
+        finally:
+            os.sched_setaffinity(0, ours)
 
     def stop(self, name: str) -> None:
         """Ends a process as an operator would, and every process of its group."""

@@ -155,7 +155,8 @@ class Publisher:
         try:
             with self._ledger.transaction() as connection:
                 held = batches.commit_group(connection, group)
-                reached(Moment.COMMITTING)
+                if held:
+                    reached(Moment.COMMITTING)
         except Retryable:
             raise
         except Exception as error:
