@@ -21,7 +21,6 @@ ENGINE_ARGS: dict[str, Any] = {
     "kv_cache_memory_bytes": 2**30,
     "enforce_eager": True,
     "enable_prefix_caching": False,  # a second round over the same rows must cost the same
-    "scheduling_policy": "priority",  # the fleet's default; without ranks it is first come first
     "disable_log_stats": True,
 }
 

@@ -182,26 +182,3 @@ def test_a_row_ends_at_its_own_length_and_never_after_max_tokens(vllm_engine: En
     outcomes: dict[int, Outcome] = {}
     vllm_engine.run(Work(job, requests, 60, outcomes.__setitem__))
     assert [outcomes[place].output_tokens for place in range(3)] == [2, 6, 6]
-
-
-def test_the_longest_rows_go_into_vllm_ahead_of_short_ones(
-    vllm_engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ranks: list[int] = []
-    generate = vllm_engine._llm.generate
-
-    def ranked(*args: Any, priority: int, **kwargs: Any) -> Any:
-        ranks.append(priority)
-        return generate(*args, priority=priority, **kwargs)
-
-    monkeypatch.setattr(vllm_engine._llm, "generate", ranked)
-    job = task(sampling={"max_tokens": 12, "ignore_eos": True, "max_tokens_column": "budget"})
-    message = [{"role": "user", "content": "x"}]
-    requests = [
-        Request(place, messages=message, is_plain_prompt=True, max_tokens=length)
-        for place, length in enumerate([1, 1, 12])
-    ]
-    outcomes: dict[int, Outcome] = {}
-    vllm_engine.run(Work(job, requests, 60, outcomes.__setitem__))
-    assert [outcomes[place].output_tokens for place in range(3)] == [1, 1, 12]
-    assert ranks[2] < ranks[0] < ranks[1]

@@ -33,7 +33,6 @@ from common.errors import EngineDead, EngineLoadFailed
 from common.spec import GenerateTask, Sampling, StructuredOutput
 from common.spec import VllmEngine as VllmSpec
 from common.states import RowErrorKind
-from worker.engines.order import Order
 from worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 from worker.profile import Stage
 
@@ -68,8 +67,6 @@ class VllmEngine:
         self.concurrency = int(self._llm.vllm_config.scheduler_config.max_num_seqs)
         self.revision = _resolved_revision(self._llm.model_config)
         log.info("vllm_started", **effective(self._llm.vllm_config))
-        self._has_ranks = self._llm.vllm_config.scheduler_config.policy == "priority"
-        self._order = Order(PLACES_A_ROW * self.concurrency)
         # A row's deadline begins here, not in the queue of a large batch.
         self._places = asyncio.Semaphore(PLACES_A_ROW * self.concurrency)
 
@@ -111,11 +108,7 @@ class VllmEngine:
 
     async def _start(self, spec: VllmSpec, revision: str | None) -> AsyncLLM:
         # AsyncLLM starts its output handler on the running loop, so it is built there.
-        defaults: dict[str, Any] = {
-            "disable_log_stats": True,
-            "enable_log_requests": False,
-            "scheduling_policy": "priority",
-        }
+        defaults: dict[str, Any] = {"disable_log_stats": True, "enable_log_requests": False}
         if current_platform.is_cpu():
             defaults["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
         arguments = AsyncEngineArgs(
@@ -249,12 +242,8 @@ class VllmEngine:
         self, request: Request, task: GenerateTask, tokens: list[int]
     ) -> RequestOutput:
         params = _params(task.sampling, task.output, request)
-        rank = self._order.rank(request.max_tokens, task.sampling.max_tokens)
         answers = self._llm.generate(
-            TokensPrompt(prompt_token_ids=tokens),
-            params,
-            f"{id(request):x}-{time.monotonic_ns()}",
-            priority=rank if self._has_ranks else 0,
+            TokensPrompt(prompt_token_ids=tokens), params, f"{id(request):x}-{time.monotonic_ns()}"
         )
         async for answer in answers:  # FINAL_ONLY: there is one
             if answer.finished:
