@@ -241,7 +241,8 @@ class OutputSpec(Section):
 
     uri: str = Field(min_length=1, description="Output directory; local path, s3:// or gs://.")
     format: Literal["parquet", "jsonl"] = Field(
-        "parquet", description="Format of the parts: Parquet with zstd, or plain JSON lines."
+        "parquet",
+        description="Format of the parts: Parquet (zstd, from 16 KiB on), or plain JSON lines.",
     )
     columns: list[str] = Field(
         default_factory=list, description="Input columns passed through beside the id."
