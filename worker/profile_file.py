@@ -34,6 +34,8 @@ class ProfileFile:
         self._profile = profile
         self._names = {"worker_id": worker_id, "supervisor": supervisor}
         self._ended = threading.Event()
+        # Imports and the engine's load are over, and no part of the work.
+        self._cpu_before = time.process_time()
 
     def start(self) -> None:
         """Writes from now on, in a thread of its own."""
@@ -52,7 +54,7 @@ class ProfileFile:
         line = {
             **self._names,
             "at": round(time.time(), 3),
-            "cpu_seconds": time.process_time(),
+            "cpu_seconds": time.process_time() - self._cpu_before,
             **self._profile.figures(),
         }
         try:
@@ -81,7 +83,9 @@ def checked(path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The sums of several children; `cpu_seconds` are those of their whole processes."""
+    """The sums of several children; `cpu_seconds` are those of their whole processes, from
+    the moment at which their engines were loaded.
+    """
 
     children: int
     cpu_seconds: float

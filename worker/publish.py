@@ -155,7 +155,7 @@ class Publisher:
         try:
             with self._ledger.transaction() as connection:
                 held = batches.commit_group(connection, group)
-                if held:
+                if held:  # else there is nothing that its COMMIT would do
                     reached(Moment.COMMITTING)
         except Retryable:
             raise
