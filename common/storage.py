@@ -46,6 +46,8 @@ SEQUENTIAL_BUFFER_BYTES = 256 * 1024
 READ_AHEAD_BYTES = 8 * 2**20
 """What a sequential read of an object asks for at once."""
 
+_of_thread = threading.local()
+
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
@@ -222,6 +224,23 @@ def move(source: str, target: str) -> None:
     except FileNotFoundError:
         if not exists(target):
             raise
+
+
+@contextmanager
+def gathered_syncs() -> Iterator[None]:
+    """For many files at once: a directory in which this thread writes or moves local files is
+    synced once, at the end, and what was written or moved is durable only then. Raises
+    StorageUnavailable there. Not to be nested.
+    """
+    folders: dict[Path, None] = {}
+    _of_thread.gathered = folders
+    try:
+        yield
+    finally:
+        del _of_thread.gathered
+        for folder in folders:
+            with _writing(str(folder)):
+                _sync_now(folder)
 
 
 def delete(uri: str) -> None:
@@ -654,12 +673,26 @@ def _make_local(path: Path) -> None:
         return
     path.mkdir(parents=True, exist_ok=True)
     for made in reversed(missing):
-        _sync_directory(made.parent)
+        _sync_now(made.parent)
 
 
 def _sync_directory(path: Path) -> None:
+    """Now, or at the end of this thread's `gathered_syncs`."""
+    gathered = _gathered()
+    if gathered is None:
+        _sync_now(path)
+    else:
+        gathered[path] = None
+
+
+def _sync_now(path: Path) -> None:
     """One sync serves every thread that asked for it before it began."""
     _syncs_of(path).ask(None)
+
+
+def _gathered() -> dict[Path, None] | None:
+    found: dict[Path, None] | None = getattr(_of_thread, "gathered", None)
+    return found
 
 
 @lru_cache(maxsize=256)

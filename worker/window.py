@@ -71,6 +71,11 @@ class Window:
         self._changed = threading.Condition()
         self._closed = False
 
+    @property
+    def refill_rows(self) -> int:
+        """Rows that are claimed at a time while the window is kept full."""
+        return int(REFILL_FRACTION * self.rows)
+
     def wait_for_room(self) -> bool:
         """Waits until rows fit, or until a fair share is to be asked for again; False when the
         window was closed.

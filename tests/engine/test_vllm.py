@@ -36,7 +36,7 @@ def ask(
         Request(index, messages=[{"role": "user", "content": text}], is_plain_prompt=True)
         for index, text in enumerate(texts)
     ]
-    engine.run(Work(job, requests, seconds, emit))
+    engine.start(Work(job, requests, seconds, emit)).result()
     return outcomes
 
 
@@ -180,5 +180,5 @@ def test_a_row_ends_at_its_own_length_and_never_after_max_tokens(vllm_engine: En
         for place, length in enumerate(lengths)
     ]
     outcomes: dict[int, Outcome] = {}
-    vllm_engine.run(Work(job, requests, 60, outcomes.__setitem__))
+    vllm_engine.start(Work(job, requests, 60, outcomes.__setitem__)).result()
     assert [outcomes[place].output_tokens for place in range(3)] == [2, 6, 6]

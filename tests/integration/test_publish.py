@@ -16,7 +16,7 @@ from common.parts import final
 from common.spec import JobSpec, parse_spec
 from common.states import RowErrorKind
 from tests.integration.fleet import wait_until
-from worker.publish import ERRORS_A_COMMIT, Publisher, _groups
+from worker.publish import ERRORS_A_COMMIT, Made, Publisher, _groups
 from worker.results import PartTable
 
 BATCHES = 6
@@ -62,6 +62,12 @@ def table_of(lease: Lease, message: str) -> PartTable:
     return PartTable(pa.table({"row_index": [row]}), [error], 1, 1)
 
 
+def publish(publisher: Publisher, lease: Lease, spec: JobSpec, message: str = "no") -> None:
+    [error] = publisher.publish([Made(lease, spec, table_of(lease, message), {})])
+    if error is not None:
+        raise error
+
+
 def test_what_postgres_refuses_of_one_batch_fails_no_other_of_its_group(
     ledger: Ledger, second_ledger: Callable[[], Ledger], tmp_path: Path
 ) -> None:
@@ -73,18 +79,18 @@ def test_what_postgres_refuses_of_one_batch_fails_no_other_of_its_group(
     messages = ["no"] * BATCHES
     messages[4] = "a NUL \0, which Postgres keeps in no text"
 
-    def publish(place: int) -> None:
+    def one(place: int) -> None:
         lease = leases[place]
-        publisher.publish(lease, spec, table_of(lease, messages[place]), {})
+        publish(publisher, lease, spec, messages[place])
 
     with ThreadPoolExecutor(BATCHES) as threads:
         with second_ledger().transaction() as frozen:
             frozen.exec_driver_sql("SELECT FROM batches WHERE id = 1 FOR UPDATE")
             # The first waits for a row that somebody holds, so the others make one group.
-            futures = [threads.submit(publish, 0)]
+            futures = [threads.submit(one, 0)]
             commits = publisher._commits_of(leases[0].job_id)
             wait_until(lambda: commits._acting, what="the first commit")
-            futures += [threads.submit(publish, place) for place in range(1, BATCHES)]
+            futures += [threads.submit(one, place) for place in range(1, BATCHES)]
             wait_until(lambda: len(commits._waiting) == BATCHES - 1, what="a group")
         errors = [future.exception(30) for future in futures]
     assert isinstance(errors[2], LeaseLost)
@@ -109,10 +115,10 @@ def test_a_job_whose_row_is_held_stops_no_commit_of_another(
     with ThreadPoolExecutor(2) as threads:
         with second_ledger().transaction() as retry:
             retry.exec_driver_sql(f"SELECT FROM jobs WHERE id = {of_held.job_id} FOR UPDATE")
-            late = threads.submit(publisher.publish, of_held, held, table_of(of_held, "no"), {})
+            late = threads.submit(publish, publisher, of_held, held)
             commits = publisher._commits_of(of_held.job_id)
             wait_until(lambda: commits._acting, what="the commit that waits")
-            publisher.publish(of_free, free, table_of(of_free, "no"), {})
+            publish(publisher, of_free, free)
             assert not late.done()
         late.result(30)
 

@@ -21,7 +21,7 @@ def run(function: Callable[[Rows], Any], rows: int) -> dict[int, Outcome]:
     found: dict[int, Outcome] = {}
     requests = [Request(index, row={"n": index}) for index in range(rows)]
     work = Work(FunctionTask(kind="function"), requests, 600, found.__setitem__)
-    FunctionEngine(function, "rules:f").run(work)
+    FunctionEngine(function, "rules:f").start(work).result()
     return found
 
 
@@ -75,15 +75,15 @@ def test_an_item_that_is_no_dict_fails_its_row_only() -> None:
 def test_stopped_work_is_not_called() -> None:
     work = Work(FunctionTask(kind="function"), [Request(0, row={})], 600, pytest.fail)
     work.stop()
-    FunctionEngine(pytest.fail, "rules:f").run(work)
+    FunctionEngine(pytest.fail, "rules:f").start(work).result()
 
 
 def test_a_call_over_its_time_is_stalled_and_an_idle_engine_is_not() -> None:
     seen: list[float] = []
     engine = FunctionEngine(lambda rows: seen.append(engine.stalled_seconds()) or rows, "f")
     requests = [Request(0, row={})]
-    engine.run(Work(FunctionTask(kind="function"), requests, -1.0, lambda *_: None))
-    engine.run(Work(FunctionTask(kind="function"), requests, 60.0, lambda *_: None))
+    engine.start(Work(FunctionTask(kind="function"), requests, -1.0, lambda *_: None)).result()
+    engine.start(Work(FunctionTask(kind="function"), requests, 60.0, lambda *_: None)).result()
     assert seen[0] > 0
     assert seen[1] == 0
     assert engine.stalled_seconds() == 0

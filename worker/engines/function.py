@@ -4,9 +4,9 @@ import importlib
 import importlib.machinery
 import math
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,7 +33,8 @@ class FunctionEngine:
         self.version = f"python {sys.version_info.major}.{sys.version_info.minor}"
         self._function = function
         self._where = where
-        self._turn = threading.Lock()
+        # All calls come from one thread, which suits libraries that keep state by thread.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="function")
         self._call_ends_at: float | None = None
 
     @classmethod
@@ -59,17 +60,19 @@ class FunctionEngine:
             raise EngineLoadFailed(f"{spec.callable!r} is not callable")
         return cls(function, spec.callable)
 
-    def run(self, work: Work) -> None:
-        """One call for the batch; an exception or a wrong length is isolated by halving."""
+    def start(self, work: Work) -> "Future[None]":
+        """One call for the batch, after those before it; an exception or a wrong length is
+        isolated by halving.
+        """
+        work.profile.engine.enter(len(work.requests))
+        return self._thread.submit(self._run, work, work.profile.clock())
+
+    def _run(self, work: Work, started_at: float) -> None:
         rows = len(work.requests)
-        work.profile.engine.enter(rows)
+        work.profile.add(Stage.QUEUE, work.profile.clock() - started_at)
         try:
-            with work.profile.span(Stage.QUEUE):
-                self._turn.acquire()
-            try:
+            with work.profile.span(Stage.INFER):
                 self._call(work, 0, rows)
-            finally:
-                self._turn.release()
         finally:
             work.profile.engine.leave(rows)
 
@@ -79,7 +82,8 @@ class FunctionEngine:
         return math.inf if ends_at is not None and time.monotonic() > ends_at else 0.0
 
     def close(self) -> None:
-        """Nothing to end: a function lives in the child itself."""
+        """Calls nothing more; a call under way comes to its own end."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _call(self, work: Work, start: int, stop: int) -> None:
         if work.stopped.is_set() or start == stop:

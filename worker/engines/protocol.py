@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -55,8 +56,8 @@ class Work:
 
     `emit(position, outcome)` takes the outcome of `requests[position]`, once each, from any
     thread. After `stop()` nothing more is wanted: the engine drops what it has not finished and
-    `Engine.run` returns early. The engine tells `profile` when rows enter and leave it, and what
-    it does before it runs them.
+    is done with it early. The engine tells `profile` when rows enter and leave it, how long they
+    waited in it and how long it worked.
     """
 
     task: Task
@@ -86,7 +87,7 @@ class Work:
 
 
 class Engine(Protocol):
-    """A warm model. Several threads call `run` at once, one batch each.
+    """A warm model. Several threads call `start` at once.
 
     `concurrency` is how many rows it works on at the same time; `version` names its library;
     `revision` is the resolved revision of the model, None where there is none.
@@ -97,10 +98,11 @@ class Engine(Protocol):
     revision: str | None
     concurrency: int
 
-    def run(self, work: Work) -> None:
-        """Works until every request has an outcome or the work was stopped.
+    def start(self, work: Work) -> "Future[None]":
+        """Takes a batch and returns once it is prepared, which may be long before it has run.
 
-        Raises EngineDead when the engine cannot go on at all.
+        The future is done when every request has an outcome or the work was stopped (then it may
+        also be cancelled); its exception is EngineDead when the engine cannot go on at all.
         """
 
     def stalled_seconds(self) -> float:

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Coroutine, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 
@@ -80,19 +80,14 @@ class VllmEngine:
                 f"vLLM cannot load {spec.model!r}: {type(error).__name__}: {_first_lines(error)}"
             ) from error
 
-    def run(self, work: Work) -> None:
-        """Submits every request and waits for all outcomes; EngineDead when EngineCore died."""
+    def start(self, work: Work) -> "Future[None]":
+        """Tokenises here and submits every request; EngineDead when EngineCore died."""
         assert isinstance(work.task, GenerateTask)
         with work.profile.span(Stage.TOKENIZE):
             prompts = self._tokenize(work)
-        if work.stopped.is_set() or not prompts:
-            return
         batch = asyncio.run_coroutine_threadsafe(self._all(work, work.task, prompts), self._loop)
         work.on_stop(batch.cancel)
-        try:
-            batch.result()
-        except CancelledError:
-            return
+        return batch
 
     def stalled_seconds(self) -> float:
         """Seconds since a token came, while requests are in flight."""
@@ -186,10 +181,12 @@ class VllmEngine:
         self, work: Work, task: GenerateTask, prompts: Sequence[tuple[int, list[int]]]
     ) -> None:
         check = _Check(task.output)
+        began_at = work.profile.clock()
         # gather, not a TaskGroup: the first EngineDead comes out as itself.
         await asyncio.gather(
             *(self._one(work, task, check, position, tokens) for position, tokens in prompts)
         )
+        work.profile.add(Stage.INFER, work.profile.clock() - began_at)
 
     async def _one(
         self, work: Work, task: GenerateTask, check: "_Check", position: int, tokens: list[int]

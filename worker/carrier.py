@@ -1,0 +1,357 @@
+"""What a thread of a child does for the batches that it carries: read -> infer -> write -> commit."""
+
+import dataclasses
+import random
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from typing import TypeVar
+
+import pyarrow as pa
+import structlog
+
+from common import formats, parts, storage
+from common.descriptor import RowRanges
+from common.errors import (
+    EngineDead,
+    LeaseLost,
+    LedgerUnavailable,
+    NightshiftError,
+    Permanent,
+    Retryable,
+    StorageUnavailable,
+)
+from common.faultpoints import Moment, reached
+from common.ledger import Ledger, batches
+from common.ledger.batches import Lease
+from common.parts import Failure, clean
+from common.settings import Settings
+from common.states import RowErrorKind
+from worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
+from worker.job_cache import JobCache, KnownJob
+from worker.profile import NO_PROFILE, Profile, Stage
+from worker.publish import Made, Publisher
+from worker.results import PartTable, RowResults, merged, part_table
+from worker.window import HeldBatch, Window
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+DEFAULT_MAX_ATTEMPTS = 3
+"""Tries of a batch whose job cannot be read."""
+
+OUTAGE_PAUSE_SECONDS = 5.0
+"""A batch that was given back because of an outage is not claimed again for so long."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Load:
+    """A batch that was read: its requests, and what is known of its rows so far."""
+
+    batch: HeldBatch
+    job: KnownJob
+    results: RowResults
+    requests: list[Request]
+    _taking: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    _closed: bool = False
+
+    def take(self, position: int, outcome: Outcome) -> bool:
+        """Keeps the outcome of a request; False when it comes too late."""
+        with self._taking:
+            if not self._closed:
+                self.results.outcomes[self.requests[position].row_index] = outcome
+            return not self._closed
+
+    def close(self) -> None:
+        """After a stop the engine may still finish a row; by then the part may be under way."""
+        with self._taking:
+            self._closed = True
+
+
+class Carrier:
+    """Takes leased batches to their commits. For many threads at once.
+
+    `engine_died` is called when the engine can serve nobody any more. Once `given_up` is set,
+    nothing that is away is waited for any longer.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        engine: Engine,
+        settings: Settings,
+        window: Window,
+        engine_died: Callable[[str], None],
+        given_up: threading.Event,
+        profile: Profile = NO_PROFILE,
+    ) -> None:
+        self._ledger = ledger
+        self._engine = engine
+        self._settings = settings
+        self._window = window
+        self._engine_died = engine_died
+        self._given_up = given_up
+        self._profile = profile
+        self._jobs = JobCache(ledger)
+        self._cache = formats.ReadCache(settings.read_cache_bytes)
+        self._publisher = Publisher(ledger, given_up, profile)
+
+    def carry(self, held: Sequence[HeldBatch]) -> None:
+        """Batches of one job from their leases to their commits.
+
+        They are read one after the other, run in the engine at once, and those that are finished
+        by the time the ones before are committed are committed together.
+        """
+        finished: SimpleQueue[tuple[Load, Future[None]]] = SimpleQueue()
+        running = 0
+        for batch in held:
+            load = self._alone(batch, self._read, batch)
+            future = load and self._alone(batch, self._start, load)
+            if load and future:
+                future.add_done_callback(partial(_put, finished, load))
+                running += 1
+        while running:
+            group = [finished.get()]
+            while not finished.empty():
+                group.append(finished.get())
+            running -= len(group)
+            self._publish(group)
+
+    def give_back(self, batch: HeldBatch, error: Exception) -> None:
+        """A batch that cannot be carried here: a sibling may take it."""
+        self._end(batch, StorageUnavailable(str(error)))
+
+    def _alone(self, batch: HeldBatch, step: Callable[..., T], *arguments: object) -> T | None:
+        """A step of one batch; one that fails ends this batch and stops no other."""
+        try:
+            return step(*arguments)
+        except BaseException as error:
+            self._end(batch, error)
+            return None
+
+    def _end(self, batch: HeldBatch, error: BaseException | None) -> None:
+        """Every way a batch can end is decided here; None: it is committed or given back."""
+        lease = batch.lease
+        try:
+            match error:
+                case None:
+                    pass
+                case LeaseLost():
+                    log.info("lease_lost", batch_id=lease.batch_id, attempt=lease.attempt)
+                case EngineDead():
+                    self._engine_died(str(error))
+                case StorageUnavailable() | LedgerUnavailable():
+                    # An outage is nobody's fault: nothing is charged, and nothing dies of it.
+                    self._release(lease, error)
+                case NightshiftError():
+                    self._fail(lease, error)
+                case _:
+                    log.error(
+                        "batch_crashed",
+                        batch_id=lease.batch_id,
+                        attempt=lease.attempt,
+                        exc_info=error,
+                    )
+                    self._fail(lease, error)
+        except BaseException:  # it runs out and goes to others
+            log.exception("end_failed", batch_id=lease.batch_id, attempt=lease.attempt)
+        finally:
+            self._window.remove(batch)
+            self._profile.engine.let_go()
+
+    def _read(self, batch: HeldBatch) -> Load:
+        """The batch's rows as requests; what cannot be read or rendered is a failure already."""
+        lease = batch.lease
+        reached(Moment.CLAIMED)
+        job = self._job(lease.job_id)
+        spec = job.spec
+        # Whoever submitted it may not have had this operator's roots.
+        storage.check_roots(
+            [lease.descriptor.source.uri, spec.output.uri], self._settings.allowed_roots
+        )
+        with self._profile.span(Stage.READ):
+            rows = formats.read_rows(
+                dataclasses.replace(lease.descriptor, rows=lease.todo),
+                spec.read_columns,
+                self._cache,
+                schema=job.inputs,
+                id_column=spec.input.id,
+            )
+        reached(Moment.READING)
+        passed = [part.select(spec.passed_columns) for part in (rows.table, rows.bad_table)]
+        results = RowResults([*rows.row_index, *rows.bad], pa.concat_tables(passed))
+        for index, bad in rows.bad.items():
+            results.failures[index] = Failure.of(bad.kind, bad.message)
+        requests: list[Request] = []
+        with self._profile.span(Stage.RENDER):
+            for rendered in job.renderer.render(rows.table, rows.row_index):
+                if isinstance(rendered, Request):
+                    requests.append(rendered)
+                else:
+                    index, refusal = rendered
+                    results.outcomes[index] = refusal
+        self._window.row_finished(batch, len(lease.todo) - len(requests))
+        return Load(batch, job, results, requests)
+
+    def _start(self, load: Load) -> "Future[None]":
+        """Hands the batch to the engine."""
+        batch, spec = load.batch, load.job.spec
+
+        def emit(position: int, outcome: Outcome) -> None:
+            if load.take(position, outcome):
+                self._window.row_finished(batch)
+                reached(Moment.ANSWERED)
+
+        if batch.lease.doomed:
+            dead = "the engine died each time it ran this row alone"
+            for position in range(len(load.requests)):
+                emit(position, Refusal(RowErrorKind.ENGINE_DIED, dead))
+        if batch.lease.doomed or batch.stopped or not load.requests:
+            nothing: Future[None] = Future()
+            nothing.set_result(None)
+            return nothing
+        work = Work(spec.task, load.requests, spec.retry.row_timeout_seconds, emit, self._profile)
+        batch.attach(work)
+        return self._engine.start(work)
+
+    def _publish(self, group: Sequence[tuple[Load, "Future[None]"]]) -> None:
+        """What left the engine, to parts and their commits."""
+        made = {}
+        for load, future in group:
+            ready = self._alone(load.batch, self._made, load, future)
+            if ready:
+                made[load.batch] = ready
+        try:
+            outcomes = self._publisher.publish(list(made.values()))
+        except BaseException as error:
+            outcomes = [error] * len(made)
+        for (batch, ready), failed in zip(made.items(), outcomes, strict=True):
+            self._end(batch, failed)
+            if failed is None:
+                log.info(
+                    "batch_done",
+                    batch_id=batch.lease.batch_id,
+                    attempt=batch.lease.attempt,
+                    rows=len(ready.table.table),
+                    rows_failed=len(ready.table.errors),
+                )
+
+    def _made(self, load: Load, future: "Future[None]") -> Made | None:
+        """What there is to publish; a batch of which nothing is wanted is given back."""
+        batch, lease = load.batch, load.batch.lease
+        load.close()
+        if not future.cancelled():
+            future.result()
+        batch.publishing = True
+        finished = RowRanges.from_indices(load.results.finished())
+        if len(finished) == len(lease.todo):
+            return self._table(lease, load, None)
+        if batch.unwanted or not len(finished):
+            self._release(lease)
+            self._end(batch, None)
+            return None
+        if lease.redo is not None:
+            return self._table(lease.narrowed(finished), load, None)
+        return self._table(lease, load, finished)
+
+    def _table(self, lease: Lease, load: Load, finished: RowRanges | None) -> Made:
+        job, schema, bare = load.job, load.job.output, False
+        if schema is None:
+            schema, bare = self._publisher.patiently(
+                partial(self._jobs.output_schema, job, load.results)
+            )
+        with self._profile.span(Stage.TABLE):
+            table = part_table(job.spec, schema, load.results)
+        if lease.redo is not None and lease.kept_part is not None:
+            table = self._with_kept(lease, job, table)
+        return Made(lease, job.spec, table, self._provenance(lease, job), finished, bare)
+
+    def _job(self, job_id: int) -> KnownJob:
+        """Asked for by every batch: only the first of a job waits for the ledger."""
+        known = self._jobs.known(job_id)
+        return known or self._publisher.patiently(partial(self._jobs.get, job_id))
+
+    def _with_kept(self, lease: Lease, job: KnownJob, new: PartTable) -> PartTable:
+        uri = parts.located(job.spec.output.uri, lease.kept_part or "")
+        if uri is None:
+            raise Permanent(f"the part {lease.kept_part} with the kept answers is gone")
+        schema = new.table.schema
+        stored = parts.stored_schema(lease.kept_part or "", job.spec, job.inputs, schema)
+        old = formats.read_part(uri, job.spec.output.format, stored)
+        redone = set(lease.todo)
+        kept = old.filter(
+            pa.array([index not in redone for index in old.column("row_index").to_pylist()])
+        )
+        return merged(new, parts.widened(kept, schema), job.spec.input.id)
+
+    def _provenance(self, lease: Lease, job: KnownJob) -> dict[str, str]:
+        return {
+            **job.provenance,
+            "batch": str(lease.batch_id),
+            "attempt": str(lease.attempt),
+            "worker": lease.owner,
+            "engine": self._engine.name,
+            "engine_version": self._engine.version,
+            "revision": self._engine.revision or "",
+        }
+
+    def _release(self, lease: Lease, outage: Exception | None = None) -> None:
+        """Gives a batch back and waits for the ledger: one that expires is charged. Best effort
+        once the child has no time left.
+        """
+        if outage is not None:
+            log.warning("outage", batch_id=lease.batch_id, error=str(outage))
+        if isinstance(outage, LedgerUnavailable) and self._given_up.is_set():
+            return  # whoever reports the end of this child gives it back
+
+        def release() -> None:
+            with self._ledger.transaction() as connection:
+                batches.release(
+                    connection,
+                    [lease],
+                    error=None if outage is None else clean(str(outage)),
+                    pause_seconds=0 if outage is None else OUTAGE_PAUSE_SECONDS,
+                )
+
+        try:
+            self._publisher.patiently(release)
+        except Retryable as error:
+            log.warning("release_failed", batch_id=lease.batch_id, error=str(error))
+
+    def _fail(self, lease: Lease, error: BaseException) -> None:
+        log.warning(
+            "batch_failed", batch_id=lease.batch_id, attempt=lease.attempt, error=str(error)
+        )
+        said = clean(str(error) or type(error).__name__)
+        try:
+            job = self._jobs.known(lease.job_id) or self._jobs.get(lease.job_id)
+            most = job.spec.retry.max_attempts
+        except Exception:  # a spec that this code cannot read is a reason to fail, too
+            most = DEFAULT_MAX_ATTEMPTS
+
+        def fail() -> None:
+            with self._ledger.transaction() as connection:
+                batches.fail(
+                    connection,
+                    lease,
+                    said,
+                    permanent=isinstance(error, Permanent),
+                    max_attempts=most,
+                    backoff_seconds=random.uniform(0.5, 1.5),
+                )
+
+        try:
+            self._publisher.patiently(fail)
+        except LeaseLost:
+            log.info("lease_lost", batch_id=lease.batch_id, attempt=lease.attempt)
+        except Retryable as unreachable:
+            log.warning("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
+
+
+def _put(
+    finished: "SimpleQueue[tuple[Load, Future[None]]]", load: Load, future: "Future[None]"
+) -> None:
+    finished.put((load, future))
