@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
-from typing import TypeVar
 
 import pyarrow as pa
 import structlog
@@ -32,13 +31,11 @@ from common.states import RowErrorKind
 from worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
 from worker.job_cache import JobCache, KnownJob
 from worker.profile import NO_PROFILE, Profile, Stage
-from worker.publish import Made, Publisher
+from worker.publish import Publication, Publisher
 from worker.results import PartTable, RowResults, merged, part_table
 from worker.window import HeldBatch, Window
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 
 DEFAULT_MAX_ATTEMPTS = 3
 """Tries of a batch whose job cannot be read."""
@@ -74,8 +71,8 @@ class Load:
 class Carrier:
     """Takes leased batches to their commits. For many threads at once.
 
-    `engine_died` is called when the engine can serve nobody any more. Once `given_up` is set,
-    nothing that is away is waited for any longer.
+    `engine_died` is called when the engine can serve nobody any more. Once `given_up` is set, no
+    ledger and no store is waited for any longer.
     """
 
     def __init__(
@@ -99,46 +96,66 @@ class Carrier:
         self._cache = formats.ReadCache(settings.read_cache_bytes)
         self._publisher = Publisher(ledger, given_up, profile)
 
-    def carry(self, held: Sequence[HeldBatch]) -> None:
+    def carry(self, bundle: Sequence[HeldBatch]) -> None:
         """Batches of one job from their leases to their commits.
 
-        They are read one after the other, run in the engine at once, and those that are finished
-        by the time the ones before are committed are committed together.
+        They are read one after the other and run in the engine at once; those that left it by the
+        time the ones before are committed are committed together.
         """
-        finished: SimpleQueue[tuple[Load, Future[None]]] = SimpleQueue()
+        try:
+            self._carry(bundle)
+        except BaseException as error:  # none may stay held by nobody
+            for batch in bundle:
+                self._end(batch, error)
+
+    def _carry(self, bundle: Sequence[HeldBatch]) -> None:
+        done: SimpleQueue[tuple[Load, Future[None]]] = SimpleQueue()
         running = 0
-        for batch in held:
-            load = self._alone(batch, self._read, batch)
-            future = load and self._alone(batch, self._start, load)
-            if load and future:
-                future.add_done_callback(partial(_put, finished, load))
-                running += 1
+        for batch in bundle:
+            running += self._begin(batch, done)
+            if not done.empty():  # a slow read holds back no finished neighbour
+                running -= self._publish(done)
         while running:
-            group = [finished.get()]
-            while not finished.empty():
-                group.append(finished.get())
-            running -= len(group)
-            self._publish(group)
+            running -= self._publish(done)
 
     def give_back(self, batch: HeldBatch, error: Exception) -> None:
         """A batch that cannot be carried here: a sibling may take it."""
         self._end(batch, StorageUnavailable(str(error)))
 
-    def _alone(self, batch: HeldBatch, step: Callable[..., T], *arguments: object) -> T | None:
-        """A step of one batch; one that fails ends this batch and stops no other."""
+    def _begin(self, batch: HeldBatch, done: "SimpleQueue[tuple[Load, Future[None]]]") -> bool:
+        """Whether the engine has it; `done` is told when it left the engine."""
+        if batch.stopped:
+            self._end(batch, None, unfinished=True)
+            return False
         try:
-            return step(*arguments)
+            load = self._read(batch)
+            future = self._start(load)
         except BaseException as error:
             self._end(batch, error)
-            return None
+            return False
 
-    def _end(self, batch: HeldBatch, error: BaseException | None) -> None:
-        """Every way a batch can end is decided here; None: it is committed or given back."""
+        def left(future: "Future[None]") -> None:
+            # What is finished is waited for, should the engine die now.
+            batch.publishing = not future.cancelled() and future.exception() is None
+            done.put((load, future))
+
+        future.add_done_callback(left)
+        return True
+
+    def _end(
+        self, batch: HeldBatch, error: BaseException | None, *, unfinished: bool = False
+    ) -> None:
+        """Every way a batch can end is decided here, once; without an error it is committed, or
+        given back as `unfinished`.
+        """
+        if batch.over:
+            return
         lease = batch.lease
         try:
             match error:
                 case None:
-                    pass
+                    if unfinished:
+                        self._release(lease)
                 case LeaseLost():
                     log.info("lease_lost", batch_id=lease.batch_id, attempt=lease.attempt)
                 case EngineDead():
@@ -159,6 +176,7 @@ class Carrier:
         except BaseException:  # it runs out and goes to others
             log.exception("end_failed", batch_id=lease.batch_id, attempt=lease.attempt)
         finally:
+            batch.over, batch.work = True, None
             self._window.remove(batch)
             self._profile.engine.let_go()
 
@@ -217,30 +235,44 @@ class Carrier:
         batch.attach(work)
         return self._engine.start(work)
 
-    def _publish(self, group: Sequence[tuple[Load, "Future[None]"]]) -> None:
-        """What left the engine, to parts and their commits."""
-        made = {}
+    def _publish(self, done: "SimpleQueue[tuple[Load, Future[None]]]") -> int:
+        """Waits for the next batch to leave the engine, publishes it and all that did as well;
+        returns how many there were.
+        """
+        group = [done.get()]
+        while not done.empty():
+            group.append(done.get())
+        ready: list[tuple[HeldBatch, Publication]] = []
+        ended: list[tuple[HeldBatch, BaseException | None]] = []
         for load, future in group:
-            ready = self._alone(load.batch, self._made, load, future)
-            if ready:
-                made[load.batch] = ready
-        try:
-            outcomes = self._publisher.publish(list(made.values()))
-        except BaseException as error:
-            outcomes = [error] * len(made)
-        for (batch, ready), failed in zip(made.items(), outcomes, strict=True):
-            self._end(batch, failed)
-            if failed is None:
+            try:
+                made = self._publication(load, future)
+            except BaseException as error:
+                ended.append((load.batch, error))
+            else:
+                if made is None:
+                    ended.append((load.batch, None))
+                else:
+                    ready.append((load.batch, made))
+        if ready:
+            self._publisher.publish([made for _, made in ready])
+        for batch, made in ready:
+            if made.committed:
                 log.info(
                     "batch_done",
-                    batch_id=batch.lease.batch_id,
-                    attempt=batch.lease.attempt,
-                    rows=len(ready.table.table),
-                    rows_failed=len(ready.table.errors),
+                    batch_id=made.lease.batch_id,
+                    attempt=made.lease.attempt,
+                    rows=len(made.table.table),
+                    rows_failed=len(made.table.errors),
                 )
+            self._end(batch, made.error)
+        # Last: with a dead engine the child ends here, and what was finished is committed.
+        for batch, failed in ended:
+            self._end(batch, failed, unfinished=True)
+        return len(group)
 
-    def _made(self, load: Load, future: "Future[None]") -> Made | None:
-        """What there is to publish; a batch of which nothing is wanted is given back."""
+    def _publication(self, load: Load, future: "Future[None]") -> Publication | None:
+        """What there is to publish; None when nothing is finished, or nothing wanted."""
         batch, lease = load.batch, load.batch.lease
         load.close()
         if not future.cancelled():
@@ -250,14 +282,12 @@ class Carrier:
         if len(finished) == len(lease.todo):
             return self._table(lease, load, None)
         if batch.unwanted or not len(finished):
-            self._release(lease)
-            self._end(batch, None)
             return None
         if lease.redo is not None:
             return self._table(lease.narrowed(finished), load, None)
         return self._table(lease, load, finished)
 
-    def _table(self, lease: Lease, load: Load, finished: RowRanges | None) -> Made:
+    def _table(self, lease: Lease, load: Load, kept_rows: RowRanges | None) -> Publication:
         job, schema, bare = load.job, load.job.output, False
         if schema is None:
             schema, bare = self._publisher.patiently(
@@ -267,7 +297,7 @@ class Carrier:
             table = part_table(job.spec, schema, load.results)
         if lease.redo is not None and lease.kept_part is not None:
             table = self._with_kept(lease, job, table)
-        return Made(lease, job.spec, table, self._provenance(lease, job), finished, bare)
+        return Publication(lease, job.spec, table, self._provenance(lease, job), kept_rows, bare)
 
     def _job(self, job_id: int) -> KnownJob:
         """Asked for by every batch: only the first of a job waits for the ledger."""
@@ -349,9 +379,3 @@ class Carrier:
             log.info("lease_lost", batch_id=lease.batch_id, attempt=lease.attempt)
         except Retryable as unreachable:
             log.warning("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
-
-
-def _put(
-    finished: "SimpleQueue[tuple[Load, Future[None]]]", load: Load, future: "Future[None]"
-) -> None:
-    finished.put((load, future))

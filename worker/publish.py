@@ -2,8 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -24,7 +23,6 @@ from common.descriptor import RowRanges
 from common.errors import (
     LeaseLost,
     LedgerUnavailable,
-    NightshiftError,
     Retryable,
     StorageUnavailable,
 )
@@ -41,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-Finished = tuple[Lease, Part]
+Commit = tuple[Lease, Part]
 
 GROUP_BATCHES = 32
 """Batches in one commit at most, so that its transaction stays short."""
@@ -55,46 +53,29 @@ WRITE_RETRY_SECONDS = 60.0
 """How long a part is tried again on a failing store before its batch is given back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A batch whose rows are finished.
+@dataclass(slots=True)
+class Publication:
+    """A batch whose rows are finished, and what becomes of it.
 
-    `bare` says that the job's columns are not known yet. With `finished` only those rows are kept
-    and the rest is split off.
+    `bare` says that the job's columns are not known yet. With `kept_rows` only those rows are kept
+    and the rest is split off. In the end it is `committed`, or `error` says why not: LeaseLost
+    when it belongs to somebody else, StorageUnavailable or LedgerUnavailable when it was given up.
     """
 
     lease: Lease
     spec: JobSpec
     table: PartTable
     provenance: dict[str, str]
-    finished: RowRanges | None = None
+    kept_rows: RowRanges | None = None
     bare: bool = False
-
-
-@dataclass(slots=True)
-class _Going:
-    """A batch on its way to its commit, and what became of it."""
-
-    made: Made
-    data: pa.Buffer | None = None
     part: Part | None = None
     committed: bool = False
-    error: BaseException | None = None
+    error: Exception | None = None
 
-    @contextmanager
-    def keeping_errors(self, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-        """What goes wrong with this batch is its own outcome and stops no other."""
-        try:
-            yield
-        except but:
-            raise
-        except Exception as error:
-            self.error = error
-
-    @property
-    def finished(self) -> Finished:
+    def commit(self) -> Commit:
+        """What its commit is asked for."""
         assert self.part is not None
-        return self.made.lease, self.part
+        return self.lease, self.part
 
 
 class Publisher:
@@ -109,107 +90,130 @@ class Publisher:
         self._ledger = ledger
         self._profile = profile
         self._given_up = given_up
-        self._commits: dict[int, Grouped[list[Finished], list[bool | Exception]]] = {}
+        self._commits: dict[int, Grouped[list[Commit], list[bool | Exception]]] = {}
         self._making = threading.Lock()
         # Made once: they keep what they count in each thread by itself.
         self._for_ledger = self._patience(LedgerUnavailable)
         self._for_commit = self._patience(Retryable)
         self._for_store = self._patience(StorageUnavailable, WRITE_RETRY_SECONDS)
 
-    def publish(self, made: Sequence[Made]) -> list[BaseException | None]:
-        """A part for each batch, named by the ledger, moved to its place; all are of one job.
-
-        Each batch has its own outcome: None once it is committed, else why it is not. LeaseLost
-        says that it belongs to somebody else, StorageUnavailable or LedgerUnavailable that it was
-        given up.
-        """
-        going = [_Going(each) for each in made]
+    def publish(self, group: Sequence[Publication]) -> None:
+        """A part for each batch, named by the ledger, moved to its place; all are of one job."""
         with self._profile.span(Stage.WRITE) as span:
-            self._write(going)
-            span.count = len(_open(going))
-        for _ in _open(going):
-            reached(Moment.WRITTEN)
-        with self._profile.span(Stage.COMMIT) as span:
-            self._commit(going)
-            span.count = len(_open(going))
-        for each in going:
-            if each.part is not None and isinstance(each.error, LeaseLost):
-                self._discard(each.made.spec, each.part)
-        for _ in _open(going):
-            reached(Moment.COMMITTED)
-        with self._profile.span(Stage.SETTLE) as span:
-            self._settle(_open(going))
-            span.count = len(_open(going))
-        return [each.error for each in going]
+            data = [self._encoded(each) for each in group]
+            written = self._written(group, data)
+            span.count = len(written)
+        self._commit_and_move(written)
+        for each, encoded in zip(group, data, strict=True):
+            if each.part is None and isinstance(each.error, StorageUnavailable):
+                self._publish_late(each, encoded)
 
-    def _write(self, going: Sequence["_Going"]) -> None:
-        for each in going:
-            with each.keeping_errors():
-                made = each.made
-                each.data = formats.encode_part(
-                    made.table.table, made.spec.output.format, made.provenance
-                )
+    def _publish_late(self, each: Publication, data: pa.Buffer | None) -> None:
+        """What the store did not take at first has time of its own, and nobody waits for it."""
+
+        def write() -> None:
+            each.error = None
+            self._written([each], [data])
+            if each.error is not None:
+                raise each.error
+
+        with self._profile.span(Stage.WRITE):
+            try:
+                self._for_store(write)
+            except Exception as error:
+                each.error = error
+                return
+        self._commit_and_move([each])
+
+    def _encoded(self, each: Publication) -> pa.Buffer | None:
         try:
-            self._for_store(self._store, _open(going))
-        except StorageUnavailable as error:
-            for each in _open(going):
-                each.error = None if each.part else error
+            return formats.encode_part(each.table.table, each.spec.output.format, each.provenance)
+        except Exception as error:
+            each.error = error
+            return None
 
-    def _store(self, going: Sequence["_Going"]) -> None:
-        """Writes what is not written yet; raises for those that are to be tried again."""
-        written, failed = [], None
+    def _written(
+        self, group: Sequence[Publication], data: Sequence[pa.Buffer | None]
+    ) -> list[Publication]:
+        """Those whose part is durable now; the others have an error."""
+        written = []
         try:
             with storage.gathered_syncs():
-                for each in going:
-                    if each.part is None and each.error is None:
-                        try:
-                            with each.keeping_errors(but=StorageUnavailable):
-                                each.part = _stored(each.made, each.data)
-                                written.append(each)
-                        except StorageUnavailable as error:
-                            failed = error
-        except StorageUnavailable:
+                for each, encoded in zip(group, data, strict=True):
+                    try:
+                        if each.error is None:
+                            each.part = _stored(each, encoded)
+                            written.append(each)
+                    except Exception as error:
+                        each.error = error
+        except StorageUnavailable as error:
             for each in written:
-                each.part = None
-            raise
-        if failed is not None:
-            raise failed
+                each.part, each.error = None, error
+            return []
+        return written
 
-    def _commit(self, going: Sequence["_Going"]) -> None:
-        """Fenced one by one; in one transaction with what other threads commit at this moment."""
-        whole = [each for each in _open(going) if each.made.finished is None]
+    def _commit_and_move(self, group: Sequence[Publication]) -> None:
+        if not group:
+            return
+        for _ in group:
+            reached(Moment.WRITTEN)
+        with self._profile.span(Stage.COMMIT) as span:
+            self._commit(group)
+            done = [each for each in group if each.committed]
+            span.count = len(done)
+        for each in group:
+            if isinstance(each.error, LeaseLost):
+                self._discard(each)
+        if not done:
+            return
+        for _ in done:
+            reached(Moment.COMMITTED)
+        with self._profile.span(Stage.SETTLE, len(done)):
+            self._settle(done)
+
+    def _commit(self, group: Sequence[Publication]) -> None:
+        """Fenced one by one; in one transaction with what other threads commit at this moment. A
+        split, which is rare, has its own.
+        """
+        whole = [each for each in group if each.kept_rows is None]
         try:
             self._for_commit(self._commit_whole, whole)
         except Exception as error:
             for each in whole:
-                each.error = each.error or (None if each.committed else error)
-        for each in _open(going):
-            if not each.committed:
-                with each.keeping_errors():
+                if not each.committed:
+                    each.error = each.error or error
+        for each in group:
+            if each.kept_rows is not None:
+                try:
                     self._for_commit(self._split, each)
+                except Exception as error:
+                    each.error = error
 
-    def _commit_whole(self, going: Sequence["_Going"]) -> None:
-        asking = [each for each in going if each.error is None and not each.committed]
+    def _commit_whole(self, group: Sequence[Publication]) -> None:
+        asking = [each for each in group if each.error is None and not each.committed]
         if not asking:
             return
-        job_id = asking[0].made.lease.job_id
-        answers = self._commits_of(job_id).ask([each.finished for each in asking])
+        commits = self._commits_of(asking[0].lease.job_id)
+        answers = commits.ask([each.commit() for each in asking])
         for each, answer in zip(asking, answers, strict=True):
-            with each.keeping_errors(but=Retryable):
-                if isinstance(answer, Exception):
-                    raise answer
+            if isinstance(answer, Exception):
+                each.error = answer
+                continue
+            try:
                 if not answer:
-                    self._read_back(each.made.lease)
+                    self._read_back(each.lease)
                 each.committed = True
+            except LeaseLost as error:
+                each.error = error
 
-    def _commits_of(self, job_id: int) -> Grouped[list[Finished], list[bool | Exception]]:
+    def _commits_of(self, job_id: int) -> Grouped[list[Commit], list[bool | Exception]]:
         """Each job has its own: whoever holds one's row for long stops no other's commits."""
         with self._making:
             if job_id not in self._commits:
                 self._commits[job_id] = Grouped(self._commit_all, GROUP_BATCHES)
             return self._commits[job_id]
 
-    def _commit_all(self, wishes: Sequence[list[Finished]]) -> list[list[bool | Exception]]:
+    def _commit_all(self, wishes: Sequence[list[Commit]]) -> list[list[bool | Exception]]:
         """In as many transactions as they need; after an outage in a later one, those of the
         earlier ones are read back.
         """
@@ -219,7 +223,7 @@ class Publisher:
         )
         return [list(islice(answers, len(wish))) for wish in wishes]
 
-    def _commit_group(self, group: Sequence[Finished]) -> Sequence[bool | Exception]:
+    def _commit_group(self, group: Sequence[Commit]) -> Sequence[bool | Exception]:
         try:
             with self._ledger.transaction() as connection:
                 held = batches.commit_group(connection, group)
@@ -234,13 +238,12 @@ class Publisher:
             return [self._commit_group([each])[0] for each in group]
         return [(lease.batch_id, lease.attempt) in held for lease, _ in group]
 
-    def _split(self, each: "_Going") -> None:
-        lease, finished = each.made.lease, each.made.finished
-        assert finished is not None
-        assert each.part is not None
+    def _split(self, each: Publication) -> None:
+        assert each.kept_rows is not None
+        lease, part = each.commit()
         try:
             with self._ledger.transaction() as connection:
-                batches.split(connection, lease, finished, each.part)
+                batches.split(connection, lease, each.kept_rows, part)
                 reached(Moment.COMMITTING)
         except LeaseLost:
             self._read_back(lease)
@@ -254,42 +257,46 @@ class Publisher:
                     f"batch {lease.batch_id} attempt {lease.attempt} belongs to somebody else"
                 )
 
-    def _discard(self, spec: JobSpec, part: Part) -> None:
+    def _discard(self, each: Publication) -> None:
         """Removes the part of an attempt that was read back as ended without one: nobody else
         writes under its name, and nobody sweeps any more once the job is closed.
         """
+        _, part = each.commit()
         try:
-            storage.delete(staged(spec.output.uri, part.name))
-        except NightshiftError as error:
+            storage.delete(staged(each.spec.output.uri, part.name))
+        except Exception as error:
             log.warning("discard_failed", part=part.name, error=str(error))
 
-    def _settle(self, going: Sequence["_Going"]) -> None:
+    def _settle(self, group: Sequence[Publication]) -> None:
         """What follows a commit and can be done by finish as well, should this child die here."""
         try:
             with storage.gathered_syncs():
-                for each in going:
+                for each in group:
                     self._move(each)
-            if any(each.made.table.errors for each in going):
-                self._judge(going[0].made.lease.job_id)
-        except NightshiftError as error:
+        except Exception as error:
             log.warning("settle_failed", error=str(error))
+        if any(each.table.errors for each in group):
+            self._judge(group[0].lease.job_id)
 
-    def _move(self, each: "_Going") -> None:
-        assert each.part is not None
-        lease, uri, name = each.made.lease, each.made.spec.output.uri, each.part.name
+    def _move(self, each: Publication) -> None:
+        lease, part = each.commit()
+        uri = each.spec.output.uri
         try:
-            storage.move(staged(uri, name), final(uri, name))
+            storage.move(staged(uri, part.name), final(uri, part.name))
             reached(Moment.MOVED)
             if lease.kept_part is not None:
                 storage.delete(final(uri, lease.kept_part))
-        except (NightshiftError, FileNotFoundError) as error:
+        except Exception as error:
             log.warning("settle_failed", batch_id=lease.batch_id, error=str(error))
 
     def _judge(self, job_id: int) -> None:
-        with self._ledger.transaction() as connection:
-            paused = jobs.judge_failures(connection, job_id)
-        if paused:
-            log.warning("job_paused", job_id=job_id, why="too many rows failed")
+        try:
+            with self._ledger.transaction() as connection:
+                paused = jobs.judge_failures(connection, job_id)
+            if paused:
+                log.warning("job_paused", job_id=job_id, why="too many rows failed")
+        except Exception as error:
+            log.warning("judge_failed", job_id=job_id, error=str(error))
 
     def patiently(self, ask: Callable[[], T]) -> T:
         """Asks the ledger until it answers or is given up; finished work waits for it."""
@@ -305,19 +312,14 @@ class Publisher:
         )
 
 
-def _open(going: Iterable[_Going]) -> list[_Going]:
-    """Those with which nothing went wrong so far."""
-    return [each for each in going if each.error is None]
-
-
-def _stored(made: Made, data: pa.Buffer | None) -> Part:
-    lease, output, table = made.lease, made.spec.output, made.table
+def _stored(each: Publication, data: pa.Buffer | None) -> Part:
+    lease, output, table = each.lease, each.spec.output, each.table
     name = part_name(
         lease.seq,
         None if lease.is_root else lease.batch_id,
         lease.attempt,
         output.format,
-        bare=made.bare,
+        bare=each.bare,
     )
     facts = formats.write_encoded(staged(output.uri, name), data, len(table.table))
     return Part(
@@ -330,11 +332,11 @@ def _stored(made: Made, data: pa.Buffer | None) -> Part:
     )
 
 
-def _groups(finished: Sequence[Finished]) -> Iterator[list[Finished]]:
+def _groups(finished: Sequence[Commit]) -> Iterator[list[Commit]]:
     """In their order, with at most GROUP_BATCHES in each, and with at most ERRORS_A_COMMIT in
     each that has more than one.
     """
-    group: list[Finished] = []
+    group: list[Commit] = []
     errors = 0
     for lease, part in finished:
         full = len(group) == GROUP_BATCHES or errors + len(part.errors) > ERRORS_A_COMMIT

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from common import storage
 from common.errors import Retryable
 from common.ledger import Ledger, batches, shares
 from common.ledger.batches import Claimant, Lease
@@ -97,7 +98,9 @@ class Runner:
             try:
                 self._threads.submit(self._carrier.carry, bundle)
             except RuntimeError as error:  # no thread for it: a sibling may have one
-                for batch in bundle:
+                given_back = bundle.copy()
+                bundle.clear()  # it is in the queue of the other threads
+                for batch in given_back:
                     self._carrier.give_back(batch, error)
 
     def drain(self, seconds: float) -> None:
@@ -176,13 +179,17 @@ def _bundles(held: Sequence[HeldBatch], most_rows: int) -> Iterator[list[HeldBat
     """What one thread carries: batches of one job, with at most so many rows unless it is one.
 
     A thread for each batch costs more than the batch where batches are small: they all want
-    Python's lock.
+    Python's lock. Batches of an object store have threads of their own, which wait for it side
+    by side.
     """
     bundle: list[HeldBatch] = []
     rows = 0
     for batch in held:
-        another_job = bundle and bundle[0].lease.job_id != batch.lease.job_id
-        if bundle and (another_job or rows + batch.unfinished > most_rows):
+        if bundle and not (
+            bundle[0].lease.job_id == batch.lease.job_id
+            and rows + batch.unfinished <= most_rows
+            and storage.is_local(batch.lease.descriptor.source.uri)
+        ):
             yield bundle
             bundle, rows = [], 0
         bundle.append(batch)

@@ -17,12 +17,15 @@ SHARE_SECONDS = 0.25
 """How long a fair share is believed: work may be admitted and siblings may come at any moment."""
 
 MOST_BATCHES = 256
-"""Batches held at once, each by a thread of its own; bounds memory when rows are few a batch."""
+"""Batches held at once, and so their threads; bounds memory when rows are few a batch."""
 
 
 @dataclass(slots=True, eq=False)
 class HeldBatch:
-    """A leased batch between claim and commit."""
+    """A leased batch between claim and commit.
+
+    `publishing` from the moment at which it left the engine; `over` when it is held no more.
+    """
 
     lease: Lease
     unfinished: int
@@ -31,6 +34,7 @@ class HeldBatch:
     lost: bool = False
     unwanted: bool = False
     publishing: bool = False
+    over: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def attach(self, work: Work) -> None:

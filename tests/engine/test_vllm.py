@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
@@ -124,11 +125,10 @@ def test_a_stop_ends_the_work_and_the_engine_serves_others(vllm_engine: Engine) 
         for n in range(64)
     ]
     work = Work(job, requests, 600, outcomes.__setitem__)
-    thread = threading.Thread(target=vllm_engine.run, args=(work,))
-    thread.start()
+    future = vllm_engine.start(work)
     work.stop()
-    thread.join(10)
-    assert not thread.is_alive()
+    with pytest.raises(CancelledError):
+        future.result(10)
     assert len(outcomes) < 64
     assert len(ask(vllm_engine, task(sampling={"max_tokens": 2}), ["y"])) == 1
 

@@ -102,8 +102,8 @@ MUTANTS = (
     Mutant(
         "publish after commit",
         "worker/publish.py",
-        "        for _ in _open(going):\n            reached(Moment.WRITTEN)\n",
-        "        for each in _open(going):\n            self._move(each)\n",
+        "            reached(Moment.WRITTEN)\n",
+        "            reached(Moment.WRITTEN)\n        for each in group:\n            self._move(each)\n",
         (f"{FROZEN}::test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on",),
     ),
     Mutant(

@@ -16,7 +16,7 @@ from common.parts import final
 from common.spec import JobSpec, parse_spec
 from common.states import RowErrorKind
 from tests.integration.fleet import wait_until
-from worker.publish import ERRORS_A_COMMIT, Made, Publisher, _groups
+from worker.publish import ERRORS_A_COMMIT, Publication, Publisher, _groups
 from worker.results import PartTable
 
 BATCHES = 6
@@ -63,9 +63,10 @@ def table_of(lease: Lease, message: str) -> PartTable:
 
 
 def publish(publisher: Publisher, lease: Lease, spec: JobSpec, message: str = "no") -> None:
-    [error] = publisher.publish([Made(lease, spec, table_of(lease, message), {})])
-    if error is not None:
-        raise error
+    made = Publication(lease, spec, table_of(lease, message), {})
+    publisher.publish([made])
+    if made.error is not None:
+        raise made.error
 
 
 def test_what_postgres_refuses_of_one_batch_fails_no_other_of_its_group(

@@ -1,6 +1,7 @@
 """The function engine: isolation by halving, and which modules it loads."""
 
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from worker.engines.function import FunctionEngine
 from worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 
 Rows = list[dict[str, Any]]
+TASK = FunctionTask(kind="function")
 
 
 def run(function: Callable[[Rows], Any], rows: int) -> dict[int, Outcome]:
     found: dict[int, Outcome] = {}
     requests = [Request(index, row={"n": index}) for index in range(rows)]
-    work = Work(FunctionTask(kind="function"), requests, 600, found.__setitem__)
+    work = Work(TASK, requests, 600, found.__setitem__)
     FunctionEngine(function, "rules:f").start(work).result()
     return found
 
@@ -73,17 +75,54 @@ def test_an_item_that_is_no_dict_fails_its_row_only() -> None:
 
 
 def test_stopped_work_is_not_called() -> None:
-    work = Work(FunctionTask(kind="function"), [Request(0, row={})], 600, pytest.fail)
+    work = Work(TASK, [Request(0, row={})], 600, pytest.fail)
     work.stop()
     FunctionEngine(pytest.fail, "rules:f").start(work).result()
+
+
+def test_calls_come_from_one_thread_in_the_order_of_their_batches() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def note(rows: Rows) -> Rows:
+        seen.append((threading.get_ident(), rows[0]["n"]))
+        return rows
+
+    engine = FunctionEngine(note, "rules:f")
+    futures = [
+        engine.start(Work(TASK, [Request(at, row={"n": at})], 600, lambda *_: None))
+        for at in range(20)
+    ]
+    for future in futures:
+        future.result(10)
+    assert [number for _, number in seen] == list(range(20))
+    assert len({thread for thread, _ in seen} | {threading.get_ident()}) == 2
+
+
+def test_a_closed_engine_ends_its_call_and_cancels_what_waits() -> None:
+    calling, go_on = threading.Event(), threading.Event()
+
+    def slow(rows: Rows) -> Rows:
+        calling.set()
+        go_on.wait(30)
+        return rows
+
+    engine = FunctionEngine(slow, "rules:f")
+    first, second = (
+        engine.start(Work(TASK, [Request(0, row={})], 600, lambda *_: None)) for _ in range(2)
+    )
+    assert calling.wait(10)
+    engine.close()
+    assert second.cancelled()
+    go_on.set()
+    first.result(10)
 
 
 def test_a_call_over_its_time_is_stalled_and_an_idle_engine_is_not() -> None:
     seen: list[float] = []
     engine = FunctionEngine(lambda rows: seen.append(engine.stalled_seconds()) or rows, "f")
     requests = [Request(0, row={})]
-    engine.start(Work(FunctionTask(kind="function"), requests, -1.0, lambda *_: None)).result()
-    engine.start(Work(FunctionTask(kind="function"), requests, 60.0, lambda *_: None)).result()
+    engine.start(Work(TASK, requests, -1.0, lambda *_: None)).result()
+    engine.start(Work(TASK, requests, 60.0, lambda *_: None)).result()
     assert seen[0] > 0
     assert seen[1] == 0
     assert engine.stalled_seconds() == 0

@@ -3,7 +3,9 @@
 import errno
 import hashlib
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import fsspec
@@ -404,3 +406,37 @@ def test_many_movers_of_one_file_all_succeed(root):
         for move in moves:
             move.result()
         assert storage.read_range(f"{root}/{number}", 0, 9) == b"part"
+
+
+def test_gathered_syncs_sync_a_directory_once_and_only_for_their_thread(tmp_path, monkeypatch):
+    synced: list[str] = []
+
+    def note(path, wishes):
+        synced.append(path.name)
+        return [True] * len(wishes)
+
+    monkeypatch.setattr(storage, "_synced", note)
+    storage._syncs_of.cache_clear()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+
+    def of_another_thread():
+        storage.write_bytes(str(tmp_path / "b" / "other"), b"x")
+
+    with storage.gathered_syncs():
+        for name in "xyz":
+            storage.write_bytes(str(tmp_path / "a" / name), b"1")
+            storage.move(str(tmp_path / "a" / name), str(tmp_path / "b" / name))
+        assert synced == []
+        thread = threading.Thread(target=of_another_thread)
+        thread.start()
+        thread.join()
+        assert synced == ["b"]
+    assert sorted(synced[1:]) == ["a", "b"]
+    with suppress(KeyError), storage.gathered_syncs():
+        storage.write_bytes(str(tmp_path / "a" / "late"), b"1")
+        raise KeyError
+    assert synced[3:] == ["a"]
+    storage.write_bytes(str(tmp_path / "a" / "now"), b"1")
+    assert synced[4:] == ["a"]
+    storage._syncs_of.cache_clear()

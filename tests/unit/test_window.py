@@ -8,6 +8,7 @@ import pytest
 from common.descriptor import Descriptor, RowRanges, SourceFile
 from common.ledger.batches import Lease
 from worker.engines.protocol import Work
+from worker.runner import _bundles
 from worker.window import HeldBatch, Window
 
 SOURCE = SourceFile("/rows.parquet", "parquet", 1, "1", 1000, 0)
@@ -131,3 +132,21 @@ def test_giving_a_batch_up_stops_its_work_also_when_it_is_attached_later(lost: b
     assert work.stopped.is_set()
     assert batch.unwanted
     assert batch.lost is lost
+
+
+def test_small_batches_of_one_job_are_carried_together() -> None:
+    remote = replace(LEASE.descriptor, source=replace(SOURCE, uri="s3://bucket/rows.parquet"))
+    batches = [
+        held(4),
+        held(4),
+        held(4),
+        HeldBatch(replace(LEASE, job_id=2), 1),
+        held(50),
+        held(1),
+        HeldBatch(replace(LEASE, descriptor=remote), 1),
+        HeldBatch(replace(LEASE, descriptor=remote), 1),
+    ]
+    found = [[batch.unfinished for batch in bundle] for bundle in _bundles(batches, 10)]
+    assert found == [[4, 4], [4], [1], [50], [1], [1], [1]]
+    assert [len(bundle) for bundle in _bundles(batches[:3], 0)] == [1, 1, 1]
+    assert list(_bundles([], 10)) == []

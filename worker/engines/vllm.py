@@ -1,7 +1,7 @@
 """The vLLM engine: one AsyncLLM on one loop thread, fed by every batch of the child at once.
 
-The only module that imports vllm. Tokenisation happens in the batch's own thread, so the loop
-that feeds the engine only moves token ids.
+The only module that imports vllm. Tokenisation happens in the thread that carries the batch, so the
+loop that feeds the engine only moves token ids.
 """
 
 import asyncio
@@ -182,11 +182,15 @@ class VllmEngine:
     ) -> None:
         check = _Check(task.output)
         began_at = work.profile.clock()
-        # gather, not a TaskGroup: the first EngineDead comes out as itself.
-        await asyncio.gather(
-            *(self._one(work, task, check, position, tokens) for position, tokens in prompts)
-        )
-        work.profile.add(Stage.INFER, work.profile.clock() - began_at)
+        count = 0
+        try:
+            # gather, not a TaskGroup: the first EngineDead comes out as itself.
+            await asyncio.gather(
+                *(self._one(work, task, check, position, tokens) for position, tokens in prompts)
+            )
+            count = 1
+        finally:
+            work.profile.add(Stage.INFER, work.profile.clock() - began_at, count=count)
 
     async def _one(
         self, work: Work, task: GenerateTask, check: "_Check", position: int, tokens: list[int]

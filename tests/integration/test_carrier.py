@@ -1,0 +1,331 @@
+"""One thread carries several batches: what happens to one of them stays with that one."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from common import storage
+from common.errors import BadInput, EngineDead, StorageUnavailable
+from common.ledger import Ledger, batches, dispatch
+from common.ledger.batches import Claimant
+from common.settings import Settings
+from common.spec import parse_spec
+from producer.submit import submit
+from tests.integration.fleet import function_spec, wait_until, write_rows
+from worker.carrier import Carrier, Load
+from worker.engines.protocol import Answer, Work
+from worker.window import HeldBatch, Window
+
+ROWS = 6
+
+
+@dataclass
+class Scripted:
+    """An engine that answers when it is told to."""
+
+    name: str = "function"
+    version: str = "1"
+    revision: str | None = None
+    concurrency: int = 64
+    died_with: str | None = None
+    taken: list[tuple[Work, "Future[None]"]] = field(default_factory=list)
+
+    def start(self, work: Work) -> "Future[None]":
+        future: Future[None] = Future()
+        self.taken.append((work, future))
+        work.on_stop(future.cancel)
+        return future
+
+    def answer(self, at: int) -> None:
+        work, future = self.taken[at]
+        for position, request in enumerate(work.requests):
+            work.emit(position, Answer({"loud": str((request.row or {})["text"]).upper()}))
+        future.set_result(None)
+
+    def die(self, at: int) -> None:
+        self.taken[at][1].set_exception(EngineDead("no more"))
+
+    def stalled_seconds(self) -> float:
+        return 0.0
+
+    def close(self) -> None: ...
+
+
+class Scene:
+    """A job of one-row batches, all claimed, and a thread that carries them."""
+
+    def __init__(self, ledger: Ledger, folder: Path) -> None:
+        self.ledger = ledger
+        self.output = folder / "out"
+        write_rows(folder / "in", [("a.parquet", ROWS)])
+        data = function_spec("carried", folder / "in", self.output, batch={"rows": 1})
+        spec = parse_spec(data, "test")
+        job_id = submit(ledger, spec, Settings()).job_id
+        who = Claimant("mine", "default", spec.engine_key, "function", "1")
+        with ledger.transaction() as connection:
+            dispatch.admit(connection, job_id, ROWS, 1)
+            leases = batches.claim(
+                connection,
+                who,
+                room_rows=ROWS,
+                max_batches=ROWS,
+                idle=True,
+                woken="poll",
+                lease_seconds=600,
+            )
+        self.engine = Scripted()
+        self.window = Window(128)
+        self.died: list[list[str]] = []
+        self.given_up = threading.Event()
+        self.carrier = Carrier(
+            ledger,
+            self.engine,
+            Settings(),
+            self.window,
+            lambda _error: self.died.append(self.states()),
+            self.given_up,
+        )
+        self.bundle = [HeldBatch(lease, 1) for lease in leases]
+        for batch in self.bundle:
+            self.window.add(batch)
+
+    def carry(self, bundle: Sequence[HeldBatch] | None = None) -> threading.Thread:
+        thread = threading.Thread(target=self.carrier.carry, args=(bundle or self.bundle,))
+        thread.start()
+        return thread
+
+    def wait_taken(self, count: int) -> None:
+        wait_until(lambda: len(self.engine.taken) == count, what="the engine's batches")
+
+    def watch_commits(self, happened: Callable[[], object] = lambda: None) -> list[int]:
+        """How many batches each transaction commits, from now on."""
+        sent: list[int] = []
+        publisher = self.carrier._publisher
+        original = publisher._commit_group
+
+        def committed(commits: Sequence[Any]) -> Sequence[bool | Exception]:
+            happened()
+            sent.append(len(commits))
+            return original(commits)
+
+        publisher._commit_group = committed  # type: ignore[method-assign]
+        return sent
+
+    def states(self) -> list[str]:
+        return [state for state, _ in self._batches()]
+
+    def errors(self) -> list[str | None]:
+        return [error for _, error in self._batches()]
+
+    def _batches(self) -> list[Any]:
+        with self.ledger.transaction() as connection:
+            found = connection.execute(text("SELECT state, last_error FROM batches ORDER BY id"))
+            return [(row.state, row.last_error) for row in found]
+
+    def parts(self) -> int:
+        return len(list(self.output.glob("*.parquet")))
+
+    def is_over(self) -> bool:
+        return not self.window.held() and self.window.room()[0] == self.window.rows
+
+
+@pytest.fixture
+def scene(ledger: Ledger, tmp_path: Path) -> Iterator[Scene]:
+    found = Scene(ledger, tmp_path)
+    yield found
+    found.given_up.set()
+
+
+@pytest.fixture
+def read_then(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], None]:
+    """Calls something before each read, with its number."""
+    original, count = Carrier._read, iter(range(1000))
+
+    def install(before: Callable[[int], None]) -> None:
+        def read(self: Carrier, batch: HeldBatch) -> Load:
+            before(next(count))
+            return original(self, batch)
+
+        monkeypatch.setattr(Carrier, "_read", read)
+
+    return install
+
+
+def test_what_left_the_engine_meanwhile_is_committed_together(
+    scene: Scene, read_then: Callable[[Callable[[int], None]], None]
+) -> None:
+    sent = scene.watch_commits()
+
+    def answer_all_before(number: int) -> None:
+        if number == ROWS - 1:
+            for at in range(ROWS - 1):
+                scene.engine.answer(at)
+
+    read_then(answer_all_before)
+    thread = scene.carry()
+    wait_until(lambda: len(sent) == 1, what="a commit")
+    scene.engine.answer(ROWS - 1)
+    thread.join(30)
+    assert sent == [ROWS - 1, 1]
+    assert scene.states() == ["done"] * ROWS
+    assert scene.parts() == ROWS
+    assert scene.is_over()
+
+
+@pytest.mark.parametrize("error", [BadInput("no"), StorageUnavailable("away"), RuntimeError("?")])
+def test_a_batch_that_cannot_be_read_stops_no_neighbour(
+    scene: Scene, read_then: Callable[[Callable[[int], None]], None], error: Exception
+) -> None:
+    def break_the_second(number: int) -> None:
+        if number == 1:
+            raise error
+
+    read_then(break_the_second)
+    thread = scene.carry()
+    scene.wait_taken(ROWS - 1)
+    for at in range(ROWS - 1):
+        scene.engine.answer(at)
+    thread.join(30)
+    wanted = "dead" if isinstance(error, BadInput) else "pending"
+    assert scene.states() == ["done", wanted, *["done"] * (ROWS - 2)]
+    assert scene.errors()[1] == str(error)
+    assert scene.is_over()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_what_was_finished_is_committed_before_the_child_of_a_dead_engine_ends(
+    scene: Scene, order: tuple[int, int]
+) -> None:
+    scene.engine.start = _at_once(scene.engine, order)  # type: ignore[method-assign]
+    thread = scene.carry(scene.bundle[:2])
+    thread.join(30)
+    assert [sorted(states)[:1] for states in scene.died] == [["done"]]
+
+
+def _at_once(engine: Scripted, order: tuple[int, int]) -> Callable[[Work], "Future[None]"]:
+    """The second batch of the bundle makes both leave the engine, in this order."""
+
+    def start(work: Work) -> "Future[None]":
+        future = Scripted.start(engine, work)
+        if len(engine.taken) == 2:
+            for at in order:
+                if at == 0:
+                    engine.answer(0)
+                else:
+                    engine.die(1)
+        return future
+
+    return start
+
+
+def test_a_finished_batch_is_marked_before_its_thread_comes_to_it(
+    scene: Scene, read_then: Callable[[Callable[[int], None]], None]
+) -> None:
+    reading, read_on = threading.Event(), threading.Event()
+
+    def hang(number: int) -> None:
+        if number == 1:
+            reading.set()
+            read_on.wait(30)
+
+    read_then(hang)
+    thread = scene.carry(scene.bundle[:2])
+    assert reading.wait(30)
+    scene.engine.answer(0)
+    assert scene.bundle[0].publishing
+    for batch in scene.bundle[:2]:
+        batch.stop()
+    read_on.set()
+    thread.join(30)
+    assert scene.states()[:2] == ["done", "pending"]
+
+
+def test_a_stop_ends_the_reading_of_what_is_left(
+    scene: Scene, read_then: Callable[[Callable[[int], None]], None]
+) -> None:
+    read: list[int] = []
+
+    def stop_all(number: int) -> None:
+        read.append(number)
+        if number == 1:
+            scene.engine.answer(0)
+            for batch in scene.bundle:
+                batch.stop()
+
+    read_then(stop_all)
+    scene.carry().join(30)
+    assert read == [0, 1]
+    assert scene.states() == ["done", *["pending"] * (ROWS - 1)]
+    assert scene.errors() == [None] * ROWS
+    assert scene.is_over()
+
+
+def test_a_crash_of_the_thread_leaves_nothing_held(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(_group: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(scene.carrier._publisher, "publish", crash)
+    thread = scene.carry()
+    scene.wait_taken(ROWS)
+    scene.engine.answer(0)
+    thread.join(30)
+    assert scene.is_over()
+    assert set(scene.states()) == {"pending"}
+
+
+def test_a_part_that_the_store_refuses_for_long_holds_up_no_neighbour(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[list[str]] = []
+    write = storage.write_bytes
+
+    def fail_the_first(uri: str, data: Any, *, replace: bool = True) -> storage.Written:
+        if "part-000000" in uri and len(tried) < 2:
+            tried.append(scene.states())
+            raise StorageUnavailable("disk full")
+        return write(uri, data, replace=replace)
+
+    monkeypatch.setattr(storage, "write_bytes", fail_the_first)
+    thread = scene.carry()
+    scene.wait_taken(ROWS)
+    for at in range(ROWS):
+        scene.engine.answer(at)
+    thread.join(30)
+    assert scene.states() == ["done"] * ROWS
+    assert scene.parts() == ROWS
+    assert tried == [["leased"] * ROWS, ["leased", *["done"] * (ROWS - 1)]]
+    assert scene.is_over()
+
+
+def test_nothing_is_committed_before_its_directory_is_synced(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    sync, failing = storage._synced, iter([True])
+
+    def fail_once(path: Path, wishes: Sequence[None]) -> Any:
+        if path.name == "_attempts" and next(failing, False):
+            happened.append("failed")
+            raise OSError("the disk is away")
+        happened.append(f"synced {path.name}")
+        return sync(path, wishes)
+
+    monkeypatch.setattr(storage, "_synced", fail_once)
+    storage._syncs_of.cache_clear()
+    scene.watch_commits(lambda: happened.append("committed"))
+    thread = scene.carry(scene.bundle[:1])
+    scene.wait_taken(1)
+    scene.engine.answer(0)
+    thread.join(30)
+    storage._syncs_of.cache_clear()
+    assert scene.states()[0] == "done"
+    tail = happened[happened.index("failed") :]
+    assert tail.index("synced _attempts") < tail.index("committed")
