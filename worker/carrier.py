@@ -3,8 +3,10 @@
 import dataclasses
 import random
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
 
@@ -40,6 +42,10 @@ log = structlog.get_logger(__name__)
 DEFAULT_MAX_ATTEMPTS = 3
 """Tries of a batch whose job cannot be read."""
 
+GATHER_SECONDS = 0.25
+"""How long small batches and the threads that carry them wait for each other, so that they are
+committed together and do not fight for Python's lock; what is under way comes to its end first."""
+
 OUTAGE_PAUSE_SECONDS = 5.0
 """A batch that was given back because of an outage is not claimed again for so long."""
 
@@ -68,6 +74,10 @@ class Load:
             self._closed = True
 
 
+Left = tuple[Load, "Future[None]"]
+"""A batch that left the engine, and how."""
+
+
 class Carrier:
     """Takes leased batches to their commits. For many threads at once.
 
@@ -92,6 +102,7 @@ class Carrier:
         self._engine_died = engine_died
         self._given_up = given_up
         self._profile = profile
+        self._turns = threading.RLock()
         self._jobs = JobCache(ledger)
         self._cache = formats.ReadCache(settings.read_cache_bytes)
         self._publisher = Publisher(ledger, given_up, profile)
@@ -109,20 +120,38 @@ class Carrier:
                 self._end(batch, error)
 
     def _carry(self, bundle: Sequence[HeldBatch]) -> None:
-        done: SimpleQueue[tuple[Load, Future[None]]] = SimpleQueue()
-        running = 0
-        for batch in bundle:
-            running += self._begin(batch, done)
-            if not done.empty():  # a slow read holds back no finished neighbour
-                running -= self._publish(done)
+        done: SimpleQueue[Left] = SimpleQueue()
+        many = len(bundle) > 1
+        running, waited_since = 0, time.monotonic()
+        with self._turn(many):
+            for batch in bundle:
+                running += self._begin(batch, done)
+                # A slow read holds back no finished neighbour for long.
+                if not done.empty() and time.monotonic() - waited_since > GATHER_SECONDS:
+                    running -= self._publish([done.get()], done)
+                    waited_since = time.monotonic()
         while running:
-            running -= self._publish(done)
+            first = done.get()
+            with self._turn(many):
+                running -= self._publish([first], done)
+
+    @contextmanager
+    def _turn(self, many: bool) -> Iterator[None]:
+        """Threads that carry many small batches take turns, or they would fight for Python's lock
+        over each file. Whoever waits for a turn that takes long goes on beside it.
+        """
+        mine = many and self._turns.acquire(timeout=GATHER_SECONDS)
+        try:
+            yield
+        finally:
+            if mine:
+                self._turns.release()
 
     def give_back(self, batch: HeldBatch, error: Exception) -> None:
         """A batch that cannot be carried here: a sibling may take it."""
         self._end(batch, StorageUnavailable(str(error)))
 
-    def _begin(self, batch: HeldBatch, done: "SimpleQueue[tuple[Load, Future[None]]]") -> bool:
+    def _begin(self, batch: HeldBatch, done: "SimpleQueue[Left]") -> bool:
         """Whether the engine has it; `done` is told when it left the engine."""
         if batch.stopped:
             self._end(batch, None, unfinished=True)
@@ -235,11 +264,8 @@ class Carrier:
         batch.attach(work)
         return self._engine.start(work)
 
-    def _publish(self, done: "SimpleQueue[tuple[Load, Future[None]]]") -> int:
-        """Waits for the next batch to leave the engine, publishes it and all that did as well;
-        returns how many there were.
-        """
-        group = [done.get()]
+    def _publish(self, group: list[Left], done: "SimpleQueue[Left]") -> int:
+        """Publishes a group that left the engine, and all that did by now; returns how many."""
         while not done.empty():
             group.append(done.get())
         ready: list[tuple[HeldBatch, Publication]] = []

@@ -22,8 +22,10 @@ from worker.window import MOST_BATCHES, SHARE_SECONDS, HeldBatch, Window
 log = structlog.get_logger(__name__)
 
 EMPTY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4)
-"""Pauses after claims that found nothing, before the child waits for the next hint: Celery takes
-up to a second to look for one after a task."""
+"""Pauses after claims that found nothing, before the child waits for the next hint."""
+
+HINT_SECONDS = 1.0
+"""Celery looks for the next hint within this time."""
 
 
 class Runner:
@@ -57,7 +59,7 @@ class Runner:
             ledger, engine, settings, self.window, engine_died, self._given_up, profile
         )
         self._claiming = threading.Lock()
-        self._unsure_until = -math.inf
+        self._unsure_until = self._looked_at = -math.inf
         self._usual_rows = 1
         self._share_until = -math.inf
         self._threads = ThreadPoolExecutor(MOST_BATCHES, thread_name_prefix="batch")
@@ -78,7 +80,9 @@ class Runner:
 
     def _claim_on(self, woken: str) -> int:
         """Claims until nothing came for a while: more may be admitted at any moment."""
-        claimed, pauses = 0, iter(EMPTY_PAUSES_SECONDS)
+        # A hint that was left over from batches claimed long ago finds that somebody just looked.
+        looked = time.monotonic() - self._looked_at < HINT_SECONDS
+        claimed, pauses = 0, iter(() if looked else EMPTY_PAUSES_SECONDS)
         while self.window.wait_for_room():
             leases = self._claim(woken)
             if leases:
@@ -88,6 +92,8 @@ class Runner:
                 continue
             elif (pause := next(pauses, None)) is None or self.draining.wait(pause):
                 break
+        if not looked:
+            self._looked_at = time.monotonic()
         return claimed
 
     def _begin(self, leases: Sequence[Lease]) -> None:

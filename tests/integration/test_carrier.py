@@ -1,6 +1,7 @@
 """One thread carries several batches: what happens to one of them stays with that one."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from common.settings import Settings
 from common.spec import parse_spec
 from producer.submit import submit
 from tests.integration.fleet import function_spec, wait_until, write_rows
-from worker.carrier import Carrier, Load
+from worker.carrier import GATHER_SECONDS, Carrier, Load
 from worker.engines.protocol import Answer, Work
 from worker.window import HeldBatch, Window
 
@@ -176,6 +177,27 @@ def test_what_left_the_engine_meanwhile_is_committed_together(
     assert scene.states() == ["done"] * ROWS
     assert scene.parts() == ROWS
     assert scene.is_over()
+
+
+def test_a_slow_read_holds_back_no_finished_neighbour(
+    scene: Scene, read_then: Callable[[Callable[[int], None]], None]
+) -> None:
+    seen: list[list[str]] = []
+
+    def answer_slowly(number: int) -> None:
+        seen.append(scene.states())
+        if number == 1:
+            scene.engine.answer(0)
+            time.sleep(2 * GATHER_SECONDS)
+
+    read_then(answer_slowly)
+    thread = scene.carry()
+    scene.wait_taken(ROWS)
+    assert seen[2][0] == "done"
+    for at in range(1, ROWS):
+        scene.engine.answer(at)
+    thread.join(30)
+    assert scene.states() == ["done"] * ROWS
 
 
 @pytest.mark.parametrize("error", [BadInput("no"), StorageUnavailable("away"), RuntimeError("?")])
