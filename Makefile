@@ -47,7 +47,7 @@ demo: $(READY)  ## Run 2,000 held-out reviews through the whole fleet on one mac
 	$(BIN)/python examples/reviews/score.py examples/reviews/out
 
 test: $(READY)  ## Pass every test
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope tests
 
 faults: $(READY)  ## Pass the fault suite
 	$(BIN)/python -m pytest tests/faults
