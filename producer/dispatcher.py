@@ -15,7 +15,7 @@ WINDOWS_AHEAD = 2
 LEAST_QUEUED = 16
 """Batches kept queued for a queue at least, also before its first child lives."""
 
-MOST_ADMITTED = 500
+MOST_ADMITTED = 400
 """Batches admitted in one round, so that its transaction stays short."""
 
 

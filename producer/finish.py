@@ -17,7 +17,7 @@ from common import formats, parts, storage
 from common.descriptor import Descriptor
 from common.errors import NightshiftError, Permanent, Retryable
 from common.faultpoints import Moment, reached
-from common.ledger import Ledger, Row, batches, dispatch, jobs, retries
+from common.ledger import Ledger, Row, batches, commits, dispatch, jobs, retries
 from common.ledger.batches import Part
 from common.ledger.jobs import Job
 from common.ledger.rows import from_multirange
@@ -98,13 +98,13 @@ def _bury_dead(ledger: Ledger, job: Job) -> None:
     """An error part for each dead batch, so that output rows equal input rows."""
     while True:
         with ledger.transaction() as connection:
-            dead = batches.dead(connection, job.id, DEAD_BATCHES_A_ROUND)
+            dead = commits.dead(connection, job.id, DEAD_BATCHES_A_ROUND)
         if not dead:
             return
         for row in dead:
             part = _error_part(job, row)
             with ledger.transaction() as connection:
-                batches.bury(connection, row, part)
+                commits.bury(connection, row, part)
 
 
 def _error_part(job: Job, row: Row) -> Part:
@@ -188,7 +188,7 @@ def _complete(ledger: Ledger, job: Job, bare: str, batch: int) -> None:
         formats.part_metadata(uri) if kind == "parquet" else {},
     )
     with ledger.transaction() as connection:
-        batches.rename_part(connection, batch, bare, name, facts.bytes, facts.checksum)
+        commits.rename_part(connection, batch, bare, name, facts.bytes, facts.checksum)
 
 
 def _move_staged(ledger: Ledger, job: Job) -> None:

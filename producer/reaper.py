@@ -16,7 +16,7 @@ import structlog
 from common.broker import Announcer
 from common.errors import NightshiftError, Retryable
 from common.faultpoints import Moment, reached
-from common.ledger import Ledger, batches, dispatch, schema, workers
+from common.ledger import Ledger, claims, dispatch, schema, workers
 from common.settings import Settings
 from producer import dispatcher, finish
 
@@ -131,7 +131,7 @@ class Reaper:
             # Asked after the first answer: what is reaped is judged by the time of that.
             if young or self._was_silent():
                 return
-            lost = batches.reap(connection)
+            lost = claims.reap(connection)
             reached(Moment.REAPING)
         if lost:
             log.warning("leases_reaped", batches=lost)

@@ -25,7 +25,7 @@ from common.errors import (
     StorageUnavailable,
 )
 from common.faultpoints import Moment, reached
-from common.ledger import Ledger, batches
+from common.ledger import Ledger, claims
 from common.ledger.batches import Lease
 from common.parts import Failure, clean
 from common.settings import Settings
@@ -365,7 +365,7 @@ class Carrier:
 
         def release() -> None:
             with self._ledger.transaction() as connection:
-                batches.release(
+                claims.release(
                     connection,
                     [lease],
                     error=None if outage is None else clean(str(outage)),
@@ -390,7 +390,7 @@ class Carrier:
 
         def fail() -> None:
             with self._ledger.transaction() as connection:
-                batches.fail(
+                claims.fail(
                     connection,
                     lease,
                     said,

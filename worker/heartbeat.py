@@ -7,7 +7,7 @@ import structlog
 
 from common.errors import Retryable
 from common.faultpoints import Moment, reached
-from common.ledger import Ledger, batches, workers
+from common.ledger import Ledger, claims, workers
 from common.settings import Settings
 from worker.engines.protocol import Engine
 from worker.window import HeldBatch, Window
@@ -59,14 +59,14 @@ class Heartbeat:
         leases = [(batch.lease.batch_id, batch.lease.attempt) for batch in held]
         with self._ledger.transaction() as connection:
             workers.beat(connection, self._worker_id, self.state, busy=bool(held))
-            renewal = batches.renew(
+            renewal = claims.renew(
                 connection, self._worker_id, leases, self._settings.lease_seconds
             )
             reached(Moment.RENEWING)
         for batch in held:
             self._tell(batch, renewal)
 
-    def _tell(self, batch: HeldBatch, renewal: batches.Renewal) -> None:
+    def _tell(self, batch: HeldBatch, renewal: claims.Renewal) -> None:
         lease = (batch.lease.batch_id, batch.lease.attempt)
         if lease not in renewal.held:
             # A batch that is being published may have been committed since the beat began.

@@ -28,7 +28,7 @@ from common.errors import (
 )
 from common.faultpoints import Moment, reached
 from common.grouped import Grouped
-from common.ledger import Ledger, batches, jobs
+from common.ledger import Ledger, commits, jobs
 from common.ledger.batches import Lease, Part
 from common.parts import final, part_name, staged
 from common.spec import JobSpec
@@ -193,8 +193,8 @@ class Publisher:
         asking = [each for each in group if each.error is None and not each.committed]
         if not asking:
             return
-        commits = self._commits_of(asking[0].lease.job_id)
-        answers = commits.ask([each.commit() for each in asking])
+        queue = self._commits_of(asking[0].lease.job_id)
+        answers = queue.ask([each.commit() for each in asking])
         for each, answer in zip(asking, answers, strict=True):
             if isinstance(answer, Exception):
                 each.error = answer
@@ -226,7 +226,7 @@ class Publisher:
     def _commit_group(self, group: Sequence[Commit]) -> Sequence[bool | Exception]:
         try:
             with self._ledger.transaction() as connection:
-                held = batches.commit_group(connection, group)
+                held = commits.commit(connection, group)
                 if held:  # else there is nothing that its COMMIT would do
                     reached(Moment.COMMITTING)
         except Retryable:
@@ -243,7 +243,7 @@ class Publisher:
         lease, part = each.commit()
         try:
             with self._ledger.transaction() as connection:
-                batches.split(connection, lease, each.kept_rows, part)
+                commits.split(connection, lease, each.kept_rows, part)
                 reached(Moment.COMMITTING)
         except LeaseLost:
             self._read_back(lease)
@@ -252,7 +252,7 @@ class Publisher:
     def _read_back(self, lease: Lease) -> None:
         """A fence that does not match may be our own earlier COMMIT; else it is LeaseLost."""
         with self._ledger.transaction() as connection:
-            if not batches.is_committed(connection, lease):
+            if not commits.is_committed(connection, lease):
                 raise LeaseLost(
                     f"batch {lease.batch_id} attempt {lease.attempt} belongs to somebody else"
                 )

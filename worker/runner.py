@@ -10,7 +10,7 @@ import structlog
 
 from common import storage
 from common.errors import Retryable
-from common.ledger import Ledger, batches, shares
+from common.ledger import Ledger, claims, shares
 from common.ledger.batches import Claimant, Lease
 from common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
 from common.settings import Settings
@@ -156,7 +156,7 @@ class Runner:
         rows, most = self.window.room()
         if most == 0:
             return []
-        return batches.claim(
+        return claims.claim(
             connection,
             self._who,
             room_rows=rows,
@@ -176,7 +176,7 @@ class Runner:
             return
         known = [batch.lease.batch_id for batch in self.window.held()]
         with self._ledger.transaction() as connection:
-            batches.release_owner(connection, self._who.owner, kept=known)
+            claims.release_owner(connection, self._who.owner, kept=known)
         last = time.monotonic() + IDLE_IN_TRANSACTION_SECONDS
         self._unsure_until = min(self._unsure_until, last)
 

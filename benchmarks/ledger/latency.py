@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.ledger.million import LEASED, OWNERS, QUEUED, RENEWER
 from benchmarks.report import Line
-from common.ledger import Ledger, batches, dispatch, jobs
+from common.ledger import Ledger, claims, commits, dispatch, jobs
 from common.ledger.batches import Claimant, Lease, Part
 from common.ledger.connection import Connection
 from producer import dispatcher
@@ -65,8 +65,10 @@ class Actors:
             Operation("claim 16 batches", partial(self.claim, most=16), self.refill, 10),
             Operation(f"commit {GROUP} batches", self._commit, self._claim_group),
             Operation(f"renew {LEASED} leases", self._renew, None, 10),
-            Operation(f"reap {REAPED} leases", batches.reap, expire, 10),
-            Operation("dispatch, 500 admitted", self._dispatch, self._unqueue, 20),
+            Operation(f"reap {REAPED} leases", claims.reap, expire, 10),
+            Operation(
+                f"dispatch, {dispatcher.MOST_ADMITTED} admitted", self._dispatch, self._unqueue, 20
+            ),
             Operation("dispatch, nothing to admit", self._dispatch, None, 20),
             Operation("finishable", lambda one: dispatch.finishable(one, "r", 60)),
             Operation(f"fold {FOLDED} counter rows", dispatch.fold_counters, self._count),
@@ -75,7 +77,7 @@ class Actors:
     def claim(self, connection: Connection, most: int, owner: str = "w-1") -> list[Lease]:
         """As a child that is busy claims."""
         who = Claimant(owner, self.pool, self.engine_key, "function", "1")
-        return batches.claim(
+        return claims.claim(
             connection,
             who,
             room_rows=most,
@@ -98,7 +100,7 @@ class Actors:
         self.held[:] = self.claim(connection, GROUP)
 
     def _commit(self, connection: Connection) -> object:
-        return batches.commit_group(
+        return commits.commit(
             connection,
             [
                 (lease, Part(f"part-{lease.seq:08}-a{lease.attempt}.parquet", 1, "s", 1, 1, []))
@@ -109,7 +111,7 @@ class Actors:
     def _renew(self, connection: Connection) -> object:
         first = self.batches * 3 // 10
         held = [(first + 1 + number, 1) for number in range(LEASED)]
-        return batches.renew(connection, RENEWER, held, LEASE_SECONDS)
+        return claims.renew(connection, RENEWER, held, LEASE_SECONDS)
 
     def _dispatch(self, connection: Connection) -> object:
         return dispatcher.admit(connection, LEASE_SECONDS)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import RowMapping, text
 
-from common.ledger import batches, jobs
+from common.ledger import claims, jobs
 from common.ledger.connection import Connection
 
 MAX_LOAD_FAILURES = 3
@@ -107,8 +107,8 @@ def end(connection: Connection, worker_id: str, *, died: str | None) -> int:
         {"id": worker_id, "error": died},
     )
     if died is None:
-        return batches.release_owner(connection, worker_id)
-    return batches.lose_owner(connection, worker_id, died)
+        return claims.release_owner(connection, worker_id)
+    return claims.lose_owner(connection, worker_id, died)
 
 
 def end_supervisor(connection: Connection, supervisor: str) -> int:

@@ -39,7 +39,7 @@ FROZEN = "tests/faults/test_frozen.py"
 MUTANTS = (
     Mutant(
         "fence",
-        "common/ledger/batches.py",
+        "common/ledger/commits.py",
         """WHERE b.attempt = m.attempt AND b.owner = m.owner
           AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
         """WHERE b.owner = m.owner
@@ -48,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         "owner check",
-        "common/ledger/batches.py",
+        "common/ledger/commits.py",
         """WHERE b.attempt = m.attempt AND b.owner = m.owner
           AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
         """WHERE b.attempt = m.attempt
@@ -58,7 +58,7 @@ MUTANTS = (
     Mutant(
         "read-back",
         "worker/publish.py",
-        "            if not batches.is_committed(connection, lease):\n",
+        "            if not commits.is_committed(connection, lease):\n",
         "            if True:\n",
         ("tests/faults/test_commit_cut.py",),
     ),
@@ -80,7 +80,7 @@ MUTANTS = (
     ),
     Mutant(
         "SKIP LOCKED",
-        "common/ledger/batches.py",
+        "common/ledger/claims.py",
         "        FOR UPDATE OF b SKIP LOCKED\n",
         "        FOR UPDATE OF b\n",
         (f"{RACE}::test_a_claim_that_hangs_in_its_transaction_stops_nobody",),

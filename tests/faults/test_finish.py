@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import LeaseLost
 from common.faultpoints import Moment
-from common.ledger import Ledger, batches, dispatch, jobs, retries
+from common.ledger import Ledger, claims, dispatch, jobs, retries
 from tests.faults.rig import Rig
 from tests.integration.fleet import tree
 from tests.integration.test_ledger import World
@@ -114,7 +114,7 @@ def test_a_part_that_was_swept_is_never_named_when_its_failed_job_runs_again(
     world = World(second_ledger())
     job = world.job(2, 2)
     lease = world.lease(job)
-    world.run(batches.release, [lease])
+    world.run(claims.release, [lease])
     world.run(jobs.fail, job, "no engine")
     world.run(dispatch.close, job)
     world.retry(job, failed=True)

@@ -12,7 +12,7 @@ import pytest
 
 from common.descriptor import RowRanges
 from common.errors import LeaseLost, Retryable
-from common.ledger import Ledger, batches, jobs
+from common.ledger import Ledger, claims, commits, jobs
 from common.ledger.batches import Claimant, Lease
 from tests.integration.fleet import wait_until
 from tests.integration.test_ledger import World, part_of
@@ -75,7 +75,7 @@ class Race:
                 world.commit(lease, name=f"part-{lease.owner}-{lease.attempt}")
             except LeaseLost:
                 with world.ledger.transaction() as connection:
-                    assert not batches.is_committed(connection, lease)
+                    assert not commits.is_committed(connection, lease)
                 self.lost.append(lease.owner)
             except Retryable:  # a deadlock or a lock that was not to be had: tried again
                 continue
@@ -160,7 +160,7 @@ def test_a_claim_that_hangs_in_its_transaction_stops_nobody(
     world.admit(job)
     who = Claimant("frozen", "default", world.specs[job].engine_key, "function", "1")
     with world.ledger.transaction() as connection:
-        (held,) = batches.claim(
+        (held,) = claims.claim(
             connection, who, room_rows=1, max_batches=1, idle=True, woken="poll", lease_seconds=30
         )
         found = other.claim(job, owner="lively")
@@ -179,7 +179,7 @@ def test_no_batch_is_split_under_a_job_that_is_being_cancelled(
         with world.ledger.transaction() as connection:
             jobs.cancel(connection, job)
             splitting = threads.submit(
-                drain.run, batches.split, lease, RowRanges.of((0, 2)), part_of(lease)
+                drain.run, commits.split, lease, RowRanges.of((0, 2)), part_of(lease)
             )
             wait_until(
                 lambda: splitting.done() or world.ask("SELECT 1 FROM pg_locks WHERE NOT granted"),

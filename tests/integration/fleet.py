@@ -15,6 +15,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from common.errors import LeaseLost
+from common.ledger import commits
+from common.ledger.batches import Lease, Part
+from common.ledger.connection import Connection
+
 RULES = """
 import time
 
@@ -202,3 +207,9 @@ def logs(folder: Path) -> str:
         for path in sorted(folder.rglob("*.log"))
         if "postgres" not in path.name
     )
+
+
+def commit_one(connection: Connection, lease: Lease, part: Part) -> None:
+    """A group of one; LeaseLost when its fence does not match."""
+    if not commits.commit(connection, [(lease, part)]):
+        raise LeaseLost(f"batch {lease.batch_id} attempt {lease.attempt} belongs to somebody else")

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from common import storage
 from common.errors import BadInput, EngineDead, StorageUnavailable
-from common.ledger import Ledger, batches, dispatch
+from common.ledger import Ledger, claims, dispatch
 from common.ledger.batches import Claimant
 from common.settings import Settings
 from common.spec import parse_spec
@@ -71,7 +71,7 @@ class Scene:
         who = Claimant("mine", "default", spec.engine_key, "function", "1")
         with ledger.transaction() as connection:
             dispatch.admit(connection, job_id, ROWS, 1)
-            leases = batches.claim(
+            leases = claims.claim(
                 connection,
                 who,
                 room_rows=ROWS,

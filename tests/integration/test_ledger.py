@@ -12,7 +12,18 @@ from sqlalchemy import text
 
 from common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from common.errors import BadInput, LeaseLost, Retryable, SchemaMismatch
-from common.ledger import Ledger, audit, batches, dispatch, jobs, retries, schema, workers
+from common.ledger import (
+    Ledger,
+    audit,
+    batches,
+    claims,
+    commits,
+    dispatch,
+    jobs,
+    retries,
+    schema,
+    workers,
+)
 from common.ledger.batches import Claimant, Lease, Part, RowError
 from common.ledger.connection import Connection
 from common.ledger.retries import Retried
@@ -20,6 +31,7 @@ from common.ledger.shares import fair_share
 from common.ledger.workers import Child
 from common.spec import JobSpec, parse_spec
 from common.states import JobState, RowErrorKind
+from tests.integration.fleet import commit_one
 
 WHO = "worker-1"
 
@@ -93,7 +105,7 @@ class World:
         """Claims on the queue of this job."""
         who = Claimant(owner, "default", self.specs[job_id].engine_key, "function", "1")
         with self.ledger.transaction() as connection:
-            return batches.claim(
+            return claims.claim(
                 connection,
                 who,
                 room_rows=room,
@@ -110,17 +122,17 @@ class World:
 
     def commit(self, lease: Lease, errors: Errors = (), name: str = "") -> None:
         with self.ledger.transaction() as connection:
-            batches.commit(connection, lease, part_of(lease, errors, name))
+            commit_one(connection, lease, part_of(lease, errors, name))
 
     def fail(self, lease: Lease, *, permanent: bool = False, most: int = 3) -> None:
         with self.ledger.transaction() as connection:
-            batches.fail(
+            claims.fail(
                 connection, lease, "no", permanent=permanent, max_attempts=most, backoff_seconds=0
             )
 
     def reap(self) -> int:
         with self.ledger.transaction() as connection:
-            return batches.reap(connection)
+            return claims.reap(connection)
 
     def retry(
         self,
@@ -136,9 +148,9 @@ class World:
     def finish(self, job_id: int) -> JobState | None:
         """What a reaper does once a job is finishable."""
         with self.ledger.transaction() as connection:
-            for row in batches.dead(connection, job_id, 100):
+            for row in commits.dead(connection, job_id, 100):
                 rows = batches.descriptor(row).rows
-                assert batches.bury(
+                assert commits.bury(
                     connection,
                     row,
                     Part(
@@ -335,7 +347,7 @@ def test_a_claim_reads_few_batches_however_many_are_queued(world: World) -> None
     who = Claimant(WHO, "default", world.specs[job_id].engine_key, "function", "1")
     with world.ledger.transaction() as connection:
         before = connection.exec_driver_sql(READ).scalar_one()
-        found = batches.claim(
+        found = claims.claim(
             connection,
             who,
             room_rows=4,
@@ -418,7 +430,7 @@ def test_two_children_never_claim_the_same_batch_and_never_wait(
     world.admit(job_id)
     world.ask("UPDATE jobs SET started_at = now() RETURNING id")
     who = Claimant("frozen", "default", world.specs[job_id].engine_key, "function", "1")
-    held = batches.claim(
+    held = claims.claim(
         frozen, who, room_rows=9, max_batches=2, idle=True, woken="poll", lease_seconds=30
     )
     claimed = world.claim(job_id)
@@ -440,7 +452,7 @@ def test_a_claim_starts_the_clock_of_its_job_and_notes_how_it_was_woken(world: W
 
 def test_a_renewed_lease_outlives_its_first_expiry(world: World) -> None:
     lease = world.lease(world.job(1), seconds=-1)
-    world.run(batches.renew, WHO, [(lease.batch_id, lease.attempt)], 30)
+    world.run(claims.renew, WHO, [(lease.batch_id, lease.attempt)], 30)
     assert world.reap() == 0
 
 
@@ -448,23 +460,23 @@ def test_a_renewal_brings_back_only_what_is_still_held(world: World) -> None:
     job_id = world.job(1, 1)
     world.admit(job_id)
     kept, lost = world.claim(job_id)
-    world.run(batches.release, [lost])
+    world.run(claims.release, [lost])
     renewal = world.run(
-        batches.renew,
+        claims.renew,
         WHO,
         [(kept.batch_id, kept.attempt), (lost.batch_id, lost.attempt), (99, 1)],
         30,
     )
     assert renewal.held == {(kept.batch_id, kept.attempt)}
     assert renewal.unwanted == frozenset()
-    assert world.run(batches.renew, "another", list(renewal.held), 30).held == frozenset()
+    assert world.run(claims.renew, "another", list(renewal.held), 30).held == frozenset()
 
 
 def test_a_renewal_says_which_leases_a_cancelled_job_no_longer_wants(world: World) -> None:
     job_id = world.job(1)
     lease = world.lease(job_id)
     world.run(jobs.cancel, job_id)
-    renewal = world.run(batches.renew, WHO, [(lease.batch_id, lease.attempt)], 30)
+    renewal = world.run(claims.renew, WHO, [(lease.batch_id, lease.attempt)], 30)
     assert renewal.held == renewal.unwanted == {(lease.batch_id, lease.attempt)}
 
 
@@ -487,7 +499,7 @@ def test_a_late_commit_counts_while_nobody_else_has_claimed(world: World) -> Non
     assert world.states(job_id) == ["queued"]
     world.commit(lease)
     assert world.states(job_id) == ["done"]
-    assert world.run(batches.is_committed, lease)
+    assert world.run(commits.is_committed, lease)
 
 
 def test_a_commit_after_somebody_else_claimed_is_refused_and_changes_nothing(
@@ -502,7 +514,7 @@ def test_a_commit_after_somebody_else_claimed_is_refused_and_changes_nothing(
         world.commit(stale, errors=[0])
     assert world.batch(fresh.batch_id) == before
     assert world.failed_rows(job_id) == []
-    assert not world.run(batches.is_committed, stale)
+    assert not world.run(commits.is_committed, stale)
     world.commit(fresh)
 
 
@@ -511,7 +523,7 @@ def test_a_second_commit_of_the_same_lease_is_refused(world: World) -> None:
     world.commit(lease)
     with pytest.raises(LeaseLost):
         world.commit(lease, name="again")
-    assert world.run(batches.is_committed, lease)
+    assert world.run(commits.is_committed, lease)
 
 
 def test_in_a_group_each_batch_is_fenced_by_itself(world: World) -> None:
@@ -522,14 +534,14 @@ def test_in_a_group_each_batch_is_fenced_by_itself(world: World) -> None:
     world.reap()
     world.admit(job_id)
     [_, fresh, _] = world.claim(job_id, owner="worker-2")
-    world.run(batches.release, [mine, other])
+    world.run(claims.release, [mine, other])
     world.run(jobs.cancel, over)
     group = [
         (lease, part_of(lease, [lease.descriptor.rows.ranges[0][0]], f"{lease.owner}-{place}"))
         for place, lease in enumerate([stale, fresh, unwanted])
     ]
     with world.ledger.transaction() as connection:
-        held = batches.commit_group(connection, group)
+        held = commits.commit(connection, group)
     assert held == {(fresh.batch_id, 2)}
     assert world.batch(fresh.batch_id).part_name == "worker-2-1"
     assert world.failed_rows(job_id) == [2]
@@ -547,7 +559,7 @@ def test_a_group_takes_batches_of_several_jobs_with_their_errors(world: World) -
         leases += world.claim(job_id)
     group = [(lease, part_of(lease, [lease.descriptor.rows.ranges[0][0]])) for lease in leases]
     with world.ledger.transaction() as connection:
-        held = batches.commit_group(connection, group)
+        held = commits.commit(connection, group)
     assert held == {(lease.batch_id, 1) for lease in leases}
     assert world.failed_rows(ones) == [0, 2]
     assert world.failed_rows(others) == [0]
@@ -583,11 +595,11 @@ def test_a_paused_job_still_takes_the_commit_of_what_was_leased(world: World) ->
 def test_a_released_batch_is_free_at_once_and_nothing_is_charged(world: World) -> None:
     job_id = world.job(2)
     lease = world.lease(job_id)
-    world.run(batches.release, [lease])
+    world.run(claims.release, [lease])
     batch = world.batch(lease.batch_id)
     assert (batch.state, batch.failures, batch.losses) == ("pending", 0, 0)
     assert world.lease(job_id).attempt == lease.attempt + 1
-    world.run(batches.release, [lease])
+    world.run(claims.release, [lease])
     assert world.states(job_id) == ["leased"]
 
 
@@ -660,21 +672,21 @@ def test_who_lost_a_batch_that_was_halved_does_not_read_it_back_as_its_commit(
     for _ in range(3):
         lease = lose(world, job_id)
     assert world.states(job_id)[0] == "split"
-    assert not world.run(batches.is_committed, lease)
+    assert not world.run(commits.is_committed, lease)
     with pytest.raises(LeaseLost):
         world.commit(lease)
 
 
 def test_a_batch_that_somebody_holds_is_not_halved(world: World) -> None:
     lease = world.lease(world.job(4))
-    assert world.run(batches.halve, lease.batch_id) is False
+    assert world.run(commits.halve, lease.batch_id) is False
 
 
 def test_the_death_of_an_engine_makes_every_batch_it_held_a_suspect(world: World) -> None:
     job_id = world.job(1, 1)
     world.admit(job_id)
     world.claim(job_id)
-    assert world.run(batches.lose_owner, WHO, "killed by signal 9") == 2
+    assert world.run(claims.lose_owner, WHO, "killed by signal 9") == 2
     found = world.ask("SELECT state, losses, failures, last_error FROM batches")
     assert {tuple(row) for row in found} == {("pending", 1, 0, "killed by signal 9")}
 
@@ -683,7 +695,7 @@ def test_a_failed_batch_waits_and_is_dead_after_its_last_attempt(world: World) -
     job_id = world.job(2)
     lease = world.lease(job_id)
     with world.ledger.transaction() as connection:
-        batches.fail(
+        claims.fail(
             connection, lease, "disk full", permanent=False, max_attempts=2, backoff_seconds=60
         )
     assert world.admit(job_id) == 0
@@ -718,7 +730,7 @@ def test_a_frozen_transaction_does_not_stop_the_reaping_of_other_leases(
     job_id = world.job(2, 2, 2)
     world.admit(job_id)
     stuck, *rest = world.claim(job_id, seconds=-1)
-    batches.commit(frozen, stuck, part_of(stuck))
+    commit_one(frozen, stuck, part_of(stuck))
     assert world.reap() == len(rest)
 
 
@@ -747,9 +759,9 @@ def test_a_draining_owner_keeps_its_finished_rows_and_the_rest_waits(world: Worl
     job_id = world.job(6)
     lease = world.lease(job_id)
     finished = RowRanges.from_indices([0, 2, 3])
-    world.run(batches.split, lease, finished, part_of(lease, errors=[2], name="drained"))
+    world.run(commits.split, lease, finished, part_of(lease, errors=[2], name="drained"))
     assert world.states(job_id) == ["split", "done", "pending"]
-    assert world.run(batches.is_committed, lease)
+    assert world.run(commits.is_committed, lease)
     assert world.rows(job_id) == (2, 1)
     assert world.failed_rows(job_id) == [2]
     rest = world.lease(job_id)
@@ -767,7 +779,7 @@ def test_who_lost_the_lease_cannot_split_the_batch(world: World) -> None:
     job_id = world.job(4)
     lease = lose(world, job_id)
     with pytest.raises(LeaseLost):
-        world.run(batches.split, lease, RowRanges.of((0, 2)), part_of(lease))
+        world.run(commits.split, lease, RowRanges.of((0, 2)), part_of(lease))
     assert world.states(job_id) == ["pending"]
 
 
@@ -891,10 +903,10 @@ def test_a_retry_that_dies_keeps_the_answers_it_did_not_touch(world: World) -> N
     world.fail(world.lease(job_id), permanent=True)
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 2), [0, 1])
     assert world.run(dispatch.close, job_id) is None
-    [row] = world.run(batches.dead, job_id, 10)
+    [row] = world.run(commits.dead, job_id, 10)
     assert row["part_name"] == f"part-{first.batch_id}-a1"
     merged = part_of(first, errors={0: RowErrorKind.BATCH_DEAD, 1: TRUNCATED}, name="merged")
-    assert world.run(batches.bury, row, merged) is True
+    assert world.run(commits.bury, row, merged) is True
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 2), [0, 1])
     assert world.run(dispatch.close, job_id) is JobState.FAILED
     assert world.retry(job_id, kind=TRUNCATED).reopened is False
@@ -937,7 +949,7 @@ def test_a_retry_finds_the_row_that_kills_the_engine_and_answers_all_others(
     while world.states(job_id) != ["done"]:
         lease = world.lease(job_id)
         if killer in set(lease.todo) and not lease.doomed:
-            world.run(batches.lose_owner, WHO, "killed")
+            world.run(claims.lose_owner, WHO, "killed")
             deaths += 1
             continue
         if lease.doomed:
@@ -956,7 +968,7 @@ def test_a_commit_of_some_rows_of_a_retry_is_read_back_as_done(world: World) -> 
     world.retry(job_id)
     some = world.lease(job_id).narrowed(RowRanges.of((1, 2)))
     world.commit(some, errors=[0, 2])
-    assert world.run(batches.is_committed, some) is True
+    assert world.run(commits.is_committed, some) is True
     with pytest.raises(LeaseLost):
         world.commit(some, errors=[0, 2])
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 0), [])
@@ -973,7 +985,7 @@ def test_rows_of_a_retry_that_was_cancelled_keep_their_old_errors(world: World) 
     before = world.ask("SELECT * FROM failed_rows ORDER BY row_index")
     assert world.retry(job_id).rows == 6
     world.commit(world.lease(job_id))
-    world.run(batches.release, [world.lease(job_id)])
+    world.run(claims.release, [world.lease(job_id)])
     world.run(jobs.cancel, job_id)
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((4, 0), [])
     assert world.run(retries.undo, job_id) == 2
@@ -1008,7 +1020,7 @@ def test_errors_of_a_drained_batch_name_the_child_that_has_them(world: World) ->
     job_id = world.job(4)
     lease = world.lease(job_id)
     with world.ledger.transaction() as connection:
-        batches.split(connection, lease, RowRanges.of((0, 2)), part_of(lease, errors=[1]))
+        commits.split(connection, lease, RowRanges.of((0, 2)), part_of(lease, errors=[1]))
     [error] = world.ask("SELECT batch_id FROM failed_rows")
     assert world.batch(error.batch_id).part_name == f"part-{lease.batch_id}-a1"
     assert world.retry(job_id).rows == 1
@@ -1079,9 +1091,9 @@ def test_a_dead_batch_is_buried_once(world: World) -> None:
     job_id = world.job(2)
     lease = world.lease(job_id)
     world.fail(lease, permanent=True)
-    [row] = world.run(batches.dead, job_id, 10)
-    assert world.run(batches.bury, row, part_of(lease, errors=[0, 1], name="one")) is True
-    assert world.run(batches.bury, row, part_of(lease, errors=[0, 1], name="two")) is False
+    [row] = world.run(commits.dead, job_id, 10)
+    assert world.run(commits.bury, row, part_of(lease, errors=[0, 1], name="one")) is True
+    assert world.run(commits.bury, row, part_of(lease, errors=[0, 1], name="two")) is False
     assert world.batch(lease.batch_id).part_name == "one"
 
 
@@ -1091,7 +1103,7 @@ def test_a_cancelled_job_is_finished_once_nobody_holds_a_lease_of_it(world: Worl
     world.run(jobs.cancel, job_id)
     assert world.run(dispatch.finishable, "reaper", 60) == []
     assert world.run(dispatch.close, job_id) is None
-    world.run(batches.release, [lease])
+    world.run(claims.release, [lease])
     assert world.run(dispatch.finishable, "reaper", 60) == [job_id]
     assert world.run(dispatch.close, job_id) is JobState.CANCELLED
 

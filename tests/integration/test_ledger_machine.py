@@ -29,13 +29,14 @@ from psycopg.rows import namedtuple_row
 
 from common.descriptor import Descriptor, RowRanges, SourceFile
 from common.errors import BadInput, LeaseLost, Retryable
-from common.ledger import Ledger, batches, dispatch, jobs, retries, workers
+from common.ledger import Ledger, batches, claims, commits, dispatch, jobs, retries, workers
 from common.ledger.batches import Claimant, Lease, Part, RowError
 from common.ledger.connection import Connection
 from common.ledger.retries import Retried
 from common.ledger.rows import from_multirange
 from common.spec import parse_spec
 from common.states import JOB_MOVES, JobState, RowErrorKind
+from tests.integration.fleet import commit_one
 
 LOCK_TIMEOUT_MS = 10
 """Nobody else runs here, so a lock that is not free at once stays taken."""
@@ -175,7 +176,7 @@ class LedgerMachine(RuleBasedStateMachine):
         with pytest.raises(LeaseLost):
             act()
         assert self.seen(here) == before
-        if batches.is_committed(here.connection, lease):
+        if commits.is_committed(here.connection, lease):
             key = (lease.batch_id, lease.attempt)
             assert key in self.drained | set(self.committed) | here.committed
 
@@ -289,7 +290,7 @@ class LedgerMachine(RuleBasedStateMachine):
     ) -> None:
         with self.step(name, end, waits=False) as here:
             before = self.seen(here)
-            claimed = batches.claim(
+            claimed = claims.claim(
                 here.connection,
                 self.claimants[owner],
                 room_rows=room,
@@ -321,7 +322,7 @@ class LedgerMachine(RuleBasedStateMachine):
             some = [self.pick(before, number, stale=number % 3 == 0) for number in picked]
             owner = some[0].owner
             pairs = [(lease.batch_id, lease.attempt) for lease in some]
-            renewal = batches.renew(here.connection, owner, pairs, seconds)
+            renewal = claims.renew(here.connection, owner, pairs, seconds)
             held = {
                 (batch.id, batch.attempt): batch.job_state
                 for batch in before.values()
@@ -356,12 +357,10 @@ class LedgerMachine(RuleBasedStateMachine):
             if not self.holds(batch, lease, ("leased", "pending", "queued")) or (
                 batch.job_state in OVER
             ):
-                self.refused(
-                    here, lease, lambda: batches.commit(here.connection, lease, part), before
-                )
+                self.refused(here, lease, lambda: commit_one(here.connection, lease, part), before)
                 return
-            batches.commit(here.connection, lease, part)
-            assert batches.is_committed(here.connection, lease)
+            commit_one(here.connection, lease, part)
+            assert commits.is_committed(here.connection, lease)
             key = (lease.batch_id, lease.attempt)
             here.journal.append(self.answered(lease.job_id, lease.descriptor.rows, part))
             here.journal.append(self.forgotten([(lease.job_id, row) for row in lease.later]))
@@ -383,12 +382,12 @@ class LedgerMachine(RuleBasedStateMachine):
                 or self.job_state(here, lease.job_id).over
             ):
                 self.refused(
-                    here, lease, lambda: batches.split(here.connection, lease, rows, part), before
+                    here, lease, lambda: commits.split(here.connection, lease, rows, part), before
                 )
                 return
-            batches.split(here.connection, lease, rows, part)
+            commits.split(here.connection, lease, rows, part)
             assert lease.job_id not in self.locked_elsewhere(name)
-            assert batches.is_committed(here.connection, lease)
+            assert commits.is_committed(here.connection, lease)
             key = (lease.batch_id, lease.attempt)
             here.journal.append(self.answered(lease.job_id, rows, part))
             here.journal.append(lambda: self.drained.add(key))
@@ -398,7 +397,7 @@ class LedgerMachine(RuleBasedStateMachine):
         with self.step(name, end) as here:
             before = self.seen(here)
             mine = [self.pick(before, number, stale=number % 3 == 0) for number in picked]
-            batches.release(here.connection, mine)
+            claims.release(here.connection, mine)
             after = self.seen(here)
             held = {
                 lease.batch_id
@@ -418,7 +417,7 @@ class LedgerMachine(RuleBasedStateMachine):
             lease = self.pick(before, number, stale)
 
             def act() -> None:
-                batches.fail(
+                claims.fail(
                     here.connection,
                     lease,
                     "no",
@@ -436,7 +435,7 @@ class LedgerMachine(RuleBasedStateMachine):
         # The halving of what was lost alone needs the job's row, and is left for later without it.
         with self.step(name, end, waits=False) as here:
             before = self.seen(here)
-            reaped = batches.reap(here.connection)
+            reaped = claims.reap(here.connection)
             expired = [batch for batch in before.values() if batch.expired]
             assert reaped <= len(expired)
             assert reaped == len(expired) or self.others(here)
@@ -454,7 +453,7 @@ class LedgerMachine(RuleBasedStateMachine):
             batch = list(before.values())[number % len(before)]
             free = batch.state == "pending" and batch.row_count > 1 and batch.part_name is None
             unlocked = batch.job_id not in self.locked_elsewhere(name)
-            assert batches.halve(here.connection, batch.id) is (free and unlocked)
+            assert commits.halve(here.connection, batch.id) is (free and unlocked)
 
     def control(self, name: str, end: str, job: int, act: str) -> None:
         job_id = self.jobs[job]
@@ -550,7 +549,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def bury(self, name: str, end: str, job: int) -> None:
         with self.step(name, end) as here:
-            for row in batches.dead(here.connection, self.jobs[job], 10):
+            for row in commits.dead(here.connection, self.jobs[job], 10):
                 rows = from_multirange(row["rows"])
                 redo = rows if row["redo"] is None else from_multirange(row["redo"])
                 kept = self.errors_beside(here, row["job_id"], rows, redo)
@@ -563,7 +562,7 @@ class LedgerMachine(RuleBasedStateMachine):
                     [RowError(index, None, RowErrorKind.BATCH_DEAD, "dead") for index in redo]
                     + kept,
                 )
-                assert batches.bury(here.connection, row, part)
+                assert commits.bury(here.connection, row, part)
                 here.journal.append(self.answered(row["job_id"], rows, part))
 
     def take_finishable(self, name: str, end: str) -> None:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from common import formats, parts, storage
 from common.descriptor import Descriptor, RowRanges, SourceFile
 from common.errors import BadInput
-from common.ledger import Ledger, batches, dispatch, jobs, workers
+from common.ledger import Ledger, claims, commits, dispatch, jobs, workers
 from common.ledger.batches import Claimant, Lease, Part, RowError
 from common.ledger.jobs import Job, NewJob
 from common.parts import Failure
@@ -29,6 +29,7 @@ from producer.cli import app
 from producer.collect import collect
 from producer.sample import sample
 from producer.verify import verify
+from tests.integration.fleet import commit_one
 
 ROWS, BATCH = 40, 8
 FAILED = (3, 17, 30)
@@ -121,7 +122,7 @@ class Work:
     def claim(self, most: int = 100) -> list[Lease]:
         with self.ledger.transaction() as connection:
             dispatch.admit(connection, self.job_id, 100, dispatch.next_rank(connection))
-            return batches.claim(
+            return claims.claim(
                 connection,
                 self.who,
                 room_rows=10_000,
@@ -170,13 +171,13 @@ class Work:
     def commit(self, lease: Lease) -> None:
         part = self.part(lease, lease.todo)
         with self.ledger.transaction() as connection:
-            batches.commit(connection, lease, part)
+            commit_one(connection, lease, part)
         self.settle(part)
 
     def split(self, lease: Lease, finished: RowRanges) -> None:
         part = self.part(lease, finished)
         with self.ledger.transaction() as connection:
-            batches.split(connection, lease, finished, part)
+            commits.split(connection, lease, finished, part)
         self.settle(part)
 
     def settle(self, part: Part) -> None:
@@ -540,8 +541,8 @@ def test_verify_finds_nothing_in_a_running_job(work: Work) -> None:
     work.commit(first)
     work.split(second, RowRanges.of((8, 10)))
     with work.ledger.transaction() as connection:
-        batches.release(connection, rest[:1])
-        batches.fail(
+        claims.release(connection, rest[:1])
+        claims.fail(
             connection, rest[1], "no luck", permanent=True, max_attempts=3, backoff_seconds=1
         )
     assert messages(work) == []
@@ -550,14 +551,14 @@ def test_verify_finds_nothing_in_a_running_job(work: Work) -> None:
 def test_verify_finds_nothing_after_dead_lost_and_halved_batches(work: Work) -> None:
     leases = work.claim()
     with work.ledger.transaction() as connection:
-        batches.fail(
+        claims.fail(
             connection, leases[0], "no luck", permanent=True, max_attempts=3, backoff_seconds=1
         )
     for lease in leases[2:]:
         work.commit(lease)
     for _ in range(3):
         with work.ledger.transaction() as connection:
-            batches.lose_owner(connection, WORKER, "killed")
+            claims.lose_owner(connection, WORKER, "killed")
         leases = work.claim()
     for lease in [*leases, *work.claim()]:
         work.commit(lease)
@@ -571,7 +572,7 @@ def test_verify_finds_nothing_after_a_cancel(work: Work) -> None:
     work.commit(first)
     with work.ledger.transaction() as connection:
         jobs.cancel(connection, work.job_id)
-        batches.release(connection, rest)
+        claims.release(connection, rest)
     finish.finish(work.ledger, work.job_id)
     assert messages(work) == []
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from common import storage
 from common.descriptor import Descriptor, RowRanges, SourceFile
 from common.errors import LeaseLost, Permanent
-from common.ledger import Ledger, batches, dispatch, jobs
+from common.ledger import Ledger, claims, dispatch, jobs
 from common.ledger.batches import Claimant, Lease, Part, RowError
 from common.parts import final
 from common.spec import JobSpec, parse_spec
@@ -45,7 +45,7 @@ def claimed(ledger: Ledger, spec: JobSpec) -> list[Lease]:
         job_id = jobs.insert(connection, new, [file])
         jobs.insert_batches(connection, job_id, [file], rows)
         dispatch.admit(connection, job_id, BATCHES, 1)
-        return batches.claim(
+        return claims.claim(
             connection,
             who,
             room_rows=BATCHES,

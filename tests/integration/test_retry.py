@@ -13,7 +13,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from common.errors import BadInput
-from common.ledger import Ledger, audit, batches, dispatch, jobs, workers
+from common.ledger import Ledger, audit, claims, dispatch, jobs, workers
 from common.ledger.batches import Claimant
 from common.ledger.jobs import Job
 from common.settings import Settings
@@ -306,7 +306,7 @@ def test_tokens_of_a_retry_that_dies_are_those_of_its_part(ledger: Ledger, tmp_p
     assert verify(ledger, work.job) == []
     for lease in work.claim():
         with ledger.transaction() as connection:
-            batches.fail(
+            claims.fail(
                 connection, lease, "no luck", permanent=True, max_attempts=1, backoff_seconds=1
             )
     assert verify(ledger, work.job) == []
@@ -386,7 +386,7 @@ def test_a_row_that_kills_the_engine_in_a_retry_is_found_and_the_others_are_answ
         if 11 in set(leases[0].todo) and not leases[0].doomed:
             deaths += 1
             with site.ledger.transaction() as connection:
-                batches.lose_owner(connection, leases[0].owner, "killed")
+                claims.lose_owner(connection, leases[0].owner, "killed")
         else:
             runner._begin(leases)
             assert runner.window.wait_empty(30)
