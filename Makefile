@@ -58,7 +58,7 @@ faults-long: $(READY)  ## Pass the fault suite with random kills for MINUTES=20
 faults-mutants: $(READY)  ## See the fault suite fail without each protection
 	$(BIN)/python -m tests.faults.mutants
 
-bench: bench-control bench-ledger bench-planning bench-collect bench-memory bench-tail bench-engine  ## Measure everything, and write docs/performance.md: over an hour, on a quiet machine
+bench: bench-control bench-ledger bench-planning bench-collect bench-memory bench-tail bench-engine  ## Measure everything, and write docs/performance.md: about two hours, on a quiet machine
 	$(BIN)/python -m benchmarks.report
 
 bench-engine: $(READY)  ## Measure the fleet beside raw vLLM and a naive loop, ROUNDS=7

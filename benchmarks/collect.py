@@ -41,12 +41,7 @@ def main(
     """Measures rows a second of collect and of pyarrow alone, round by round."""
     with (
         tempfile.TemporaryDirectory(prefix="nightshift-bench-") as parent,
-        fleet(
-            Path(parent),
-            allowed_modules=("echo",),
-            callable_paths=(str(Path(__file__).parent),),
-            log_level="warning",
-        ) as here,
+        fleet(Path(parent), log_level="warning") as here,
     ):
         job = finished(here, parts, rows)
         ours: list[float] = []
@@ -124,16 +119,17 @@ def finished(here: Fleet, parts: int, rows: int) -> Job:
     ).job_id
     here.reaper()
     here.worker()
-    ends = time.monotonic() + LIMIT_SECONDS
-    while time.monotonic() < ends:
+
+    def closed() -> Job | None:
         with here.ledger.transaction() as connection:
             job = jobs.get(connection, job_id)
-        if job is not None and job.closed_at is not None:
-            for name in ("worker", "reaper"):
-                here.stop(name)
-            return job
-        time.sleep(0.5)
-    raise TimeoutError(f"not closed within {LIMIT_SECONDS} s: {here.log('worker')}")
+        return job if job is not None and job.closed_at is not None else None
+
+    job = here.wait(closed, LIMIT_SECONDS)
+    assert job is not None
+    for name in ("worker", "reaper"):
+        here.stop(name)
+    return job
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ Everything is real but the model: embedded Postgres and Redis, a reaper, a worke
 
 import os
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -95,9 +94,7 @@ def lines(name: str, found: list[Round]) -> list[Line]:
 def measured(folder: Path, batches: int, on_one_core: bool) -> Round:
     """One round: a fleet of its own; time runs from the first claim to the last commit."""
     cores = {max(os.sched_getaffinity(0))} if on_one_core else None
-    with fleet(
-        folder, allowed_modules=("echo",), callable_paths=(str(Path(__file__).parent),)
-    ) as here:
+    with fleet(folder) as here:
         warm = _submitted(here, "warm", 64)
         here.reaper()
         here.worker("--profile", str(folder / PROFILE), cores=cores)
@@ -142,14 +139,13 @@ def spec(name: str, source: Path, output: Path, **sections: Any) -> JobSpec:
 
 def _wait(here: Fleet, job_id: int) -> None:
     """Until the last commit: what finish does with the files afterwards is not counted."""
-    ends = time.monotonic() + LIMIT_SECONDS
-    while time.monotonic() < ends:
+
+    def done() -> bool:
         with here.ledger.transaction() as connection:
             progress = jobs.progress(connection, job_id)
-        if progress["batches_done"] == progress["batches_total"]:
-            return
-        time.sleep(0.2)
-    raise TimeoutError(f"not done within {LIMIT_SECONDS} s: {here.log('worker')}")
+        return bool(progress["batches_done"] == progress["batches_total"])
+
+    here.wait(done, LIMIT_SECONDS)
 
 
 if __name__ == "__main__":

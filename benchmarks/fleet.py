@@ -3,10 +3,12 @@
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
@@ -14,6 +16,8 @@ from common.embedded import EmbeddedPostgres, EmbeddedRedis
 from common.ledger import Ledger, schema
 from common.processes import ProcessGroup
 from common.settings import Settings, child_environment, load_settings
+
+T = TypeVar("T")
 
 LEAVE_SECONDS = 60.0
 """Time for a worker to let go of its engine before its group is ended."""
@@ -56,6 +60,15 @@ class Fleet:
             found |= {"supervisor": own, "child": below} if name == "worker" else {name: own}
         return found
 
+    def wait(self, done: Callable[[], T], seconds: float, pause: float = 0.2) -> T:
+        """What `done()` returns once it is true; TimeoutError with the worker's last lines."""
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            if found := done():
+                return found
+            time.sleep(pause)
+        raise TimeoutError(f"not done within {seconds} s: {self.log('worker')}")
+
     def log(self, name: str) -> str:
         """The end of a process's log."""
         return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
@@ -74,7 +87,8 @@ class Fleet:
 @contextmanager
 def fleet(parent: Path, **settings: object) -> Iterator[Fleet]:
     """A fleet without workers yet, in a folder of its own under `parent`; whatever was started is
-    ended, the folder stays. `settings` are those of `common.settings`.
+    ended, the folder stays. `settings` are those of `common.settings`; its workers may load the
+    callables that stand beside this file.
     """
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(dir=parent))
@@ -83,7 +97,13 @@ def fleet(parent: Path, **settings: object) -> Iterator[Fleet]:
         database_url = postgres.start(folder)
         stack.callback(redis.stop)
         broker_url = redis.start(folder)
-        known = load_settings(database_url=database_url, broker_url=broker_url, **settings)
+        known = load_settings(
+            database_url=database_url,
+            broker_url=broker_url,
+            allowed_modules=("echo", "doze"),
+            callable_paths=(str(Path(__file__).parent),),
+            **settings,
+        )
         ledger = Ledger(database_url)
         stack.callback(ledger.close)
         schema.migrate(ledger)

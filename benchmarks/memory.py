@@ -5,7 +5,6 @@ ended) is sampled while it works.
 """
 
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -94,29 +93,22 @@ def watched(batches: int, rows: int, times: int, read_cache: int) -> list[Sample
     """The first `batches` batches of a dataset that has `times` as many, by one child."""
     with (
         tempfile.TemporaryDirectory(prefix="nightshift-bench-") as parent,
-        fleet(
-            Path(parent),
-            allowed_modules=("echo",),
-            callable_paths=(str(Path(__file__).parent),),
-            log_level="warning",
-            read_cache_bytes=read_cache * 2**20,
-        ) as here,
+        fleet(Path(parent), log_level="warning", read_cache_bytes=read_cache * 2**20) as here,
     ):
         job = _submitted(here, batches, rows, times)
         here.reaper()
         here.worker()
         samples: list[Sample] = []
-        ends = time.monotonic() + LIMIT_SECONDS
-        while time.monotonic() < ends:
+
+        def sampled() -> bool:
             with here.ledger.transaction() as connection:
-                progress = jobs.progress(connection, job)
-            done = progress["batches_done"]
+                done = jobs.progress(connection, job)["batches_done"]
             if done and (own := _own_mib(here)):
                 samples.append(Sample(done, own))
-            if done >= batches:
-                return samples
-            time.sleep(PAUSE_SECONDS)
-        raise TimeoutError(f"not done within {LIMIT_SECONDS} s: {here.log('worker')}")
+            return bool(done >= batches)
+
+        here.wait(sampled, LIMIT_SECONDS, PAUSE_SECONDS)
+        return samples
 
 
 def _submitted(here: Fleet, batches: int, rows: int, times: int) -> int:

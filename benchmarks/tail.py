@@ -19,9 +19,9 @@ import typer
 from sqlalchemy import text
 
 from benchmarks import report
+from benchmarks.control import spec
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.report import Line
-from common.spec import JobSpec
 from producer.submit import submit
 
 CHILDREN = 4
@@ -102,15 +102,9 @@ def shown(ending: Ending) -> str:
 @contextmanager
 def running() -> Iterator[Fleet]:
     """A fleet whose children are all ready."""
-    callables = (str(Path(__file__).parent),)
     with (
         tempfile.TemporaryDirectory(prefix="nightshift-bench-") as scratch,
-        fleet(
-            Path(scratch),
-            allowed_modules=("doze",),
-            callable_paths=callables,
-            log_level="warning",
-        ) as here,
+        fleet(Path(scratch), log_level="warning") as here,
     ):
         here.reaper()
         warm = submitted(here, Load("warm", 64, 1, 0.01))
@@ -155,27 +149,23 @@ def submitted(here: Fleet, load: Load) -> int:
     pq.write_table(
         pa.table({"id": range(load.rows), "seconds": [load.row_seconds] * load.rows}), source
     )
-    spec = JobSpec.model_validate(
-        {
-            "name": name,
-            "input": {"uri": str(source), "id": "id"},
-            "task": {"kind": "function"},
-            "engine": {"backend": "function", "callable": "doze:doze"},
-            "batch": {"rows": load.batch_rows},
-            "output": {"uri": str(here.folder / name)},
-        }
+    job = spec(
+        name,
+        source,
+        here.folder / name,
+        engine={"backend": "function", "callable": "doze:doze"},
+        batch={"rows": load.batch_rows},
     )
-    return submit(here.ledger, spec, here.settings).job_id
+    return submit(here.ledger, job, here.settings).job_id
 
 
 def _wait(here: Fleet, query: str, wanted: int) -> None:
-    ends = time.monotonic() + LIMIT_SECONDS
-    while time.monotonic() < ends:
+
+    def true() -> bool:
         with here.ledger.transaction() as connection:
-            if connection.scalar(text(query), {"wanted": wanted}):
-                return
-        time.sleep(0.1)
-    raise TimeoutError(f"not done within {LIMIT_SECONDS} s: {here.log('worker')}")
+            return bool(connection.scalar(text(query), {"wanted": wanted}))
+
+    here.wait(true, LIMIT_SECONDS, 0.1)
 
 
 if __name__ == "__main__":

@@ -304,10 +304,7 @@ def encode_part(table: pa.Table, kind: OutputFormat, metadata: dict[str, str]) -
     that goes to a file.
     """
     sink = pa.BufferOutputStream()
-    if kind == "parquet":
-        parquet.write(table.to_batches(), table.schema, sink, metadata)
-    else:
-        jsonl.write(table.to_batches(), sink)
+    _encode(sink, table.to_batches(), table.schema, kind, metadata)
     return sink.getvalue()
 
 
@@ -334,13 +331,22 @@ def write_batches(
 
     def write(sink: BinaryIO) -> None:
         nonlocal rows
-        if kind == "parquet":
-            rows = parquet.write(batches, schema, sink, metadata)
-        else:
-            rows = jsonl.write(batches, sink)
+        rows = _encode(sink, batches, schema, kind, metadata)
 
     written = storage.write_whole(uri, write, replace=replace)
     return PartFacts(written.bytes, written.checksum, rows)
+
+
+def _encode(
+    sink: BinaryIO,
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    kind: OutputFormat,
+    metadata: dict[str, str],
+) -> int:
+    if kind == "parquet":
+        return parquet.write(batches, schema, sink, metadata)
+    return jsonl.write(batches, sink)
 
 
 def read_part(uri: str, kind: OutputFormat, schema: pa.Schema | None = None) -> pa.Table:

@@ -117,13 +117,13 @@ class Publisher:
             if each.error is not None:
                 raise each.error
 
-        with self._profile.span(Stage.WRITE):
-            try:
+        try:
+            with self._profile.span(Stage.WRITE):
                 self._for_store(write)
-            except Exception as error:
-                each.error = error
-                return
-        self._commit_and_move([each])
+        except Exception as error:
+            each.error = error
+        else:
+            self._commit_and_move([each])
 
     def _encoded(self, each: Publication) -> pa.Buffer | None:
         try:
@@ -207,7 +207,9 @@ class Publisher:
                 each.error = error
 
     def _commits_of(self, job_id: int) -> Grouped[list[Commit], list[bool | Exception]]:
-        """Each job has its own: whoever holds one's row for long stops no other's commits."""
+        """Each job has its own: whoever holds one's row for long stops no other's commits. What one
+        leader takes is bounded by what a child holds (MOST_BATCHES).
+        """
         with self._making:
             if job_id not in self._commits:
                 self._commits[job_id] = Grouped(self._commit_all, GROUP_BATCHES)

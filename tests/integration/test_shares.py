@@ -1,20 +1,22 @@
 """Children of one queue share what is left of it, though each could hold all of it."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from common.ledger import Ledger, dispatch, jobs, workers
-from common.ledger.batches import Claimant
+from common.ledger.batches import Claimant, Lease
 from common.settings import Settings
 from common.spec import parse_spec
 from producer.submit import submit
 from tests.integration.fleet import function_spec, wait_until, write_rows
+from worker import runner
 from worker.engines.function import FunctionEngine, Rows
-from worker.runner import Runner
+from worker.runner import EMPTY_PAUSES_SECONDS, Runner
+from worker.window import HeldBatch
 
 NAMES = ("one", "two")
 
@@ -105,3 +107,53 @@ def test_a_share_grows_when_a_sibling_leaves(fleet: Fleet, ledger: Ledger) -> No
     with ledger.transaction() as connection:
         workers.end(connection, "two", died=None)
     wait_until(lambda: fleet.held("one") == 8, what="the rest")
+
+
+def test_a_hint_that_was_left_over_asks_once_and_new_work_is_found_at_once(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = fleet.children["one"]
+    asked: list[int] = []
+    claim = child._claim
+
+    def count(woken: str) -> list[Lease] | None:
+        asked.append(1)
+        return claim(woken)
+
+    monkeypatch.setattr(child, "_claim", count)
+    monkeypatch.setattr(runner, "HINT_SECONDS", 60)
+    assert child.work("message", wait=True) == 0
+    assert len(asked) == 1 + len(EMPTY_PAUSES_SECONDS)
+    asked.clear()
+    assert child.work("message", wait=True) == 0
+    assert len(asked) == 1
+    fleet.admit()
+    fleet.go.set()
+    assert child.work("message", wait=True) == 8
+
+
+def test_batches_for_which_no_thread_can_be_started_go_back_and_are_not_run_twice(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = fleet.children["one"]
+    carried: list[int] = []
+    threads, submit_to = child._threads, child._threads.submit
+
+    def no_thread(carry: Callable[..., None], bundle: list[HeldBatch]) -> None:
+        # As ThreadPoolExecutor does it: what it cannot start a thread for stays in its queue.
+        submit_to(carry_later, bundle)
+        raise RuntimeError("can't start new thread")
+
+    def carry_later(bundle: list[HeldBatch]) -> None:
+        fleet.go.wait(60)
+        carried.append(len(bundle))
+
+    monkeypatch.setattr(threads, "submit", no_thread)
+    fleet.admit()
+    child.draining.set()
+    assert child.work("poll", wait=False) > 0
+    assert child.window.held() == []
+    fleet.go.set()
+    wait_until(lambda: carried, what="the thread that came late")
+    assert set(carried) == {0}
+    assert fleet.rows_done() == 0
