@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from common import storage
 from common.ledger.batches import RowError
-from common.spec import RESERVED_ANSWERS, JobSpec
+from common.spec import RESERVED_ANSWERS, GenerateTask, JobSpec, RequestsTask, ScoreTask
 from common.states import RowErrorKind
 from common.values import to_list
 
@@ -20,6 +20,10 @@ MANIFEST = "_manifest.json"
 
 MESSAGE_CHARACTERS = 500
 """Longest row error message kept, in the part and in the ledger alike."""
+
+PROMPT_TOKENS = pa.field("prompt_tokens", pa.int32())
+
+TOKENS = (PROMPT_TOKENS, pa.field("output_tokens", pa.int32()))
 
 ERROR_TYPE = pa.struct([pa.field("kind", pa.string()), pa.field("message", pa.string())])
 
@@ -82,18 +86,27 @@ def passed_fields(spec: JobSpec, inputs: pa.Schema) -> list[pa.Field]:
 
 
 def output_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema | None:
-    """The schema of every part of a job; None where a function's first answers decide."""
-    if spec.task.kind == "generate":
-        return _around(
-            spec,
-            inputs,
-            [
-                pa.field("output", pa.string()),
-                pa.field("finish_reason", pa.string()),
-                pa.field("prompt_tokens", pa.int32()),
-                pa.field("output_tokens", pa.int32()),
-            ],
-        )
+    """The schema of every part of a job; None where the first answers decide."""
+    match spec.task:
+        case GenerateTask():
+            return _around(
+                spec,
+                inputs,
+                [pa.field("output", pa.string()), pa.field("finish_reason", pa.string()), *TOKENS],
+            )
+        case ScoreTask():
+            return _around(spec, inputs, [pa.field("score", pa.float32()), PROMPT_TOKENS])
+        case RequestsTask():
+            return _around(
+                spec,
+                inputs,
+                [
+                    pa.field("status_code", pa.int32()),
+                    pa.field("request_id", pa.string()),
+                    pa.field("response", pa.string()),
+                    *TOKENS,
+                ],
+            )
     declared = spec.output.output_schema
     if declared is None:
         return None

@@ -166,11 +166,11 @@ def _passed(job: Job, place: Descriptor) -> pa.Table | None:
 
 
 def _complete_columns(ledger: Ledger, job: Job) -> None:
-    """Parts that were written before a function's columns were known get them.
+    """Parts that were written before the answers' columns were known get them.
 
     A reader of the directory takes the columns of the first part for those of all.
     """
-    if job.output_schema is None or job.spec.task.kind != "function":
+    if job.output_schema is None or not job.spec.task.has_open_columns:
         return
     for name, batch in part_files.names(ledger, job):
         if parts.is_bare(name):

@@ -265,7 +265,7 @@ def _engine_arg(text: str) -> tuple[str, Any]:
 def _json_file(path: Path | None) -> Any:
     if path is None:
         return None
-    from common.spec_file import read_text
+    from common.spec.file import read_text
 
     text = read_text(path, "JSON schema")
     try:

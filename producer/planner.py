@@ -111,10 +111,9 @@ def check_columns(spec: JobSpec, schema: pa.Schema) -> None:
     named += [("output.columns", name) for name in spec.output.columns]
     if spec.input.id is not None:
         named.insert(0, ("input.id", spec.input.id))
-    if isinstance(spec.task, GenerateTask):
-        if spec.task.sampling.max_tokens_column is not None:
-            named.append(("task.sampling.max_tokens_column", spec.task.sampling.max_tokens_column))
-        named += [("the template", name) for name in sorted(spec.task.columns)]
+    if isinstance(spec.task, GenerateTask) and spec.task.sampling.max_tokens_column is not None:
+        named.append(("task.sampling.max_tokens_column", spec.task.sampling.max_tokens_column))
+    named += [("the template", name) for name in sorted(spec.task.columns)]
     for place, name in named:
         if name not in schema.names:
             near = difflib.get_close_matches(name, schema.names, n=1)

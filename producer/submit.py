@@ -11,7 +11,7 @@ from common.errors import BadInput
 from common.ledger import Ledger, jobs, workers
 from common.ledger.jobs import Job, NewJob
 from common.settings import Settings
-from common.spec import JobSpec, VllmEngine, digest
+from common.spec import JobSpec, TransformersEngine, VllmEngine, digest
 from common.states import JobState
 from common.storage import FileInfo
 from producer import planner
@@ -48,7 +48,7 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
     job = NewJob(
         spec=spec,
         identity=_identity(spec, infos),
-        spec_identity=_spec_identity(spec),
+        spec_identity=spec.identity,
         output_uri=spec.output.uri,
         input_schema=parts.serialize(plan.schema),
         output_schema=_output_schema(spec, plan.schema),
@@ -71,14 +71,12 @@ def settled(spec: JobSpec) -> JobSpec:
     """The spec with local paths made absolute, so that it means the same in every folder."""
     uris = [storage.resolve(uri) for uri in spec.input.uris]
     engine = spec.engine
-    if (
-        isinstance(engine, VllmEngine)
-        and engine.model.startswith(("./", "../"))
-        and not (Path(engine.model).is_dir())
-    ):
-        raise BadInput(f"engine.model {engine.model} is no folder here")
-    if isinstance(engine, VllmEngine) and Path(engine.model).is_dir():
-        engine = engine.model_copy(update={"model": str(Path(engine.model).resolve())})
+    if isinstance(engine, VllmEngine | TransformersEngine):
+        folder = Path(engine.model)
+        if engine.model.startswith(("./", "../")) and not folder.is_dir():
+            raise BadInput(f"engine.model {engine.model} is no folder here")
+        if folder.is_dir():
+            engine = engine.model_copy(update={"model": str(folder.resolve())})
     return spec.model_copy(
         update={
             "input": spec.input.model_copy(update={"uri": uris}),
@@ -104,7 +102,7 @@ def _existing(
         raise BadInput(
             f"{spec.output.uri} is the output of job {job.id}: --new wants another output directory"
         )
-    if job.spec_identity != _spec_identity(spec):
+    if job.spec_identity != spec.identity:
         raise BadInput(
             f"{spec.output.uri} is the output of job {job.id} ({job.spec.name}), whose spec "
             "differs: name another output directory"
@@ -192,12 +190,6 @@ def _output_schema(spec: JobSpec, inputs: pa.Schema) -> bytes | None:
     return None if schema is None else parts.serialize(schema)
 
 
-def _spec_identity(spec: JobSpec) -> str:
-    """What makes two specs the same work; name, priority, limits and batch size do not."""
-    sections = ("input", "task", "engine", "output")
-    return digest(spec.model_dump(mode="json", by_alias=True, include=set(sections)))
-
-
 def _identity(spec: JobSpec, infos: Sequence[FileInfo]) -> str:
     files = sorted((info.uri, info.size, info.fingerprint) for info in infos)
-    return digest([_spec_identity(spec), files])
+    return digest([spec.identity, files])

@@ -1,16 +1,24 @@
 """Row to request: renders a task's templates over the columns of a row."""
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from jinja2 import Template
 
-from common.spec import FunctionTask, GenerateTask
+from common.spec import (
+    ClassifyTask,
+    EmbedTask,
+    FunctionTask,
+    GenerateTask,
+    RequestsTask,
+    ScoreTask,
+    Task,
+)
 from common.states import RowErrorKind
 from common.templates import compiled, rendered
 from common.values import to_rows
-from worker.engines.protocol import Refusal, Request, Task
+from worker.engines.protocol import Refusal, Request
 
 
 class Renderer:
@@ -18,14 +26,7 @@ class Renderer:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._templates: list[tuple[str, Template]] = []
-        self._lengths: str | None = None
-        if isinstance(task, GenerateTask):
-            roles = [message.role for message in task.messages or ()] or ["user"]
-            self._templates = [
-                (role, compiled(source)) for role, source in zip(roles, task.templates, strict=True)
-            ]
-            self._lengths = task.sampling.max_tokens_column
+        self._templates = [compiled(source) for source in task.templates]
 
     def render(
         self, table: pa.Table, row_index: Sequence[int]
@@ -35,9 +36,6 @@ class Renderer:
         `table` holds the columns that the task uses, aligned with `row_index`.
         """
         for index, row in zip(row_index, to_rows(table), strict=True):
-            if isinstance(self._task, FunctionTask):
-                yield Request(index, row=row)
-                continue
             try:
                 yield self._request(index, row)
             # A template calls methods and operators of the row's values, which raise what
@@ -46,12 +44,40 @@ class Renderer:
                 yield index, _refusal(error)
 
     def _request(self, index: int, row: dict[str, Any]) -> Request:
+        match self._task:
+            case FunctionTask():
+                return Request(index, row=row)
+            case RequestsTask(endpoint=endpoint):
+                return Request(index, body=_body(row, endpoint))
+            case GenerateTask() as task:
+                return self._generation(task, index, row)
+            case EmbedTask() | ClassifyTask() | ScoreTask():
+                text, *pair = [rendered(template, row) for template in self._templates]
+                return Request(index, text=text, text_pair=pair[0] if pair else None)
+
+    def _generation(self, task: GenerateTask, index: int, row: dict[str, Any]) -> Request:
+        roles = [message.role for message in task.messages or ()] or ["user"]
         messages = [
-            {"role": role, "content": rendered(template, row)} for role, template in self._templates
+            {"role": role, "content": rendered(template, row)}
+            for role, template in zip(roles, self._templates, strict=True)
         ]
-        plain = isinstance(self._task, GenerateTask) and self._task.prompt is not None
-        longest = None if self._lengths is None else _length(self._lengths, row[self._lengths])
-        return Request(index, messages=messages, is_plain_prompt=plain, max_tokens=longest)
+        own = task.sampling.max_tokens_column
+        return Request(
+            index,
+            messages=messages,
+            is_plain_prompt=task.prompt is not None,
+            max_tokens=None if own is None else _length(own, row[own]),
+        )
+
+
+def _body(row: dict[str, Any], endpoint: str) -> dict[str, Any]:
+    """The request of an OpenAI batch line; ValueError for one that asks for something else."""
+    if row["url"] != endpoint:
+        raise ValueError(f"the url is {row['url']!r}, and the job is for {endpoint}")
+    body = json.loads(row["body"])
+    if not isinstance(body, dict):
+        raise ValueError("the body is no JSON object")
+    return body
 
 
 def _length(column: str, value: Any) -> int | None:

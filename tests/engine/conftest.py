@@ -22,7 +22,7 @@ ARGUMENTS = {
 @pytest.fixture(scope="module")
 def vllm_engine() -> Iterator[Engine]:
     """The reviews model, loaded once."""
-    from worker.engines.vllm import VllmEngine
+    from worker.engines.vllm.engine import VllmEngine
 
     spec = VllmSpec(backend="vllm", model=str(MODEL), args=ARGUMENTS)
     engine = VllmEngine.load(spec, None)

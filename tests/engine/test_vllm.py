@@ -165,7 +165,7 @@ def test_an_idle_engine_is_not_stalled(vllm_engine: Engine) -> None:
 def test_a_model_that_cannot_be_loaded_is_one_sentence(
     model: str, args: dict[str, Any], says: str
 ) -> None:
-    from worker.engines.vllm import VllmEngine
+    from worker.engines.vllm.engine import VllmEngine
 
     with pytest.raises(EngineLoadFailed, match=says):
         VllmEngine.load(VllmSpec(backend="vllm", model=model, args=args), None)

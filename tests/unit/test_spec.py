@@ -105,12 +105,13 @@ MISTAKES = [
         [{"role": "user", "content": "{{ text "}],
         "task: template does not parse: ",
     ),
-    (GENERATE, "task.kind", "embed", "task: "),
+    (GENERATE, "task.kind", "paint", "task: "),
     (
         GENERATE,
         "task",
         {"kind": "function"},
-        "engine.backend vllm runs task.kind generate, not function",
+        "engine.backend vllm runs task.kind classify or embed or generate or requests or score, not "
+        "function",
     ),
     (
         FUNCTION,

@@ -5,7 +5,7 @@ from pathlib import Path
 from common.errors import EngineLoadFailed
 from common.settings import Settings
 from common.spec import FunctionEngine as FunctionSpec
-from common.spec import JobSpec, VllmEngine
+from common.spec import JobSpec, OpenaiEngine, TransformersEngine, VllmEngine
 from worker.engines.protocol import Engine
 
 
@@ -25,10 +25,12 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
                 # vLLM would take it for the name of a hub model.
                 raise EngineLoadFailed(f"the model folder {model} is not on this worker")
             try:
-                from worker.engines.vllm import VllmEngine as Vllm
+                from worker.engines.vllm.engine import VllmEngine as Vllm
             except ImportError as error:
                 raise EngineLoadFailed(
                     f"vLLM cannot be imported on this worker ({error}): install "
                     "nightshift-fleet[gpu] or nightshift-fleet[cpu]"
                 ) from error
-            return Vllm.load(spec.engine, revision)
+            return Vllm.load(spec.engine, revision, spec.task.runner)
+        case TransformersEngine() | OpenaiEngine():
+            raise EngineLoadFailed(f"engine.backend {spec.engine.backend} is not written yet")

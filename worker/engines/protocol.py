@@ -6,25 +6,28 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from common.spec import FunctionTask, GenerateTask
+from common.spec import Task
 from common.states import RowErrorKind
 from worker.profile import NO_PROFILE, Profile
-
-Task = GenerateTask | FunctionTask
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One row on its way in: chat messages, or a plain prompt, or the row itself.
+    """One row on its way in, as its task wants it.
 
-    `max_tokens` is the row's own longest answer, where it has one.
+    generate: `messages` (one of them where `is_plain_prompt`), and `max_tokens`, the row's own
+    longest answer, where it has one. embed, classify, score: `text`, and the second of a pair in
+    `text_pair`. requests: `body`, as the caller wrote it. function: the `row` itself.
     """
 
     row_index: int
-    messages: Sequence[Mapping[str, str]] | None = None
+    messages: Sequence[Mapping[str, Any]] | None = None
     row: Mapping[str, Any] | None = None
     is_plain_prompt: bool = False
     max_tokens: int | None = None
+    text: str = ""
+    text_pair: str | None = None
+    body: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

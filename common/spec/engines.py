@@ -1,0 +1,141 @@
+"""Engines: what does the work, and what changes a loaded one."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from common.spec.section import Section
+
+PRICES = frozenset(
+    {"price_per_hour", "price_per_million_prompt_tokens", "price_per_million_output_tokens"}
+)
+"""Fields that say what an engine costs; they change no engine and no job's identity."""
+
+
+class EngineSection(Section):
+    """What every engine has: its prices, and what it says of itself."""
+
+    tasks: ClassVar[frozenset[str]] = frozenset()
+    """Kinds of task that it runs."""
+
+    price_per_hour: float | None = Field(
+        None,
+        ge=0,
+        exclude_if=lambda value: value is None,
+        description="Money for an hour of one engine (one worker slot), in any one currency.",
+    )
+    price_per_million_prompt_tokens: float | None = Field(
+        None,
+        ge=0,
+        exclude_if=lambda value: value is None,
+        description="Money for a million prompt tokens.",
+    )
+    price_per_million_output_tokens: float | None = Field(
+        None,
+        ge=0,
+        exclude_if=lambda value: value is None,
+        description="Money for a million output tokens.",
+    )
+
+
+class VllmEngine(EngineSection):
+    """A model in vLLM, loaded once a worker."""
+
+    tasks = frozenset({"generate", "embed", "classify", "score", "requests"})
+
+    backend: Literal["vllm"] = Field(description="A model in vLLM, loaded once a worker.")
+    model: str = Field(min_length=1, description="Hub name or local folder.")
+    revision: str | None = Field(None, description="Branch, tag or commit of a hub model.")
+    args: dict[str, Any] = Field(
+        default_factory=dict, description="Passed to vLLM's AsyncEngineArgs as they are."
+    )
+
+    @field_validator("args")
+    @classmethod
+    def _no_doubles(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for key in ("model", "revision"):
+            if key in value:
+                raise ValueError(f"say {key} beside args, not inside it")
+        return value
+
+
+class TransformersEngine(EngineSection):
+    """A model in PyTorch by transformers, loaded once a worker: CPU workers, small models."""
+
+    tasks = frozenset({"embed", "classify", "score"})
+
+    backend: Literal["transformers"] = Field(
+        description="A model in PyTorch by transformers, loaded once a worker."
+    )
+    model: str = Field(
+        min_length=1,
+        description="Hub name or local folder; the sentence-transformers layout is honoured.",
+    )
+    revision: str | None = Field(None, description="Branch, tag or commit of a hub model.")
+    device: str | None = Field(
+        None, description="PyTorch device, such as cpu or cuda; the GPU where there is one."
+    )
+    dtype: Literal["float32", "float16", "bfloat16"] = Field(
+        "float32", description="Type of the weights."
+    )
+    batch_size: int = Field(
+        32, ge=1, le=4096, description="Texts in one forward pass, of about the same length."
+    )
+    max_length: int | None = Field(
+        None, ge=1, description="Longest text, in tokens; the model's own when absent."
+    )
+    truncate: bool = Field(
+        False, description="Cut longer texts, where they are otherwise an error of their row."
+    )
+
+
+class OpenaiEngine(EngineSection):
+    """A remote server that speaks the OpenAI API."""
+
+    tasks = frozenset({"generate", "embed", "requests"})
+
+    backend: Literal["openai"] = Field(description="A remote server that speaks the OpenAI API.")
+    model: str = Field(min_length=1, description="Model name, as the server knows it.")
+    base_url: str = Field(
+        "https://api.openai.com/v1",
+        pattern=r"^https?://[^\s@]+$",
+        description="Address of the API. The key is the worker's own, bound to this address.",
+    )
+    concurrency: int = Field(
+        64, ge=1, le=10_000, description="Requests under way at once, in each worker slot."
+    )
+    requests_per_minute: int | None = Field(
+        None, ge=1, description="Rate that the whole fleet holds together."
+    )
+    tokens_per_minute: int | None = Field(
+        None, ge=1, description="Prompt and output tokens that the whole fleet holds together."
+    )
+
+
+class FunctionEngine(EngineSection):
+    """A Python callable: a list of row dicts in, a list of dicts of the same length out."""
+
+    tasks = frozenset({"function"})
+
+    backend: Literal["function"] = Field(description="A Python callable.")
+    callable: str = Field(
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="`module:name` of a function, or of a class that is made once a process and "
+        "called for each batch.",
+    )
+    args: dict[str, Any] = Field(
+        default_factory=dict,
+        exclude_if=lambda value: not value,
+        description="Keyword arguments of the class's `__init__`.",
+    )
+
+    @property
+    def module(self) -> str:
+        """The module part of the callable."""
+        return self.callable.partition(":")[0]
+
+
+Engine = Annotated[
+    VllmEngine | TransformersEngine | OpenaiEngine | FunctionEngine,
+    Field(discriminator="backend"),
+]

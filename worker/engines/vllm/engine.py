@@ -1,0 +1,218 @@
+"""The vLLM engine: one AsyncLLM on one loop thread, fed by every batch of the child at once.
+
+Tokenisation happens in the thread that carries the batch, so the loop that feeds the engine only
+moves token ids.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Self
+
+import structlog
+import vllm
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.platforms import current_platform
+from vllm.usage.usage_lib import UsageContext
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+from common.errors import EngineDead, EngineLoadFailed, Permanent
+from common.spec import GenerateTask
+from common.spec import VllmEngine as VllmSpec
+from common.states import RowErrorKind
+from worker.engines.protocol import Refusal, Work
+from worker.engines.vllm.generate import Generation
+from worker.engines.vllm.model import Asker, Model
+from worker.profile import Stage
+
+log = structlog.get_logger(__name__)
+
+PLACES_A_ROW = 2
+"""Rows in vLLM for each that it runs at once, so that its own queue never runs dry."""
+
+SHUTDOWN_SECONDS = 10.0
+"""Time that EngineCore gets to leave by itself; the supervisor ends the group in any case."""
+
+CPU_KV_CACHE_BYTES = 2**30
+"""KV cache on a machine without a GPU, unless engine.args or VLLM_CPU_KVCACHE_SPACE say other:
+vLLM's own default takes 92 % of the machine, which the ledger and its neighbours need too."""
+
+
+class VllmEngine:
+    """`concurrency` is the scheduler's max_num_seqs."""
+
+    name = "vllm"
+    version = vllm.__version__
+
+    def __init__(self, spec: VllmSpec, revision: str | None, runner: str) -> None:
+        self._moved_at = time.monotonic()
+        self._in_flight = 0
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="engine-loop", daemon=True).start()
+        self._llm = self._on_loop(self._start(spec, revision, runner))
+        self._model = Model(
+            self._llm, self._llm.get_tokenizer(), int(self._llm.model_config.max_model_len)
+        )
+        self.concurrency = int(self._llm.vllm_config.scheduler_config.max_num_seqs)
+        self.revision = _resolved_revision(self._llm.model_config)
+        log.info("vllm_started", **effective(self._llm.vllm_config))
+        # A row's deadline begins here, not in the queue of a large batch.
+        self._places = asyncio.Semaphore(PLACES_A_ROW * self.concurrency)
+
+    @classmethod
+    def load(cls, spec: VllmSpec, revision: str | None, runner: str = "generate") -> Self:
+        """Loads the model for a task's `runner`; EngineLoadFailed says why it cannot be loaded."""
+        try:
+            return cls(spec, revision or spec.revision, runner)
+        except Exception as error:
+            raise EngineLoadFailed(
+                f"vLLM cannot load {spec.model!r}: {type(error).__name__}: {_first_lines(error)}"
+            ) from error
+
+    def start(self, work: Work) -> "Future[None]":
+        """Tokenises here and submits every request; EngineDead when EngineCore died."""
+        asker = self._asker(work)
+        with work.profile.span(Stage.TOKENIZE):
+            prompts = asker.prepare(work)
+        batch = asyncio.run_coroutine_threadsafe(self._all(work, asker, prompts), self._loop)
+        work.on_stop(batch.cancel)
+        return batch
+
+    def stalled_seconds(self) -> float:
+        """Seconds since a token came, while requests are in flight."""
+        return time.monotonic() - self._moved_at if self._in_flight else 0.0
+
+    def close(self) -> None:
+        """Ends EngineCore and the loop thread."""
+        self._llm.shutdown(timeout=SHUTDOWN_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _on_loop(self, coroutine: Coroutine[Any, Any, AsyncLLM]) -> AsyncLLM:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def _start(self, spec: VllmSpec, revision: str | None, runner: str) -> AsyncLLM:
+        # AsyncLLM starts its output handler on the running loop, so it is built there.
+        defaults: dict[str, Any] = {"disable_log_stats": True, "enable_log_requests": False}
+        if current_platform.is_cpu():
+            defaults["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
+        arguments = AsyncEngineArgs(
+            model=spec.model, revision=revision, **{**defaults, **spec.args}
+        )
+        # The defaults that vLLM has for LLM.generate: on a large GPU eight times the requests and
+        # tokens a step that it gives to whoever says nothing.
+        return AsyncLLM.from_engine_args(
+            arguments,
+            usage_context=UsageContext.LLM_CLASS,
+            stat_loggers=[self._progress_logger],
+        )
+
+    def _progress_logger(self, _config: object, _index: int = 0) -> StatLoggerBase:
+        return _ProgressLogger(self._moved)
+
+    def _moved(self) -> None:
+        self._moved_at = time.monotonic()
+
+    def _asker(self, work: Work) -> Asker:
+        match work.task:
+            case GenerateTask() as task:
+                return Generation(self._model, task)
+            case other:
+                raise Permanent(f"task.kind {other.kind} is not written yet for vLLM")
+
+    async def _all(self, work: Work, asker: Asker, prompts: Sequence[tuple[int, Any]]) -> None:
+        began_at = work.profile.clock()
+        count = 0
+        try:
+            # gather, not a TaskGroup: the first EngineDead comes out as itself.
+            await asyncio.gather(
+                *(self._one(work, asker, position, prompt) for position, prompt in prompts)
+            )
+            count = 1
+        finally:
+            work.profile.add(Stage.INFER, work.profile.clock() - began_at, count=count)
+
+    async def _one(self, work: Work, asker: Asker, position: int, prompt: Any) -> None:
+        request = work.requests[position]
+        asked_at = work.profile.clock()
+        await self._places.acquire()
+        waited = work.profile.clock() - asked_at
+        work.profile.engine.enter()
+        if not self._in_flight:
+            self._moved()
+        self._in_flight += 1
+        try:
+            async with asyncio.timeout(work.row_timeout_seconds):
+                outcome, queued = await asker.ask(request, prompt)
+            work.profile.add(Stage.QUEUE, waited + queued)
+        except TimeoutError:
+            outcome = Refusal(
+                RowErrorKind.TIMEOUT,
+                f"no answer within row_timeout_seconds {work.row_timeout_seconds:g}",
+            )
+        except EngineDeadError as error:
+            raise EngineDead("vLLM's engine process died") from error
+        except EngineDead:
+            raise
+        except Exception as error:  # whatever one row provokes stays with that row
+            outcome = Refusal(
+                RowErrorKind.REFUSED, f"vLLM refused the row: {type(error).__name__}: {error}"
+            )
+        finally:
+            self._in_flight -= 1
+            work.profile.engine.leave()
+            self._places.release()
+        work.emit(position, outcome)
+
+
+class _ProgressLogger(StatLoggerBase):
+    """Tells the engine that a step was made: the only sign of life before a row is finished."""
+
+    def __init__(self, moved: Any) -> None:
+        self._said = moved
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
+        """Called by vLLM after each step."""
+        if iteration_stats is not None and (
+            iteration_stats.num_generation_tokens or iteration_stats.num_prompt_tokens
+        ):
+            self._said()
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to log."""
+
+
+def effective(config: VllmConfig) -> dict[str, Any]:
+    """What a loaded vLLM was really configured as, after its own defaults, where it counts."""
+    scheduler, cache, model = config.scheduler_config, config.cache_config, config.model_config
+    return {
+        "dtype": str(model.dtype),
+        "max_model_len": model.max_model_len,
+        "enforce_eager": model.enforce_eager,
+        "max_num_seqs": scheduler.max_num_seqs,
+        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+        "chunked_prefill": scheduler.enable_chunked_prefill,
+        "async_scheduling": scheduler.async_scheduling,
+        "scheduling_policy": scheduler.policy,
+        "prefix_caching": cache.enable_prefix_caching,
+        "kv_blocks": cache.num_gpu_blocks,
+        "block_size": cache.block_size,
+    }
+
+
+def _resolved_revision(config: Any) -> str | None:
+    """The commit of a hub model; a local folder has none."""
+    if Path(config.model).exists():
+        return None
+    found = getattr(config.hf_config, "_commit_hash", None) or config.revision
+    return None if found is None else str(found)
+
+
+def _first_lines(error: Exception) -> str:
+    said = " ".join(str(error).split())
+    return said[:600] or "no further message"

@@ -1,0 +1,144 @@
+"""Text generation on vLLM: templates of the model, token ids in, text out, held against its form."""
+
+import hashlib
+
+from vllm import SamplingParams, TokensPrompt
+from vllm.outputs import RequestOutput
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+from common.errors import EngineDead
+from common.spec import GenerateTask, Sampling, StructuredOutput
+from common.states import RowErrorKind
+from worker.engines.protocol import Outcome, Refusal, Request, Work
+from worker.engines.structured import Check
+from worker.engines.vllm.model import Model, request_id
+
+
+class Generation:
+    """Asks for the text of one batch's rows."""
+
+    def __init__(self, model: Model, task: GenerateTask) -> None:
+        self._model = model
+        self._task = task
+        self._check = Check(task.output)
+
+    def prepare(self, work: Work) -> list[tuple[int, list[int]]]:
+        """(position, token ids) of every request that can be sent; the others are refused."""
+        texts: list[tuple[int, str]] = []
+        for position, request in enumerate(work.requests):
+            try:
+                texts.append((position, self._text(request)))
+            except Exception as error:  # a chat template may raise whatever it likes
+                work.emit(
+                    position,
+                    Refusal(
+                        RowErrorKind.RENDER_ERROR,
+                        f"the model's chat template refused the row: {error}",
+                    ),
+                )
+        if not texts:
+            return []
+        # HF's fast tokenizers are not safe for two threads at once.
+        with self._model.tokenizing:
+            encoded: list[list[int]] = self._model.tokenizer(
+                [text for _, text in texts], add_special_tokens=not self._has_chat_template
+            )["input_ids"]
+        prompts = []
+        for (position, _), tokens in zip(texts, encoded, strict=True):
+            if len(tokens) >= self._model.longest:
+                work.emit(
+                    position,
+                    Refusal(
+                        RowErrorKind.TOO_LONG,
+                        f"the prompt has {len(tokens)} tokens, the model takes fewer than "
+                        f"{self._model.longest}",
+                    ),
+                )
+            elif not tokens:
+                work.emit(position, Refusal(RowErrorKind.RENDER_ERROR, "the prompt is empty"))
+            else:
+                prompts.append((position, tokens))
+        return prompts
+
+    @property
+    def _has_chat_template(self) -> bool:
+        return getattr(self._model.tokenizer, "chat_template", None) is not None
+
+    def _text(self, request: Request) -> str:
+        messages = [dict(message) for message in request.messages or ()]
+        if not self._has_chat_template:
+            if not request.is_plain_prompt:
+                raise ValueError("the model has no chat template; use task.prompt")
+            return messages[0]["content"]
+        return str(
+            self._model.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+        )
+
+    async def ask(self, request: Request, tokens: list[int]) -> tuple[Outcome, float]:
+        """The row's outcome, and for how many seconds it waited in vLLM's own queue."""
+        output = await self._generate(request, tokens)
+        completion = output.outputs[0]
+        outcome = self._check.outcome(
+            self._answer_text(output),
+            completion.finish_reason,
+            len(output.prompt_token_ids or ()),
+            len(completion.token_ids),
+        )
+        return outcome, _queued_seconds(output)
+
+    def _answer_text(self, output: RequestOutput) -> str:
+        """VLLM's text; decoded anew where a replacement character at the prompt's end leaked in.
+
+        The incremental detokenizer takes it for the first bytes of the answer. Stop strings are
+        cut off in vLLM's text only, so there its text stands.
+        """
+        completion = output.outputs[0]
+        if "\ufffd" not in completion.text or self._task.sampling.stop:
+            return str(completion.text)
+        with self._model.tokenizing:
+            return str(self._model.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
+
+    async def _generate(self, request: Request, tokens: list[int]) -> RequestOutput:
+        params = _params(self._task.sampling, self._task.output, request)
+        answers = self._model.llm.generate(
+            TokensPrompt(prompt_token_ids=tokens), params, request_id(request)
+        )
+        async for answer in answers:  # FINAL_ONLY: there is one
+            if answer.finished:
+                return answer
+        raise EngineDead("vLLM ended a request without an answer")
+
+
+def _params(
+    sampling: Sampling, output: StructuredOutput | None, request: Request
+) -> SamplingParams:
+    structured = None
+    if output is not None:
+        structured = StructuredOutputsParams(
+            choice=output.choice,
+            json=output.json_schema,
+            regex=output.regex,
+            grammar=output.grammar,
+        )
+    return SamplingParams(
+        **sampling.model_dump(exclude={"seed", "stop", "max_tokens", "max_tokens_column"}),
+        max_tokens=min(sampling.max_tokens, request.max_tokens or sampling.max_tokens),
+        stop=sampling.stop or None,
+        seed=row_seed(sampling.seed, request.row_index) if sampling.temperature > 0 else None,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        structured_outputs=structured,
+    )
+
+
+def row_seed(seed: int, row_index: int) -> int:
+    """The seed of a sampled row: a hash of the job's seed and its place in the dataset."""
+    digest = hashlib.blake2b(f"{seed}:{row_index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def _queued_seconds(output: RequestOutput) -> float:
+    """How long the row waited in vLLM's own queue; 0 where vLLM keeps no times."""
+    times = output.metrics
+    return 0.0 if times is None else max(0.0, float(times.scheduled_ts - times.queued_ts))
