@@ -19,9 +19,9 @@ ARGUMENTS = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def vllm_engine() -> Iterator[Engine]:
-    """The reviews model, loaded once."""
+    """The reviews model, loaded once a run."""
     from worker.engines.vllm.engine import VllmEngine
 
     spec = VllmSpec(backend="vllm", model=str(MODEL), args=ARGUMENTS)

@@ -1,0 +1,73 @@
+"""Every engine keeps the runner's contract; one class an engine."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from common.spec import FunctionTask, GenerateTask, Task
+from tests.engine.contract import Contract
+from worker.engines.function import FunctionEngine
+from worker.engines.protocol import Engine, Request
+
+pytestmark = pytest.mark.timeout(280)
+
+
+def picky(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Squares numbers, raises for what is none, sleeps where it is told to."""
+    time.sleep(sum(row.get("seconds", 0) for row in rows))
+    return [{"square": row["n"] ** 2} for row in rows]
+
+
+class TestFunction(Contract):
+    task = FunctionTask(kind="function")
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls) -> Iterator[Engine]:
+        engine = FunctionEngine(picky, "tests:picky")
+        yield engine
+        engine.close()
+
+    def request(self, index: int) -> Request:
+        return Request(index, row={"n": index})
+
+    def bad(self, index: int) -> Request:
+        return Request(index, row={"n": "three"})
+
+    def slow(self, index: int) -> tuple[Task, Request]:
+        return self.task, Request(index, row={"n": index, "seconds": 0.005})
+
+
+class TestVllm(Contract):
+    task = GenerateTask.model_validate(
+        {
+            "kind": "generate",
+            "prompt": "{{ text }}",
+            "sampling": {"max_tokens": 8},
+            "output": {"choice": ["positive", "neutral", "negative"]},
+        }
+    )
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls, vllm_engine: Engine) -> Engine:
+        return vllm_engine
+
+    def request(self, index: int) -> Request:
+        mood = ("I love it", "It is a lamp", "It broke at once")[index % 3]
+        return self._prompt(index, f"{mood}, number {index}.")
+
+    def bad(self, index: int) -> Request:
+        return self._prompt(index, "word " * 5_000)
+
+    def slow(self, index: int) -> tuple[Task, Request]:
+        long = {"max_tokens": 400, "ignore_eos": True}
+        task = self.task.model_validate(
+            {"kind": "generate", "prompt": "{{ text }}", "sampling": long}
+        )
+        return task, self.request(index)
+
+    def _prompt(self, index: int, text: str) -> Request:
+        return Request(index, messages=[{"role": "user", "content": text}], is_plain_prompt=True)
