@@ -102,7 +102,8 @@ class Fleet:
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "rules.py").write_text(RULES)
+        if not (folder / "rules.py").exists():
+            (folder / "rules.py").write_text(RULES)
         kept = {name: value for name, value in os.environ.items() if "NIGHTSHIFT" not in name}
         self.environment = {**kept, **FAST, "COLUMNS": "200", **environment}
 
