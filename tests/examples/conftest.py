@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.conftest import database_url, fresh_database, template_database
 from tests.integration.fleet import Fleet, logs
+
+__all__ = ["database_url", "fresh_database", "template_database"]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
