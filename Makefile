@@ -37,7 +37,7 @@ $(READY): pyproject.toml constraints.txt uv-overrides.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(UV) || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(UV) pip install --quiet --python $(BIN)/python $(TORCH) \
-		--constraint constraints.txt --override uv-overrides.txt --editable '.[cpu,embedded,dev]'
+		--constraint constraints.txt --override uv-overrides.txt --editable '.[cpu,transformers,embedded,dev]'
 	touch $(READY)
 
 demo: $(READY)  ## Run 2,000 held-out reviews through the whole fleet on one machine

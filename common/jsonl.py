@@ -182,12 +182,14 @@ def _accepts(target: pa.DataType, found: pa.DataType) -> bool:
         return True
     if types.is_integer(found):
         return types.is_integer(target) or types.is_floating(target)
+    if types.is_floating(found):
+        return types.is_floating(target)
     if types.is_struct(found) and types.is_struct(target):
         wanted = {field.name: field.type for field in target}
         return all(
             field.name in wanted and _accepts(wanted[field.name], field.type) for field in found
         )
-    if types.is_list(found) and types.is_list(target):
+    if types.is_list(found) and (types.is_list(target) or types.is_fixed_size_list(target)):
         return _accepts(target.value_type, found.value_type)
     return False
 
@@ -228,7 +230,7 @@ def fit(value: Any, target: pa.DataType) -> Any:
         return None
     if types.is_string(target) or types.is_large_string(target):
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if types.is_list(target) and isinstance(value, list):
+    if isinstance(value, list) and _holds(target, len(value)):
         return [fit(item, target.value_type) for item in value]
     if types.is_struct(target) and isinstance(value, dict):
         return {field.name: fit(value.get(field.name), field.type) for field in target}
@@ -244,6 +246,13 @@ def fit(value: Any, target: pa.DataType) -> Any:
         value = int(value)
     # Not as_py(): Python's datetime would refuse nanoseconds.
     return pa.scalar(value).cast(target)
+
+
+def _holds(target: pa.DataType, items: int) -> bool:
+    """Whether it is a list that may have so many items."""
+    if pa.types.is_fixed_size_list(target):
+        return bool(target.list_size == items)
+    return bool(pa.types.is_list(target))
 
 
 def to_table(

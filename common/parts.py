@@ -9,7 +9,15 @@ import pyarrow.compute as pc
 
 from common import storage
 from common.ledger.batches import RowError
-from common.spec import RESERVED_ANSWERS, GenerateTask, JobSpec, RequestsTask, ScoreTask
+from common.spec import (
+    RESERVED_ANSWERS,
+    ClassifyTask,
+    EmbedTask,
+    GenerateTask,
+    JobSpec,
+    RequestsTask,
+    ScoreTask,
+)
 from common.states import RowErrorKind
 from common.values import to_list
 
@@ -118,10 +126,17 @@ def output_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema | None:
 def inferred_schema(
     spec: JobSpec, inputs: pa.Schema, answers: Iterable[Mapping[str, Any]]
 ) -> pa.Schema | None:
-    """What a function's first answers say about its columns; None when there are no answers.
+    """What the first answers say about the columns; None when there are no answers.
 
-    A column's type is that of its first values that agree; one that is null so far is a string.
+    The first vector says how many numbers all have, the first classification names the labels. Of a
+    function, a column's type is that of its first values that agree; one that is null so far is a
+    string.
     """
+    match spec.task:
+        case EmbedTask() | ClassifyTask():
+            first = next(iter(answers), None)
+            own = None if first is None else _pooled_fields(spec.task, first)
+            return None if own is None else _around(spec, inputs, [*own, PROMPT_TOKENS])
     values: dict[str, list[Any]] = {}
     for answer in answers:
         for name, value in answer.items():
@@ -135,6 +150,19 @@ def inferred_schema(
         inputs,
         [pa.field(name, _type_of(column)) for name, column in values.items() if name not in taken],
     )
+
+
+def _pooled_fields(task: EmbedTask | ClassifyTask, answer: Mapping[str, Any]) -> list[pa.Field]:
+    """The columns of a model that pools, as one answer shows them."""
+    if isinstance(task, EmbedTask):
+        number = pa.float16() if task.dtype == "float16" else pa.float32()
+        return [pa.field("embedding", pa.list_(number, len(answer["embedding"])))]
+    labels = [pa.field(name, pa.float32()) for name in answer["probabilities"]]
+    return [
+        pa.field("label", pa.string()),
+        pa.field("probability", pa.float32()),
+        pa.field("probabilities", pa.struct(labels)),
+    ]
 
 
 def bare_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema:

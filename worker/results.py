@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -149,6 +150,8 @@ def _answered(
 ) -> pa.Array:
     """One output column; the values that do not fit its type become failures of their rows."""
     values = [_value(results.outcomes.get(row), column.name) for row in rows]
+    if pa.types.is_fixed_size_list(column.type) and pa.types.is_floating(column.type.value_type):
+        return _vectors(column, values, rows, failures)
     try:
         # Python stops at a value without end; Arrow would take the process down with it.
         nested = any(isinstance(value, dict | list | tuple) for value in values)
@@ -158,6 +161,36 @@ def _answered(
     except UNFIT:
         pass
     return _one_by_one(column, values, rows, failures)
+
+
+def _vectors(
+    column: pa.Field, values: list[Any], rows: Sequence[int], failures: dict[int, Failure]
+) -> pa.Array:
+    """Vectors of one length, without a Python object for each number."""
+    width = column.type.list_size
+    numbers = np.zeros((len(values), width), column.type.value_type.to_pandas_dtype())
+    missing = np.ones(len(values), bool)
+    for at, (row, value) in enumerate(zip(rows, values, strict=True)):
+        if value is None:
+            continue
+        vector = _vector(value)
+        if vector is not None and vector.shape == (width,):
+            numbers[at], missing[at] = vector, False
+        else:
+            shown = "a vector of another length" if vector is not None else _shown(value)
+            message = f"the column {column.name!r} has {width} numbers, and this is {shown}"
+            failures.setdefault(row, Failure.of(RowErrorKind.BAD_TYPE, message))
+    flat = pa.array(numbers.reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, type=column.type, mask=pa.array(missing))
+
+
+def _vector(value: Any) -> np.ndarray | None:
+    """The value as an array of numbers; None when it is none."""
+    try:
+        vector = np.asarray(value)
+    except UNFIT:
+        return None
+    return vector if vector.dtype.kind in "fiu" and vector.ndim == 1 else None
 
 
 def _is_plain(kind: pa.DataType) -> bool:

@@ -21,9 +21,7 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
             paths = [Path(folder) for folder in settings.callable_paths]
             return FunctionEngine.load(spec.engine, settings.allowed_modules, paths)
         case VllmEngine(model=model):
-            if model.startswith(("/", "./", "../")) and not Path(model).is_dir():
-                # vLLM would take it for the name of a hub model.
-                raise EngineLoadFailed(f"the model folder {model} is not on this worker")
+            _check_folder(model)
             try:
                 from worker.engines.vllm.engine import VllmEngine as Vllm
             except ImportError as error:
@@ -32,5 +30,21 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
                     "nightshift-fleet[gpu] or nightshift-fleet[cpu]"
                 ) from error
             return Vllm.load(spec.engine, revision, spec.task.runner)
-        case TransformersEngine() | OpenaiEngine():
+        case TransformersEngine(model=model):
+            _check_folder(model)
+            try:
+                from worker.engines.transformers.engine import TransformersEngine as Transformers
+            except ImportError as error:
+                raise EngineLoadFailed(
+                    f"transformers cannot be imported on this worker ({error}): install "
+                    "nightshift-fleet[transformers]"
+                ) from error
+            return Transformers.load(spec.engine, revision, spec.task.runner)
+        case OpenaiEngine():
             raise EngineLoadFailed(f"engine.backend {spec.engine.backend} is not written yet")
+
+
+def _check_folder(model: str) -> None:
+    """The libraries would take a folder that is not there for the name of a hub model."""
+    if model.startswith(("/", "./", "../")) and not Path(model).is_dir():
+        raise EngineLoadFailed(f"the model folder {model} is not on this worker")

@@ -1,0 +1,90 @@
+"""What an embedding, a classification and a score are, whichever engine computed the numbers."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from common.spec import EmbedTask
+from common.states import RowErrorKind
+from worker.engines.protocol import Answer, Outcome, Refusal
+
+Numbers = npt.NDArray[np.floating]
+
+LEAST_LENGTH = 1e-12
+"""A vector is divided by no less than this, as torch.nn.functional.normalize does."""
+
+
+def embedding(vector: Numbers, task: EmbedTask, normalizes: bool, tokens: int) -> Outcome:
+    """The row's vector: cut to `dimensions`, then scaled to length 1, then brought to its type.
+
+    `vector` is the pooled one as it was before the model's own normalisation; `normalizes` says
+    whether the model has one.
+    """
+    kept = vector[: task.dimensions].astype(np.float32)
+    if normalizes if task.normalize is None else task.normalize:
+        kept = kept / max(float(np.linalg.norm(kept)), LEAST_LENGTH)
+    with np.errstate(over="ignore"):  # what does not fit is infinite, and refused
+        kept = kept.astype(task.dtype)
+    return _finite({"embedding": kept}, kept, tokens)
+
+
+def probabilities(logits: Numbers, *, is_multi_label: bool) -> Numbers:
+    """(…, labels) logits as float32 shares: softmax over the labels, or for a multi-label model,
+    whose labels do not exclude each other, a sigmoid of each.
+    """
+    logits = logits.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+        if is_multi_label:
+            shares = 1 / (1 + np.exp(-logits))
+        else:
+            raised = np.exp(logits - logits.max(-1, keepdims=True))
+            shares = raised / raised.sum(-1, keepdims=True)
+    return np.asarray(shares, np.float32)
+
+
+def classification(probabilities: Numbers, labels: Sequence[str], tokens: int) -> Outcome:
+    """The row's most probable label, its probability, and those of every label in their order.
+
+    `probabilities` are float32, and stay of that type in the columns.
+    """
+    best = int(probabilities.argmax())
+    columns = {
+        "label": labels[best],
+        "probability": probabilities[best],
+        "probabilities": dict(zip(labels, probabilities, strict=True)),
+    }
+    return _finite(columns, probabilities, tokens)
+
+
+def score(value: float, tokens: int) -> Outcome:
+    """The pair's number."""
+    return _finite({"score": float(value)}, np.asarray(value), tokens)
+
+
+def cosine(one: Numbers, other: Numbers) -> float:
+    """The cosine of the angle between two vectors; 0 where one of them has no length."""
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    lengths = max(float(np.linalg.norm(one) * np.linalg.norm(other)), LEAST_LENGTH)
+    return float(one @ other / lengths)
+
+
+def label_names(id2label: Mapping[int, str]) -> list[str]:
+    """A name for each label, in the model's order: LABEL_n for one without a name, and the number
+    behind a name that another label has too.
+    """
+    names = [str(id2label[number]).strip() or f"LABEL_{number}" for number in sorted(id2label)]
+    return [
+        f"{name} ({number})" if names.count(name) > 1 else name for number, name in enumerate(names)
+    ]
+
+
+def _finite(columns: Mapping[str, object], numbers: Numbers, tokens: int) -> Outcome:
+    if np.isfinite(numbers).all():
+        return Answer(columns, prompt_tokens=tokens)
+    return Refusal(
+        RowErrorKind.INVALID_OUTPUT,
+        "the model's numbers for this row are not all finite (NaN or infinity); a dtype with a "
+        "wider range may help",
+        prompt_tokens=tokens,
+    )

@@ -1,0 +1,203 @@
+"""The transformers engine: one model in PyTorch and one thread that computes, pass after pass.
+
+Rows of all batches in the engine share passes. Texts are counted in the thread that brings them.
+"""
+
+import threading
+import time
+from concurrent.futures import Future
+from typing import Self
+
+import torch
+import transformers
+
+from common.errors import EngineDead, EngineLoadFailed
+from common.spec import TransformersEngine as TransformersSpec
+from common.states import RowErrorKind
+from worker.engines.protocol import Refusal, Work
+from worker.engines.transformers.models import TextModel, Texts, load
+from worker.engines.transformers.rows import Batch, Row, RowQueue
+from worker.profile import Stage
+
+SORTED_PASSES = 8
+"""Passes whose rows are sorted by length together: enough that few tokens are padding."""
+
+Counts = list[int]
+
+
+class TransformersEngine:
+    """`concurrency` is the rows that are sorted together, several passes of `batch_size`."""
+
+    name = "transformers"
+    version = transformers.__version__
+
+    def __init__(self, model: TextModel, spec: TransformersSpec) -> None:
+        self._model = model
+        self._spec = spec
+        self.revision = model.revision
+        self.concurrency = SORTED_PASSES * spec.batch_size
+        self._tokenizing = threading.Lock()
+        self._queue = RowQueue(self.concurrency)
+        self._pass_ends_at: float | None = None
+        self._most_tokens: int | None = None
+        self._died: str | None = None
+        threading.Thread(target=self._passes, name="passes", daemon=True).start()
+
+    @classmethod
+    def load(cls, spec: TransformersSpec, revision: str | None, runner: str) -> Self:
+        """Loads the model for a task's `runner`; EngineLoadFailed says why it cannot be loaded."""
+        try:
+            return cls(load(spec, revision or spec.revision, runner), spec)
+        except EngineLoadFailed:
+            raise
+        except Exception as error:
+            said = " ".join(str(error).split())[:600] or "no further message"
+            raise EngineLoadFailed(
+                f"transformers cannot load {spec.model!r}: {type(error).__name__}: {said}"
+            ) from error
+
+    def start(self, work: Work) -> "Future[None]":
+        """Counts the tokens here and queues every row that fits."""
+        self._model.check(work.task)
+        batch = Batch(work)
+        with work.profile.span(Stage.TOKENIZE):
+            rows = self._rows(batch)
+        if not self._queue.add(rows):
+            batch.fail(EngineDead(self._died) if self._died else None)
+        work.on_stop(lambda: batch.leave(self._queue.drop(batch)))
+        return batch.future
+
+    def stalled_seconds(self) -> float:
+        """For how long a pass has gone on after the time that its rows have together."""
+        ends_at = self._pass_ends_at
+        return 0.0 if ends_at is None else max(0.0, time.monotonic() - ends_at)
+
+    def close(self) -> None:
+        """Computes nothing more; a pass under way comes to its own end."""
+        self._end(None)
+
+    def _end(self, error: BaseException | None) -> None:
+        for batch in {row.batch for row in self._queue.close()}:
+            batch.fail(error)
+
+    def _rows(self, batch: Batch) -> list[Row]:
+        """The rows that fit; the others are refused."""
+        requests = batch.work.requests
+        pairs: list[Texts] = [
+            (one.text,) if one.text_pair is None else (one.text, one.text_pair) for one in requests
+        ]
+        rows: list[Row] = []
+        for position, (texts, counts) in enumerate(zip(pairs, self._lengths(pairs), strict=True)):
+            row = self._row(batch, position, texts, counts)
+            if isinstance(row, Refusal):
+                batch.end(position, row)
+            else:
+                rows.append(row)
+        return rows
+
+    def _lengths(self, rows: list[Texts]) -> list[Counts | Exception]:
+        with self._tokenizing:
+            try:
+                return list(self._model.lengths(rows)) if rows else []
+            except Exception:  # one of them; the others shall not suffer
+                return [self._length(row) for row in rows]
+
+    def _length(self, row: Texts) -> Counts | Exception:
+        try:
+            return self._model.lengths([row])[0]
+        except Exception as error:
+            return error
+
+    def _row(
+        self, batch: Batch, position: int, texts: Texts, counts: Counts | Exception
+    ) -> Row | Refusal:
+        if isinstance(counts, Exception):
+            return Refusal(RowErrorKind.REFUSED, f"the tokenizer refused the text: {counts}")
+        longest = self._model.longest
+        if max(counts) > longest and not self._spec.truncate:
+            return Refusal(
+                RowErrorKind.TOO_LONG,
+                f"the text has {max(counts)} tokens, the model takes {longest} "
+                "(engine.truncate cuts them)",
+            )
+        cut = [min(count, longest) for count in counts]
+        return Row(batch, position, texts, max(cut), sum(cut))
+
+    def _passes(self) -> None:
+        while rows := self._queue.take(self._spec.batch_size):
+            try:
+                self._pass(rows)
+            except BaseException as error:  # this thread is all that computes
+                self._died = f"PyTorch cannot go on: {type(error).__name__}: {error}"
+                dead = EngineDead(self._died)
+                dead.__cause__ = error
+                self._end(dead)
+                for batch in {row.batch for row in rows}:
+                    batch.fail(dead)
+
+    def _pass(self, rows: list[Row]) -> None:
+        """Rows in one pass, or in halves of it where that fails or takes more memory than there is;
+        what fails alone is refused.
+        """
+        rows = _wanted(rows)
+        if not rows:
+            return None
+        if self._is_too_much(rows):
+            return self._halves(rows)
+        for batch in {row.batch for row in rows}:
+            batch.began()
+        seconds = len(rows) * max(row.batch.work.row_timeout_seconds for row in rows)
+        began_at = time.monotonic()
+        self._pass_ends_at = began_at + seconds
+        try:
+            lines = self._model.compute([row.texts for row in rows])
+        except torch.AcceleratorError:
+            raise  # the device takes nothing more from this process
+        except Exception as error:
+            if isinstance(error, torch.OutOfMemoryError | MemoryError):
+                self._most_tokens = max(1, _padded(rows) // 2)
+                torch.cuda.empty_cache()
+            if len(rows) > 1:
+                return self._halves(rows)
+            why = f"the model refused the row: {type(error).__name__}: {error}"
+            return rows[0].batch.end(rows[0].position, Refusal(RowErrorKind.REFUSED, why))
+        finally:
+            self._pass_ends_at = None
+        late = time.monotonic() > began_at + seconds
+        for row, line in zip(rows, lines, strict=True):
+            task = row.batch.work.task
+            row.batch.end(
+                row.position,
+                _late(row) if late else self._model.outcome(task, line, row.tokens),
+            )
+        return None
+
+    def _is_too_much(self, rows: list[Row]) -> bool:
+        most = self._most_tokens
+        return len(rows) > 1 and most is not None and _padded(rows) > most
+
+    def _halves(self, rows: list[Row]) -> None:
+        middle = len(rows) // 2
+        self._pass(rows[:middle])
+        self._pass(rows[middle:])
+
+
+def _wanted(rows: list[Row]) -> list[Row]:
+    """Without those whose work was stopped, which leave."""
+    wanted = []
+    for row in rows:
+        if row.batch.work.stopped.is_set():
+            row.batch.leave(1)
+        else:
+            wanted.append(row)
+    return wanted
+
+
+def _padded(rows: list[Row]) -> int:
+    """Tokens that a pass computes, padding included."""
+    return len(rows) * max(row.longest for row in rows)
+
+
+def _late(row: Row) -> Refusal:
+    seconds = row.batch.work.row_timeout_seconds
+    return Refusal(RowErrorKind.TIMEOUT, f"no answer within row_timeout_seconds {seconds:g}")

@@ -1,0 +1,285 @@
+"""Models of the transformers engine: texts in, one line of numbers for each row out.
+
+Embedding models and cross-encoders are loaded and run by sentence-transformers, classifiers by
+transformers. None runs code that came with the model.
+"""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils.logging import disable_progress_bar
+
+from common.errors import EngineLoadFailed, Permanent
+from common.spec import EmbedTask, Task
+from common.spec import TransformersEngine as TransformersSpec
+from worker.engines.pooled import (
+    Numbers,
+    classification,
+    cosine,
+    embedding,
+    label_names,
+    probabilities,
+    score,
+)
+from worker.engines.protocol import Outcome
+
+Texts = tuple[str, ...]
+"""The text of a row, or its pair."""
+
+
+class TextModel(Protocol):
+    """A loaded model. `longest` is how many tokens one sequence may have."""
+
+    longest: int
+    revision: str | None
+
+    def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
+        """Tokens of each sequence that a row becomes, special tokens and prompt included.
+
+        For one thread at a time, which may be another than the one that computes.
+        """
+
+    def compute(self, rows: Sequence[Texts]) -> Numbers:
+        """One forward pass: (rows, numbers of each), float32; longer sequences are cut."""
+
+    def check(self, task: Task) -> None:
+        """Permanent when the task asks for what this model does not have."""
+
+    def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
+        """What a line of `compute` is to the task."""
+
+
+def load(spec: TransformersSpec, revision: str | None, runner: str) -> TextModel:
+    """The model for a task's runner; whatever the libraries raise comes out as it is."""
+    disable_progress_bar()
+    if runner == "classify":
+        return Classifier(spec, revision)
+    if runner == "score" and _is_classifier(spec.model, revision):
+        return PairScorer(spec, revision)
+    embedder = Embedder(spec, revision)
+    return CosineScorer(embedder) if runner == "score" else embedder
+
+
+class Embedder:
+    """A sentence-transformers model: its prompt, pooling, dense layers and longest text.
+
+    A folder without modules.json is pooled by the mean over its tokens and not normalised.
+    """
+
+    def __init__(self, spec: TransformersSpec, revision: str | None) -> None:
+        model = SentenceTransformer(spec.model, **_arguments(spec, revision))
+        self._counter = _counter(model.tokenizer, spec.model)
+        self._prompt = model.prompts.get(model.default_prompt_name or "") or ""
+        # Done by ourselves, since jobs of one engine may want it or not.
+        self.normalizes = isinstance(model[-1], Normalize)
+        if self.normalizes:
+            del model[-1]
+        self.longest = _longest(spec, model.config, model.max_seq_length)
+        model.max_seq_length = self.longest
+        self.revision = _commit(spec.model, model.config)
+        self._model = model
+
+    def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
+        """One sequence for each text."""
+        texts = [self._prompt + text for row in rows for text in row]
+        counts = iter(_counts(self._counter, texts))
+        return [[next(counts) for _ in row] for row in rows]
+
+    def compute(self, rows: Sequence[Texts]) -> Numbers:
+        """The pooled vectors."""
+        texts = [text for (text,) in rows]
+        vectors = self._model.encode(texts, batch_size=len(texts), show_progress_bar=False)
+        return np.asarray(vectors, np.float32)
+
+    def check(self, task: Task) -> None:
+        """The model has at least as many dimensions as are kept."""
+        if isinstance(task, EmbedTask) and task.dimensions is not None:
+            width = self._model.get_embedding_dimension()
+            if width is not None and task.dimensions > width:
+                raise Permanent(f"task.dimensions is {task.dimensions}, the model has {width}")
+
+    def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
+        """The row's vector."""
+        assert isinstance(task, EmbedTask)
+        return embedding(line, task, self.normalizes, tokens)
+
+
+class CosineScorer:
+    """Pairs by the cosine of their embeddings."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self.longest, self.revision = embedder.longest, embedder.revision
+        self.lengths = embedder.lengths
+
+    def compute(self, rows: Sequence[Texts]) -> Numbers:
+        """The cosine of each pair, in one pass over all texts."""
+        vectors = self._embedder.compute([(text,) for row in rows for text in row])
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        return np.array([[cosine(one, other)] for one, other in pairs], np.float32)
+
+    def check(self, task: Task) -> None:
+        """Nothing to ask for."""
+
+    def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
+        """The pair's number."""
+        return score(line[0], tokens)
+
+
+class PairScorer:
+    """A cross-encoder: both texts in one sequence, one number out, by its own activation."""
+
+    def __init__(self, spec: TransformersSpec, revision: str | None) -> None:
+        model = CrossEncoder(spec.model, **_arguments(spec, revision))
+        if model.num_labels != 1:
+            raise EngineLoadFailed(
+                f"{spec.model!r} gives {model.num_labels} numbers for a pair, and a score is one: "
+                "run it as task.kind classify"
+            )
+        self._counter = _counter(model.tokenizer, spec.model)
+        self.longest = _longest(spec, model.config, model.max_seq_length)
+        model.max_seq_length = self.longest
+        self.revision = _commit(spec.model, model.config)
+        self._model = model
+
+    def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
+        """One sequence for each pair."""
+        return [[count] for count in _counts(self._counter, *map(list, zip(*rows, strict=True)))]
+
+    def compute(self, rows: Sequence[Texts]) -> Numbers:
+        """The score of each pair."""
+        pairs = [list(row) for row in rows]
+        scores = self._model.predict(pairs, batch_size=len(pairs), show_progress_bar=False)
+        return np.asarray(scores, np.float32).reshape(len(rows), 1)
+
+    def check(self, task: Task) -> None:
+        """Nothing to ask for."""
+
+    def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
+        """The pair's number."""
+        return score(line[0], tokens)
+
+
+class Classifier:
+    """A sequence classifier: softmax over its labels, or a sigmoid for each where it is multi-label
+    (`problem_type: multi_label_classification`).
+    """
+
+    def __init__(self, spec: TransformersSpec, revision: str | None) -> None:
+        found: Any = AutoModelForSequenceClassification.from_pretrained(
+            spec.model,
+            revision=revision,
+            dtype=getattr(torch, spec.dtype),
+            output_loading_info=True,
+        )
+        self._model, loaded = found
+        if loaded["missing_keys"]:
+            raise EngineLoadFailed(
+                f"{spec.model!r} is no trained classifier: it has no weights for "
+                f"{min(loaded['missing_keys'])}"
+            )
+        config = self._model.config
+        if config.num_labels == 1:
+            raise EngineLoadFailed(
+                f"{spec.model!r} gives one number, not probabilities of labels: a pair of texts is "
+                "run as task.kind score"
+            )
+        self._device = _device(spec)
+        self._model.to(self._device).eval()
+        self._tokenizer = AutoTokenizer.from_pretrained(spec.model, revision=revision)
+        if self._tokenizer.pad_token_id is None:
+            raise EngineLoadFailed(
+                f"{spec.model!r} has no padding token, so texts cannot share a pass"
+            )
+        self._counter = _counter(self._tokenizer, spec.model)
+        self._is_multi_label = config.problem_type == "multi_label_classification"
+        self.labels = label_names(config.id2label)
+        self.longest = _longest(spec, config, self._tokenizer.model_max_length)
+        self.revision = _commit(spec.model, config)
+
+    def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
+        """One sequence for each text or pair."""
+        return [[count] for count in _counts(self._counter, *map(list, zip(*rows, strict=True)))]
+
+    @torch.inference_mode()
+    def compute(self, rows: Sequence[Texts]) -> Numbers:
+        """The probability of each label."""
+        encoded = self._tokenizer(
+            *map(list, zip(*rows, strict=True)),
+            padding=True,
+            truncation=True,
+            max_length=self.longest,
+            return_tensors="pt",
+        )
+        logits = self._model(**encoded.to(self._device)).logits.float().cpu().numpy()
+        return probabilities(logits, is_multi_label=self._is_multi_label)
+
+    def check(self, task: Task) -> None:
+        """Nothing to ask for."""
+
+    def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
+        """The row's labels."""
+        return classification(line, self.labels, tokens)
+
+
+def _arguments(spec: TransformersSpec, revision: str | None) -> dict[str, Any]:
+    return {
+        "device": _device(spec),
+        "revision": revision,
+        "trust_remote_code": False,
+        "model_kwargs": {"dtype": getattr(torch, spec.dtype)},
+    }
+
+
+def _device(spec: TransformersSpec) -> str:
+    return spec.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _is_classifier(model: str, revision: str | None) -> bool:
+    """Whether the weights have a trained head, which a cross-encoder needs."""
+    named = AutoConfig.from_pretrained(model, revision=revision).architectures or [""]
+    return str(named[0]).endswith("ForSequenceClassification")
+
+
+def _counter(tokenizer: object, model: str) -> PreTrainedTokenizerBase:
+    """A copy for the threads that count: the one that a pass uses must not change under it."""
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise EngineLoadFailed(f"{model!r} has no tokenizer of transformers")
+    counter = copy.deepcopy(tokenizer)
+    counter.model_max_length = 2**62  # it is asked how long a text is, and has no opinion on it
+    return counter
+
+
+def _counts(counter: PreTrainedTokenizerBase, *texts: list[str]) -> list[int]:
+    encoded = counter(*texts, padding=False, truncation=False, return_attention_mask=False)
+    return [len(ids) for ids in encoded["input_ids"]]
+
+
+def _longest(spec: TransformersSpec, config: Any, own: int | None) -> int:
+    """The spec's, else the model's own; never more than it has positions for."""
+    positions = getattr(config, "max_position_embeddings", None) or 2**31
+    if spec.max_length is None:
+        return int(min(own or positions, positions))
+    if spec.max_length > positions:
+        raise EngineLoadFailed(
+            f"engine.max_length is {spec.max_length}, {spec.model!r} has {positions} positions"
+        )
+    return spec.max_length
+
+
+def _commit(model: str, config: Any) -> str | None:
+    """The commit of a hub model; a local folder has none."""
+    found = None if Path(model).exists() else getattr(config, "_commit_hash", None)
+    return None if found is None else str(found)

@@ -1,0 +1,126 @@
+"""Rows of several batches that wait for a forward pass together."""
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from worker.engines.protocol import Outcome, Work
+from worker.engines.transformers.models import Texts
+from worker.profile import Stage
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """One batch in the engine; `future` is done once none of its rows is left."""
+
+    work: Work
+    future: "Future[None]" = field(default_factory=Future)
+    _left: int = 0
+    _over: bool = False
+    _entered_at: float = 0.0
+    _began_at: float | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._left = len(self.work.requests)
+        self._entered_at = self.work.profile.clock()
+        self.work.profile.engine.enter(self._left)
+        self.leave(0)
+
+    def began(self) -> None:
+        """A row of it is computed from here on."""
+        if self._began_at is None:
+            self._began_at = self.work.profile.clock()
+            self.work.profile.add(Stage.QUEUE, self._began_at - self._entered_at)
+
+    def end(self, position: int, outcome: Outcome) -> None:
+        """A row is finished; nobody wants it any more once the work was stopped."""
+        if not self.work.stopped.is_set():
+            self.work.emit(position, outcome)
+        self.leave(1)
+
+    def leave(self, rows: int) -> None:
+        """So many rows are not the engine's any more."""
+        self.work.profile.engine.leave(rows)
+        with self._lock:
+            self._left -= rows
+            if self._left or self._over:
+                return
+            self._over = True
+        if self._began_at is not None:
+            self.work.profile.add(Stage.INFER, self.work.profile.clock() - self._began_at)
+        self.future.set_result(None)
+
+    def fail(self, error: BaseException | None) -> None:
+        """Nothing more comes of it: the engine died, or was closed."""
+        with self._lock:
+            if self._over:
+                return
+            self._over = True
+        if error is None:
+            self.future.cancel()
+        else:
+            self.future.set_exception(error)
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One request on its way; `longest` is its longest sequence, `tokens` what it counts for."""
+
+    batch: Batch
+    position: int
+    texts: Texts
+    longest: int
+    tokens: int
+
+
+class RowQueue:
+    """First come, first served, `window` rows at a time; these go by length, longest first, since
+    texts of about the same length need little padding.
+    """
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._waiting: deque[Row] = deque()
+        self._sorted: list[Row] = []
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def add(self, rows: Iterable[Row]) -> bool:
+        """False when the queue is closed."""
+        with self._changed:
+            if not self._closed:
+                self._waiting.extend(rows)
+                self._changed.notify()
+            return not self._closed
+
+    def take(self, count: int) -> list[Row]:
+        """The next rows, at most so many; waits for one, and is empty once the queue is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._sorted or self._waiting)
+            if not self._sorted:
+                some = range(min(self._window, len(self._waiting)))
+                self._sorted = [self._waiting.popleft() for _ in some]
+                self._sorted.sort(key=lambda row: row.longest)
+            taken, self._sorted = self._sorted[-count:], self._sorted[:-count]
+            return taken[::-1]
+
+    def drop(self, batch: Batch) -> int:
+        """Takes the rows of a batch out that still wait; says how many."""
+        with self._changed:
+            before = len(self._waiting) + len(self._sorted)
+            self._waiting = deque(row for row in self._waiting if row.batch is not batch)
+            self._sorted = [row for row in self._sorted if row.batch is not batch]
+            return before - len(self._waiting) - len(self._sorted)
+
+    def close(self) -> list[Row]:
+        """Takes nothing more and gives back what waited."""
+        with self._changed:
+            self._closed = True
+            rest = [*self._sorted, *self._waiting]
+            self._waiting.clear()
+            self._sorted = []
+            self._changed.notify_all()
+            return rest
