@@ -10,7 +10,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import structlog
 import vllm
@@ -23,15 +23,18 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from common.errors import EngineDead, EngineLoadFailed, Permanent
-from common.spec import GenerateTask
+from common.spec import ClassifyTask, EmbedTask, GenerateTask, ScoreTask
 from common.spec import VllmEngine as VllmSpec
 from common.states import RowErrorKind
 from worker.engines.protocol import Refusal, Work
 from worker.engines.vllm.generate import Generation
 from worker.engines.vllm.model import Asker, Model
+from worker.engines.vllm.pooling import Pooler, Pooling
 from worker.profile import Stage
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 PLACES_A_ROW = 2
 """Rows in vLLM for each that it runs at once, so that its own queue never runs dry."""
@@ -56,6 +59,7 @@ class VllmEngine:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="engine-loop", daemon=True).start()
         self._llm = self._on_loop(self._start(spec, revision, runner))
+        self._pooler = None if runner == "generate" else self._pooling(runner)
         self._model = Model(
             self._llm, self._llm.get_tokenizer(), int(self._llm.model_config.max_model_len)
         )
@@ -70,6 +74,8 @@ class VllmEngine:
         """Loads the model for a task's `runner`; EngineLoadFailed says why it cannot be loaded."""
         try:
             return cls(spec, revision or spec.revision, runner)
+        except EngineLoadFailed:
+            raise
         except Exception as error:
             raise EngineLoadFailed(
                 f"vLLM cannot load {spec.model!r}: {type(error).__name__}: {_first_lines(error)}"
@@ -93,7 +99,15 @@ class VllmEngine:
         self._llm.shutdown(timeout=SHUTDOWN_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _on_loop(self, coroutine: Coroutine[Any, Any, AsyncLLM]) -> AsyncLLM:
+    def _pooling(self, runner: str) -> Pooler:
+        try:
+            tasks = self._on_loop(self._llm.get_supported_tasks())
+            return Pooler.of(self._llm.model_config, runner, tasks)
+        except BaseException:
+            self.close()
+            raise
+
+    def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _start(self, spec: VllmSpec, revision: str | None, runner: str) -> AsyncLLM:
@@ -101,6 +115,8 @@ class VllmEngine:
         defaults: dict[str, Any] = {"disable_log_stats": True, "enable_log_requests": False}
         if current_platform.is_cpu():
             defaults["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
+        if runner != "generate":
+            defaults["runner"] = "pooling"
         arguments = AsyncEngineArgs(
             model=spec.model, revision=revision, **{**defaults, **spec.args}
         )
@@ -122,6 +138,8 @@ class VllmEngine:
         match work.task:
             case GenerateTask() as task:
                 return Generation(self._model, task)
+            case EmbedTask() | ClassifyTask() | ScoreTask() as task if self._pooler is not None:
+                return Pooling(self._model, self._pooler, task)
             case other:
                 raise Permanent(f"task.kind {other.kind} is not written yet for vLLM")
 
@@ -149,6 +167,7 @@ class VllmEngine:
         try:
             async with asyncio.timeout(work.row_timeout_seconds):
                 outcome, queued = await asker.ask(request, prompt)
+            self._moved()
             work.profile.add(Stage.QUEUE, waited + queued)
         except TimeoutError:
             outcome = Refusal(

@@ -1,0 +1,197 @@
+"""Pooling models on vLLM: embeddings, classifications and scores of texts.
+
+vLLM gives the pooled vector or the logits as they are; what they mean is the same on every engine
+(`worker.engines.pooled`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vllm import PoolingParams, TokensPrompt
+from vllm.entrypoints.pooling.scoring.utils import compress_token_type_ids
+from vllm.model_executor.model_loader import get_model_cls
+from vllm.model_executor.models.interfaces import supports_score_template
+from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
+
+from common.errors import EngineDead, EngineLoadFailed, Permanent
+from common.spec import ClassifyTask, EmbedTask, ScoreTask
+from common.states import RowErrorKind
+from worker.engines.pooled import (
+    Numbers,
+    classification,
+    cosine,
+    embedding,
+    label_names,
+    probabilities,
+    score,
+)
+from worker.engines.protocol import Outcome, Refusal, Request, Work
+from worker.engines.vllm.model import Model, request_id
+
+PoolingTask = EmbedTask | ClassifyTask | ScoreTask
+
+Prompts = list[tuple[TokensPrompt, dict[str, int] | None]]
+"""One prompt for each sequence of a row, with what vLLM wants to know of its token types."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pooler:
+    """What a loaded pooling model does, as its own files say.
+
+    `asks` is vLLM's task: `embed` gives a vector for a sequence, `classify` logits.
+    """
+
+    asks: str
+    labels: list[str]
+    normalizes: bool
+    prompt: str
+    lowers: bool
+    separates: bool
+    activates: bool
+    is_multi_label: bool
+    width: int
+
+    @classmethod
+    def of(cls, config: Any, runner: str, tasks: Sequence[str]) -> "Pooler":
+        """For a task's runner; EngineLoadFailed where the model cannot serve it."""
+        asks = "classify" if runner == "classify" else "embed"
+        if runner == "score" and config.score_type == "cross-encoder":
+            asks = "classify"
+        labels = label_names(config.hf_config.id2label)
+        _check(config, runner, asks, tasks, labels)
+        settings = get_hf_file_to_dict(
+            "config_sentence_transformers.json", config.model, config.revision
+        )
+        known: dict[str, Any] = (settings or {}) if asks == "embed" else {}
+        prompts = known.get("prompts") or {}
+        return cls(
+            asks=asks,
+            labels=labels,
+            normalizes=config.pooler_config.use_activation is not False,
+            prompt=str(prompts.get(known.get("default_prompt_name")) or ""),
+            lowers=bool((config.encoder_config or {}).get("do_lower_case")),
+            separates=bool(config.use_sep_token),
+            activates=runner == "score",
+            is_multi_label=config.hf_config.problem_type == "multi_label_classification",
+            width=int(config.embedding_size),
+        )
+
+
+def _check(
+    config: Any, runner: str, asks: str, tasks: Sequence[str], labels: Sequence[str]
+) -> None:
+    if runner == "score" and config.score_type == "late-interaction":
+        raise EngineLoadFailed(
+            f"{config.model!r} compares texts token by token (late interaction), which task.kind "
+            "score has no form for"
+        )
+    if asks not in tasks:
+        raise EngineLoadFailed(
+            f"vLLM runs {config.model!r} for {' or '.join(sorted(tasks))}, not for {asks}"
+        )
+    if asks == "classify" and runner == "classify" and len(labels) == 1:
+        raise EngineLoadFailed(
+            f"{config.model!r} gives one number, not probabilities of labels: a pair of texts is "
+            "run as task.kind score"
+        )
+    if asks == "classify" and runner == "score" and len(labels) != 1:
+        raise EngineLoadFailed(
+            f"{config.model!r} gives {len(labels)} numbers for a pair, and a score is one: run it "
+            "as task.kind classify"
+        )
+    if asks == "classify" and supports_score_template(get_model_cls(config)):
+        raise EngineLoadFailed(f"{config.model!r} has a template of its own for pairs")
+
+
+class Pooling:
+    """Asks for the numbers of one batch's rows."""
+
+    def __init__(self, model: Model, pooler: Pooler, task: PoolingTask) -> None:
+        self._model = model
+        self._pooler = pooler
+        self._task = task
+        wanted = task.dimensions if isinstance(task, EmbedTask) else None
+        if wanted is not None and wanted > pooler.width:
+            raise Permanent(f"task.dimensions is {wanted}, the model has {pooler.width}")
+
+    def prepare(self, work: Work) -> list[tuple[int, Prompts]]:
+        """(position, prompts) of every request that can be sent; the others are refused."""
+        rows = [self._sequences(request) for request in work.requests]
+        if not rows:
+            return []
+        # HF's fast tokenizers are not safe for two threads at once.
+        with self._model.tokenizing:
+            encoded = iter(self._encoded([sequence for row in rows for sequence in row]))
+        prompts: list[tuple[int, Prompts]] = []
+        for position, row in enumerate(rows):
+            found = [next(encoded) for _ in row]
+            longest = max(len(prompt["prompt_token_ids"]) for prompt, _ in found)
+            if not min(len(prompt["prompt_token_ids"]) for prompt, _ in found):
+                work.emit(position, Refusal(RowErrorKind.REFUSED, "the text has no token"))
+            elif longest > self._model.longest:
+                work.emit(
+                    position,
+                    Refusal(
+                        RowErrorKind.TOO_LONG,
+                        f"the text has {longest} tokens, the model takes {self._model.longest}",
+                    ),
+                )
+            else:
+                prompts.append((position, found))
+        return prompts
+
+    async def ask(self, request: Request, prompt: Prompts) -> tuple[Outcome, float]:
+        """The row's outcome; vLLM does not tell how long a pooling request waited."""
+        lines = [await self._pool(request, *each) for each in prompt]
+        tokens = sum(len(each["prompt_token_ids"]) for each, _ in prompt)
+        return self._outcome(lines, tokens), 0.0
+
+    def _outcome(self, lines: Sequence[Numbers], tokens: int) -> Outcome:
+        match self._task:
+            case EmbedTask():
+                return embedding(lines[0], self._task, self._pooler.normalizes, tokens)
+            case ClassifyTask():
+                shares = probabilities(lines[0], is_multi_label=self._pooler.is_multi_label)
+                return classification(shares, self._pooler.labels, tokens)
+            case ScoreTask():
+                return score(cosine(*lines) if len(lines) == 2 else float(lines[0][0]), tokens)
+
+    def _sequences(self, request: Request) -> list[tuple[str, ...]]:
+        """The texts that become one sequence each; a pair of a cross-encoder is one."""
+        texts = [request.text, *([] if request.text_pair is None else [request.text_pair])]
+        if self._pooler.lowers:
+            texts = [text.lower() for text in texts]
+        if self._pooler.asks == "embed":
+            return [(self._pooler.prompt + text,) for text in texts]
+        return [tuple(texts) if self._pooler.separates else ("".join(texts),)]
+
+    def _encoded(self, sequences: Sequence[tuple[str, ...]]) -> Prompts:
+        """Each with its special tokens; all have as many texts."""
+        columns = map(list, zip(*sequences, strict=True))
+        found = self._model.tokenizer(*columns, padding=False, truncation=False)
+        types = found.get("token_type_ids") or [None] * len(sequences)
+        return [
+            (TokensPrompt(prompt_token_ids=ids), _token_types(kinds))
+            for ids, kinds in zip(found["input_ids"], types, strict=True)
+        ]
+
+    async def _pool(
+        self, request: Request, prompt: TokensPrompt, extra: dict[str, int] | None
+    ) -> Numbers:
+        params = PoolingParams(
+            task=self._pooler.asks,
+            use_activation=self._pooler.asks == "classify" and self._pooler.activates,
+            extra_kwargs=extra,
+        )
+        async for answer in self._model.llm.encode(prompt, params, request_id(request)):
+            if answer.finished:
+                return answer.outputs.data.float().cpu().numpy()
+        raise EngineDead("vLLM ended a request without an answer")
+
+
+def _token_types(kinds: list[int] | None) -> dict[str, int] | None:
+    """Where the second text begins, for models that were told so in training."""
+    if kinds is None or not any(kinds):
+        return None
+    return {"compressed_token_type_ids": compress_token_type_ids(kinds)}
