@@ -110,16 +110,20 @@ def wait(job: JobName) -> None:
 @app.command(rich_help_panel=RUN)
 def collect(
     job: JobName,
-    to: Annotated[str, typer.Option("--to", help="The file: .parquet or .jsonl.")],
+    to: Annotated[
+        str, typer.Option("--to", help="The file: .parquet, .jsonl, or .npy for vectors.")
+    ],
     partial: Annotated[bool, typer.Option(help="Take what a job has so far.")] = False,
     force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
 ) -> None:
     """Write the output of a job as one file, in the order of the dataset."""
     from producer.collect import collect as gather
+    from producer.vectors import ids_uri
 
     with _ledger(_settings()) as ledger:
         rows = gather(ledger, _find(ledger, job), to, partial=partial, force=force)
-    typer.echo(f"{rows:,} rows in {to}")
+    beside = f", their ids in {ids_uri(to)}" if to.lower().endswith(".npy") else ""
+    typer.echo(f"{rows:,} rows in {to}{beside}")
 
 
 @app.command(rich_help_panel=LOOK)

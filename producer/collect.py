@@ -9,7 +9,7 @@ from common import formats, storage
 from common.errors import BadInput, Permanent
 from common.ledger import Ledger, Row, jobs
 from common.ledger.jobs import Job
-from producer import part_files
+from producer import part_files, vectors
 from producer.read_ahead import read_ahead
 
 SUFFIXES: dict[str, formats.OutputFormat] = {
@@ -27,12 +27,14 @@ def collect(
 ) -> int:
     """Writes every row of a finished job to the file `to`; returns how many.
 
+    A `.npy` file holds the vectors alone, see `producer.vectors`, of the rows that have one.
     The file appears whole or not at all. With `partial` a job that is not finished gives what it
     has; with `force` a file that is there is replaced. Holds one root batch at a time. Raises
     BadInput for what cannot be collected, Permanent when parts and ledger disagree.
     """
     target = storage.resolve(to)
-    form = _form(target)
+    is_npy = target.lower().endswith(vectors.SUFFIX)
+    form = "parquet" if is_npy else _form(target)
     with ledger.transaction() as connection:
         job = jobs.get(connection, job.id) or job
         progress = jobs.progress(connection, job.id)
@@ -41,6 +43,9 @@ def collect(
     rows = _in_order(ledger, job, None if partial else progress["rows_total"])
     schema = part_files.schema_of(job)
     ahead = read_ahead(rows, BATCHES_AHEAD)
+    if is_npy:
+        vectors.check(schema, job.id)
+        return vectors.write(target, ahead, schema, job.spec.input.id)
     return formats.write_batches(target, ahead, schema, form, {}, replace=True).rows
 
 
@@ -48,7 +53,8 @@ def _form(target: str) -> formats.OutputFormat:
     for suffix, form in SUFFIXES.items():
         if target.lower().endswith(suffix):
             return form
-    raise BadInput(f"{target} ends in none of {', '.join(SUFFIXES)}: the suffix says the format")
+    known = ", ".join([*SUFFIXES, vectors.SUFFIX])
+    raise BadInput(f"{target} ends in none of {known}: the suffix says the format")
 
 
 def _refuse(job: Job, target: str, left: int, *, partial: bool, force: bool) -> None:
@@ -60,8 +66,10 @@ def _refuse(job: Job, target: str, left: int, *, partial: bool, force: bool) -> 
             f"{target} lies inside the output directory of job {job.id}, where it would be read "
             "as one more part: name another place"
         )
-    if storage.exists(target) and not force:
-        raise BadInput(f"{target} exists: --force replaces it")
+    beside = [vectors.ids_uri(target)] if target.lower().endswith(vectors.SUFFIX) else []
+    for each in [target, *beside]:
+        if storage.exists(each) and not force:
+            raise BadInput(f"{each} exists: --force replaces it")
 
 
 def _in_order(ledger: Ledger, job: Job, expected: int | None) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,85 @@
+"""The vectors of an embed job as one NumPy file, and which row each belongs to beside it."""
+
+import io
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from common import formats, storage
+from common.errors import BadInput
+
+SUFFIX = ".npy"
+
+COPY_BYTES = 4 * 2**20
+
+
+def ids_uri(target: str) -> str:
+    """x.ids.parquet, for x.npy."""
+    return f"{target[: -len(SUFFIX)]}.ids.parquet"
+
+
+def check(schema: pa.Schema, job_id: int) -> None:
+    """BadInput when there are no vectors in the job."""
+    found = "embedding" in schema.names and schema.field("embedding").type
+    if not found or not pa.types.is_fixed_size_list(found):
+        raise BadInput(f"job {job_id} has no vectors: {SUFFIX} is for task.kind embed")
+
+
+def write(
+    target: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, id_column: str | None
+) -> int:
+    """Writes the vectors (N, dimensions) to `target` and their row_index and id, in the same order,
+    to `ids_uri`; returns N. A row without a vector, which is one that failed, is in neither.
+
+    The vectors wait in a temporary file, since the header of the other begins with their number.
+    """
+    kind = schema.field("embedding").type
+    names = ["row_index", *([id_column] if id_column else [])]
+    folder = Path(target).parent
+    with tempfile.TemporaryFile(dir=folder if folder.is_dir() else None) as spool:
+        ids = _spooled(batches, names, spool)
+        facts = formats.write_batches(
+            ids_uri(target),
+            ids,
+            pa.schema([schema.field(name) for name in names]),
+            "parquet",
+            {},
+            replace=True,
+        )
+        spool.seek(0)
+        shape = (facts.rows, kind.list_size)
+
+        def copy(sink: BinaryIO) -> None:
+            sink.write(_header(shape, kind.value_type))
+            shutil.copyfileobj(spool, sink, COPY_BYTES)
+
+        storage.write_whole(target, copy, replace=True)
+    return facts.rows
+
+
+def _spooled(
+    batches: Iterable[pa.RecordBatch], names: list[str], spool: BinaryIO
+) -> Iterator[pa.RecordBatch]:
+    """The ids of the rows that have a vector, whose vectors go to `spool`."""
+    for batch in batches:
+        kept = batch.filter(batch.column("embedding").is_valid())
+        # flatten, not values: it knows where a slice begins.
+        spool.write(kept.column("embedding").flatten().to_numpy().tobytes())
+        yield kept.select(names)
+
+
+def _header(shape: tuple[int, int], kind: pa.DataType) -> bytes:
+    """The first bytes of a .npy file of this many vectors."""
+    header = io.BytesIO()
+    facts: dict[str, Any] = {
+        "descr": np.dtype(kind.to_pandas_dtype()).str,
+        "fortran_order": False,
+        "shape": shape,
+    }
+    np.lib.format.write_array_header_1_0(header, facts)  # type: ignore[no-untyped-call]
+    return header.getvalue()
