@@ -149,7 +149,7 @@ def read(
                 damaged |= dict.fromkeys(range(begin + low, begin + high), str(error))
 
     def place(index: int) -> str:
-        return f"{source.uri} row {index - source.first_row + 1}"
+        return f"{source.shown} row {index - source.first_row + 1}"
 
     wanted = list(descriptor.rows)
     if names:
@@ -408,7 +408,7 @@ def write(
     """
     known = {f"{METADATA_PREFIX}{key}": value for key, value in metadata.items()}
     written = 0
-    groups = _regrouped(batches, schema)
+    groups = regrouped(batches, schema)
     first = list(islice(groups, 1))
     small = sum(table.nbytes for table in first) < COMPRESSED_BYTES
     compression = "none" if small else "zstd"
@@ -419,7 +419,8 @@ def write(
     return written
 
 
-def _regrouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+def regrouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The same rows in tables that make a row group each."""
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
