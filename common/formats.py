@@ -11,6 +11,7 @@ from typing import BinaryIO, Literal
 import pyarrow as pa
 
 from common import csv_copy, jsonl, parquet, storage
+from common.column_types import input_field, plain_type
 from common.descriptor import Descriptor, InputFormat, SourceFile
 from common.errors import BadInput, SourceChanged
 from common.read_cache import ReadCache
@@ -307,8 +308,12 @@ def merge_schemas(
         for name in fixed.keys() | merged.keys() if columns is None else columns:
             if name not in schema.names and (name in fixed or name in merged):
                 raise BadInput(f"{uri} has no column {name!r}, which other input files have")
-    types = merged | {name: kind for name, (_, kind) in fixed.items()}
-    return pa.schema([(name, jsonl.settled(kind)) for name, kind in types.items()])
+    types = merged | {
+        name: kind
+        for name, (_, kind) in fixed.items()
+        if not (pa.types.is_null(kind) and name in merged)
+    }
+    return pa.schema([input_field(name, kind) for name, kind in types.items()])
 
 
 def _check_doubles(uri: str, schema: pa.Schema, columns: Sequence[str] | None) -> None:
@@ -323,7 +328,13 @@ def _agree(
     known = fixed.get(column.name)
     if known is None or pa.types.is_null(known[1]):
         fixed[column.name] = (uri, column.type)
-    elif used and known[1] != column.type and not pa.types.is_null(column.type):
+        return
+    plain = plain_type(known[1])
+    if known[1] == column.type or pa.types.is_null(column.type):
+        return
+    if plain == plain_type(column.type):
+        fixed[column.name] = (known[0], plain)
+    elif used:
         raise BadInput(
             f"the column {column.name!r} is {column.type} in {uri} but {known[1]} in {known[0]}; "
             "all files of an input need the same type"

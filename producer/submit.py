@@ -53,7 +53,7 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
         output_uri=spec.output.uri,
     )
     planner.check_columns(spec, plan.schema)
-    _check_jsonl(spec, plan.schema)
+    check_jsonl(spec, plan.schema)
     job = NewJob(
         spec=spec,
         identity=_identity(spec, infos),
@@ -179,7 +179,7 @@ def _check_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
             )
 
 
-def _check_jsonl(spec: JobSpec, inputs: pa.Schema) -> None:
+def check_jsonl(spec: JobSpec, inputs: pa.Schema) -> None:
     """JSON lines must come back as the values that they were."""
     if spec.output.format != "jsonl":
         return
