@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-InputFormat = Literal["parquet", "jsonl"]
+InputFormat = Literal["parquet", "jsonl", "csv"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,8 @@ class SourceFile:
 
     `size` is in bytes; `fingerprint` is the store's etag, else the modification time in
     nanoseconds: together they tell whether the file is still the one that was planned.
-    `first_row` is the dataset-wide index of its first row.
+    `first_row` is the dataset-wide index of its first row. `origin` is set where the file is a
+    converted copy: it names the one that the user gave.
     """
 
     uri: str
@@ -84,6 +85,12 @@ class SourceFile:
     fingerprint: str
     rows: int
     first_row: int
+    origin: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """How a message about its rows calls the file."""
+        return self.origin or self.uri
 
 
 @dataclass(frozen=True, slots=True)

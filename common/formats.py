@@ -1,16 +1,17 @@
 """Rows in and parts out, whatever the format: reads a descriptor, writes a part.
 
-What only one format does is in `common.parquet` and `common.jsonl`.
+What only one format does is in `common.parquet`, `common.jsonl` and `common.csv_copy`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import BinaryIO, Literal
 
 import pyarrow as pa
 
-from common import jsonl, parquet, storage
+from common import csv_copy, jsonl, parquet, storage
+from common.column_types import input_field, plain_type
 from common.descriptor import Descriptor, InputFormat, SourceFile
 from common.errors import BadInput, SourceChanged
 from common.read_cache import ReadCache
@@ -23,6 +24,7 @@ __all__ = [
     "ReadCache",
     "Rows",
     "check_content",
+    "compression",
     "file_format",
     "file_schema",
     "infer_input_schema",
@@ -43,18 +45,29 @@ SUFFIXES: dict[str, InputFormat] = {
     ".pq": "parquet",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "csv",
 }
 
-PLANNED_SUFFIXES = frozenset({".csv", ".tsv", ".gz", ".zst", ".bz2", ".xz", ".json"})
-"""What people try, and what does not work yet."""
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+"""Suffix to Arrow's name of the codec; after that of JSONL and CSV."""
+
+REFUSED_SUFFIXES = {
+    ".json": "holds one value and not rows: write an object a line, as `jq -c '.[]'` does, and "
+    "call it .jsonl",
+    ".xz": "cannot be read: compress it with gzip or zstd instead",
+    ".zip": "is an archive: unpack it",
+    ".xlsx": "is a workbook: save it as CSV",
+}
+"""What people try, and what to do instead."""
 
 PART_BATCH_ROWS = 4096
 """Rows that are in memory at once while a part is streamed."""
 
 _MAGIC = {
     b"PAR1": "a Parquet file",
-    b"\x1f\x8b": "a gzip file, which is not supported yet",
-    b"\x28\xb5\x2f\xfd": "a zstd file, which is not supported yet",
+    b"\x1f\x8b": "a gzip file, whose name would end in .gz",
+    b"\x28\xb5\x2f\xfd": "a zstd file, whose name would end in .zst",
     b"PK\x03\x04": "a zip file, which is not supported",
 }
 
@@ -119,6 +132,8 @@ def read_rows(
         if source.format == "parquet":
             table, found, place = parquet.read(descriptor, columns, cache, _check_unchanged)
             table = _typed_nulls(table, schema)
+        elif source.format == "csv":
+            table, found, place = _read_csv(descriptor, columns, cache, schema)
         else:
             table, found, place = jsonl.read(descriptor, columns, schema)
             _check_unchanged(source)
@@ -131,6 +146,24 @@ def read_rows(
             if not valid and index not in bad:
                 bad[index] = BadRow(RowErrorKind.BAD_RECORD, f"{place(index)}: id is null")
     return _parted(table, wanted, bad)
+
+
+def _read_csv(
+    descriptor: Descriptor,
+    columns: Sequence[str] | None,
+    cache: ReadCache,
+    schema: pa.Schema | None,
+) -> tuple[pa.Table, jsonl.Bad, Callable[[int], str]]:
+    names = None if columns is None else [*columns, csv_copy.WHY]
+    table, found, place = parquet.read(descriptor, names, cache, _check_unchanged)
+    wanted = list(descriptor.rows)
+    for at, why in enumerate(table.column(csv_copy.WHY).to_pylist()):
+        if why is not None:
+            found[wanted[at]] = (RowErrorKind.BAD_RECORD, f"{place(wanted[at])}: {why}")
+    typed, strange = csv_copy.typed(table.drop_columns(csv_copy.WHY), schema)
+    for at, why in strange.items():
+        found.setdefault(wanted[at], (RowErrorKind.BAD_TYPE, f"{place(wanted[at])}: {why}"))
+    return typed, found, place
 
 
 _GONE = (
@@ -186,17 +219,25 @@ def _parted(table: pa.Table, wanted: list[int], bad: dict[int, BadRow]) -> Rows:
 
 def file_format(uri: str, declared: InputFormat | None = None) -> InputFormat:
     """The declared format, else what the suffix says; BadInput when it says nothing we read."""
-    if declared is not None:
-        return declared
-    suffix = PurePosixPath(uri).suffix.lower()
-    if suffix in SUFFIXES:
-        return SUFFIXES[suffix]
+    packed = compression(uri)
+    bare = PurePosixPath(uri).with_suffix("") if packed else PurePosixPath(uri)
+    suffix = bare.suffix.lower()
+    found = declared or SUFFIXES.get(suffix)
+    if found == "parquet" and packed:
+        raise BadInput(f"{uri}: Parquet is compressed inside: decompress the file around it")
+    if found is not None:
+        return found
     works = ", ".join(SUFFIXES)
-    if suffix in PLANNED_SUFFIXES:
-        raise BadInput(f"{uri}: {suffix} files are not supported yet; what works is {works}")
+    if suffix in REFUSED_SUFFIXES:
+        raise BadInput(f"{uri}: a {suffix} file {REFUSED_SUFFIXES[suffix]}; what works is {works}")
     raise BadInput(
         f"{uri}: the suffix does not tell the format; what works is {works}, or say input.format"
     )
+
+
+def compression(uri: str) -> str | None:
+    """Arrow's name of the codec that the suffix tells, None where it tells none."""
+    return COMPRESSIONS.get(PurePosixPath(uri).suffix.lower())
 
 
 def check_content(info: FileInfo, kind: InputFormat) -> None:
@@ -209,12 +250,17 @@ def check_content(info: FileInfo, kind: InputFormat) -> None:
     looks = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
     if kind == "parquet" and start != b"PAR1":
         raise BadInput(f"{info.uri} is no Parquet file but {looks or 'something else'}")
-    if kind == "jsonl" and looks is not None:
-        raise BadInput(f"{info.uri} is no JSONL file but {looks}")
+    if kind != "parquet" and looks is not None and compression(info.uri) is None:
+        raise BadInput(f"{info.uri} is no {_NAMES[kind]} file but {looks}")
+
+
+_NAMES: dict[InputFormat, str] = {"parquet": "Parquet", "jsonl": "JSONL", "csv": "CSV"}
 
 
 def file_schema(info: FileInfo, kind: InputFormat, rows: int = jsonl.HEAD_ROWS) -> pa.Schema:
-    """Columns of one input file: from the footer, or from its first rows (null: nothing known)."""
+    """Columns of a Parquet or JSONL file: from the footer, or from its first rows (null: nothing
+    known).
+    """
     check_content(info, kind)
     if kind == "parquet":
         return parquet.input_schema(parquet.read_footer(info.uri))
@@ -242,20 +288,19 @@ def merge_schemas(
     Parquet files must agree on the used `columns` (None: on all), a column of only nulls agrees
     with every type; else BadInput names file and column. JSONL files are merged, and mixed
     columns become strings; where there are Parquet files too, their types count. Duplicate column
-    names are BadInput where they are used.
+    names are BadInput where they are used. CSV files must have the same columns, and are merged.
     """
     fixed: dict[str, tuple[str, pa.DataType]] = {}
     merged: dict[str, pa.DataType] = {}
-    first: str | None = None
     strict: list[tuple[str, pa.Schema]] = []
     for uri, kind, schema in found:
-        if kind == "jsonl":
+        if kind != "jsonl":
+            strict.append((uri, schema))
+        if kind != "parquet":
             for column in schema:
                 known = merged.get(column.name, pa.null())
                 merged[column.name] = jsonl.merged_type(known, column.type)
             continue
-        first = first or uri
-        strict.append((uri, schema))
         _check_doubles(uri, schema, columns)
         for column in schema:
             _agree(uri, column, fixed, used=columns is None or column.name in columns)
@@ -263,8 +308,12 @@ def merge_schemas(
         for name in fixed.keys() | merged.keys() if columns is None else columns:
             if name not in schema.names and (name in fixed or name in merged):
                 raise BadInput(f"{uri} has no column {name!r}, which other input files have")
-    types = merged | {name: kind for name, (_, kind) in fixed.items()}
-    return pa.schema([(name, jsonl.settled(kind)) for name, kind in types.items()])
+    types = merged | {
+        name: kind
+        for name, (_, kind) in fixed.items()
+        if not (pa.types.is_null(kind) and name in merged)
+    }
+    return pa.schema([input_field(name, kind) for name, kind in types.items()])
 
 
 def _check_doubles(uri: str, schema: pa.Schema, columns: Sequence[str] | None) -> None:
@@ -279,7 +328,13 @@ def _agree(
     known = fixed.get(column.name)
     if known is None or pa.types.is_null(known[1]):
         fixed[column.name] = (uri, column.type)
-    elif used and known[1] != column.type and not pa.types.is_null(column.type):
+        return
+    plain = plain_type(known[1])
+    if known[1] == column.type or pa.types.is_null(column.type):
+        return
+    if plain == plain_type(column.type):
+        fixed[column.name] = (known[0], plain)
+    elif used:
         raise BadInput(
             f"the column {column.name!r} is {column.type} in {uri} but {known[1]} in {known[0]}; "
             "all files of an input need the same type"

@@ -272,7 +272,7 @@ def to_table(
         for at in strange:
             bad.setdefault(
                 at,
-                f"column {name!r} holds {_shown(values[at])}, which does not fit its type "
+                f"column {name!r} holds {shown(values[at])}, which does not fit its type "
                 f"{planned.get(name)}",
             )
     # The extra column carries the number of rows for a table without columns.
@@ -285,7 +285,8 @@ def to_table(
 _COUNTER = "\0rows"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as a message shows it, cut to 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:59]}…"
 
@@ -293,17 +294,20 @@ def _shown(value: Any) -> str:
 # ---------------------------------------------------------------- reading
 
 
-def head_schema(uri: str, rows: int = HEAD_ROWS) -> pa.Schema:
-    """Column types from the first rows of a file; BadInput names file and line of a broken one."""
+def head_schema(uri: str, rows: int = HEAD_ROWS, origin: str | None = None) -> pa.Schema:
+    """Column types from the first rows of a file; BadInput names file and line of a broken one.
+
+    `origin` is the file that this one is a copy of, for the message.
+    """
     types: dict[str, pa.DataType] = {}
-    for parsed in _head(uri, rows):
+    for parsed in _head(uri, rows, origin or uri):
         for name in dict.fromkeys(chain.from_iterable(parsed)):
             found = json_type([row.get(name) for row in parsed])
             types[name] = merged_type(types.get(name, pa.null()), found)
     return pa.schema(list(types.items()))
 
 
-def _head(uri: str, rows: int) -> Iterator[list[dict[str, Any]]]:
+def _head(uri: str, rows: int, shown: str) -> Iterator[list[dict[str, Any]]]:
     """The first rows, in lists of a few megabytes at most unless one row is larger."""
     parsed: list[dict[str, Any]] = []
     taken = held_bytes = 0
@@ -314,13 +318,13 @@ def _head(uri: str, rows: int) -> Iterator[list[dict[str, Any]]]:
             if not line or taken == rows:
                 break
             if len(line) == HEAD_LINE_BYTES:
-                raise BadInput(f"{uri} line {number}: longer than {HEAD_LINE_BYTES} bytes")
+                raise BadInput(f"{shown} line {number}: longer than {HEAD_LINE_BYTES} bytes")
             if is_blank(line):
                 continue
             try:
                 parsed.append(parse(line))
             except ValueError as error:
-                raise BadInput(f"{uri} line {number}: {error}") from error
+                raise BadInput(f"{shown} line {number}: {error}") from error
             taken, held_bytes = taken + 1, held_bytes + len(line)
             if held_bytes > 4 * 2**20:
                 yield parsed
@@ -351,11 +355,11 @@ def read(
     def place(index: int) -> str:
         if locator.byte_offset > COUNTED_BYTES:
             row = index - source.first_row + 1
-            return f"{source.uri} row {row}, after byte {locator.byte_offset}"
+            return f"{source.shown} row {row}, after byte {locator.byte_offset}"
         if not lines_before:
             before = storage.read_range(source.uri, 0, locator.byte_offset)
             lines_before.append(before.count(b"\n"))
-        return f"{source.uri} line {lines_before[0] + positions[index - locator.first_row] + 1}"
+        return f"{source.shown} line {lines_before[0] + positions[index - locator.first_row] + 1}"
 
     rows: list[dict[str, Any]] = []
     bad: Bad = {}

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common import storage
+from common.column_types import as_written, plain_type, written_schema
 from common.descriptor import Descriptor, SourceFile
 from common.errors import BadInput, SourceChanged, StorageUnavailable
 from common.read_cache import ReadCache
@@ -79,8 +80,8 @@ def read_footer(uri: str) -> Footer:
 
 
 def input_schema(footer: Footer) -> pa.Schema:
-    """Column names and plain types of a file, without metadata."""
-    return pa.schema([(column.name, plain_type(column.type)) for column in footer.schema])
+    """Column names and types of a file, without metadata."""
+    return pa.schema([(column.name, column.type) for column in footer.schema])
 
 
 def known_nulls(footer: Footer, column: str) -> int:
@@ -96,24 +97,6 @@ def known_nulls(footer: Footer, column: str) -> int:
         if statistics is not None and statistics.has_null_count:
             nulls += int(statistics.null_count)
     return nulls
-
-
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type without what only some writers choose: dictionaries, large and view layouts."""
-    types = pa.types
-    if isinstance(kind, pa.BaseExtensionType):
-        return plain_type(kind.storage_type)
-    if types.is_dictionary(kind):
-        return plain_type(kind.value_type)
-    if types.is_large_string(kind) or types.is_string_view(kind):
-        return pa.string()
-    if types.is_large_binary(kind) or types.is_binary_view(kind):
-        return pa.binary()
-    if types.is_list(kind) or types.is_large_list(kind):
-        return pa.list_(plain_type(kind.value_type))
-    if types.is_struct(kind):
-        return pa.struct([(child.name, plain_type(child.type)) for child in kind])
-    return kind
 
 
 # ---------------------------------------------------------------- reading
@@ -149,7 +132,7 @@ def read(
                 damaged |= dict.fromkeys(range(begin + low, begin + high), str(error))
 
     def place(index: int) -> str:
-        return f"{source.uri} row {index - source.first_row + 1}"
+        return f"{source.shown} row {index - source.first_row + 1}"
 
     wanted = list(descriptor.rows)
     if names:
@@ -404,22 +387,25 @@ def write(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, sink: BinaryIO, metadata: dict[str, str]
 ) -> int:
     """Zstandard-compressed, a part of under 16 KiB (COMPRESSED_BYTES) not at all; with the metadata
-    in the file's own. Returns the number of rows.
+    in the file's own, and columns of the input in its types. Returns the number of rows.
     """
-    known = {f"{METADATA_PREFIX}{key}": value for key, value in metadata.items()}
+    target = written_schema(schema).with_metadata(
+        {f"{METADATA_PREFIX}{key}": value for key, value in metadata.items()}
+    )
     written = 0
-    groups = _regrouped(batches, schema)
+    groups = regrouped(batches, schema)
     first = list(islice(groups, 1))
     small = sum(table.nbytes for table in first) < COMPRESSED_BYTES
     compression = "none" if small else "zstd"
-    with pq.ParquetWriter(sink, schema.with_metadata(known), compression=compression) as writer:
+    with pq.ParquetWriter(sink, target, compression=compression) as writer:
         for table in chain(first, groups):
-            writer.write_table(table.replace_schema_metadata(known), row_group_size=GROUP_ROWS * 4)
+            writer.write_table(as_written(table, target), row_group_size=GROUP_ROWS * 4)
             written += table.num_rows
     return written
 
 
-def _regrouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+def regrouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The same rows in tables that make a row group each."""
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:

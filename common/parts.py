@@ -89,8 +89,8 @@ def located(output_uri: str, name: str) -> str | None:
 
 
 def passed_fields(spec: JobSpec, inputs: pa.Schema) -> list[pa.Field]:
-    """The id and pass-through columns, with the types of the input."""
-    return [pa.field(name, inputs.field(name).type) for name in spec.passed_columns]
+    """The id and pass-through columns, as the input has them."""
+    return [inputs.field(name) for name in spec.passed_columns]
 
 
 def output_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema | None:

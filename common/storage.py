@@ -305,6 +305,12 @@ def is_pattern_over(pattern: str, uri: str) -> bool:
     return pattern.count("/") == uri.count("/") and fnmatch.fnmatchcase(uri, pattern)
 
 
+def fixed_folder(pattern: str) -> str:
+    """The folder of a glob that no wildcard is in; the pattern itself where it has none."""
+    found = _MAGIC.search(pattern)
+    return pattern if found is None else pattern[: found.start()].rpartition("/")[0]
+
+
 def remove_directory(uri: str) -> None:
     """Removes an empty directory; one that is gone or still holds something is left as it is."""
     if not is_local(uri):

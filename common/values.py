@@ -53,6 +53,10 @@ def _coarse(kind: pa.DataType) -> pa.DataType:
         return pa.list_(_coarse(kind.value_type))
     if pa.types.is_large_list(kind):
         return pa.large_list(_coarse(kind.value_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_coarse(kind.value_type), kind.list_size)
+    if pa.types.is_map(kind):
+        return pa.map_(_coarse(kind.key_type), _coarse(kind.item_type))
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(each.name, _coarse(each.type)) for each in kind])
     return kind

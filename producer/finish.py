@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from common import formats, parts, storage
+from common import dataset, formats, parts, storage
 from common.descriptor import Descriptor
 from common.errors import NightshiftError, Permanent, Retryable
 from common.faultpoints import Moment, reached
@@ -23,7 +23,7 @@ from common.ledger.jobs import Job
 from common.ledger.rows import from_multirange
 from common.parts import Failure
 from common.states import JobState, RowErrorKind
-from producer import part_files
+from producer import convert, part_files
 
 log = structlog.get_logger(__name__)
 
@@ -150,12 +150,12 @@ def _error_part(job: Job, row: Row) -> Part:
 def _passed(job: Job, place: Descriptor) -> pa.Table | None:
     """The id and pass-through columns of a dead batch, if its source can still be read."""
     try:
-        rows = formats.read_rows(
+        rows = dataset.read_rows(
+            job.spec,
             place,
             job.spec.passed_columns,
             formats.ReadCache(0),
-            schema=part_files.input_schema(job),
-            id_column=job.spec.input.id,
+            part_files.input_schema(job),
         )
     except NightshiftError as error:
         log.warning("dead_source_unreadable", job_id=job.id, error=str(error))
@@ -277,6 +277,8 @@ def _sweep(ledger: Ledger, job: Job) -> bool:
     with ledger.transaction() as connection:
         if dispatch.openness(connection, job.id).may_commit:
             return False
+        files = jobs.files(connection, job.id)
+    copies = (dataset.copy_of(job.spec.input, job.output_uri, file) for file in files)
     live = {name for name, _ in part_files.names(ledger, job)}
     missing = {
         name for name in live.difference(finished) if parts.located(job.output_uri, name) is None
@@ -292,6 +294,7 @@ def _sweep(ledger: Ledger, job: Job) -> bool:
         if name.startswith("part-"):
             storage.delete(parts.final(job.output_uri, name))
     storage.remove_directory(parts.staged(job.output_uri, ""))
+    convert.sweep(job.output_uri, {uri for uri in copies if uri is not None})
     return True
 
 

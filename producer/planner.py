@@ -1,7 +1,7 @@
 """Plans a job: input files to batch descriptors, from metadata; no ledger, no row data kept.
 
 Parquet costs a footer a file. JSONL is scanned once, and of the scan only the byte where each
-batch ends is kept: 8 bytes a batch.
+batch ends is kept: 8 bytes a batch. Of what can only be read from its front a copy is made first.
 """
 
 import difflib
@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from common import formats, jsonl, parquet, storage
+from common import csv_copy, dataset, formats, hive, jsonl, parquet, storage
 from common.descriptor import Descriptor, InputFormat, Locator, RowRanges, SourceFile
 from common.errors import BadInput
 from common.spec import GenerateTask, InputSpec, JobSpec
 from common.storage import FileInfo
+from producer.convert import Converter
 from producer.line_scan import Scan, scan_lines
 
 PLANNING_THREADS = 16
@@ -65,6 +66,7 @@ class _Found:
     rows: int
     schema: pa.Schema
     scan: Scan | None
+    types: csv_copy.Types | None = None
 
 
 def plan(
@@ -73,21 +75,31 @@ def plan(
     *,
     columns: Sequence[str] | None = None,
     infos: Sequence[FileInfo] | None = None,
+    output_uri: str | None = None,
 ) -> Plan:
     """Looks at every input file and cuts it into batches of at most `batch_rows` rows.
 
     `columns` are those the job reads (JobSpec.read_columns; None: all): Parquet files must agree
-    on them. `infos` saves a second listing of the input. Raises BadInput with one sentence for
-    what is missing, broken, empty or changes meanwhile, StorageUnavailable for an outage.
+    on them. `infos` saves a second listing of the input. Copies go under `output_uri`, without
+    which nothing can be planned that needs them. Raises BadInput with one sentence for what is
+    missing, broken, empty or changes meanwhile, StorageUnavailable for an outage.
     """
     files = list(storage.expand(spec_input.uris) if infos is None else infos)
     kinds = [formats.file_format(info.uri, spec_input.format) for info in files]
 
     def examine(info: FileInfo, kind: InputFormat, limit: int | None = None) -> _Found:
+        formats.check_content(info, kind)
+        read = info
+        if dataset.is_streamed(info.uri, kind):
+            if output_uri is None:
+                raise BadInput(f"{info.uri} must be copied to be planned: name an output directory")
+            read = Converter(spec_input, output_uri).copy(info, kind, limit)
         if kind == "parquet":
             found = _examine_parquet(info, spec_input.id, limit)
+        elif kind == "csv":
+            found = _examine_csv(info, read, limit)
         else:
-            found = _examine_jsonl(info, batch_rows, limit)
+            found = _examine_jsonl(info, read, batch_rows, limit)
         _check_still(info)
         return found
 
@@ -98,11 +110,36 @@ def plan(
     rows_total = sum(one.rows for one in found)
     if not rows_total:
         raise BadInput(f"the input has no rows: {', '.join(spec_input.uris)}")
-    schema = formats.merge_schemas(
-        ((one.info.uri, one.kind, one.schema) for one in found if one.rows), columns
-    )
+    path = hive.schema_of(spec_input, [info.uri for info in files])
+    schema = _merged([one for one in found if one.rows], columns, path)
     scans = {one.info.uri: one.scan for one in found if one.scan is not None}
     return Plan(_placed(files, kinds, found), schema, rows_total, batch_rows, scans)
+
+
+def _merged(found: Sequence[_Found], columns: Sequence[str] | None, path: pa.Schema) -> pa.Schema:
+    """The columns of all files and those of their path; BadInput where one is used and in both."""
+    types = csv_copy.common_types([one.types for one in found if one.types is not None])
+    in_files = formats.merge_schemas(
+        (
+            (
+                one.info.uri,
+                one.kind,
+                one.schema
+                if one.types is None
+                else csv_copy.schema_of({name: types[name] for name in one.types}),
+            )
+            for one in found
+        ),
+        None if columns is None else [name for name in columns if name not in path.names],
+    )
+    both = [name for name in in_files.names if name in path.names]
+    for name in both:
+        if columns is None or name in columns:
+            raise BadInput(
+                f"the column {name!r} is in the files and in their path: input.partitioning none "
+                "takes that of the files"
+            )
+    return pa.schema([*(field for field in in_files if field.name not in both), *path])
 
 
 def check_columns(spec: JobSpec, schema: pa.Schema) -> None:
@@ -129,7 +166,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _examine_parquet(info: FileInfo, id_column: str | None, limit: int | None) -> _Found:
-    formats.check_content(info, "parquet")
     footer = parquet.read_footer(info.uri)
     nulls = parquet.known_nulls(footer, id_column) if id_column is not None else 0
     if nulls:
@@ -140,10 +176,17 @@ def _examine_parquet(info: FileInfo, id_column: str | None, limit: int | None) -
     return _Found(info, "parquet", rows, parquet.input_schema(footer), None)
 
 
-def _examine_jsonl(info: FileInfo, batch_rows: int, limit: int | None) -> _Found:
+def _examine_csv(info: FileInfo, copy: FileInfo, limit: int | None) -> _Found:
+    footer = parquet.read_footer(copy.uri)
+    types = csv_copy.types_of(footer)
+    rows = footer.starts[-1] if limit is None else min(limit, footer.starts[-1])
+    return _Found(info, "csv", rows, csv_copy.schema_of(types), None, types)
+
+
+def _examine_jsonl(info: FileInfo, read: FileInfo, batch_rows: int, limit: int | None) -> _Found:
     head = jsonl.HEAD_ROWS if limit is None else min(limit, jsonl.HEAD_ROWS)
-    schema = formats.file_schema(info, "jsonl", head)
-    scan = scan_lines(info.uri, batch_rows, limit)
+    schema = jsonl.head_schema(read.uri, head, info.uri)
+    scan = scan_lines(read.uri, batch_rows, limit)
     return _Found(info, "jsonl", scan.rows, schema, scan)
 
 

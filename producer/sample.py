@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from common import formats
+from common import dataset, formats
 from common.descriptor import RowRanges
 from common.errors import BadInput, NightshiftError
 from common.ledger import Ledger, Row, audit, batches
@@ -67,12 +67,12 @@ def _add(job: Job, group: Sequence[Row], drawn: Sample) -> None:
 def _read_inputs(job: Job, row: Row, wanted: RowRanges, drawn: Sample) -> dict[int, dict[str, Any]]:
     place = dataclasses.replace(batches.descriptor(row), rows=wanted)
     try:
-        rows = formats.read_rows(
+        rows = dataset.read_rows(
+            job.spec,
             place,
             _inputs(job),
             formats.ReadCache(0),
-            schema=part_files.input_schema(job),
-            id_column=job.spec.input.id,
+            part_files.input_schema(job),
         )
     except NightshiftError as error:
         drawn.note = f"the input cannot be shown: {error}"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from common import parts, storage
+from common import dataset, hive, parts, storage
+from common.descriptor import SourceFile
 from common.errors import BadInput
 from common.ledger import Ledger, jobs, workers
 from common.ledger.jobs import Job, NewJob
@@ -15,6 +16,7 @@ from common.spec import JobSpec, TransformersEngine, VllmEngine, digest
 from common.states import JobState
 from common.storage import FileInfo
 from producer import planner
+from producer.convert import Converter
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,20 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
     infos = storage.expand(spec.input.uris)
     # A link below an allowed folder may lead out of it.
     storage.check_roots([info.uri for info in infos], settings.allowed_roots)
+    spec = partitioned(spec, infos)
     existing = _existing(ledger, spec, infos, new)
     if existing is not None:
         return existing
     _check_output(spec, infos)
-    plan = planner.plan(spec.input, spec.batch.rows, columns=spec.read_columns, infos=infos)
+    plan = planner.plan(
+        spec.input,
+        spec.batch.rows,
+        columns=spec.read_columns,
+        infos=infos,
+        output_uri=spec.output.uri,
+    )
     planner.check_columns(spec, plan.schema)
-    _check_jsonl(spec, plan.schema)
+    check_jsonl(spec, plan.schema)
     job = NewJob(
         spec=spec,
         identity=_identity(spec, infos),
@@ -97,7 +106,7 @@ def _existing(
         if job is None:
             return None
         progress = jobs.progress(connection, job.id)
-        known = {file.uri: (file.size, file.fingerprint) for file in jobs.files(connection, job.id)}
+        files = jobs.files(connection, job.id)
     if new:
         raise BadInput(
             f"{spec.output.uri} is the output of job {job.id}: --new wants another output directory"
@@ -108,8 +117,27 @@ def _existing(
             "differs: name another output directory"
         )
     if job.identity != _identity(spec, infos):
-        _refuse_changed(job, infos, known)
+        _refuse_changed(job, infos, {file.uri: (file.size, file.fingerprint) for file in files})
+    _copy_again(spec, files)
     return Submitted(job.id, False, progress["rows_total"], progress["batches_total"], job.state)
+
+
+def partitioned(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:
+    """The spec with what the paths of its input say about partitions, so that workers know it."""
+    said = spec.input.partitioning
+    if said == "none" or not hive.detected(spec.input, [info.uri for info in infos]):
+        return spec
+    return spec.model_copy(update={"input": spec.input.model_copy(update={"partitioning": "hive"})})
+
+
+def _copy_again(spec: JobSpec, files: Sequence[SourceFile]) -> None:
+    """Copies that somebody removed, such as before a retry."""
+    converter = Converter(spec.input, spec.output.uri)
+    for file in files:
+        uri = dataset.copy_of(spec.input, spec.output.uri, file)
+        if uri is not None and file.rows and not storage.exists(uri):
+            limit = None if spec.input.limit is None else file.rows
+            converter.copy(FileInfo(file.uri, file.size, file.fingerprint), file.format, limit)
 
 
 def _refuse_changed(job: Job, infos: Sequence[FileInfo], known: dict[str, tuple[int, str]]) -> None:
@@ -151,7 +179,7 @@ def _check_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
             )
 
 
-def _check_jsonl(spec: JobSpec, inputs: pa.Schema) -> None:
+def check_jsonl(spec: JobSpec, inputs: pa.Schema) -> None:
     """JSON lines must come back as the values that they were."""
     if spec.output.format != "jsonl":
         return

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common import formats, parts, storage
+from common import dataset, formats, parts, storage
 from common.errors import NightshiftError, SourceChanged
 from common.ledger import Ledger, Row, audit, batches
 from common.ledger.jobs import Job
@@ -154,12 +154,12 @@ class PartsAudit:
         if column is None:
             return
         try:
-            again = formats.read_rows(
+            again = dataset.read_rows(
+                self._job.spec,
                 batches.descriptor(part),
                 [column],
                 self._cache,
-                schema=part_files.input_schema(self._job),
-                id_column=column,
+                part_files.input_schema(self._job),
             )
         except SourceChanged:
             return

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 import pyarrow as pa
 import structlog
 
-from common import formats, parts, storage
+from common import dataset, formats, parts, storage
 from common.descriptor import RowRanges
 from common.errors import (
     EngineDead,
@@ -220,12 +220,12 @@ class Carrier:
             [lease.descriptor.source.uri, spec.output.uri], self._settings.allowed_roots
         )
         with self._profile.span(Stage.READ):
-            rows = formats.read_rows(
+            rows = dataset.read_rows(
+                spec,
                 dataclasses.replace(lease.descriptor, rows=lease.todo),
                 spec.read_columns,
                 self._cache,
-                schema=job.inputs,
-                id_column=spec.input.id,
+                job.inputs,
             )
         reached(Moment.READING)
         passed = [part.select(spec.passed_columns) for part in (rows.table, rows.bad_table)]

@@ -31,8 +31,21 @@ class InputSpec(Section):
     uri: str | list[str] = Field(
         description="A file, a directory, a glob or a list of them; local path, s3:// or gs://."
     )
-    format: Literal["parquet", "jsonl"] | None = Field(
+    format: Literal["parquet", "jsonl", "csv"] | None = Field(
         None, description="Format of every file; inferred from the suffix when absent."
+    )
+    delimiter: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1,
+        description="What stands between the fields of CSV; absent: a tab in .tsv, else a comma.",
+        exclude_if=lambda value: value is None,
+    )
+    partitioning: Literal["hive", "none"] | None = Field(
+        None,
+        description="hive makes columns of folders called key=value; none does not. Absent: hive "
+        "where every file lies in folders of the same keys.",
+        exclude_if=lambda value: value is None,
     )
     id: str | None = Field(
         None,
@@ -50,6 +63,13 @@ class InputSpec(Section):
         uris = [value] if isinstance(value, str) else value
         if not uris or not all(uri.strip() for uri in uris):
             raise ValueError("name at least one file, directory or glob")
+        return value
+
+    @field_validator("delimiter")
+    @classmethod
+    def _some_delimiter(cls, value: str | None) -> str | None:
+        if value is not None and (not value.isascii() or value in '"\r\n\0'):
+            raise ValueError("one ASCII character that is no quote and no line end")
         return value
 
     @property

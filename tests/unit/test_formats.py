@@ -427,17 +427,26 @@ def test_no_columns_of_jsonl_still_find_the_bad_lines(tmp_path):
         ("a.PQ", "parquet"),
         ("s3://b/a.jsonl", "jsonl"),
         ("a.ndjson", "jsonl"),
+        ("a.jsonl.gz", "jsonl"),
+        ("a.NDJSON.ZST", "jsonl"),
+        ("a.csv", "csv"),
+        ("a.tsv.bz2", "csv"),
     ],
 )
 def test_the_suffix_tells_the_format(name, kind):
     assert formats.file_format(name) == kind
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl.gz", "a.txt", "noname", "a.json"])
+@pytest.mark.parametrize("name", ["a.gz", "a.jsonl.xz", "a.txt", "noname", "a.json"])
 def test_other_suffixes_are_refused_with_what_works(name):
     with pytest.raises(BadInput, match=r"\.parquet, \.pq, \.jsonl, \.ndjson"):
         formats.file_format(name)
     assert formats.file_format(name, "jsonl") == "jsonl"
+
+
+def test_parquet_with_another_compression_around_it_is_refused():
+    with pytest.raises(BadInput, match=r"a\.parquet\.gz: Parquet is compressed inside"):
+        formats.file_format("a.parquet.gz")
 
 
 def test_content_that_is_not_what_the_suffix_says_is_bad_input(tmp_path):

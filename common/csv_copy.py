@@ -1,0 +1,86 @@
+"""CSV as it is kept for reading: a Parquet copy of the texts as they stand in the file.
+
+What type a column has is decided over every file of a dataset, and its texts are brought to that
+when they are read. A record that is no row of the table is a row that says why.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import pyarrow as pa
+
+from common import jsonl, parquet
+
+Candidate = Literal["int64", "double", "bool"]
+
+CANDIDATES: tuple[Candidate, ...] = ("int64", "double", "bool")
+"""Types that the texts of a column may have beside string; of several the first counts."""
+
+WHY = "\0why"
+"""Column of the copy that says why a record is no row; null for a row."""
+
+TYPES = f"{parquet.METADATA_PREFIX}types"
+"""Key in the copy's metadata: for each column the candidates that all of its texts fit."""
+
+Types = dict[str, list[Candidate]]
+
+
+def encoded_types(types: Mapping[str, Sequence[Candidate]]) -> dict[str, str]:
+    """Metadata for the copy."""
+    return {TYPES: json.dumps(types)}
+
+
+def types_of(footer: parquet.Footer) -> Types:
+    """The candidates that a copy names, column by column in the order of the file."""
+    found: Types = json.loads(footer.metadata.metadata[TYPES.encode()])
+    return found
+
+
+def schema_of(types: Types) -> pa.Schema:
+    """The first candidate of each column, string where there is none; null where all are left,
+    since no text fits all of them.
+    """
+    return pa.schema([(name, _type(fit)) for name, fit in types.items()])
+
+
+def _type(fit: Sequence[Candidate]) -> pa.DataType:
+    if len(fit) == len(CANDIDATES):
+        return pa.null()
+    return pa.type_for_alias(fit[0]) if fit else pa.string()
+
+
+def common_types(every: Sequence[Types]) -> Types:
+    """What the texts of all files fit, for each column of any."""
+    names = dict.fromkeys(name for types in every for name in types)
+    return {
+        name: [
+            each
+            for each in CANDIDATES
+            if all(each in types.get(name, CANDIDATES) for types in every)
+        ]
+        for name in names
+    }
+
+
+def typed(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, dict[int, str]]:
+    """Texts as the planned types, and position to phrase for rows with one that does not fit."""
+    planned = {} if schema is None else {field.name: field.type for field in schema}
+    bad: dict[int, str] = {}
+    for at, name in enumerate(table.column_names):
+        kind = planned.get(name, pa.string())
+        if kind == pa.string():
+            continue
+        texts = table.column(at)
+        try:
+            values = texts.cast(kind)
+        except pa.ArrowException:
+            # Only where a Parquet file beside it says the type.
+            values, strange = jsonl.to_array(texts.to_pylist(), kind)
+            for row in strange:
+                said = jsonl.shown(texts[row].as_py())
+                bad.setdefault(
+                    row, f"column {name!r} holds {said}, which does not fit its type {kind}"
+                )
+        table = table.set_column(at, name, values)
+    return table, bad

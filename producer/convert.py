@@ -1,0 +1,149 @@
+"""Copies of inputs that can only be read from their front: CSV as Parquet, compressed JSONL as the
+plain lines that it holds.
+
+A copy is written whole under a name that says what it was made of, so that a second submit finds
+it, and a crash leaves nothing that anybody reads.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from threading import BoundedSemaphore
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common import csv_copy, dataset, formats, jsonl, parquet, storage
+from common.descriptor import InputFormat
+from common.errors import BadInput, StorageUnavailable
+from common.spec import InputSpec
+from common.storage import FileInfo
+from producer import csv_input
+
+MOST_AT_ONCE = 4
+"""Conversions under way together: each holds a row group and some blocks of its file."""
+
+CHUNK_BYTES = 2**20
+
+_turns = BoundedSemaphore(MOST_AT_ONCE)
+
+
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """Makes the copies of one job's input under its output directory."""
+
+    spec_input: InputSpec
+    output_uri: str
+
+    def copy(self, info: FileInfo, kind: InputFormat, limit: int | None = None) -> FileInfo:
+        """The copy of a file, made if it is not there; with a limit of its first rows only.
+
+        Raises BadInput for what is cut off, damaged or no such file, StorageUnavailable.
+        """
+        facts = (info.size, info.fingerprint)
+        uri = dataset.copy_uri(self.spec_input, self.output_uri, info.uri, kind, facts)
+        # How many rows a limited copy needs depends on the files before it.
+        if limit is not None or not storage.exists(uri):
+            write = self._csv if kind == "csv" else _lines
+            with _turns, _content(info.uri):
+                storage.write_whole(uri, partial(write, info, limit), replace=True)
+        return storage.stat(uri)
+
+    def _csv(self, info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
+        delimiter = csv_input.delimiter_of(info.uri, self.spec_input.delimiter)
+        columns = csv_input.Columns(_header(info.uri, delimiter))
+        with pq.ParquetWriter(sink, columns.schema, compression="zstd") as writer:
+            records = _limited(_records(info.uri, columns, delimiter), limit)
+            for table in parquet.regrouped(records, columns.schema):
+                writer.write_table(table)
+            writer.add_key_value_metadata(csv_copy.encoded_types(columns.types))
+
+
+def _header(uri: str, delimiter: str) -> list[str]:
+    """No columns where the file holds nothing."""
+    with _opened(uri) as stream:
+        head = bytes(stream.read(CHUNK_BYTES))
+    return csv_input.header(uri, head, delimiter) if head.strip(b"\xef\xbb\xbf\r\n") else []
+
+
+def _records(uri: str, columns: csv_input.Columns, delimiter: str) -> Iterator[pa.RecordBatch]:
+    if not columns.names:
+        return
+    with _opened(uri) as stream:
+        for batch in csv_input.batches(uri, stream, columns.names, delimiter):
+            columns.look(batch)
+            yield batch
+
+
+def _limited(records: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    if limit is None:
+        yield from records
+        return
+    left = limit
+    for batch in records:
+        yield batch.slice(0, left)
+        left -= batch.num_rows
+        if left <= 0:
+            return
+
+
+def _lines(info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
+    with _opened(info.uri) as stream:
+        if limit is None:
+            while chunk := stream.read(CHUNK_BYTES):
+                sink.write(chunk)
+            return
+        held, left = b"", limit
+        while left and (chunk := stream.read(CHUNK_BYTES)):
+            *lines, held = (held + chunk).split(b"\n")
+            for line in lines:
+                if left:
+                    sink.write(line + b"\n")
+                    left -= not jsonl.is_blank(line + b"\n")
+        if left:
+            sink.write(held)
+
+
+@contextmanager
+def _opened(uri: str) -> Iterator[Any]:
+    """The decompressed bytes of a file, from their front."""
+    codec = formats.compression(uri)
+    with storage.open_input(uri, sequential=True) as raw:
+        if not raw.peek(1):
+            yield pa.BufferReader(b"")
+        elif codec is None:
+            yield pa.PythonFile(raw, mode="r")
+        else:
+            with pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec) as stream:
+                yield stream
+
+
+@contextmanager
+def _content(uri: str) -> Iterator[None]:
+    """What Arrow raises is about the content: errors of storage are ours by then."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise BadInput(f"{uri} vanished while it was read: submit again") from error
+    except MemoryError as error:
+        raise StorageUnavailable(f"{uri}: not enough memory to convert it") from error
+    except pa.ArrowInvalid as error:
+        raise BadInput(
+            f"{uri} is no CSV in UTF-8 with records of at most {csv_input.BLOCK_BYTES >> 20} MiB: "
+            f"{error}"
+        ) from error
+    except (pa.ArrowException, OSError) as error:
+        codec = formats.compression(uri)
+        what = "cannot be read" if codec is None else f"is cut off, damaged or no {codec} file"
+        raise BadInput(f"{uri} {what}: {error}; copy it again") from error
+
+
+def sweep(output_uri: str, wanted: set[str]) -> None:
+    """Removes what a submit that failed or died has left among the copies of a job."""
+    folder = f"{output_uri.rstrip('/')}/{dataset.FOLDER}"
+    for name in storage.list_names(folder):
+        if f"{folder}/{name}" not in wanted:
+            storage.delete(f"{folder}/{name}")
+    storage.remove_directory(folder)

@@ -1,0 +1,190 @@
+"""CSV as a stream: header, records as texts, and what types the texts of each column would fit.
+
+A field without quotes and without characters is null. Lines without characters are no rows. A
+record with too many or too few fields is a row that says so, unless it is one of the first: those
+are refused, since then it is most likely not this kind of CSV.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from common import csv_copy
+from common.csv_copy import CANDIDATES, WHY, Candidate
+from common.errors import BadInput
+
+BLOCK_BYTES = 16 * 2**20
+"""Parsed at once; no record can be longer."""
+
+HEAD_RECORDS = 1000
+"""A record of the wrong width among so many first ones is refused."""
+
+WHOLE = r"^(0|-?[1-9][0-9]{0,18})$"
+"""Whole numbers that come back as the same text: 007 and +7 are none."""
+
+REAL = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$"
+REAL_DIGITS = r"^-?(0\.0*)?([0-9]\.?){1,17}([eE].*)?$"
+LONG_WHOLE = r"^-?[0-9]{16,}$"
+"""A double keeps 17 digits of a fraction, and 15 of a whole number for sure."""
+
+
+def delimiter_of(uri: str, said: str | None) -> str:
+    """The declared delimiter, else a tab for .tsv (compressed too) and a comma for the rest."""
+    if said is not None:
+        return said
+    return "\t" if ".tsv" in uri.lower().rpartition("/")[2] else ","
+
+
+@dataclass(slots=True)
+class Columns:
+    """The columns of a file and the types that every text seen so far would fit."""
+
+    names: list[str]
+    types: csv_copy.Types = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.types = {name: list(CANDIDATES) for name in self.names}
+
+    @property
+    def schema(self) -> pa.Schema:
+        """That of the copy: texts."""
+        return pa.schema([(name, pa.string()) for name in [*self.names, WHY]])
+
+    def look(self, batch: pa.RecordBatch) -> None:
+        """Strikes the types that a text of the batch does not fit."""
+        for name, left in self.types.items():
+            if left:
+                texts = batch.column(name).drop_null()
+                left[:] = [each for each in left if _fits(texts, each)]
+
+
+def _fits(texts: pa.Array, kind: Candidate) -> bool:
+    match kind:
+        case "bool":
+            return _all(pc.is_in(pc.utf8_lower(texts), pa.array(["true", "false"])))
+        case "int64":
+            return _match(texts, WHOLE) and _casts(texts, pa.int64())
+        case "double":
+            return (
+                _match(texts, REAL)
+                and _match(texts, REAL_DIGITS)
+                and not pc.any(pc.match_substring_regex(texts, LONG_WHOLE)).as_py()
+                and _all(pc.is_finite(texts.cast(pa.float64())))
+            )
+
+
+def _match(texts: pa.Array, pattern: str) -> bool:
+    return _all(pc.match_substring_regex(texts, pattern))
+
+
+def _all(flags: pa.Array) -> bool:
+    # Of no values at all it is null.
+    return pc.all(flags).as_py() is not False
+
+
+def _casts(texts: pa.Array, kind: pa.DataType) -> bool:
+    try:
+        texts.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def header(uri: str, head: bytes, delimiter: str) -> list[str]:
+    """Column names out of the first bytes of a file; BadInput for names that cannot be used."""
+    options = csv.ParseOptions(
+        delimiter=delimiter, newlines_in_values=True, invalid_row_handler=lambda _: "skip"
+    )
+    first = csv.open_csv(pa.BufferReader(head), _reading(), options)
+    try:
+        names: list[str] = first.schema.names
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{uri}: its header is not UTF-8: {MEND_ENCODING}") from error
+    if "" in names:
+        raise BadInput(
+            f"{uri}: column {names.index('') + 1} of its header has no name: give it one"
+        )
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise BadInput(f"{uri}: its header names the column {doubled[0]!r} more than once")
+    return names
+
+
+MEND_ENCODING = "convert it, for example with `iconv -f latin1 -t utf-8`"
+
+
+def batches(
+    uri: str, stream: Any, names: Sequence[str], delimiter: str
+) -> Iterator[pa.RecordBatch]:
+    """The records of a stream in order as texts, with the column WHY; bounded memory.
+
+    Raises pa.ArrowInvalid for what is no CSV or no UTF-8, BadInput for a strange record among the
+    first.
+    """
+    strange: dict[int, str] = {}
+
+    def refuse(row: Any) -> str:
+        # The header is record 1.
+        at = row.number - 2
+        why = f"{row.actual_columns} fields in place of {row.expected_columns}"
+        strange[at] = why
+        return "skip"
+
+    reader = csv.open_csv(
+        stream,
+        _reading(),
+        csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse),
+        csv.ConvertOptions(
+            column_types={name: pa.string() for name in names},
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    at = 0
+    for batch in reader:
+        _refuse_early(uri, strange)
+        taken = 0
+        while taken < batch.num_rows:
+            at, lost = _lost(strange, at, names)
+            yield from lost
+            until = min(strange, default=at + batch.num_rows)
+            rows = min(batch.num_rows - taken, until - at)
+            yield _marked(batch.slice(taken, rows))
+            taken, at = taken + rows, at + rows
+    _refuse_early(uri, strange)
+    yield from _lost(strange, at, names)[1]
+
+
+def _reading() -> csv.ReadOptions:
+    # With threads it would not count the records.
+    return csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
+
+
+def _refuse_early(uri: str, strange: dict[int, str]) -> None:
+    if strange and min(strange) < HEAD_RECORDS:
+        at = min(strange)
+        raise BadInput(f"{uri} row {at + 1}: {strange[at]}: mend it, or say input.delimiter")
+
+
+def _lost(
+    strange: dict[int, str], at: int, names: Sequence[str]
+) -> tuple[int, list[pa.RecordBatch]]:
+    """The strange records at a place, taken out, as rows that are null but for the reason."""
+    lost: list[str] = []
+    while at in strange:
+        lost.append(strange.pop(at))
+        at += 1
+    if not lost:
+        return at, []
+    columns = [pa.nulls(len(lost), pa.string()) for _ in names]
+    return at, [pa.RecordBatch.from_arrays([*columns, pa.array(lost)], names=[*names, WHY])]
+
+
+def _marked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [*batch.columns, pa.nulls(batch.num_rows, pa.string())], names=[*batch.schema.names, WHY]
+    )
