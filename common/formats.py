@@ -1,6 +1,6 @@
 """Rows in and parts out, whatever the format: reads a descriptor, writes a part.
 
-What only one format does is in `common.parquet` and `common.jsonl`.
+What only one format does is in `common.parquet`, `common.jsonl` and `common.openai_batch`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from typing import BinaryIO, Literal
 
 import pyarrow as pa
 
-from common import jsonl, parquet, storage
+from common import jsonl, openai_batch, parquet, storage
 from common.descriptor import Descriptor, InputFormat, SourceFile
 from common.errors import BadInput, SourceChanged
 from common.read_cache import ReadCache
@@ -120,7 +120,8 @@ def read_rows(
             table, found, place = parquet.read(descriptor, columns, cache, _check_unchanged)
             table = _typed_nulls(table, schema)
         else:
-            table, found, place = jsonl.read(descriptor, columns, schema)
+            parse = openai_batch.parse if source.format == "openai" else jsonl.parse
+            table, found, place = jsonl.read(descriptor, columns, schema, parse)
             _check_unchanged(source)
     except FileNotFoundError as error:
         raise SourceChanged(_GONE.format(source.uri)) from error
@@ -209,7 +210,7 @@ def check_content(info: FileInfo, kind: InputFormat) -> None:
     looks = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
     if kind == "parquet" and start != b"PAR1":
         raise BadInput(f"{info.uri} is no Parquet file but {looks or 'something else'}")
-    if kind == "jsonl" and looks is not None:
+    if kind != "parquet" and looks is not None:
         raise BadInput(f"{info.uri} is no JSONL file but {looks}")
 
 
@@ -218,6 +219,8 @@ def file_schema(info: FileInfo, kind: InputFormat, rows: int = jsonl.HEAD_ROWS) 
     check_content(info, kind)
     if kind == "parquet":
         return parquet.input_schema(parquet.read_footer(info.uri))
+    if kind == "openai":
+        return openai_batch.SCHEMA
     return jsonl.head_schema(info.uri, rows)
 
 
@@ -249,7 +252,7 @@ def merge_schemas(
     first: str | None = None
     strict: list[tuple[str, pa.Schema]] = []
     for uri, kind, schema in found:
-        if kind == "jsonl":
+        if kind != "parquet":
             for column in schema:
                 known = merged.get(column.name, pa.null())
                 merged[column.name] = jsonl.merged_type(known, column.type)

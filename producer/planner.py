@@ -87,7 +87,7 @@ def plan(
         if kind == "parquet":
             found = _examine_parquet(info, spec_input.id, limit)
         else:
-            found = _examine_jsonl(info, batch_rows, limit)
+            found = _examine_lines(info, kind, batch_rows, limit)
         _check_still(info)
         return found
 
@@ -140,11 +140,11 @@ def _examine_parquet(info: FileInfo, id_column: str | None, limit: int | None) -
     return _Found(info, "parquet", rows, parquet.input_schema(footer), None)
 
 
-def _examine_jsonl(info: FileInfo, batch_rows: int, limit: int | None) -> _Found:
+def _examine_lines(info: FileInfo, kind: InputFormat, batch_rows: int, limit: int | None) -> _Found:
     head = jsonl.HEAD_ROWS if limit is None else min(limit, jsonl.HEAD_ROWS)
-    schema = formats.file_schema(info, "jsonl", head)
+    schema = formats.file_schema(info, kind, head)
     scan = scan_lines(info.uri, batch_rows, limit)
-    return _Found(info, "jsonl", scan.rows, schema, scan)
+    return _Found(info, kind, scan.rows, schema, scan)
 
 
 def _check_still(info: FileInfo) -> None:

@@ -11,10 +11,10 @@ from common.errors import BadInput
 from common.ledger import Ledger, jobs, workers
 from common.ledger.jobs import Job, NewJob
 from common.settings import Settings
-from common.spec import JobSpec, TransformersEngine, VllmEngine, digest
+from common.spec import JobSpec, RequestsTask, TransformersEngine, VllmEngine, digest
 from common.states import JobState
 from common.storage import FileInfo
-from producer import planner
+from producer import batch_file, planner
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,15 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
     infos = storage.expand(spec.input.uris)
     # A link below an allowed folder may lead out of it.
     storage.check_roots([info.uri for info in infos], settings.allowed_roots)
+    is_batch_file = isinstance(spec.task, RequestsTask)
+    if is_batch_file:
+        spec = batch_file.with_endpoint(spec, infos)
     existing = _existing(ledger, spec, infos, new)
     if existing is not None:
         return existing
     _check_output(spec, infos)
+    if is_batch_file:
+        batch_file.refuse_doubled_ids(infos, spec.input.limit)
     plan = planner.plan(spec.input, spec.batch.rows, columns=spec.read_columns, infos=infos)
     planner.check_columns(spec, plan.schema)
     _check_jsonl(spec, plan.schema)
