@@ -87,8 +87,9 @@ def _equal(hashes: NDArray[np.int64]) -> NDArray[np.int64]:
     order = hashes.argsort(kind="stable")
     ordered = hashes[order]
     same = np.flatnonzero(ordered[1:] == ordered[:-1])
-    pairs = np.stack([order[same], order[same + 1]], axis=1)
-    return pairs[pairs[:, 1].argsort()]
+    pairs: NDArray[np.int64] = np.stack([order[same], order[same + 1]], axis=1)
+    by_second: NDArray[np.int64] = pairs[pairs[:, 1].argsort()]
+    return by_second
 
 
 def _ids(infos: Sequence[FileInfo], limit: int | None) -> Iterator[Named]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import structlog
 import vllm
@@ -23,12 +23,13 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from common.errors import EngineDead, EngineLoadFailed, Permanent
-from common.spec import GenerateTask
+from common.spec import GenerateTask, RequestsTask
 from common.spec import VllmEngine as VllmSpec
 from common.states import RowErrorKind
 from worker.engines.protocol import Refusal, Work
 from worker.engines.vllm.generate import Generation
 from worker.engines.vllm.model import Asker, Model
+from worker.engines.vllm.requests import SERVER_ARGUMENTS, Requests, Serving
 from worker.profile import Stage
 
 log = structlog.get_logger(__name__)
@@ -42,6 +43,9 @@ SHUTDOWN_SECONDS = 10.0
 CPU_KV_CACHE_BYTES = 2**30
 """KV cache on a machine without a GPU, unless engine.args or VLLM_CPU_KVCACHE_SPACE say other:
 vLLM's own default takes 92 % of the machine, which the ledger and its neighbours need too."""
+
+
+T = TypeVar("T")
 
 
 class VllmEngine:
@@ -59,6 +63,9 @@ class VllmEngine:
         self._model = Model(
             self._llm, self._llm.get_tokenizer(), int(self._llm.model_config.max_model_len)
         )
+        self._serving = Serving(self._llm, spec)
+        if SERVER_ARGUMENTS & spec.args.keys():
+            self._on_loop(self._serving.state())  # arguments that do not fit are said now
         self.concurrency = int(self._llm.vllm_config.scheduler_config.max_num_seqs)
         self.revision = _resolved_revision(self._llm.model_config)
         log.info("vllm_started", **effective(self._llm.vllm_config))
@@ -93,7 +100,7 @@ class VllmEngine:
         self._llm.shutdown(timeout=SHUTDOWN_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _on_loop(self, coroutine: Coroutine[Any, Any, AsyncLLM]) -> AsyncLLM:
+    def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _start(self, spec: VllmSpec, revision: str | None, runner: str) -> AsyncLLM:
@@ -101,9 +108,8 @@ class VllmEngine:
         defaults: dict[str, Any] = {"disable_log_stats": True, "enable_log_requests": False}
         if current_platform.is_cpu():
             defaults["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
-        arguments = AsyncEngineArgs(
-            model=spec.model, revision=revision, **{**defaults, **spec.args}
-        )
+        said = {name: each for name, each in spec.args.items() if name not in SERVER_ARGUMENTS}
+        arguments = AsyncEngineArgs(model=spec.model, revision=revision, **{**defaults, **said})
         # The defaults that vLLM has for LLM.generate: on a large GPU eight times the requests and
         # tokens a step that it gives to whoever says nothing.
         return AsyncLLM.from_engine_args(
@@ -122,6 +128,8 @@ class VllmEngine:
         match work.task:
             case GenerateTask() as task:
                 return Generation(self._model, task)
+            case RequestsTask() as task:
+                return Requests(self._serving, task)
             case other:
                 raise Permanent(f"task.kind {other.kind} is not written yet for vLLM")
 
