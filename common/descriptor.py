@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-InputFormat = Literal["parquet", "jsonl", "csv"]
+InputFormat = Literal["parquet", "jsonl", "csv", "openai"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Locator:
-    """The bytes of a JSONL file that hold the rows from `first_row` (dataset-wide) on.
+    """The bytes of a file of lines that hold the rows from `first_row` (dataset-wide) on.
 
     A split batch keeps the locator of the batch it came from.
     """

@@ -1,6 +1,7 @@
 """Rows in and parts out, whatever the format: reads a descriptor, writes a part.
 
-What only one format does is in `common.parquet`, `common.jsonl` and `common.csv_copy`.
+What only one format does is in `common.parquet`, `common.jsonl`, `common.csv_copy` and
+`common.openai_batch`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import BinaryIO, Literal
 
 import pyarrow as pa
 
-from common import csv_copy, jsonl, parquet, storage
+from common import csv_copy, jsonl, openai_batch, parquet, storage
 from common.column_types import input_field, plain_type
 from common.descriptor import Descriptor, InputFormat, SourceFile
 from common.errors import BadInput, SourceChanged
@@ -135,7 +136,8 @@ def read_rows(
         elif source.format == "csv":
             table, found, place = _read_csv(descriptor, columns, cache, schema)
         else:
-            table, found, place = jsonl.read(descriptor, columns, schema)
+            parse = openai_batch.parse if source.format == "openai" else jsonl.parse
+            table, found, place = jsonl.read(descriptor, columns, schema, parse)
             _check_unchanged(source)
     except FileNotFoundError as error:
         raise SourceChanged(_GONE.format(source.uri)) from error
@@ -254,7 +256,12 @@ def check_content(info: FileInfo, kind: InputFormat) -> None:
         raise BadInput(f"{info.uri} is no {_NAMES[kind]} file but {looks}")
 
 
-_NAMES: dict[InputFormat, str] = {"parquet": "Parquet", "jsonl": "JSONL", "csv": "CSV"}
+_NAMES: dict[InputFormat, str] = {
+    "parquet": "Parquet",
+    "jsonl": "JSONL",
+    "csv": "CSV",
+    "openai": "JSONL",
+}
 
 
 def file_schema(info: FileInfo, kind: InputFormat, rows: int = jsonl.HEAD_ROWS) -> pa.Schema:
@@ -264,6 +271,8 @@ def file_schema(info: FileInfo, kind: InputFormat, rows: int = jsonl.HEAD_ROWS) 
     check_content(info, kind)
     if kind == "parquet":
         return parquet.input_schema(parquet.read_footer(info.uri))
+    if kind == "openai":
+        return openai_batch.SCHEMA
     return jsonl.head_schema(info.uri, rows)
 
 
@@ -294,7 +303,7 @@ def merge_schemas(
     merged: dict[str, pa.DataType] = {}
     strict: list[tuple[str, pa.Schema]] = []
     for uri, kind, schema in found:
-        if kind != "jsonl":
+        if kind in ("parquet", "csv"):
             strict.append((uri, schema))
         if kind != "parquet":
             for column in schema:

@@ -50,6 +50,14 @@ Bad = dict[int, tuple[RowErrorKind, str]]
 # ---------------------------------------------------------------- lines
 
 
+class BadLine(ValueError):
+    """A line that cannot be used, and the columns of it that could be read."""
+
+    def __init__(self, why: str, row: dict[str, Any]) -> None:
+        super().__init__(why)
+        self.row = row
+
+
 def content_start(handle: BinaryIO) -> int:
     """Moves to the first byte after a byte order mark, if there is one, and says where that is."""
     start = len(_BOM) if handle.read(len(_BOM)) == _BOM else 0
@@ -333,10 +341,14 @@ def _head(uri: str, rows: int, shown: str) -> Iterator[list[dict[str, Any]]]:
 
 
 def read(
-    descriptor: Descriptor, columns: Sequence[str] | None, schema: pa.Schema | None
+    descriptor: Descriptor,
+    columns: Sequence[str] | None,
+    schema: pa.Schema | None,
+    parse: Callable[[bytes], dict[str, Any]] = parse,
 ) -> tuple[pa.Table, Bad, Callable[[int], str]]:
     """The rows of a batch in order, null where they are bad; the last names the place of a row.
 
+    `parse` makes a row of a line, and raises ValueError (or BadLine) for one that is none.
     Raises SourceChanged when the lines are not where the planner saw them, FileNotFoundError and
     StorageUnavailable as they come from storage.
     """
@@ -367,7 +379,7 @@ def read(
         try:
             rows.append(parse(lines[positions[index - locator.first_row]]))
         except ValueError as error:
-            rows.append({})
+            rows.append(error.row if isinstance(error, BadLine) else {})
             bad[index] = (RowErrorKind.BAD_RECORD, f"{place(index)}: {error}")
     table, strange = to_table(rows, columns, schema)
     for at, why in strange.items():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from common import csv_copy, dataset, formats, hive, jsonl, parquet, storage
+from common import csv_copy, dataset, formats, hive, jsonl, openai_batch, parquet, storage
 from common.descriptor import Descriptor, InputFormat, Locator, RowRanges, SourceFile
 from common.errors import BadInput
 from common.spec import GenerateTask, InputSpec, JobSpec
@@ -99,7 +99,7 @@ def plan(
         elif kind == "csv":
             found = _examine_csv(info, read, limit)
         else:
-            found = _examine_jsonl(info, read, batch_rows, limit)
+            found = _examine_lines(info, kind, read, batch_rows, limit)
         _check_still(info)
         return found
 
@@ -183,11 +183,14 @@ def _examine_csv(info: FileInfo, copy: FileInfo, limit: int | None) -> _Found:
     return _Found(info, "csv", rows, csv_copy.schema_of(types), None, types)
 
 
-def _examine_jsonl(info: FileInfo, read: FileInfo, batch_rows: int, limit: int | None) -> _Found:
+def _examine_lines(
+    info: FileInfo, kind: InputFormat, read: FileInfo, batch_rows: int, limit: int | None
+) -> _Found:
     head = jsonl.HEAD_ROWS if limit is None else min(limit, jsonl.HEAD_ROWS)
-    schema = jsonl.head_schema(read.uri, head, info.uri)
+    is_batch_file = kind == "openai"
+    schema = openai_batch.SCHEMA if is_batch_file else jsonl.head_schema(read.uri, head, info.uri)
     scan = scan_lines(read.uri, batch_rows, limit)
-    return _Found(info, "jsonl", scan.rows, schema, scan)
+    return _Found(info, kind, scan.rows, schema, scan)
 
 
 def _check_still(info: FileInfo) -> None:

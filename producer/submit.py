@@ -12,10 +12,10 @@ from common.errors import BadInput
 from common.ledger import Ledger, jobs, workers
 from common.ledger.jobs import Job, NewJob
 from common.settings import Settings
-from common.spec import JobSpec, TransformersEngine, VllmEngine, digest
+from common.spec import JobSpec, RequestsTask, TransformersEngine, VllmEngine, digest
 from common.states import JobState
 from common.storage import FileInfo
-from producer import planner
+from producer import batch_file, planner
 from producer.convert import Converter
 
 
@@ -41,10 +41,15 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
     # A link below an allowed folder may lead out of it.
     storage.check_roots([info.uri for info in infos], settings.allowed_roots)
     spec = partitioned(spec, infos)
+    is_batch_file = isinstance(spec.task, RequestsTask)
+    if is_batch_file:
+        spec = batch_file.with_endpoint(spec, infos)
     existing = _existing(ledger, spec, infos, new)
     if existing is not None:
         return existing
     _check_output(spec, infos)
+    if is_batch_file:
+        batch_file.refuse_doubled_ids(infos, spec.input.limit)
     plan = planner.plan(
         spec.input,
         spec.batch.rows,

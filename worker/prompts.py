@@ -70,13 +70,15 @@ class Renderer:
         )
 
 
-def _body(row: dict[str, Any], endpoint: str) -> dict[str, Any]:
-    """The request of an OpenAI batch line; ValueError for one that asks for something else."""
+class OtherEndpoint(ValueError):
+    """A request that another job would have to ask."""
+
+
+def _body(row: dict[str, Any], endpoint: str | None) -> dict[str, Any]:
+    """The request of an OpenAI batch line, which was read as the text of an object."""
     if row["url"] != endpoint:
-        raise ValueError(f"the url is {row['url']!r}, and the job is for {endpoint}")
-    body = json.loads(row["body"])
-    if not isinstance(body, dict):
-        raise ValueError("the body is no JSON object")
+        raise OtherEndpoint(f"the url is {row['url'][:100]!r}, and the job is for {endpoint}")
+    body: dict[str, Any] = json.loads(row["body"])
     return body
 
 
@@ -90,6 +92,8 @@ def _length(column: str, value: Any) -> int | None:
 
 
 def _refusal(error: Exception) -> Refusal:
+    if isinstance(error, OtherEndpoint):
+        return Refusal(RowErrorKind.BAD_RECORD, str(error))
     return Refusal(
         RowErrorKind.RENDER_ERROR,
         f"the row cannot be rendered: {type(error).__name__}: {error}",

@@ -1,6 +1,6 @@
 """Outcomes to the table of a part: one line for each row of the batch, answered or not."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from common.parts import Failure, column_sum, encodable, error_column, row_error
 from common.spec import RESERVED_ANSWERS, JobSpec
 from common.states import RowErrorKind
 from common.values import is_kept, to_list
-from worker.engines.protocol import Answer, Outcome
+from worker.engines.protocol import Answer, Outcome, Refusal
 
 UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError)
 """What Arrow raises for a value that a type cannot hold; UnicodeError is a ValueError."""
@@ -68,8 +68,10 @@ def part_table(spec: JobSpec, schema: pa.Schema, results: RowResults) -> PartTab
         if column.name not in columns and column.name != "error":
             columns[column.name] = _answered(column, results, rows, failures)
     kept = {"row_index", "prompt_tokens", "output_tokens", *spec.passed_columns}
+    # A refusal has no answer, and what its columns say of the failure stays.
+    unfit = {row for row in failures if not isinstance(results.outcomes.get(row), Refusal)}
     for name in columns.keys() - kept:
-        columns[name] = _blank_failed(columns[name], rows, failures)
+        columns[name] = _blanked(columns[name], rows, unfit)
     columns["error"] = error_column([failures.get(row) for row in rows])
     table = pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
     return PartTable(
@@ -252,18 +254,14 @@ def _value(outcome: Outcome | None, name: str) -> Any:
         return None
     if name in ("prompt_tokens", "output_tokens"):
         return getattr(outcome, name)
-    if not isinstance(outcome, Answer):
-        return None
     if name == "finish_reason":
-        return outcome.finish_reason
+        return outcome.finish_reason if isinstance(outcome, Answer) else None
     return outcome.columns.get(name)
 
 
-def _blank_failed(
-    column: pa.Array, rows: Sequence[int], failures: Mapping[int, Failure]
-) -> pa.Array:
-    """A row with an error carries no output, though its tokens still count."""
-    if not failures:
+def _blanked(column: pa.Array, rows: Sequence[int], unfit: Collection[int]) -> pa.Array:
+    """A row whose answer does not fit carries no output, though its tokens still count."""
+    if not unfit:
         return column
-    keep = pa.array([row not in failures for row in rows])
+    keep = pa.array([row not in unfit for row in rows])
     return pc.if_else(keep, column, pa.scalar(None, column.type))

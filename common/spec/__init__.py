@@ -21,8 +21,10 @@ from common.spec.job import (
 )
 from common.spec.tasks import (
     REQUEST_COLUMNS,
+    REQUEST_ID,
     ClassifyTask,
     EmbedTask,
+    Endpoint,
     FunctionTask,
     GenerateTask,
     Message,
@@ -37,11 +39,13 @@ from common.spec.tasks import (
 
 __all__ = [
     "REQUEST_COLUMNS",
+    "REQUEST_ID",
     "RESERVED_ANSWERS",
     "RESERVED_COLUMNS",
     "BatchSpec",
     "ClassifyTask",
     "EmbedTask",
+    "Endpoint",
     "FunctionEngine",
     "FunctionTask",
     "GenerateTask",

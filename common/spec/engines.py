@@ -47,7 +47,9 @@ class VllmEngine(EngineSection):
     model: str = Field(min_length=1, description="Hub name or local folder.")
     revision: str | None = Field(None, description="Branch, tag or commit of a hub model.")
     args: dict[str, Any] = Field(
-        default_factory=dict, description="Passed to vLLM's AsyncEngineArgs as they are."
+        default_factory=dict,
+        description="Passed to vLLM's AsyncEngineArgs as they are; those of its OpenAI server, such "
+        "as tool_call_parser and chat_template, count for task.kind requests.",
     )
 
     @field_validator("args")

@@ -4,7 +4,7 @@ import hashlib
 import json
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -12,7 +12,7 @@ from common.errors import BadInput
 from common.spec.engines import PRICES, Engine, EngineSection
 from common.spec.file import read_yaml, unusual
 from common.spec.section import Section
-from common.spec.tasks import Task
+from common.spec.tasks import REQUEST_ID, Task
 
 RESERVED_COLUMNS = frozenset(
     {"row_index", "output", "finish_reason", "prompt_tokens", "output_tokens", "error"}
@@ -31,8 +31,10 @@ class InputSpec(Section):
     uri: str | list[str] = Field(
         description="A file, a directory, a glob or a list of them; local path, s3:// or gs://."
     )
-    format: Literal["parquet", "jsonl", "csv"] | None = Field(
-        None, description="Format of every file; inferred from the suffix when absent."
+    format: Literal["parquet", "jsonl", "csv", "openai"] | None = Field(
+        None,
+        description="Format of every file; inferred from the suffix when absent. openai is an "
+        "OpenAI batch file, which goes with task.kind requests: either implies the other.",
     )
     delimiter: str | None = Field(
         None,
@@ -159,6 +161,11 @@ class JobSpec(Section):
         default_factory=lambda: LimitsSpec.model_validate({}), description="When it stops itself."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _batch_file(cls, data: Any) -> Any:
+        return _with_batch_file(data)
+
     @model_validator(mode="after")
     def _sections_fit(self) -> Self:
         if self.task.kind not in self.engine.tasks:
@@ -180,6 +187,16 @@ class JobSpec(Section):
         for column in declared:
             if column in RESERVED_ANSWERS or column in passed:
                 raise ValueError(f"output.schema names {column!r}, which the output already has")
+        return self
+
+    @model_validator(mode="after")
+    def _batch_file_fits(self) -> Self:
+        if (self.task.kind == "requests") != (self.input.format == "openai"):
+            raise ValueError(
+                "task.kind requests and input.format openai, an OpenAI batch file, go together"
+            )
+        if self.input.format == "openai" and self.input.id != REQUEST_ID:
+            raise ValueError(f"input.id of an OpenAI batch file is {REQUEST_ID}")
         return self
 
     @property
@@ -213,6 +230,20 @@ class JobSpec(Section):
         """Hash of what changes the loaded engine: 16 hexadecimal digits."""
         engine = self.engine.model_dump(mode="json", exclude=set(PRICES))
         return digest({"engine": engine, "runner": self.task.runner})[:16]
+
+
+def _with_batch_file(data: Any) -> Any:
+    """A spec with what an OpenAI batch file implies filled in: its task, its format, its id."""
+    if not isinstance(data, dict) or not isinstance(data.get("input"), dict):
+        return data
+    task = data.get("task", {})
+    if data["input"].get("format") == "openai":
+        task = data.get("task", {"kind": "requests"})
+    if not isinstance(task, dict) or task.get("kind") != "requests":
+        return data
+    implied = {"format": "openai", "id": REQUEST_ID}
+    said = {name: each for name, each in data["input"].items() if each is not None}
+    return {**data, "task": task, "input": {**implied, **said}}
 
 
 def digest(value: object) -> str:

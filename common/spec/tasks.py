@@ -268,6 +268,9 @@ class ScoreTask(TaskSection):
 REQUEST_COLUMNS = ("custom_id", "method", "url", "body")
 """Columns of a line of an OpenAI batch file; `body` is JSON text."""
 
+REQUEST_ID = REQUEST_COLUMNS[0]
+"""The one that names a request."""
+
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
 
 
@@ -280,8 +283,9 @@ class RequestsTask(TaskSection):
         description="Rows that are requests of the OpenAI batch format: each says its own messages "
         "and sampling."
     )
-    endpoint: Endpoint = Field(
-        "/v1/chat/completions", description="What every request asks for; its `url`."
+    endpoint: Endpoint | None = Field(
+        None,
+        description="What every request asks for; its `url`. That of the first line when absent.",
     )
 
     @property

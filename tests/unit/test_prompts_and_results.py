@@ -8,7 +8,7 @@ import pytest
 from common import parts
 from common.ledger import Ledger
 from common.parts import Failure
-from common.spec import JobSpec, parse_spec
+from common.spec import REQUEST_COLUMNS, JobSpec, parse_spec
 from common.states import RowErrorKind
 from worker.engines.protocol import Answer, Outcome, Refusal, Request
 from worker.job_cache import JobCache, KnownJob
@@ -281,3 +281,49 @@ def test_a_part_is_bare_by_the_schema_that_it_was_given() -> None:
     assert cache.output_schema(job, results({})) == (parts.bare_schema(job.spec, INPUTS), True)
     job.output = pa.schema([("row_index", pa.int64())])
     assert cache.output_schema(job, results({})) == (job.output, False)
+
+
+# ---------------------------------------------------------------- requests
+
+REQUEST_INPUTS = pa.schema([(name, pa.string()) for name in REQUEST_COLUMNS])
+
+
+def requests_spec() -> JobSpec:
+    task = {"kind": "requests", "endpoint": "/v1/completions"}
+    return spec(task, input={"uri": "x.jsonl", "format": "openai"})
+
+
+def test_a_request_is_its_body_and_another_url_is_refused() -> None:
+    rows = [
+        {"custom_id": "a", "method": "POST", "url": url, "body": '{"prompt": "x", "n": 1}'}
+        for url in ("/v1/completions", "/v1/embeddings")
+    ]
+    table = pa.Table.from_pylist(rows, schema=REQUEST_INPUTS)
+    good, bad = Renderer(requests_spec().task).render(table, range(2))
+    assert isinstance(good, Request)
+    assert good.body == {"prompt": "x", "n": 1}
+    assert isinstance(bad, tuple)
+    assert bad[1].kind is RowErrorKind.BAD_RECORD
+    assert bad[1].message == "the url is '/v1/embeddings', and the job is for /v1/completions"
+
+
+def test_what_a_refusal_says_in_columns_stands_beside_its_error() -> None:
+    job = requests_spec()
+    said = {"status_code": 404, "request_id": "r", "response": '{"error": {}}'}
+    found = RowResults(
+        [0, 1, 2],
+        pa.table({"custom_id": ["a", "b", "c"]}),
+        {
+            0: Refusal(RowErrorKind.REFUSED, "no", 3, columns=said),
+            1: Answer({**said, "status_code": "many"}, prompt_tokens=1, output_tokens=2),
+            2: Refusal(RowErrorKind.TIMEOUT, "late"),
+        },
+    )
+    refused, unfit, late = part_table(
+        job, parts.output_schema(job, REQUEST_INPUTS), found
+    ).table.to_pylist()
+    assert {name: refused[name] for name in said} == said
+    assert refused["error"]["kind"] == "refused"
+    assert refused["prompt_tokens"] == 3
+    assert unfit["error"]["kind"] == "bad_type"
+    assert {unfit[name] for name in said} == {late["response"]} == {None}

@@ -23,13 +23,14 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from common.errors import EngineDead, EngineLoadFailed, Permanent
-from common.spec import ClassifyTask, EmbedTask, GenerateTask, ScoreTask
+from common.spec import ClassifyTask, EmbedTask, GenerateTask, RequestsTask, ScoreTask
 from common.spec import VllmEngine as VllmSpec
 from common.states import RowErrorKind
 from worker.engines.protocol import Refusal, Work
 from worker.engines.vllm.generate import Generation
 from worker.engines.vllm.model import Asker, Model
 from worker.engines.vllm.pooling import Pooler, Pooling
+from worker.engines.vllm.requests import SERVER_ARGUMENTS, Requests, Serving
 from worker.profile import Stage
 
 log = structlog.get_logger(__name__)
@@ -63,6 +64,9 @@ class VllmEngine:
         self._model = Model(
             self._llm, self._llm.get_tokenizer(), int(self._llm.model_config.max_model_len)
         )
+        self._serving = Serving(self._llm, spec)
+        if SERVER_ARGUMENTS & spec.args.keys():
+            self._on_loop(self._serving.state())  # arguments that do not fit are said now
         self.concurrency = int(self._llm.vllm_config.scheduler_config.max_num_seqs)
         self.revision = _resolved_revision(self._llm.model_config)
         log.info("vllm_started", **effective(self._llm.vllm_config))
@@ -117,9 +121,8 @@ class VllmEngine:
             defaults["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
         if runner != "generate":
             defaults["runner"] = "pooling"
-        arguments = AsyncEngineArgs(
-            model=spec.model, revision=revision, **{**defaults, **spec.args}
-        )
+        said = {name: each for name, each in spec.args.items() if name not in SERVER_ARGUMENTS}
+        arguments = AsyncEngineArgs(model=spec.model, revision=revision, **{**defaults, **said})
         # The defaults that vLLM has for LLM.generate: on a large GPU eight times the requests and
         # tokens a step that it gives to whoever says nothing.
         return AsyncLLM.from_engine_args(
@@ -140,6 +143,8 @@ class VllmEngine:
                 return Generation(self._model, task)
             case EmbedTask() | ClassifyTask() | ScoreTask() as task if self._pooler is not None:
                 return Pooling(self._model, self._pooler, task)
+            case RequestsTask() as task:
+                return Requests(self._serving, task)
             case other:
                 raise Permanent(f"task.kind {other.kind} is not written yet for vLLM")
 

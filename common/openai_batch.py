@@ -1,0 +1,75 @@
+"""Lines of an OpenAI batch file as rows: the columns are fixed, and a body stays the text it was.
+
+Bodies differ from line to line, so they are not unified into Arrow structs, and what a body says
+twice, or in more digits than a double has, reaches the engine as it was written.
+"""
+
+import json
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from common import jsonl
+from common.spec import REQUEST_COLUMNS
+
+SCHEMA = pa.schema([(name, pa.string()) for name in REQUEST_COLUMNS])
+
+METHOD = "POST"
+"""The only method that the format has."""
+
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"[ \t\n\r]*")
+
+
+def parse(line: bytes) -> dict[str, Any]:
+    """One request, every column a string; other members of the line are passed over.
+
+    ValueError says in a phrase why the line is no request; jsonl.BadLine also has what could be
+    read of it, so that its `custom_id` is not lost.
+    """
+    row = jsonl.parse(line)
+    request = {name: row[name] for name in REQUEST_COLUMNS[:-1] if isinstance(row.get(name), str)}
+    if not request.get("custom_id"):
+        request.pop("custom_id", None)
+    wrong = _wrong(row)
+    if wrong is not None:
+        raise jsonl.BadLine(wrong, request)
+    return {**request, "body": _member(line.decode("utf-8"), "body")}
+
+
+def _wrong(row: dict[str, Any]) -> str | None:
+    """Why a JSON object is no request; None where it is one."""
+    for name in REQUEST_COLUMNS:
+        if name not in row:
+            return f"{name} is missing"
+    for name in REQUEST_COLUMNS[:-1]:
+        if not isinstance(row[name], str):
+            return f"{name} is no string"
+    if not row["custom_id"]:
+        return "custom_id is empty"
+    if row["method"] != METHOD:
+        return f"method is {row['method'][:20]!r}, not {METHOD}"
+    return None if isinstance(row["body"], dict) else "body is no JSON object"
+
+
+def _member(text: str, name: str) -> str | None:
+    """The text of a member of an object that is valid JSON; of several the last, as in parsing."""
+    found = None
+    at = _past_space(text, text.index("{") + 1)
+    while text[at] != "}":
+        key, at = _DECODER.raw_decode(text, at)
+        start = _past_space(text, _past_space(text, at) + 1)  # a colon is between the two
+        _, stop = _DECODER.raw_decode(text, start)
+        if key == name:
+            found = text[start:stop]
+        at = _past_space(text, stop)
+        if text[at] == ",":
+            at = _past_space(text, at + 1)
+    return found
+
+
+def _past_space(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    assert match is not None, "it also matches nothing"
+    return match.end()

@@ -1,0 +1,163 @@
+"""OpenAI requests on the real vLLM engine: what a body asks for, and what its server refuses."""
+
+import json
+from concurrent.futures import CancelledError
+from typing import Any
+
+import pytest
+
+from common.spec import GenerateTask, RequestsTask
+from common.states import RowErrorKind
+from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
+
+pytestmark = pytest.mark.timeout(280)
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+
+def ask(
+    engine: Engine, bodies: list[dict[str, Any]], endpoint: str = CHAT, seconds: float = 100
+) -> list[Outcome]:
+    task = RequestsTask.model_validate({"kind": "requests", "endpoint": endpoint})
+    outcomes: dict[int, Outcome] = {}
+    requests = [Request(index, body=body) for index, body in enumerate(bodies)]
+    engine.start(Work(task, requests, seconds, outcomes.__setitem__)).result()
+    return [outcomes[position] for position in range(len(bodies))]
+
+
+def chat(text: str = "I love it.", **fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], **fields}
+
+
+def answered(outcome: Outcome) -> dict[str, Any]:
+    assert isinstance(outcome, Answer), outcome
+    assert outcome.columns["status_code"] == 200
+    assert outcome.columns["request_id"]
+    body: dict[str, Any] = json.loads(outcome.columns["response"])
+    assert outcome.prompt_tokens == body["usage"]["prompt_tokens"] > 0
+    assert outcome.output_tokens == body["usage"]["completion_tokens"]
+    return body
+
+
+def test_every_field_of_a_body_means_what_it_says(vllm_engine: Engine) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"]}
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    sampled = {"temperature": 2.0, "max_tokens": 20, "ignore_eos": True, "min_tokens": 20}
+    plain, several, shaped, one, same, other = map(
+        answered,
+        ask(
+            vllm_engine,
+            [
+                chat(max_tokens=4, model="gpt-x"),
+                chat(n=2, logprobs=True, top_logprobs=2, max_completion_tokens=3, ignore_eos=True),
+                chat(response_format=form, max_tokens=60),
+                chat(seed=1, **sampled),
+                chat(seed=1, **sampled),
+                chat(seed=2, **sampled),
+            ],
+        ),
+    )
+    assert plain["object"] == "chat.completion"
+    assert plain["model"] == "gpt-x"
+    assert plain["choices"][0]["message"]["content"] == "positive"
+    assert plain["choices"][0]["finish_reason"] == "stop"
+    assert [choice["index"] for choice in several["choices"]] == [0, 1]
+    assert len(several["choices"][0]["logprobs"]["content"]) == 3
+    assert len(several["choices"][0]["logprobs"]["content"][0]["top_logprobs"]) == 2
+    assert several["usage"]["completion_tokens"] == 6
+    assert json.loads(shaped["choices"][0]["message"]["content"]) == {"a": "x"}
+    texts = [body["choices"][0]["message"]["content"] for body in (one, same, other)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_completions_take_texts_and_token_ids(vllm_engine: Engine) -> None:
+    one, two = map(
+        answered,
+        ask(
+            vllm_engine,
+            [
+                {"prompt": "I love it", "max_tokens": 2, "echo": True, "ignore_eos": True},
+                {"prompt": [[5, 6], [7]], "max_tokens": 2, "ignore_eos": True},
+            ],
+            TEXT,
+        ),
+    )
+    assert one["choices"][0]["text"].startswith("I love it")
+    assert [choice["index"] for choice in two["choices"]] == [0, 1]
+    assert two["usage"] == {**two["usage"], "prompt_tokens": 3, "completion_tokens": 4}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "says"),
+    [
+        (chat("word " * 900), 400, RowErrorKind.TOO_LONG, "maximum context length is 512"),
+        (chat("word " * 200_000), 400, RowErrorKind.TOO_LONG, "maximum context length is 512"),
+        (chat(max_tokens=600), 400, RowErrorKind.REFUSED, "max_tokens"),
+        (chat(temperature=-1), 400, RowErrorKind.REFUSED, "temperature must be non-negative"),
+        (chat(temperature="hot"), 400, RowErrorKind.REFUSED, "temperature: Input should be a val"),
+        (chat("a\ud800b"), 400, RowErrorKind.REFUSED, "TextEncodeInput"),
+        (chat(model=7), 400, RowErrorKind.REFUSED, "model is no string"),
+        (chat(stream=True), 400, RowErrorKind.REFUSED, "stream is true"),
+        ({"messages": []}, 400, RowErrorKind.REFUSED, "empty conversation"),
+        ({}, 400, RowErrorKind.REFUSED, "messages: Field required"),
+    ],
+)
+def test_what_the_server_refuses_is_the_rows_error_with_its_status(
+    vllm_engine: Engine, body: dict[str, Any], status: int, kind: RowErrorKind, says: str
+) -> None:
+    refused, neighbour = ask(vllm_engine, [body, chat(max_tokens=2)])
+    assert isinstance(refused, Refusal)
+    assert refused.kind is kind
+    assert says in refused.message
+    assert refused.columns["status_code"] == status
+    error = json.loads(refused.columns["response"])["error"]
+    assert error["code"] == status
+    assert says in error["message"]
+    answered(neighbour)
+
+
+def test_an_endpoint_that_the_model_does_not_have_is_refused(vllm_engine: Engine) -> None:
+    (refused,) = ask(vllm_engine, [{"input": "x"}], "/v1/embeddings")
+    assert isinstance(refused, Refusal)
+    assert refused.columns["status_code"] == 501
+    assert "the model has no" in refused.message
+
+
+@pytest.mark.parametrize(
+    ("body", "endpoint"),
+    [
+        (chat(max_tokens=480, ignore_eos=True), CHAT),
+        ({"prompt": ["x", "y"], "max_tokens": 480, "ignore_eos": True}, TEXT),
+    ],
+)
+def test_a_row_over_its_deadline_is_a_timeout(
+    vllm_engine: Engine, body: dict[str, Any], endpoint: str
+) -> None:
+    (late,) = ask(vllm_engine, [body], endpoint, seconds=0.1)
+    assert isinstance(late, Refusal)
+    assert late.kind is RowErrorKind.TIMEOUT
+    answered(*ask(vllm_engine, [chat(max_tokens=2)]))
+
+
+def test_a_stop_ends_the_work_without_an_outcome(vllm_engine: Engine) -> None:
+    outcomes: dict[int, Outcome] = {}
+    task = RequestsTask.model_validate({"kind": "requests", "endpoint": CHAT})
+    requests = [Request(n, body=chat(max_tokens=480, ignore_eos=True)) for n in range(40)]
+    work = Work(task, requests, 600, outcomes.__setitem__)
+    future = vllm_engine.start(work)
+    work.stop()
+    with pytest.raises(CancelledError):
+        future.result(10)
+    assert not outcomes
+
+
+def test_requests_and_prompts_share_an_engine(vllm_engine: Engine) -> None:
+    prompts = GenerateTask.model_validate({"kind": "generate", "prompt": "{{ text }}"})
+    outcomes: dict[int, Outcome] = {}
+    message = [{"role": "user", "content": "I love it."}]
+    rows = [Request(n, messages=message, is_plain_prompt=True) for n in range(20)]
+    generated = vllm_engine.start(Work(prompts, rows, 100, outcomes.__setitem__))
+    for outcome in ask(vllm_engine, [chat(max_tokens=4)] * 20):
+        assert answered(outcome)["choices"][0]["message"]["content"] == "positive"
+    generated.result()
+    assert len(outcomes) == 20

@@ -1,0 +1,230 @@
+"""OpenAI batch files: a body stays the text it was, a bad line is an error of its own row."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common import formats, openai_batch, storage
+from common.descriptor import Descriptor, Locator, RowRanges, SourceFile
+from common.errors import BadInput
+from common.jsonl import BadLine
+from common.spec import JobSpec, RequestsTask, parse_spec
+from common.states import RowErrorKind
+from producer import batch_file, planner
+
+SPEC: dict[str, Any] = {
+    "name": "asked",
+    "input": {"uri": "batch.jsonl", "format": "openai"},
+    "engine": {"backend": "vllm", "model": "M"},
+    "output": {"uri": "out"},
+}
+
+CHAT = "/v1/chat/completions"
+
+
+def line(custom_id: Any = "a", body: str = "{}", **members: Any) -> bytes:
+    """A request whose body is this very text; a member that is None is left out."""
+    first = {"custom_id": custom_id, "method": "POST", "url": CHAT, **members}
+    said = [f"{json.dumps(key)}: {json.dumps(each)}" for key, each in first.items() if each]
+    return ("{" + ", ".join([*said, f'"body": {body}']) + "}").encode()
+
+
+@st.composite
+def pieces(draw: st.DrawFn, inner: st.SearchStrategy[str]) -> str:
+    """Arrays and objects as text, with odd white space, and keys that stand twice."""
+    space = st.text(" \t\r", max_size=2)
+    keys = st.sampled_from(["body", "a", "\u00e9", "custom_id"]).map(json.dumps)
+    if draw(st.booleans()):
+        members = draw(st.lists(inner, max_size=4))
+        return "[" + ",".join(draw(space) + each + draw(space) for each in members) + "]"
+    pairs = draw(st.lists(st.tuples(keys, inner), max_size=4))
+    said = [f"{draw(space)}{key}{draw(space)}:{draw(space)}{each}" for key, each in pairs]
+    return "{" + ",".join(said) + draw(space) + "}"
+
+
+SCALARS = st.one_of(
+    st.sampled_from(["null", "true", "1.0", "-0", "1e400", "0.1000000000000000055511151231257827"]),
+    st.integers(-(10**60), 10**60).map(str),
+    st.text().map(lambda text: json.dumps(text, ensure_ascii=True)),
+    st.text(st.characters(exclude_categories=["Cs"])).map(
+        lambda text: json.dumps(text, ensure_ascii=False)
+    ),
+)
+BODIES = st.recursive(SCALARS, pieces, max_leaves=8).map(lambda text: '{"of": ' + text + "}")
+
+
+@given(body=BODIES, before=BODIES, after=BODIES)
+def test_a_body_is_the_text_that_it_was(body: str, before: str, after: str) -> None:
+    text = (
+        f'  {{"body": {before}, "custom_id": "\u00e9\\u00e9", "other": {after},\t"method":"POST",'
+        f'"url" : "{CHAT}" , "body"\r: {body} }} \n'
+    )
+    row = openai_batch.parse(text.encode())
+    assert row == {"custom_id": "\u00e9\u00e9", "method": "POST", "url": CHAT, "body": body}
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "known"),
+    [
+        (b"{no json", "no valid JSON", None),
+        (b"[1]", "not an object", None),
+        (b'{"custom_id": "a"}', "method is missing", "a"),
+        (line(method=None), "method is missing", "a"),
+        (line(custom_id=None), "custom_id is missing", None),
+        (line(custom_id=7), "custom_id is no string", None),
+        (line().replace(b'"a"', b'""'), "custom_id is empty", None),
+        (line(method="GET"), "method is 'GET', not POST", "a"),
+        (line(url=["x"]), "url is no string", "a"),
+        (line(body="[1]"), "body is no JSON object", "a"),
+        (line(body="null"), "body is no JSON object", "a"),
+        (line(body='{"n": ' + "9" * 5000 + "}"), "too many digits", None),
+        (line(body='{"n": ' + "[" * 200_000 + "}"), "nested too deeply", None),
+    ],
+)
+def test_a_line_that_is_no_request_says_why_and_keeps_its_id(
+    text: bytes, says: str, known: str | None
+) -> None:
+    with pytest.raises(ValueError, match=says) as caught:
+        openai_batch.parse(text)
+    row = caught.value.row if isinstance(caught.value, BadLine) else {}
+    assert row.get("custom_id") == known
+
+
+def batch(path: Path, lines: list[bytes]) -> Path:
+    path.write_bytes(b"\n".join(lines))
+    return path
+
+
+def test_every_line_is_a_row_good_or_bad(tmp_path: Path) -> None:
+    body = '{"model": "m", "n": 1e400, "n": 2, "text": "\\ud800 \u00e9"}'
+    path = batch(
+        tmp_path / "b.jsonl",
+        [line("a", body), b"", b"{broken", line("c\ud800"), line("d", body="3"), b"  "],
+    )
+    info = storage.stat(str(path))
+    source = SourceFile(info.uri, "openai", info.size, info.fingerprint, 4, 0)
+    rows = formats.read_rows(
+        Descriptor(source, RowRanges.of((0, 4)), Locator(0, 0, source.size)),
+        ["custom_id", "method", "url", "body"],
+        formats.ReadCache(0),
+        schema=openai_batch.SCHEMA,
+        id_column="custom_id",
+    )
+    assert rows.row_index == [0, 2]
+    assert rows.table.column("custom_id").to_pylist() == ["a", "c\ufffd"]
+    assert rows.table.column("body").to_pylist() == [body, "{}"]
+    assert {index: bad.kind for index, bad in rows.bad.items()} == {
+        1: RowErrorKind.BAD_RECORD,
+        3: RowErrorKind.BAD_RECORD,
+    }
+    assert "line 3" in rows.bad[1].message
+    assert rows.bad[3].message.endswith("line 5: body is no JSON object")
+    assert rows.bad_table.column("custom_id").to_pylist() == [None, "d"]
+
+
+def test_a_plan_has_the_columns_of_the_format_whatever_the_lines_hold(tmp_path: Path) -> None:
+    path = batch(tmp_path / "b.jsonl", [b"{broken", line("b", '{"x": 1}'), line("c", '{"x": []}')])
+    spec = asked(path)
+    plan = planner.plan(spec.input, 2, columns=spec.read_columns)
+    assert plan.schema == openai_batch.SCHEMA
+    assert plan.rows_total == 3
+    planner.check_columns(spec, plan.schema)
+
+
+# ---------------------------------------------------------------- spec
+
+
+def asked(path: Path, **sections: Any) -> JobSpec:
+    source = {**SPEC["input"], "uri": str(path), **sections.pop("input", {})}
+    return parse_spec({**SPEC, "input": source, **sections}, "test")
+
+
+def test_the_format_implies_the_task_and_the_task_the_format() -> None:
+    by_format = parse_spec(SPEC, "test")
+    by_task = parse_spec(
+        {**SPEC, "input": {"uri": "batch.jsonl"}, "task": {"kind": "requests"}}, "test"
+    )
+    assert by_format == by_task
+    assert isinstance(by_format.task, RequestsTask)
+    assert by_format.input.id == "custom_id"
+    assert by_format.passed_columns == ["custom_id"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"task": {"kind": "generate", "prompt": "x"}}, "go together"),
+        ({"input": {"uri": "x", "format": "jsonl"}, "task": {"kind": "requests"}}, "go together"),
+        ({"input": {**SPEC["input"], "id": "url"}}, "input.id of an OpenAI batch file"),
+        ({"engine": {"backend": "function", "callable": "a:b"}}, "not requests"),
+        ({"task": {"kind": "requests", "endpoint": "/v1/responses"}}, "endpoint"),
+    ],
+)
+def test_what_does_not_go_with_a_batch_file_is_refused(changed: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        parse_spec({**SPEC, **changed}, "test")
+
+
+def test_the_endpoint_is_that_of_the_first_line_that_names_one(tmp_path: Path) -> None:
+    path = batch(tmp_path / "b.jsonl", [b"", b"{broken", line(url="/v1/embeddings"), line("b")])
+    spec = batch_file.with_endpoint(asked(path), [storage.stat(str(path))])
+    assert isinstance(spec.task, RequestsTask)
+    assert spec.task.endpoint == "/v1/embeddings"
+    assert spec.task.runner == "embed"
+    own = asked(path, task={"kind": "requests", "endpoint": "/v1/completions"})
+    assert batch_file.with_endpoint(own, [storage.stat(str(path))]) is own
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (line(url="/v1/responses"), "line 1: the url is '/v1/responses', and what works is /v1/c"),
+        (b'{"text": "x"}', "is no OpenAI batch file"),
+        (b"\x1f\x8bx", "gzip"),
+    ],
+)
+def test_a_file_that_asks_for_nothing_we_know_is_refused(
+    tmp_path: Path, text: bytes, says: str
+) -> None:
+    path = batch(tmp_path / "b.jsonl", [text])
+    with pytest.raises(BadInput, match=says):
+        batch_file.with_endpoint(asked(path), [storage.stat(str(path))])
+
+
+# ---------------------------------------------------------------- ids
+
+
+def test_an_id_that_stands_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
+    swapped = b'{"body": {"custom_id": "b"}, "custom_id": "\\u0062", "url": "u", "method": "POST"}'
+    one = batch(tmp_path / "1.jsonl", [line("a"), b"", b"{broken", line("b"), b"{broken"])
+    two = batch(tmp_path / "2.jsonl", [line("c"), b"", swapped, line("a"), line("b")])
+    infos = [storage.stat(str(path)) for path in (one, two)]
+    with pytest.raises(BadInput, match=r"'b' stands twice, in .*1.jsonl line 4 and in .*2.jsonl l"):
+        batch_file.refuse_doubled_ids(infos)
+    batch_file.refuse_doubled_ids(infos, limit=5)
+    batch_file.refuse_doubled_ids(infos[:1])
+
+
+@given(ids=st.lists(st.integers(0, 30), max_size=30))
+def test_ids_pass_if_and_only_if_they_are_all_different(
+    tmp_path_factory: pytest.TempPathFactory, ids: list[int]
+) -> None:
+    path = batch(tmp_path_factory.mktemp("ids") / "b.jsonl", [line(f"id {each}") for each in ids])
+    infos = [storage.stat(str(path))]
+    if len(set(ids)) == len(ids):
+        batch_file.refuse_doubled_ids(infos)
+    else:
+        with pytest.raises(BadInput, match="stands twice"):
+            batch_file.refuse_doubled_ids(infos)
+
+
+def test_equal_hashes_of_different_ids_are_no_doubles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_file, "hash", lambda _: 7, raising=False)
+    path = batch(tmp_path / "b.jsonl", [line(each) for each in "abc"])
+    batch_file.refuse_doubled_ids([storage.stat(str(path))])

@@ -1,0 +1,216 @@
+"""OpenAI requests on vLLM: the handlers of its own server, without the HTTP, over our engine.
+
+Each field of a body means what it means to that server: what it answers is the row's answer, what
+it refuses is the row's error, with its status.
+"""
+
+import asyncio
+import json
+from argparse import Namespace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.datastructures import State
+from starlette.responses import JSONResponse
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.cli_args import BaseFrontendArgs
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
+from vllm.entrypoints.serve import create_error_response
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.utils import random_uuid
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from common.spec import RequestsTask, VllmEngine
+from common.states import RowErrorKind
+from worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
+
+Handler = Callable[[Any], Awaitable[Any]]
+
+BODIES: Mapping[str, TypeAdapter[Any]] = {
+    "/v1/chat/completions": TypeAdapter(ChatCompletionRequest),
+    "/v1/completions": TypeAdapter(CompletionRequest),
+    "/v1/embeddings": TypeAdapter(EmbeddingRequest),
+}
+
+SERVER_ARGUMENTS = frozenset(
+    {
+        "chat_template",
+        "chat_template_content_format",
+        "default_chat_template_kwargs",
+        "enable_auto_tool_choice",
+        "enable_prompt_tokens_details",
+        "exclude_tools_when_tool_choice_none",
+        "response_role",
+        "return_tokens_as_token_ids",
+        "tool_call_parser",
+    }
+)
+"""Arguments of vLLM's server, which its engine does not know."""
+
+TOO_LONG_PARAMETERS = frozenset({"input_tokens", "input_text"})
+"""What vLLM names as the wrong parameter where a prompt is longer than the model takes."""
+
+
+class Serving:
+    """vLLM's OpenAI server over one loaded model, made when the first request wants it.
+
+    To be awaited on the engine's loop.
+    """
+
+    def __init__(self, llm: AsyncLLM, spec: VllmEngine) -> None:
+        self._llm = llm
+        self._spec = spec
+        self._making = asyncio.Lock()
+        self._state: State | None = None
+
+    async def handler(self, endpoint: str) -> Handler | None:
+        """What answers requests of an endpoint; None where the model cannot."""
+        state = await self.state()
+        match endpoint:
+            case "/v1/chat/completions":
+                return getattr(state.openai_serving_chat, "create_chat_completion", None)
+            case "/v1/completions":
+                return getattr(state.openai_serving_completion, "create_completion", None)
+            case _:
+                return getattr(state, "serving_embedding", None)
+
+    async def state(self) -> State:
+        """The server's handlers; raises what vLLM raises where its arguments do not fit."""
+        async with self._making:
+            if self._state is None:
+                state = State({"openai_serving_chat": None, "openai_serving_completion": None})
+                await init_app_state(
+                    self._llm, state, self._arguments(), await self._llm.get_supported_tasks()
+                )
+                self._state = state
+            return self._state
+
+    def _arguments(self) -> Namespace:
+        """What the server's command line would have been."""
+        return Namespace(
+            **{
+                **vars(AsyncEngineArgs(model=self._spec.model)),
+                **vars(BaseFrontendArgs()),
+                **self._spec.args,
+                "structured_outputs_config": self._llm.vllm_config.structured_outputs_config,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A body as vLLM takes it, and the model that it named."""
+
+    body: Any
+    model: str | None
+
+    @property
+    def id(self) -> str:
+        """The name that vLLM gives the request."""
+        return str(getattr(self.body, "request_id", None) or random_uuid())
+
+
+class Requests:
+    """Asks the requests of one batch's rows."""
+
+    def __init__(self, serving: Serving, task: RequestsTask) -> None:
+        self._serving = serving
+        self._endpoint = task.endpoint or ""
+
+    def prepare(self, work: Work) -> list[tuple[int, Asked]]:
+        """(position, body) of every request that is valid; the others are refused."""
+        prompts = []
+        for position, request in enumerate(work.requests):
+            found = self._asked(dict(request.body or {}))
+            if isinstance(found, Asked):
+                prompts.append((position, found))
+            else:
+                work.emit(position, _refusal(found, random_uuid()))
+        return prompts
+
+    def _asked(self, body: dict[str, Any]) -> Asked | ErrorResponse:
+        # One engine serves one model, whatever the rows call it.
+        model = body.pop("model", None)
+        try:
+            if body.get("stream"):
+                raise ValueError("stream is true, and a batch has no stream")
+            if model is not None and not isinstance(model, str):
+                raise ValueError("model is no string")
+            return Asked(BODIES[self._endpoint].validate_python(body), model)
+        except ValidationError as error:
+            return create_error_response(_mistakes(error))
+        except Exception as error:  # vLLM's own validators raise what they like
+            return create_error_response(error)
+
+    async def ask(self, request: Request, prompt: Asked) -> tuple[Outcome, float]:
+        """The row's outcome; how long it waited in vLLM is not known here."""
+        answer = await self._answer(prompt)
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            # vLLM's handlers answer with an error where they should pass this on.
+            raise asyncio.CancelledError
+        if isinstance(answer, ErrorResponse):
+            return _refusal(answer, prompt.id), 0.0
+        return _answer(answer, prompt), 0.0
+
+    async def _answer(self, prompt: Asked) -> dict[str, Any] | ErrorResponse:
+        handler = await self._serving.handler(self._endpoint)
+        if handler is None:
+            return create_error_response(NotImplementedError(f"the model has no {self._endpoint}"))
+        try:
+            answer = await handler(prompt.body)
+        except EngineDeadError:
+            raise
+        except Exception as error:
+            return create_error_response(error)
+        match answer:
+            case ErrorResponse():
+                return answer
+            case BaseModel():
+                return answer.model_dump(mode="json")
+            case JSONResponse():
+                body: dict[str, Any] = json.loads(bytes(answer.body))
+                return body
+        return create_error_response(ValueError("the answer is no JSON: ask for another format"))
+
+
+def _answer(body: dict[str, Any], prompt: Asked) -> Answer:
+    if prompt.model is not None:
+        body["model"] = prompt.model
+    usage = body.get("usage") or {}
+    return Answer(
+        columns=_columns(200, prompt.id, body),
+        prompt_tokens=usage.get("prompt_tokens") or 0,
+        output_tokens=usage.get("completion_tokens") or 0,
+    )
+
+
+def _refusal(answer: ErrorResponse, request_id: str) -> Refusal:
+    error = answer.error
+    is_too_long = error.param in TOO_LONG_PARAMETERS
+    return Refusal(
+        RowErrorKind.TOO_LONG if is_too_long else RowErrorKind.REFUSED,
+        f"vLLM answered {error.code}: {error.message}",
+        columns=_columns(error.code, request_id, answer.model_dump(mode="json")),
+    )
+
+
+def _columns(status: int, request_id: str, body: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return {"status_code": status, "request_id": request_id, "response": text}
+
+
+def _mistakes(error: ValidationError) -> str:
+    """The first few mistakes, each once: a union has one for each of its members."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    said = dict.fromkeys(
+        f"{each['loc'][0] if each['loc'] else ''}: {each['msg']}" for each in found
+    )
+    return "; ".join(islice(said, 3))
