@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from common import parts, storage
+from common import parts, remotes, storage
 from common.errors import BadInput
 from common.ledger import Ledger, jobs, workers
 from common.ledger.jobs import Job, NewJob
 from common.settings import Settings
-from common.spec import JobSpec, TransformersEngine, VllmEngine, digest
+from common.spec import JobSpec, OpenaiEngine, TransformersEngine, VllmEngine, digest
 from common.states import JobState
 from common.storage import FileInfo
 from producer import planner
@@ -35,6 +35,8 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
     """
     spec = settled(spec)
     storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
+    if isinstance(spec.engine, OpenaiEngine):
+        remotes.check(spec.engine.base_url, settings.allowed_remotes)
     infos = storage.expand(spec.input.uris)
     # A link below an allowed folder may lead out of it.
     storage.check_roots([info.uri for info in infos], settings.allowed_roots)
