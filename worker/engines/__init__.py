@@ -32,5 +32,14 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
                     "nightshift-fleet[gpu] or nightshift-fleet[cpu]"
                 ) from error
             return Vllm.load(spec.engine, revision, spec.task.runner)
-        case TransformersEngine() | OpenaiEngine():
+        case OpenaiEngine():
+            try:
+                from worker.engines.openai.engine import OpenaiEngine as Openai
+            except ImportError as error:
+                raise EngineLoadFailed(
+                    f"the OpenAI client cannot be imported on this worker ({error}): install "
+                    "nightshift-fleet[openai]"
+                ) from error
+            return Openai.load(spec.engine, settings)
+        case TransformersEngine():
             raise EngineLoadFailed(f"engine.backend {spec.engine.backend} is not written yet")
