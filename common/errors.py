@@ -20,6 +20,16 @@ class StorageUnavailable(Retryable):
     """A file could not be read or written for a reason that may pass (network, disk full)."""
 
 
+class EngineUnavailable(Retryable):
+    """The server behind a remote engine is away: the batch is given back, nothing is charged."""
+
+
+class EngineRefused(NightshiftError):
+    """The server behind a remote engine wants a person (key, account): the batch is given back,
+    nothing is charged, and its job pauses with the message as its reason.
+    """
+
+
 class Permanent(NightshiftError):
     """The same call can never work: the batch goes to dead."""
 

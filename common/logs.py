@@ -40,7 +40,7 @@ def configure(settings: Settings, **fields: object) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for noisy in ("alembic", "kombu", "celery", "amqp"):
+    for noisy in ("alembic", "kombu", "celery", "amqp", "openai", "httpx2"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
 
 

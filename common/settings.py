@@ -1,15 +1,26 @@
 """The only reader of the environment: one frozen, validated object, passed in from the top."""
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from common import remotes
 from common.errors import BadInput
 
 Words = Annotated[tuple[str, ...], NoDecode]
+
+Keys = Annotated[dict[str, SecretStr], NoDecode]
 
 
 class Settings(BaseSettings):
@@ -18,7 +29,13 @@ class Settings(BaseSettings):
     Durations are in seconds, sizes in bytes. Lists are separated by commas, paths by colons.
     """
 
-    model_config = SettingsConfigDict(env_prefix="NIGHTSHIFT_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="NIGHTSHIFT_",
+        frozen=True,
+        extra="ignore",
+        # A key that cannot be read must not stand in the message that says so.
+        hide_input_in_errors=True,
+    )
 
     database_url: str | None = Field(None, description="postgresql://… of the ledger.")
     broker_url: str | None = Field(None, description="redis://… that carries the hints.")
@@ -49,10 +66,28 @@ class Settings(BaseSettings):
         (), description="Prefixes that input and output URIs must have; empty allows all."
     )
 
+    allowed_remotes: Words = Field(
+        (), description="Prefixes that addresses of remote engines must have; empty allows all."
+    )
+    api_keys: Keys = Field(
+        {},
+        description="JSON object of base URL to API key: each key goes to its own address alone.",
+    )
+    openai_api_key: SecretStr | None = Field(
+        None,
+        validation_alias=AliasChoices("openai_api_key", "OPENAI_API_KEY"),
+        description="OPENAI_API_KEY: the key of the address below, and of no other.",
+    )
+    openai_base_url: str = Field(
+        remotes.OPENAI,
+        validation_alias=AliasChoices("openai_base_url", "OPENAI_BASE_URL"),
+        description="OPENAI_BASE_URL: where OPENAI_API_KEY is for.",
+    )
+
     log_format: Literal["console", "json"] = Field("console", description="Form of log lines.")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
-    @field_validator("allowed_modules", "allowed_roots", mode="before")
+    @field_validator("allowed_modules", "allowed_roots", "allowed_remotes", mode="before")
     @classmethod
     def _commas(cls, value: object) -> object:
         return _words(value, ",")
@@ -62,19 +97,44 @@ class Settings(BaseSettings):
     def _colons(cls, value: object) -> object:
         return _words(value, ":")
 
+    @field_validator("api_keys", mode="before")
+    @classmethod
+    def _json(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError:
+            # Not chained: the decoder's error carries the text, and the text the keys.
+            raise ValueError("is no JSON object of base URL to key") from None
+
     @model_validator(mode="after")
     def _renewed_in_time(self) -> Self:
         if self.heartbeat_seconds * 2 > self.lease_seconds:
             raise ValueError("heartbeat_seconds must be at most half of lease_seconds")
         return self
 
+    def api_key(self, base_url: str) -> SecretStr | None:
+        """The key that is bound to this very address; None where there is none."""
+        wanted = remotes.address(base_url)
+        for bound, key in self.api_keys.items():
+            if remotes.address(bound) == wanted:
+                return key
+        if remotes.address(self.openai_base_url or remotes.OPENAI) == wanted:
+            return self.openai_api_key
+        return None
+
     def environment(self) -> dict[str, str]:
-        """These settings as environment variables for a child process; unset ones are left out."""
+        """These settings as environment variables for a child process; unset ones are left out,
+        and so are those of other programs, which it inherits.
+        """
         variables: dict[str, str] = {}
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
-            if value is None or value == field.default:
+            if value is None or value == field.default or field.validation_alias is not None:
                 continue
+            if name == "api_keys":
+                value = json.dumps({url: key.get_secret_value() for url, key in value.items()})
             if isinstance(value, tuple):
                 value = (":" if name == "callable_paths" else ",").join(value)
             variables[f"NIGHTSHIFT_{name.upper()}"] = str(value)

@@ -29,12 +29,16 @@ class Flags:
     model: Annotated[
         str | None, _flag("--model -m", "Hub name or folder of a model, for vLLM.", WHAT)
     ] = None
+    base_url: Annotated[
+        str | None,
+        _flag("--base-url", "Address of a server of the OpenAI API that has the model.", WHAT),
+    ] = None
     revision: Annotated[
         str | None, _flag("--revision", "Branch, tag or commit of a hub model.", WHAT)
     ] = None
     engine_arg: Annotated[
         list[str] | None,
-        _flag("--engine-arg", "KEY=VALUE for vLLM's engine; the value is JSON or a string.", WHAT),
+        _flag("--engine-arg", "KEY=VALUE for engine.args; the value is JSON or a string.", WHAT),
     ] = None
     callable: Annotated[
         str | None,
@@ -95,6 +99,7 @@ class Flags:
 
 MODEL_FLAGS = (
     "model",
+    "base_url",
     "revision",
     "engine_arg",
     "prompt",
@@ -153,7 +158,10 @@ def job_spec(target: str, flags: Flags) -> "JobSpec":
             return spec
         written = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
         _refuse_other_engine(target, written, flags)
-        return parse_spec(_laid_over(written, _sections(flags)), f"{target} with flags")
+        above = _sections(flags)
+        if "engine" in above:
+            above["engine"]["backend"] = written["engine"]["backend"]
+        return parse_spec(_laid_over(written, above), f"{target} with flags")
     _refuse_missing(flags)
     given = _sections(flags)
     given.setdefault("name", job_name(target))
@@ -176,6 +184,8 @@ def _refuse_conflicts(flags: Flags) -> None:
         )
     if len(forms := flags.said("choice", "schema", "regex")) > 1:
         raise BadInput(f"{forms[0]} and {forms[1]} both say what an answer looks like: give one")
+    if flags.base_url is not None and flags.revision is not None:
+        raise BadInput("--revision is for models that are loaded here, not for --base-url")
     if flags.system is not None and flags.prompt is None:
         raise BadInput("--system goes before a --prompt, which is missing")
 
@@ -195,6 +205,7 @@ def _refuse_missing(flags: Flags) -> None:
 def _refuse_other_engine(target: str, written: dict[str, Any], flags: Flags) -> None:
     backend = written["engine"]["backend"]
     wrong = flags.said("callable") if backend != "function" else flags.said(*MODEL_FLAGS)
+    wrong += flags.said("base_url") if backend != "openai" else flags.said("revision")
     if wrong:
         raise BadInput(f"{wrong[0]} does not fit {target}, whose engine.backend is {backend}")
 
@@ -246,10 +257,12 @@ def _engine(flags: Flags) -> dict[str, Any]:
         return {"backend": "function", "callable": flags.callable}
     engine = {
         "model": flags.model,
+        "base_url": flags.base_url,
         "revision": flags.revision,
         "args": dict(_engine_arg(text) for text in flags.engine_arg or []),
     }
-    return {**engine, "backend": "vllm"} if _pruned(engine) else {}
+    backend = "vllm" if flags.base_url is None else "openai"
+    return {**engine, "backend": backend} if _pruned(engine) else {}
 
 
 def _engine_arg(text: str) -> tuple[str, Any]:

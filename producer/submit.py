@@ -6,13 +6,20 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from common import dataset, hive, parts, storage
+from common import dataset, hive, parts, remotes, storage
 from common.descriptor import SourceFile
 from common.errors import BadInput
 from common.ledger import Ledger, jobs, workers
 from common.ledger.jobs import Job, NewJob
 from common.settings import Settings
-from common.spec import JobSpec, RequestsTask, TransformersEngine, VllmEngine, digest
+from common.spec import (
+    JobSpec,
+    OpenaiEngine,
+    RequestsTask,
+    TransformersEngine,
+    VllmEngine,
+    digest,
+)
 from common.states import JobState
 from common.storage import FileInfo
 from producer import batch_file, planner
@@ -37,6 +44,8 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
     """
     spec = settled(spec)
     storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
+    if isinstance(spec.engine, OpenaiEngine):
+        remotes.check(spec.engine.base_url, settings.allowed_remotes)
     infos = storage.expand(spec.input.uris)
     # A link below an allowed folder may lead out of it.
     storage.check_roots([info.uri for info in infos], settings.allowed_roots)

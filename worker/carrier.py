@@ -17,6 +17,8 @@ from common import dataset, formats, parts, storage
 from common.descriptor import RowRanges
 from common.errors import (
     EngineDead,
+    EngineRefused,
+    EngineUnavailable,
     LeaseLost,
     LedgerUnavailable,
     NightshiftError,
@@ -25,7 +27,7 @@ from common.errors import (
     StorageUnavailable,
 )
 from common.faultpoints import Moment, reached
-from common.ledger import Ledger, claims
+from common.ledger import Ledger, claims, jobs
 from common.ledger.batches import Lease
 from common.parts import Failure, clean
 from common.settings import Settings
@@ -73,6 +75,9 @@ class Load:
         with self._taking:
             self._closed = True
 
+
+KEEPS_ANSWERS = (EngineUnavailable, EngineRefused)
+"""An engine that serves nobody takes back no answer that it gave before."""
 
 Left = tuple[Load, "Future[None]"]
 """A batch that left the engine, and how."""
@@ -189,8 +194,11 @@ class Carrier:
                     log.info("lease_lost", batch_id=lease.batch_id, attempt=lease.attempt)
                 case EngineDead():
                     self._engine_died(str(error))
-                case StorageUnavailable() | LedgerUnavailable():
+                case StorageUnavailable() | LedgerUnavailable() | EngineUnavailable():
                     # An outage is nobody's fault: nothing is charged, and nothing dies of it.
+                    self._release(lease, error)
+                case EngineRefused():
+                    self._pause(lease, error)
                     self._release(lease, error)
                 case NightshiftError():
                     self._fail(lease, error)
@@ -301,14 +309,19 @@ class Carrier:
         """What there is to publish; None when nothing is finished, or nothing wanted."""
         batch, lease = load.batch, load.batch.lease
         load.close()
-        if not future.cancelled():
-            future.result()
+        failed = None if future.cancelled() else future.exception()
+        if failed is not None and not isinstance(failed, KEEPS_ANSWERS):
+            raise failed
         batch.publishing = True
         finished = RowRanges.from_indices(load.results.finished())
         if len(finished) == len(lease.todo):
             return self._table(lease, load, None)
         if batch.unwanted or not len(finished):
+            if failed is not None:
+                raise failed
             return None
+        if isinstance(failed, EngineRefused):
+            self._pause(lease, failed)
         if lease.redo is not None:
             return self._table(lease.narrowed(finished), load, None)
         return self._table(lease, load, finished)
@@ -376,6 +389,19 @@ class Carrier:
             self._publisher.patiently(release)
         except Retryable as error:
             log.warning("release_failed", batch_id=lease.batch_id, error=str(error))
+
+    def _pause(self, lease: Lease, why: Exception) -> None:
+        """Nobody claims more of its job until a person has mended what `why` says."""
+
+        def pause() -> None:
+            with self._ledger.transaction() as connection:
+                jobs.pause(connection, lease.job_id, clean(str(why)))
+
+        log.warning("engine_refused", job_id=lease.job_id, error=str(why))
+        try:
+            self._publisher.patiently(pause)
+        except NightshiftError as error:  # it is over, or the ledger is away for good
+            log.warning("pause_failed", job_id=lease.job_id, error=str(error))
 
     def _fail(self, lease: Lease, error: BaseException) -> None:
         log.warning(

@@ -100,8 +100,13 @@ class OpenaiEngine(EngineSection):
     model: str = Field(min_length=1, description="Model name, as the server knows it.")
     base_url: str = Field(
         "https://api.openai.com/v1",
-        pattern=r"^https?://[^\s@]+$",
+        pattern=r"^https?://[^\s@?#\\]+$",
         description="Address of the API. The key is the worker's own, bound to this address.",
+    )
+    args: dict[str, Any] = Field(
+        default_factory=dict,
+        exclude_if=lambda value: not value,
+        description="Laid over every request that a task makes; null leaves a field out.",
     )
     concurrency: int = Field(
         64, ge=1, le=10_000, description="Requests under way at once, in each worker slot."

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+from common.settings import Settings
 from common.spec import FunctionTask, GenerateTask, Task
+from common.spec import OpenaiEngine as OpenaiSpec
 from tests.engine.contract import Contract
+from tests.integration.remote import Call, Remote, Reply, answered, refused
 from worker.engines.function import FunctionEngine
+from worker.engines.openai.engine import OpenaiEngine
 from worker.engines.protocol import Engine, Request
 
 pytestmark = pytest.mark.timeout(280)
@@ -68,6 +72,38 @@ class TestVllm(Contract):
             {"kind": "generate", "prompt": "{{ text }}", "sampling": long}
         )
         return task, self.request(index)
+
+    def _prompt(self, index: int, text: str) -> Request:
+        return Request(index, messages=[{"role": "user", "content": text}], is_plain_prompt=True)
+
+
+class TestOpenai(Contract):
+    task = GenerateTask.model_validate({"kind": "generate", "prompt": "{{ text }}"})
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls) -> Iterator[Engine]:
+        with Remote().running() as remote:
+            remote.behave = cls.behave
+            spec = OpenaiSpec(backend="openai", model="m", base_url=remote.url, concurrency=8)
+            engine = OpenaiEngine.load(spec, Settings())
+            yield engine
+            engine.close()
+
+    @staticmethod
+    def behave(call: Call) -> Reply:
+        if call.text.startswith("slow"):
+            time.sleep(0.005)
+        return refused(400, "no numbers") if call.text.startswith("bad") else answered(call)
+
+    def request(self, index: int) -> Request:
+        return self._prompt(index, f"row {index}")
+
+    def bad(self, index: int) -> Request:
+        return self._prompt(index, f"bad {index}")
+
+    def slow(self, index: int) -> tuple[Task, Request]:
+        return self.task, self._prompt(index, f"slow {index}")
 
     def _prompt(self, index: int, text: str) -> Request:
         return Request(index, messages=[{"role": "user", "content": text}], is_plain_prompt=True)

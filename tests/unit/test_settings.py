@@ -1,6 +1,7 @@
 """Settings come from the environment, are checked once and name what is wrong."""
 
 import os
+import traceback
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from common.settings import Settings, child_environment, load_settings, python_p
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith("NIGHTSHIFT_"):
+        if name.startswith(("NIGHTSHIFT_", "OPENAI_")):
             monkeypatch.delenv(name)
 
 
@@ -106,3 +107,67 @@ def test_a_child_gets_no_setting_that_its_parent_overrode(
 def test_folders_of_pythonpath_are_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", "here", "/there"]))
     assert python_path() == (str(Path("here").resolve()), "/there")
+
+
+def test_a_key_belongs_to_one_address_however_it_is_written() -> None:
+    settings = load_settings(
+        api_keys={"https://One.example/v1/": "sk-one", "http://127.0.0.1:8000/v1": "sk-two"},
+        openai_api_key="sk-openai",
+        openai_base_url="",
+    )
+
+    def key(url: str) -> str | None:
+        found = settings.api_key(url)
+        return None if found is None else found.get_secret_value()
+
+    assert key("https://one.example:443/v1") == "sk-one"
+    assert key("http://127.0.0.1:8000/v1/") == "sk-two"
+    assert key("https://api.openai.com/v1") == "sk-openai"
+    for other in (
+        "http://one.example/v1",
+        "https://one.example/v2",
+        "https://one.example/v1/more",
+        "https://one.example.evil.net/v1",
+        "https://api.openai.com.evil.net/v1",
+        "http://api.openai.com/v1",
+    ):
+        assert key(other) is None
+    with pytest.raises(BadInput, match="without a user"):
+        key("https://one.example@evil.net/v1")
+
+
+def test_the_key_of_openai_goes_where_its_own_variable_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-mine")
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://proxy.example/v1")
+    settings = load_settings()
+    assert settings.api_key("https://api.openai.com/v1") is None
+    found = settings.api_key("https://proxy.example/v1")
+    assert found is not None
+    assert found.get_secret_value() == "sk-mine"
+
+
+def test_keys_reach_a_child_and_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_API_KEYS", '{"https://one.example/v1": "sk-one"}')
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-mine")
+    settings = load_settings()
+    assert "sk-" not in repr(settings) + str(settings)
+    child = child_environment(settings)
+    assert child["NIGHTSHIFT_API_KEYS"] == '{"https://one.example/v1": "sk-one"}'
+    assert child["OPENAI_API_KEY"] == "sk-mine"
+    assert not [name for name in child if name.startswith("NIGHTSHIFT_OPENAI")]
+    for name, value in child.items():
+        monkeypatch.setenv(name, value)
+    assert load_settings() == settings
+
+
+@pytest.mark.parametrize("value", ["sk-secret", '["sk-secret"]', '{"https://x/v1": ["sk-secret"]}'])
+def test_keys_that_cannot_be_read_are_not_shown(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_API_KEYS", value)
+    with pytest.raises(BadInput, match="NIGHTSHIFT_API_KEYS") as refused:
+        load_settings()
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "sk-secret" not in shown

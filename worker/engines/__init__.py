@@ -41,7 +41,14 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
                 ) from error
             return Transformers.load(spec.engine, revision, spec.task.runner)
         case OpenaiEngine():
-            raise EngineLoadFailed(f"engine.backend {spec.engine.backend} is not written yet")
+            try:
+                from worker.engines.openai.engine import OpenaiEngine as Openai
+            except ImportError as error:
+                raise EngineLoadFailed(
+                    f"the OpenAI client cannot be imported on this worker ({error}): install "
+                    "nightshift-fleet[openai]"
+                ) from error
+            return Openai.load(spec.engine, settings)
 
 
 def _check_folder(model: str) -> None:

@@ -1,0 +1,45 @@
+"""Addresses of remote servers: when two are the same, and which ones an operator allows."""
+
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from common.errors import BadInput
+
+OPENAI = "https://api.openai.com/v1"
+"""The address that OPENAI_API_KEY is for where OPENAI_BASE_URL says no other."""
+
+PORTS = {"http": 80, "https": 443}
+
+
+def address(url: str) -> str:
+    """The same text for every way to write the same address: case, default port, last slash.
+
+    BadInput for what is no http or https address, or has a path that a server could read as
+    another one.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise BadInput(f"{url} is no address: {error}") from error
+    if parts.scheme not in PORTS or not host or parts.username is not None:
+        raise BadInput(f"{url} is no http:// or https:// address without a user")
+    if "%" in parts.path or any(step in (".", "..") for step in parts.path.split("/")):
+        raise BadInput(f"{url} has a path that can be read in two ways")
+    host = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{host}:{port or PORTS[parts.scheme]}{parts.path.rstrip('/')}"
+
+
+def check(base_url: str, allowed: Sequence[str]) -> None:
+    """BadInput when an address lies under none of `allowed`; an empty list allows all."""
+    wanted = address(base_url)
+    if not allowed:
+        return
+    for prefix in allowed:
+        root = address(prefix)
+        if wanted == root or wanted.startswith(f"{root}/"):
+            return
+    raise BadInput(
+        f"engine.base_url {base_url} is none of those that NIGHTSHIFT_ALLOWED_REMOTES names: "
+        f"{', '.join(allowed)}"
+    )

@@ -1,0 +1,237 @@
+"""The rate of a fleet, held in a real Redis by several limiters and processes at once."""
+
+import asyncio
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from common.embedded import EmbeddedRedis
+from worker.engines.openai import limiter as module
+from worker.engines.openai.limiter import Limiter, Rates
+
+
+def name() -> str:
+    return uuid.uuid4().hex
+
+
+def member(url: str | None, bucket: str, rates: Rates) -> Limiter:
+    return Limiter.connected(url, bucket, uuid.uuid4().hex, rates)
+
+
+async def admitted(limiters: list[Limiter], seconds: float, tokens: float = 0) -> int:
+    """How many requests all of them let go in so long."""
+    count = 0
+
+    async def go_on(limiter: Limiter) -> None:
+        nonlocal count
+        while True:
+            await limiter.admit(tokens)
+            count += 1
+
+    tasks = [asyncio.create_task(go_on(limiter)) for limiter in limiters for _ in range(8)]
+    await asyncio.sleep(seconds)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return count
+
+
+async def close(*limiters: Limiter) -> None:
+    for limiter in limiters:
+        await limiter.close()
+
+
+def most(a_second: float, seconds: float, burst: float = 1) -> float:
+    """What may go in so long: the rate, the burst, and the one that runs into debt."""
+    return a_second * (seconds + burst) + 1
+
+
+def test_two_members_hold_one_rate_together(redis_url: str) -> None:
+    async def run() -> tuple[int, float]:
+        bucket = name()
+        both = [member(redis_url, bucket, Rates(requests=1200)) for _ in range(2)]
+        began = time.monotonic()
+        count = await admitted(both, 1.5)
+        took = time.monotonic() - began
+        await close(*both)
+        return count, took
+
+    count, seconds = asyncio.run(run())
+    assert count <= most(20, seconds)
+    assert count >= 20  # the burst at least, however slow this machine
+
+
+MEMBER = """
+import asyncio, sys, time
+import redis
+from tests.integration.test_limiter import admitted, member
+from worker.engines.openai.limiter import Rates
+
+async def run(url, bucket):
+    limiter = member(url, bucket, Rates(requests=1200))
+    with redis.Redis.from_url(url) as client:
+        client.incr(bucket)
+        while int(client.get(bucket)) < 2:
+            time.sleep(0.01)
+    began = time.time()
+    count = await admitted([limiter], 1.5)
+    print(count, began, time.time())
+    await limiter.close()
+
+asyncio.run(run(sys.argv[1], sys.argv[2]))
+"""
+
+
+def test_two_processes_hold_one_rate_together(redis_url: str) -> None:
+    bucket = name()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", MEMBER, redis_url, bucket],
+            cwd=Path(__file__).parents[2],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=60)[0].split() for process in processes]
+    counts = [int(count) for count, _, _ in said]
+    seconds = max(float(end) for _, _, end in said) - min(float(began) for _, began, _ in said)
+    assert all(count > 0 for count in counts)
+    assert 20 <= sum(counts) <= most(20, seconds)
+
+
+def test_jobs_with_different_rates_share_one_minute(redis_url: str) -> None:
+    async def run() -> tuple[int, int, float]:
+        bucket = name()
+        slow = member(redis_url, bucket, Rates(requests=600))
+        fast = member(redis_url, bucket, Rates(requests=2400))
+        began = time.monotonic()
+        counts = await asyncio.gather(admitted([slow], 1.5), admitted([fast], 1.5))
+        took = time.monotonic() - began
+        await close(slow, fast)
+        return counts[0], counts[1], took
+
+    slow, fast, seconds = asyncio.run(run())
+    assert slow / 10 + fast / 40 <= seconds + 1 + 1 / 10 + 1 / 40
+    assert slow
+    assert fast
+
+
+def test_tokens_that_were_not_used_are_given_back_and_those_beyond_are_taken(
+    redis_url: str,
+) -> None:
+    async def run() -> None:
+        rates = Rates(tokens=60_000)  # 1,000 a second
+        bucket = name()
+        one = member(redis_url, bucket, rates)
+        first = await one.admit(100_000)  # a hundred seconds of debt
+        await one.settle(first, 1)  # nothing of it was used
+        second = await asyncio.wait_for(one.admit(10), 5)
+        await one.settle(second, 100_000)  # far more than was thought
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(one.admit(1), 0.5)
+        other = member(redis_url, bucket, rates)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(other.admit(1), 0.5)
+        await close(one, other)
+
+    asyncio.run(run())
+
+
+def test_estimates_learn_what_requests_really_use(redis_url: str) -> None:
+    async def run() -> float:
+        one = member(redis_url, name(), Rates(tokens=60_000_000))
+        for _ in range(100):
+            await one.settle(await one.admit(1000), 10)
+        taken = await one.admit(1000)
+        await close(one)
+        return taken.reserved
+
+    assert asyncio.run(run()) < 50
+
+
+def test_a_pause_holds_the_whole_fleet_also_without_a_rate(redis_url: str) -> None:
+    async def run() -> float:
+        bucket = name()
+        told, other = (member(redis_url, bucket, Rates()) for _ in range(2))
+        await other.admit(1)
+        began = time.monotonic()
+        await told.pause(0.6)
+        await told.pause(0.1)  # a shorter one takes nothing away
+        await asyncio.gather(told.admit(1), other.admit(1))
+        await close(told, other)
+        return time.monotonic() - began
+
+    assert asyncio.run(run()) >= 0.6
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[EmbeddedRedis]:
+    server = EmbeddedRedis()
+    server.start(tmp_path)
+    yield server
+    server.stop()
+
+
+def test_without_redis_each_child_goes_on_at_its_share_and_a_stranger_waits(
+    own_redis: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.2)
+
+    async def run() -> tuple[int, float]:
+        url, bucket, rates = own_redis.url, name(), Rates(requests=1200)
+        known = [member(url, bucket, rates) for _ in range(2)]
+        for limiter in known * 2:  # the second time, each knows of both
+            await limiter.admit(0)
+        own_redis.stop()
+        began = time.monotonic()
+        count = await admitted(known, 1.5)
+        took = time.monotonic() - began
+        stranger = member(url, bucket, rates)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(stranger.admit(0), 0.5)
+        own_redis.start(tmp_path)
+        await asyncio.wait_for(stranger.admit(0), 10)
+        await close(*known, stranger)
+        return count, took
+
+    count, seconds = asyncio.run(run())
+    # Each of the two has a burst and a debt of its own share.
+    assert 4 <= count <= 20 * (seconds + 1) + 2
+
+
+def test_without_redis_a_pause_still_holds_this_child(own_redis: EmbeddedRedis) -> None:
+    async def run() -> float:
+        one = member(own_redis.url, name(), Rates())
+        await one.admit(0)
+        own_redis.stop()
+        began = time.monotonic()
+        await one.pause(0.5)
+        await one.admit(0)
+        await close(one)
+        return time.monotonic() - began
+
+    assert asyncio.run(run()) >= 0.5
+
+
+def test_a_flushed_redis_costs_one_burst(redis_url: str) -> None:
+    async def run() -> tuple[int, float]:
+        bucket = name()
+        one = member(redis_url, bucket, Rates(requests=1200))
+        began = time.monotonic()
+        count = await admitted([one], 0.5)
+        with redis.Redis.from_url(redis_url) as client:
+            client.delete(f"nightshift:rate:{{{bucket}}}")
+        count += await admitted([one], 0.5)
+        took = time.monotonic() - began
+        await close(one)
+        return count, took
+
+    count, seconds = asyncio.run(run())
+    assert count <= most(20, seconds, burst=2) + 1

@@ -1,0 +1,471 @@
+"""The remote engine against a server that misbehaves, over real HTTP."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from email.utils import formatdate
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.errors import EngineLoadFailed, EngineRefused, EngineUnavailable
+from common.settings import Settings, load_settings
+from common.spec import EmbedTask, GenerateTask, RequestsTask, TaskSection
+from common.spec import OpenaiEngine as OpenaiSpec
+from common.states import RowErrorKind
+from tests.integration.remote import Call, Remote, Reply, answered, refused
+from worker.engines.openai.engine import OpenaiEngine, Patience
+from worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
+
+QUICK = Patience(
+    tries=4,
+    limited_tries=6,
+    backoff_seconds=0.02,
+    longest_backoff_seconds=0.1,
+    outage_seconds=0.5,
+    probe_seconds=0.5,
+    believed_seconds=0.0,
+    load_tries=2,
+)
+
+
+@pytest.fixture
+def remote() -> Iterator[Remote]:
+    with Remote().running() as server:
+        yield server
+
+
+@pytest.fixture
+def load(remote: Remote) -> Iterator[Callable[..., OpenaiEngine]]:
+    """Loads engines that end with the test."""
+    loaded: list[OpenaiEngine] = []
+
+    def one(settings: Settings | None = None, **fields: Any) -> OpenaiEngine:
+        given = {"backend": "openai", "model": "m", "base_url": remote.url, **fields}
+        spec = OpenaiSpec.model_validate(given)
+        loaded.append(OpenaiEngine.load(spec, settings or Settings(), QUICK))
+        return loaded[-1]
+
+    yield one
+    for engine in loaded:
+        engine.close()
+
+
+def generate(**fields: Any) -> GenerateTask:
+    return GenerateTask.model_validate({"kind": "generate", "prompt": "{{ text }}", **fields})
+
+
+def chats(*texts: str) -> list[Request]:
+    return [
+        Request(index, messages=[{"role": "user", "content": text}], is_plain_prompt=True)
+        for index, text in enumerate(texts)
+    ]
+
+
+def ask(
+    engine: OpenaiEngine, requests: list[Request], task: TaskSection | None = None, *, seconds=60.0
+) -> list[Outcome]:
+    found: dict[int, Outcome] = {}
+
+    def emit(position: int, outcome: Outcome) -> None:
+        assert position not in found, "one outcome a row"
+        found[position] = outcome
+
+    work = Work(task or generate(), requests, seconds, emit)  # type: ignore[arg-type]
+    engine.start(work).result(30)
+    assert sorted(found) == list(range(len(requests)))
+    return [found[position] for position in range(len(requests))]
+
+
+def output(outcome: Outcome) -> Any:
+    assert isinstance(outcome, Answer), outcome
+    return outcome.columns["output"]
+
+
+def refusal(outcome: Outcome) -> Refusal:
+    assert isinstance(outcome, Refusal), outcome
+    return outcome
+
+
+def when(text: str, *replies: Reply) -> Callable[[Call], Reply]:
+    """The replies to a text in turn, the last of them for ever; every other text is answered."""
+
+    def behave(call: Call) -> Reply:
+        if call.text != text:
+            return answered(call)
+        return replies[min(call.number, len(replies)) - 1]
+
+    return behave
+
+
+def then_answered(*replies: Reply) -> Callable[[Call], Reply]:
+    """So many bad replies to each text, then its answer."""
+
+    def behave(call: Call) -> Reply:
+        return replies[call.number - 1] if call.number <= len(replies) else answered(call)
+
+    return behave
+
+
+def test_each_row_has_its_own_answer_and_the_servers_count_of_tokens(
+    load: Callable[..., OpenaiEngine], remote: Remote
+) -> None:
+    engine = load(concurrency=4)
+    four = threading.Barrier(4)
+
+    def behave(call: Call) -> Reply:
+        four.wait(10)  # nobody is answered before four are there
+        return answered(call)
+
+    remote.behave = behave
+    outcomes = ask(engine, chats(*(f"row {n}" for n in range(40))))
+    assert [output(each) for each in outcomes] == [f"ROW {n}" for n in range(40)]
+    assert {(each.prompt_tokens, each.output_tokens) for each in outcomes} == {(7, 3)}
+    assert remote.most_at_once == 4
+    assert engine.stalled_seconds() == 0
+
+
+def test_a_request_says_the_sampling_and_form_of_the_task_and_the_engines_own_fields(
+    load: Callable[..., OpenaiEngine], remote: Remote
+) -> None:
+    engine = load(args={"service_tier": "flex", "temperature": None})
+    sampling = {"max_tokens": 9, "temperature": 0.5, "top_k": 3, "stop": ["\n"], "seed": 1}
+    ask(engine, chats("x"), generate(sampling=sampling))
+    body = remote.calls[-1].body
+    assert body.pop("seed") > 0
+    assert body == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "x"}],
+        "max_tokens": 9,
+        "top_k": 3,
+        "stop": ["\n"],
+        "service_tier": "flex",
+    }
+    schema = {"type": "object"}
+    ask(engine, chats("{}"), generate(output={"json_schema": schema}))
+    assert remote.calls[-1].body["response_format"]["json_schema"]["schema"] == schema
+    ask(engine, chats("x"), generate(output={"choice": ["X", "Y"]}))
+    assert remote.calls[-1].body["structured_outputs"] == {"choice": ["X", "Y"]}
+
+
+def test_an_answer_that_does_not_fit_is_a_refusal_with_its_tokens(
+    load: Callable[..., OpenaiEngine],
+) -> None:
+    fits, wrong = ask(load(), chats("yes", "maybe"), generate(output={"choice": ["YES", "NO"]}))
+    assert output(fits) == "YES"
+    assert refusal(wrong).kind is RowErrorKind.INVALID_OUTPUT
+    assert wrong.output_tokens == 3
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        [refused(500, "oh")] * 3,
+        [refused(429, "slow down", retry_after="0.1")],
+        [refused(429, "slow down", retry_after_ms="50")],
+        [refused(429, "slow down", retry_after=formatdate(0, usegmt=True))],
+        [refused(503, "starting"), refused(502, "no upstream")],
+        [Reply(body={"choices": []}, cut=True)],
+        [Reply(body=b"<html>hello</html>")],
+        [Reply(body={"choices": []})],
+        [Reply(body={"choices": [{"message": {"content": 7}}]})],
+        [Reply(500, b"\xff not even text")],
+    ],
+    ids=lambda replies: f"{replies[0].status} {replies[0].headers or replies[0].body}"[:40],
+)
+def test_trouble_that_passes_costs_no_row(
+    load: Callable[..., OpenaiEngine], remote: Remote, trouble: list[Reply]
+) -> None:
+    remote.behave = then_answered(*trouble)
+    assert [output(each) for each in ask(load(), chats("a", "b"))] == ["A", "B"]
+    assert len(remote.calls) == 2 * (len(trouble) + 1)
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "says"),
+    [
+        (refused(400, "bad temperature"), RowErrorKind.REFUSED, "400: bad temperature"),
+        (refused(404, "no model m"), RowErrorKind.REFUSED, "404: no model m"),
+        (Reply(422, {"detail": "no"}), RowErrorKind.REFUSED, "422: no"),
+        (refused(400, "x", "context_length_exceeded"), RowErrorKind.TOO_LONG, "400: x"),
+        (
+            refused(400, "This model's maximum context length is 512 tokens."),
+            RowErrorKind.TOO_LONG,
+            "maximum context",
+        ),
+        (refused(500, "this row alone"), RowErrorKind.REFUSED, "500: this row alone"),
+        (refused(403, "blocked"), RowErrorKind.REFUSED, "403: blocked"),
+        (refused(429, "request too large"), RowErrorKind.REFUSED, "429: request too large"),
+        (Reply(cut=True), RowErrorKind.REFUSED, "no answer from the server"),
+    ],
+)
+def test_a_row_that_the_server_will_not_have_fails_alone(
+    load: Callable[..., OpenaiEngine],
+    remote: Remote,
+    reply: Reply,
+    kind: RowErrorKind,
+    says: str,
+) -> None:
+    remote.behave = when("bad", reply)
+    good, bad, fine = ask(load(), chats("good", "bad", "fine"))
+    assert (output(good), output(fine)) == ("GOOD", "FINE")
+    assert refusal(bad).kind is kind
+    assert says in refusal(bad).message
+    # Without a neighbour too, though then only a probe can tell.
+    assert refusal(ask(load(), chats("bad"))[0]).kind is kind
+
+
+def test_a_hanging_request_ends_with_its_rows_time_and_the_others_go_on(
+    load: Callable[..., OpenaiEngine], remote: Remote
+) -> None:
+    remote.behave = when("hang", Reply(hang=True))
+    good, hung = ask(load(), chats("good", "hang"), seconds=0.4)
+    assert output(good) == "GOOD"
+    assert refusal(hung).kind is RowErrorKind.TIMEOUT
+
+
+def test_waiting_for_the_server_to_let_us_is_not_a_rows_own_time(
+    load: Callable[..., OpenaiEngine], remote: Remote
+) -> None:
+    remote.behave = then_answered(refused(429, "later", retry_after="1"))
+    assert output(ask(load(), chats("a"), seconds=0.5)[0]) == "A"
+
+
+@pytest.mark.parametrize("hint", [{"retry-after": "0.5"}, {}], ids=["hint", "no hint"])
+def test_a_429_holds_back_every_row_of_the_child(
+    load: Callable[..., OpenaiEngine], remote: Remote, hint: dict[str, str]
+) -> None:
+    at: dict[str, float] = {}
+
+    def behave(call: Call) -> Reply:
+        at.setdefault(call.text, time.monotonic())
+        if call.text == "first" and call.number == 1:
+            return Reply(429, {"error": {"message": "no"}}, hint)
+        return answered(call)
+
+    remote.behave = behave
+    ask(load(concurrency=1), chats("first", "second"))
+    assert at["second"] - at["first"] >= (0.5 if hint else 0.01)
+
+
+def test_a_limit_of_which_nothing_remains_is_waited_out_before_anything_is_refused(
+    load: Callable[..., OpenaiEngine], remote: Remote
+) -> None:
+    at: list[float] = []
+    spent = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "500ms"}
+
+    def behave(call: Call) -> Reply:
+        at.append(time.monotonic())
+        reply = answered(call)
+        return Reply(200, reply.body, spent if len(at) == 1 else {})
+
+    remote.behave = behave
+    ask(load(concurrency=1), chats("a", "b"))
+    assert at[1] - at[0] >= 0.5
+
+
+def test_a_server_that_is_away_gives_the_batch_back_and_keeps_what_it_answered(
+    load: Callable[..., OpenaiEngine], remote: Remote
+) -> None:
+    engine = load()
+    first = threading.Event()
+    remote.behave = lambda call: answered(call) if call.text == "a" else refused(503, "away")
+    found: dict[int, Outcome] = {}
+
+    def emit(position: int, outcome: Outcome) -> None:
+        found[position] = outcome
+        first.set()
+
+    future = engine.start(Work(generate(), chats("a", "b", "c"), 60, emit))  # type: ignore[arg-type]
+    assert first.wait(10)
+    with pytest.raises(EngineUnavailable, match=r"serves nobody: 503: away"):
+        future.result(10)
+    assert list(found) == [0]
+    remote.behave = answered
+    assert len(ask(engine, chats("b", "c"))) == 2
+
+
+def test_a_server_that_only_hangs_is_away_and_no_row_is_blamed(
+    load: Callable[..., OpenaiEngine], remote: Remote
+) -> None:
+    remote.behave = lambda call: Reply(hang=True)
+    future = load().start(Work(generate(), chats("a", "b"), 0.3, pytest.fail))  # type: ignore[arg-type]
+    with pytest.raises(EngineUnavailable, match="no answer within row_timeout_seconds"):
+        future.result(10)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        refused(401, "Incorrect API key provided: sk-secret."),
+        refused(429, "You exceeded your current quota", "insufficient_quota"),
+    ],
+    ids=["key", "quota"],
+)
+def test_a_key_or_account_that_is_refused_to_all_wants_a_person(
+    load: Callable[..., OpenaiEngine], remote: Remote, reply: Reply
+) -> None:
+    engine = load(Settings.model_validate({"api_keys": {remote.url: "sk-secret"}}))
+    remote.behave = lambda call: reply
+    future = engine.start(Work(generate(), chats("a", "b"), 60, pytest.fail))  # type: ignore[arg-type]
+    with pytest.raises(EngineRefused, match="mend the key or the account") as refused_all:
+        future.result(10)
+    assert "sk-secret" not in str(refused_all.value)
+
+
+def test_a_stop_ends_what_is_under_way_and_the_engine_serves_others(
+    load: Callable[..., OpenaiEngine], remote: Remote
+) -> None:
+    engine = load(concurrency=2)
+    remote.behave = when("hang", Reply(hang=True))
+    work = Work(generate(), chats(*["hang"] * 8), 60, pytest.fail)  # type: ignore[arg-type]
+    future = engine.start(work)
+    deadline = time.monotonic() + 10
+    while len(remote.calls) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    work.stop()
+    with pytest.raises(CancelledError):
+        future.result(10)
+    assert output(ask(engine, chats("y"))[0]) == "Y"
+    assert remote.texts().count("hang") == 2
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        (None, (0, 0)),
+        ({"prompt_tokens": -4, "completion_tokens": "many"}, (0, 0)),
+        ({"prompt_tokens": 2**40, "completion_tokens": True}, (0, 0)),
+        ({"prompt_tokens": 5, "completion_tokens": 0}, (5, 0)),
+    ],
+)
+def test_a_count_that_cannot_be_is_none(
+    load: Callable[..., OpenaiEngine], remote: Remote, usage: Any, counted: tuple[int, int]
+) -> None:
+    remote.behave = lambda call: answered(call, usage=usage)
+    (outcome,) = ask(load(), chats("a"))
+    assert (outcome.prompt_tokens, outcome.output_tokens) == counted
+
+
+def test_a_model_that_refuses_says_so_in_the_row(
+    load: Callable[..., OpenaiEngine], remote: Remote
+) -> None:
+    message = {"role": "assistant", "content": None, "refusal": "I would rather not"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    remote.behave = lambda call: answered(call, choices=[choice])
+    outcome = refusal(ask(load(), chats("a"))[0])
+    assert (outcome.kind, outcome.output_tokens) == (RowErrorKind.REFUSED, 3)
+    assert "I would rather not" in outcome.message
+
+
+def test_embeddings_are_float32_cut_and_scaled_as_the_task_says(
+    load: Callable[..., OpenaiEngine],
+) -> None:
+    def embed(**fields: Any) -> Any:
+        task = EmbedTask.model_validate({"kind": "embed", "text": "{{ text }}", **fields})
+        (outcome,) = ask(load(), [Request(0, text="abc")], task)
+        assert outcome.prompt_tokens == 7
+        return outcome
+
+    def vector(outcome: Any) -> Any:
+        return outcome.columns["embedding"]
+
+    plain = vector(embed())
+    assert plain.dtype == np.float32
+    assert plain.tolist() == [3.0, 4.0, 3.0]
+    np.testing.assert_allclose(vector(embed(dimensions=2)), [0.6, 0.8], rtol=1e-6)
+    assert vector(embed(dimensions=2, normalize=False)).tolist() == [3.0, 4.0]
+    assert np.linalg.norm(vector(embed(normalize=True))) == pytest.approx(1)
+    assert vector(embed(dtype="float16")).dtype == np.float16
+    assert "fewer than task.dimensions 9" in embed(dimensions=9).message
+
+
+@pytest.mark.parametrize("what", ["chat/completions", "completions", "embeddings"])
+def test_a_request_of_a_batch_file_is_sent_as_it_stands(
+    load: Callable[..., OpenaiEngine], remote: Remote, what: str
+) -> None:
+    task = RequestsTask.model_validate({"kind": "requests", "endpoint": f"/v1/{what}"})
+    own = {"input" if what == "embeddings" else "prompt": "x", "logit_bias": {"5": -1}}
+    if what == "chat/completions":
+        own = {"messages": [{"role": "user", "content": "x"}], "logit_bias": {"5": -1}}
+    bodies = [own, {**own, "model": "other"}, {**own, "stream": True}, {**own, "user": "bad"}]
+    remote.behave = lambda call: (
+        refused(400, "no such user") if call.body.get("user") else answered(call)
+    )
+    plain, other, stream, bad = ask(
+        load(args={"temperature": 1}),
+        [Request(n, body=body) for n, body in enumerate(bodies)],
+        task,
+    )
+    sent = [call.body for call in remote.calls]
+    assert {**own, "model": "m"} in sent
+    assert {**own, "model": "other"} in sent
+    assert {call.path for call in remote.calls} == {f"/v1/{what}"}
+    assert isinstance(plain, Answer)
+    assert isinstance(other, Answer)
+    assert plain.columns["status_code"] == 200
+    assert json.loads(plain.columns["response"])["usage"]["prompt_tokens"] == 7
+    assert plain.prompt_tokens == 7
+    assert "stream" in refusal(stream).message
+    assert refusal(bad).message == "400: no such user"
+
+
+def test_a_key_goes_to_its_own_address_alone_and_no_variable_of_the_client_goes_anywhere(
+    load: Callable[..., OpenaiEngine], remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai")
+    monkeypatch.setenv("OPENAI_ADMIN_KEY", "sk-admin")
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-mine")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-mine")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Mine: secret-header")
+    ask(load(load_settings(api_keys={"https://elsewhere.example/v1": "sk-elsewhere"})), chats("a"))
+    for headers in (remote.looks[-1], remote.calls[-1].headers):
+        said = json.dumps(headers)
+        assert headers["authorization"] == "Bearer EMPTY"
+        for secret in ("sk-", "mine", "secret-header"):
+            assert secret not in said
+    ask(load(load_settings(api_keys={f"{remote.url}/": "sk-here"})), chats("a"))
+    assert remote.calls[-1].headers["authorization"] == "Bearer sk-here"
+    ask(load(load_settings(openai_base_url=remote.url)), chats("a"))
+    assert remote.calls[-1].headers["authorization"] == "Bearer sk-of-openai"
+
+
+@pytest.mark.parametrize(
+    ("look", "says"),
+    [
+        (refused(401, "wrong key sk-here"), "refuses this worker, which has the key for it"),
+        (refused(403, "not from here"), "refuses this worker"),
+        (Reply(307, {}, {"location": "http://127.0.0.1:1/v1/models"}), "sends its callers else"),
+        (Reply(hang=True), "does not answer within 0.5 s"),
+        (Reply(cut=True), "cannot be reached"),
+    ],
+)
+def test_an_address_that_does_not_serve_us_is_one_sentence_at_load(
+    load: Callable[..., OpenaiEngine], remote: Remote, look: Reply, says: str
+) -> None:
+    remote.look = look
+    settings = Settings.model_validate({"api_keys": {remote.url: "sk-here"}})
+    with pytest.raises(EngineLoadFailed, match=says) as failed:
+        load(settings)
+    assert "sk-here" not in str(failed.value)
+    assert "\n" not in str(failed.value)
+
+
+def test_a_server_without_a_list_of_models_is_good_enough(
+    load: Callable[..., OpenaiEngine], remote: Remote
+) -> None:
+    remote.look = refused(404, "no such path")
+    assert output(ask(load(), chats("a"))[0]) == "A"
+
+
+def test_what_the_operator_does_not_allow_or_provide_is_said_at_load(
+    load: Callable[..., OpenaiEngine], remote: Remote
+) -> None:
+    with pytest.raises(EngineLoadFailed, match="NIGHTSHIFT_ALLOWED_REMOTES"):
+        load(Settings.model_validate({"allowed_remotes": "https://api.openai.com"}))
+    with pytest.raises(EngineLoadFailed, match="NIGHTSHIFT_BROKER_URL"):
+        load(Settings(), requests_per_minute=5)
+    assert not remote.looks

@@ -1,0 +1,265 @@
+"""How the rows of each task become requests of the OpenAI API, and its answers outcomes."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from common import remotes
+from common.errors import Permanent
+from common.spec import (
+    EmbedTask,
+    GenerateTask,
+    OpenaiEngine,
+    RequestsTask,
+    Sampling,
+    StructuredOutput,
+    Task,
+)
+from common.states import RowErrorKind
+from worker.engines.protocol import Answer, Outcome, Refusal, Request
+from worker.engines.seeds import row_seed
+from worker.engines.structured import Check
+
+BYTES_A_TOKEN = 4
+"""What a token of English is about, in UTF-8 bytes."""
+
+Body = dict[str, Any]
+
+
+class Asker(Protocol):
+    """One task: where it asks (`path`, below the base URL), what it sends and what comes back."""
+
+    path: str
+
+    def body(self, request: Request) -> Body:
+        """The JSON body of a row's request; ValueError for a row that cannot be sent."""
+
+    def probe(self) -> Body:
+        """The body of the smallest request of this kind."""
+
+    def outcome(self, text: str, status: int, request_id: str | None) -> Outcome:
+        """The row's outcome; ValueError, KeyError, TypeError or IndexError for what is no answer
+        of the API.
+        """
+
+
+def asker_of(task: Task, engine: OpenaiEngine) -> Asker:
+    """The one for a task."""
+    match task:
+        case GenerateTask():
+            return Chat(task, engine)
+        case EmbedTask():
+            return Embedding(task, engine)
+        case RequestsTask():
+            return Forward(task, engine)
+        case other:
+            raise Permanent(f"engine.backend openai does not run task.kind {other.kind}")
+
+
+class Chat:
+    """Text generation as a chat completion."""
+
+    path = "/chat/completions"
+
+    def __init__(self, task: GenerateTask, engine: OpenaiEngine) -> None:
+        self._task = task
+        self._engine = engine
+        self._check = Check(task.output)
+
+    def body(self, request: Request) -> Body:
+        """Messages and sampling, then the form of the answer, then `engine.args`."""
+        asked = {
+            "model": self._engine.model,
+            "messages": [dict(message) for message in request.messages or ()],
+            **_sampling(self._task.sampling, request, _longest_field(self._engine.base_url)),
+            **_form(self._task.output),
+        }
+        return _laid_over(asked, self._engine.args)
+
+    def probe(self) -> Body:
+        """One token for one word."""
+        hello = Request(0, messages=[{"role": "user", "content": "Hi"}], max_tokens=1)
+        return self.body(hello)
+
+    def outcome(self, text: str, status: int, request_id: str | None) -> Outcome:
+        """The text of the first choice, held against its form."""
+        data = json.loads(text)
+        choice = data["choices"][0]
+        message, reason = choice["message"], choice.get("finish_reason")
+        prompt_tokens, output_tokens = usage(data)
+        content = message.get("content")
+        if content is None and (message.get("refusal") or reason == "content_filter"):
+            return Refusal(
+                RowErrorKind.REFUSED,
+                f"the model refused: {message.get('refusal') or reason}",
+                prompt_tokens,
+                output_tokens,
+            )
+        if content is not None and not isinstance(content, str):
+            raise TypeError("the answer's content is no text")
+        return self._check.outcome(content or "", reason, prompt_tokens, output_tokens)
+
+
+class Embedding:
+    """A vector for a text."""
+
+    path = "/embeddings"
+
+    def __init__(self, task: EmbedTask, engine: OpenaiEngine) -> None:
+        self._task = task
+        self._engine = engine
+
+    def body(self, request: Request) -> Body:
+        """Numbers as JSON: every server writes those, and not all base64."""
+        asked = {
+            "model": self._engine.model,
+            "input": request.text,
+            "encoding_format": "float",
+        }
+        return _laid_over(asked, self._engine.args)
+
+    def probe(self) -> Body:
+        """One word."""
+        return self.body(Request(0, text="Hi"))
+
+    def outcome(self, text: str, status: int, request_id: str | None) -> Outcome:
+        """The first vector as float32, cut and scaled as the task says."""
+        data = json.loads(text)
+        prompt_tokens, _ = usage(data)
+        vector = np.asarray(data["data"][0]["embedding"], dtype=np.float32)
+        if vector.ndim != 1 or not vector.size or not np.isfinite(vector).all():
+            raise ValueError("the embedding is no list of finite numbers")
+        wanted = self._task.dimensions
+        if wanted is not None and wanted > vector.size:
+            return Refusal(
+                RowErrorKind.REFUSED,
+                f"the embedding has {vector.size} dimensions, fewer than task.dimensions {wanted}",
+                prompt_tokens,
+            )
+        vector = vector[:wanted]
+        # Cut vectors are scaled anew unless the task says not to.
+        if self._task.normalize or (self._task.normalize is None and wanted is not None):
+            vector = vector / (float(np.linalg.norm(vector)) or 1.0)
+        return Answer({"embedding": vector.astype(self._task.dtype)}, prompt_tokens=prompt_tokens)
+
+
+PROBES: dict[str, Body] = {
+    "/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
+    "/completions": {"prompt": "Hi", "max_tokens": 1},
+    "/embeddings": {"input": "Hi"},
+}
+
+
+class Forward:
+    """A request of a batch file, as its author wrote it."""
+
+    def __init__(self, task: RequestsTask, engine: OpenaiEngine) -> None:
+        self.path = task.endpoint.removeprefix("/v1")
+        self._engine = engine
+
+    def body(self, request: Request) -> Body:
+        """The row's own body, with the engine's model where it names none."""
+        asked = dict(request.body or {})
+        if asked.get("stream"):
+            raise ValueError("the body asks for a stream, which a batch cannot take")
+        if not asked.get("model"):
+            asked["model"] = self._engine.model
+        return asked
+
+    def probe(self) -> Body:
+        """The smallest of its endpoint."""
+        return {"model": self._engine.model, **PROBES[self.path]}
+
+    def outcome(self, text: str, status: int, request_id: str | None) -> Outcome:
+        """The answer's own JSON text."""
+        data = json.loads(text)
+        if not isinstance(data, dict):
+            raise TypeError("the answer is no JSON object")
+        prompt_tokens, output_tokens = usage(data)
+        reasons = [choice.get("finish_reason") for choice in data.get("choices") or ()]
+        columns = {
+            "status_code": status,
+            "request_id": request_id or data.get("id"),
+            "response": text,
+        }
+        return Answer(columns, reasons[0] if reasons else None, prompt_tokens, output_tokens)
+
+
+def estimated_tokens(body: Body) -> float:
+    """What a request may use at most: its text at four bytes a token, and its longest answer."""
+    asked = [body.get(name) for name in ("messages", "prompt", "input")]
+    size = len(
+        json.dumps([each for each in asked if each is not None], ensure_ascii=False).encode()
+    )
+    longest = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+    answers = body.get("n") or 1
+    if not isinstance(longest, int) or not isinstance(answers, int):
+        longest = 0  # the server will say what is wrong with it
+    return size / BYTES_A_TOKEN + max(0, longest * answers)
+
+
+def usage(data: Mapping[str, Any]) -> tuple[int, int]:
+    """Prompt and output tokens as the server counts them, cached and reasoning ones included; 0 for
+    what it does not say or cannot mean.
+    """
+    said = data.get("usage")
+    if not isinstance(said, Mapping):
+        return 0, 0
+    return _count(said.get("prompt_tokens")), _count(said.get("completion_tokens"))
+
+
+def _count(value: Any) -> int:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return int(value) if whole and 0 <= value < 2**31 else 0
+
+
+def _longest_field(base_url: str) -> str:
+    """OpenAI's newer models know the new name alone, and many other servers the old one."""
+    is_theirs = urlsplit(base_url).hostname == urlsplit(remotes.OPENAI).hostname
+    return "max_completion_tokens" if is_theirs else "max_tokens"
+
+
+def _sampling(sampling: Sampling, request: Request, longest_field: str) -> Body:
+    """OpenAI's own fields; what only other servers know is sent where it does something."""
+    longest = min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
+    body: Body = {"temperature": sampling.temperature, longest_field: longest}
+    if sampling.temperature > 0:
+        body["seed"] = row_seed(sampling.seed, request.row_index)
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    for name in (
+        "top_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "min_tokens",
+        "ignore_eos",
+    ):
+        value = getattr(sampling, name)
+        if value != Sampling.model_fields[name].default:
+            body[name] = min(value, longest) if name == "min_tokens" else value
+    return body
+
+
+def _form(output: StructuredOutput | None) -> Body:
+    """`response_format` for a schema; vLLM's `structured_outputs` for what the API has no word."""
+    if output is None:
+        return {}
+    if output.json_schema is not None:
+        schema = {"name": "answer", "schema": output.json_schema, "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+    asked = {
+        name: getattr(output, name)
+        for name in ("choice", "regex", "grammar")
+        if getattr(output, name) is not None
+    }
+    return {"structured_outputs": asked}
+
+
+def _laid_over(body: Body, args: Mapping[str, Any]) -> Body:
+    return {name: value for name, value in {**body, **args}.items() if value is not None}

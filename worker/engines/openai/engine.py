@@ -1,0 +1,366 @@
+"""The remote engine: requests of every batch of a child, side by side, to one server.
+
+A row is asked again until it has an answer or the row is to blame. The server is to blame, and
+the batch is given back, when neither another row nor the smallest request of all gets through.
+"""
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+import httpx2
+import openai
+import structlog
+from pydantic import SecretStr
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+
+from common import remotes
+from common.errors import BadInput, EngineLoadFailed, EngineRefused, EngineUnavailable
+from common.settings import Settings
+from common.spec import OpenaiEngine as OpenaiSpec
+from common.states import RowErrorKind
+from worker.engines.openai.asks import Asker, asker_of, estimated_tokens
+from worker.engines.openai.client import Client
+from worker.engines.openai.limiter import Limiter, Rates, Reservation
+from worker.engines.openai.trouble import Censor, TroubleError, of_error, spent_limit
+from worker.engines.protocol import Outcome, Refusal, Request, Work
+from worker.profile import Stage
+
+log = structlog.get_logger(__name__)
+
+TICK_SECONDS = 1.0
+"""How often the loop shows that it lives: every request has its own end, so only it can stall."""
+
+CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long trouble is borne.
+
+    Backoff is exponential with full jitter between 0 and `longest_backoff_seconds`. After `tries`
+    failures, or `limited_tries` answers of "too many requests", somebody is to blame; after
+    `outage_seconds` in which nobody got through, the batch is given back. A probe may take
+    `probe_seconds`, and what it found is believed for `believed_seconds`.
+    """
+
+    tries: int = 6
+    limited_tries: int = 30
+    backoff_seconds: float = 1.0
+    longest_backoff_seconds: float = 60.0
+    outage_seconds: float = 300.0
+    probe_seconds: float = 30.0
+    believed_seconds: float = 10.0
+    load_tries: int = 3
+
+
+PATIENCE = Patience()
+
+
+@dataclass(slots=True)
+class Asked:
+    """What one row has been through; `spent_seconds` in the server alone, not in any queue.
+
+    `sent_at` is when its latest request went out, `failing_since` when the first failed (monotonic
+    seconds).
+    """
+
+    body: dict[str, Any]
+    spent_seconds: float = 0.0
+    tries: int = 0
+    limited: int = 0
+    sent_at: float = 0.0
+    failing_since: float = 0.0
+
+
+class OpenaiEngine:
+    """`concurrency` requests under way at once; a row's time runs only while its own is."""
+
+    name = "openai"
+    version = openai.__version__
+    revision: str | None = None
+
+    def __init__(
+        self,
+        spec: OpenaiSpec,
+        key: SecretStr | None,
+        broker_url: str | None,
+        patience: Patience = PATIENCE,
+    ) -> None:
+        self.concurrency = spec.concurrency
+        self._spec = spec
+        self._patience = patience
+        self._has_key = key is not None
+        secret = "" if key is None else key.get_secret_value()
+        self._censor = Censor(secret)
+        self._answered_at = 0.0
+        self._probed_at, self._probed_well = float("-inf"), False
+        self._ticked_at = time.monotonic()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="engine-loop", daemon=True
+        )
+        self._thread.start()
+        self._on_loop(self._open(secret, broker_url))
+
+    @classmethod
+    def load(cls, spec: OpenaiSpec, settings: Settings, patience: Patience = PATIENCE) -> Self:
+        """Looks whether the server answers and takes the key; EngineLoadFailed if it does not."""
+        try:
+            remotes.check(spec.base_url, settings.allowed_remotes)
+            key = settings.api_key(spec.base_url)
+        except BadInput as error:
+            raise EngineLoadFailed(str(error)) from error
+        if settings.broker_url is None and (spec.requests_per_minute or spec.tokens_per_minute):
+            raise EngineLoadFailed(
+                "a rate of the whole fleet is held in Redis: set NIGHTSHIFT_BROKER_URL, or leave "
+                "engine.requests_per_minute and engine.tokens_per_minute out"
+            )
+        engine = cls(spec, key, settings.broker_url, patience)
+        try:
+            engine._on_loop(engine._look())
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    def start(self, work: Work) -> "Future[None]":
+        """Sends every request as soon as there is a place and the rate allows it.
+
+        The future's exception is EngineUnavailable or EngineRefused when the server serves nobody:
+        rows that were answered before stay answered.
+        """
+        asker = asker_of(work.task, self._spec)
+        batch = asyncio.run_coroutine_threadsafe(self._all(work, asker), self._loop)
+        work.on_stop(batch.cancel)
+        return batch
+
+    def stalled_seconds(self) -> float:
+        """Seconds since the loop last turned, where that is more than it may take."""
+        silent = time.monotonic() - self._ticked_at
+        return silent if silent > 2 * TICK_SECONDS else 0.0
+
+    def close(self) -> None:
+        """Breaks off what is under way and ends the loop thread."""
+        with suppress(TimeoutError):
+            self._on_loop(self._shut(), CLOSE_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_SECONDS)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def _on_loop(self, coroutine: Coroutine[Any, Any, None], seconds: float | None = None) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
+
+    async def _open(self, secret: str, broker_url: str | None) -> None:
+        self._places = asyncio.Semaphore(self.concurrency)
+        self._probing = asyncio.Lock()
+        # One place more than rows have: a probe must not stand behind those it is about.
+        self._client = Client(self._spec.base_url, secret, self.concurrency + 1)
+        rates = Rates(self._spec.requests_per_minute, self._spec.tokens_per_minute)
+        name = f"{remotes.address(self._spec.base_url)} {self._spec.model}"
+        self._limiter = Limiter.connected(broker_url, name, uuid.uuid4().hex, rates)
+        self._tick()
+
+    async def _shut(self) -> None:
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._client.close()
+        await self._limiter.close()
+
+    def _tick(self) -> None:
+        self._ticked_at = time.monotonic()
+        self._loop.call_later(TICK_SECONDS, self._tick)
+
+    async def _look(self) -> None:
+        """EngineLoadFailed for an address where nobody answers, or that refuses the key."""
+        where, has = self._spec.base_url, "the key" if self._has_key else "no key"
+        tries = AsyncRetrying(
+            retry=retry_if_exception_type(openai.APIConnectionError),
+            stop=stop_after_attempt(self._patience.load_tries),
+            wait=wait_random_exponential(multiplier=self._patience.backoff_seconds),
+            reraise=True,
+        )
+        try:
+            async with asyncio.timeout(self._patience.probe_seconds):
+                await tries(self._client.look)
+        except TimeoutError as error:
+            raise EngineLoadFailed(
+                f"{where} does not answer within {self._patience.probe_seconds:g} s"
+            ) from error
+        except openai.APIStatusError as error:
+            trouble = of_error(error, self._censor)
+            if error.status_code < 400:
+                raise EngineLoadFailed(
+                    f"{where} sends its callers elsewhere ({error.status_code}), where no key of "
+                    "ours goes: name the address itself in engine.base_url"
+                ) from None
+            if error.status_code in (401, 403):
+                raise EngineLoadFailed(
+                    f"{where} refuses this worker, which has {has} for it ({trouble}): its "
+                    "operator sets keys by address in NIGHTSHIFT_API_KEYS"
+                ) from None
+            # Anything else is an answer: many servers have no list of models.
+        except openai.APIError as error:
+            raise EngineLoadFailed(
+                f"{where} cannot be reached: {of_error(error, self._censor)}"
+            ) from None
+
+    async def _all(self, work: Work, asker: Asker) -> None:
+        began_at = work.profile.clock()
+        count = 0
+        rows = [
+            asyncio.create_task(self._one(work, asker, position))
+            for position in range(len(work.requests))
+        ]
+        try:
+            await asyncio.gather(*rows)
+            count = 1
+        finally:
+            for row in rows:  # the first that finds nobody to ask speaks for all
+                row.cancel()
+            await asyncio.gather(*rows, return_exceptions=True)
+            work.profile.add(Stage.INFER, work.profile.clock() - began_at, count=count)
+
+    async def _one(self, work: Work, asker: Asker, position: int) -> None:
+        asked_at = work.profile.clock()
+        # Asking again for an answer that does not fit belongs here, around all tries of a row.
+        outcome, seconds = await self._answer(work, asker, work.requests[position])
+        work.profile.add(Stage.QUEUE, max(0.0, work.profile.clock() - asked_at - seconds))
+        work.emit(position, outcome)
+
+    async def _answer(self, work: Work, asker: Asker, request: Request) -> tuple[Outcome, float]:
+        """The row's outcome, and the seconds that it spent in the server.
+
+        EngineUnavailable and EngineRefused when it is not the row's fault that there is none.
+        """
+        try:
+            asked = Asked(asker.body(request))
+        except ValueError as error:
+            return Refusal(RowErrorKind.REFUSED, str(error)), 0.0
+
+        async def once() -> Outcome:
+            try:
+                return await self._try(work, asker, asked)
+            except TroubleError as trouble:
+                if trouble.is_final or await self._is_rows_fault(asker, asked, trouble):
+                    return Refusal(trouble.kind, str(trouble))
+                raise
+
+        tries = AsyncRetrying(
+            retry=retry_if_exception_type(TroubleError),
+            wait=wait_random_exponential(
+                multiplier=self._patience.backoff_seconds,
+                max=self._patience.longest_backoff_seconds,
+            ),
+        )
+        return await tries(once), asked.spent_seconds
+
+    async def _try(self, work: Work, asker: Asker, asked: Asked) -> Outcome:
+        """One request and its outcome; TroubleError when it got no answer."""
+        async with self._places:
+            taken = await self._limiter.admit(estimated_tokens(asked.body))
+            work.profile.engine.enter()
+            asked.sent_at = began = time.monotonic()
+            try:
+                async with asyncio.timeout(work.row_timeout_seconds - asked.spent_seconds):
+                    response = await self._client.ask(asker.path, asked.body)
+            except TimeoutError:
+                # Its tokens stay taken: the server may have used them.
+                asked.spent_seconds = 0.0
+                raise TroubleError(
+                    f"no answer within row_timeout_seconds {work.row_timeout_seconds:g}",
+                    kind=RowErrorKind.TIMEOUT,
+                    is_timeout=True,
+                ) from None
+            except openai.APIError as error:
+                asked.spent_seconds += time.monotonic() - began
+                raise await self._refused(taken, of_error(error, self._censor)) from None
+            finally:
+                work.profile.engine.leave()
+            asked.spent_seconds += time.monotonic() - began
+        outcome = _outcome(asker, response)
+        self._answered_at = time.monotonic()
+        if used := outcome.prompt_tokens + outcome.output_tokens:
+            await self._limiter.settle(taken, used)
+        if (pause := spent_limit(response.headers)) is not None:
+            await self._limiter.pause(pause)
+        return outcome
+
+    async def _refused(self, taken: Reservation, trouble: TroubleError) -> TroubleError:
+        """What one was told holds for everybody; without a word of the server, a moment's rest."""
+        if trouble.status is not None:
+            await self._limiter.settle(taken, 0)
+        if trouble.is_final:
+            self._answered_at = time.monotonic()
+        if trouble.pause_seconds is not None:
+            await self._limiter.pause(trouble.pause_seconds)
+        elif trouble.is_limit:
+            await self._limiter.pause(self._patience.backoff_seconds / 2)
+        return trouble
+
+    async def _is_rows_fault(self, asker: Asker, asked: Asked, trouble: TroubleError) -> bool:
+        """True when the server serves others, False while it is too early to say.
+
+        EngineUnavailable or EngineRefused once it serves nobody.
+        """
+        now, patience = time.monotonic(), self._patience
+        asked.failing_since = asked.failing_since or now
+        asked.limited += trouble.is_limit
+        asked.tries += not trouble.is_limit
+        nobody_for = now - max(asked.failing_since, self._answered_at)
+        is_tried = asked.tries >= patience.tries or asked.limited >= patience.limited_tries
+        if not (is_tried or trouble.is_timeout or nobody_for > patience.outage_seconds):
+            return False
+        if self._answered_at > asked.sent_at or await self._serves(asker):
+            return True
+        where = self._spec.base_url
+        if trouble.needs_person:
+            raise EngineRefused(
+                f"{where} refuses this worker's requests ({trouble}): mend the key or the account, "
+                "then resume the job"
+            )
+        if trouble.is_timeout or nobody_for > patience.outage_seconds:
+            raise EngineUnavailable(f"{where} serves nobody: {trouble}")
+        return False
+
+    async def _serves(self, asker: Asker) -> bool:
+        """Whether the smallest request gets an answer, be it that the server does not like it."""
+        async with self._probing:
+            if time.monotonic() - self._probed_at < self._patience.believed_seconds:
+                return self._probed_well
+            try:
+                async with asyncio.timeout(self._patience.probe_seconds):
+                    await self._client.ask(asker.path, asker.probe())
+                self._probed_well = True
+            except (openai.APIError, TimeoutError) as error:
+                status = getattr(error, "status_code", None)
+                self._probed_well = status in (400, 413, 422)
+            self._probed_at = time.monotonic()
+            log.info("probed", serves=self._probed_well)
+            return self._probed_well
+
+
+def _outcome(asker: Asker, response: httpx2.Response) -> Outcome:
+    """What a 2xx says of its row; TroubleError when it says nothing that the API knows."""
+    try:
+        return asker.outcome(
+            response.text, response.status_code, response.headers.get("x-request-id")
+        )
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        raise TroubleError(
+            f"the server's answer is none of the OpenAI API ({type(error).__name__}: {error})"
+        ) from None
