@@ -234,11 +234,23 @@ def pause(job: JobName) -> None:
 
 
 @app.command(rich_help_panel=CONTROL)
-def resume(job: JobName) -> None:
+def resume(
+    job: JobName,
+    budget: Annotated[
+        float | None, typer.Option(min=0.0, help="Money that it may spend in all from now on.")
+    ] = None,
+) -> None:
     """Let a paused job go on."""
     from common.ledger import jobs as ledger_jobs
+    from common.ledger import spending
 
-    _change(job, ledger_jobs.resume, "goes on")
+    def go_on(connection: Any, job_id: int) -> None:
+        if budget is not None:
+            spending.set_budget(connection, job_id, budget)
+        spending.refuse_spent(connection, job_id)
+        ledger_jobs.resume(connection, job_id)
+
+    _change(job, go_on, "goes on")
 
 
 @app.command(rich_help_panel=CONTROL)

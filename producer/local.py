@@ -14,7 +14,7 @@ from rich.console import Console
 
 from common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
 from common.errors import Permanent, Retryable
-from common.ledger import Ledger, jobs, schema, workers
+from common.ledger import Ledger, jobs, schema, spending, workers
 from common.ledger.jobs import Job
 from common.processes import ProcessGroup
 from common.settings import Settings, child_environment, python_path
@@ -46,7 +46,7 @@ def run(spec: JobSpec, settings: Settings, *, new: bool, console: Console) -> in
         stack.callback(ledger.close)
         _prepare(ledger, home)
         submitted = submit(ledger, spec, settings, new=new)
-        job = _opened(ledger, submitted, console)
+        job = _opened(ledger, submitted, spec, console)
         if not job.state.over:
             fleet = Fleet(job.spec, settings, home, ledger, servers)
             with _sigterm_like_ctrl_c(), _running(fleet, console):
@@ -91,8 +91,10 @@ def _prepare(ledger: Ledger, home: Path) -> None:
     record.unlink()
 
 
-def _opened(ledger: Ledger, submitted: Submitted, console: Console) -> Job:
-    """Says which job this is, and resumes it if the user paused it."""
+def _opened(ledger: Ledger, submitted: Submitted, spec: JobSpec, console: Console) -> Job:
+    """Says which job this is, and resumes it if it is paused, with the budget of the spec as it
+    is now.
+    """
     if submitted.is_new:
         console.print(
             f"job {submitted.job_id}: {submitted.rows:,} rows in {submitted.batches:,} batches",
@@ -102,6 +104,9 @@ def _opened(ledger: Ledger, submitted: Submitted, console: Console) -> Job:
         console.print(f"job {submitted.job_id} goes on where it stood", highlight=False)
     with ledger.transaction() as connection:
         if submitted.state is JobState.PAUSED:
+            if spec.limits.budget is not None:
+                spending.set_budget(connection, submitted.job_id, spec.limits.budget)
+            spending.refuse_spent(connection, submitted.job_id)
             jobs.resume(connection, submitted.job_id)
         job = jobs.get(connection, submitted.job_id)
     assert job is not None
