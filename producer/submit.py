@@ -15,6 +15,7 @@ from common.spec import JobSpec, TransformersEngine, VllmEngine, digest
 from common.states import JobState
 from common.storage import FileInfo
 from producer import planner
+from producer.planner import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,7 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
     Raises BadInput with one sentence for everything that can be known without a worker.
     """
     spec = settled(spec)
-    storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
-    infos = storage.expand(spec.input.uris)
-    # A link below an allowed folder may lead out of it.
-    storage.check_roots([info.uri for info in infos], settings.allowed_roots)
+    infos = _listed(spec, settings)
     existing = _existing(ledger, spec, infos, new)
     if existing is not None:
         return existing
@@ -65,6 +63,34 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
             raise
         return existing
     return Submitted(job_id, True, plan.rows_total, count, JobState.RUNNING)
+
+
+def survey(spec: JobSpec, settings: Settings, *, free_output: bool = False) -> tuple[JobSpec, Plan]:
+    """The settled spec and its plan, without a ledger; refuses what `submit` would of the input,
+    and of the output if it has to be free.
+    """
+    spec = settled(spec)
+    infos = _listed(spec, settings)
+    if free_output:
+        _check_output(spec, infos)
+    plan = planner.plan(spec.input, spec.batch.rows, columns=spec.read_columns, infos=infos)
+    planner.check_columns(spec, plan.schema)
+    return spec, plan
+
+
+def is_known(ledger: Ledger, spec: JobSpec) -> bool:
+    """Whether the ledger has a job for the output directory of this spec."""
+    with ledger.transaction() as connection:
+        return jobs.by_output(connection, settled(spec).output.uri) is not None
+
+
+def _listed(spec: JobSpec, settings: Settings) -> list[FileInfo]:
+    """The files of the input, all of them below allowed folders."""
+    storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
+    infos = storage.expand(spec.input.uris)
+    # A link below an allowed folder may lead out of it.
+    storage.check_roots([info.uri for info in infos], settings.allowed_roots)
+    return infos
 
 
 def settled(spec: JobSpec) -> JobSpec:

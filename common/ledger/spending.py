@@ -121,22 +121,28 @@ def kin(connection: Connection, pool: str, engine_key: str, task: str) -> list[K
     return [Kin(**row) for row in found.mappings()]
 
 
-def commits_of(connection: Connection, job_ids: Sequence[int]) -> list[tuple[int, float]]:
-    """(rows, engine seconds) of the latest commits of these jobs, child by child, in order."""
+def commits_of(connection: Connection, job_ids: Sequence[int]) -> list[tuple[int, float, int]]:
+    """(rows, engine seconds, output tokens) of the latest commits of these jobs, child by child,
+    in order.
+    """
     found = connection.execute(
         text("""
-            SELECT row_count, (engine_microseconds / 1e6)::float8 AS seconds FROM (
-                SELECT job_id, worker_id, ended_at, row_count, engine_microseconds FROM attempts
+            SELECT sum(row_count)::bigint AS row_count,
+                   (sum(engine_microseconds) / 1e6)::float8 AS seconds,
+                   sum(output_tokens)::bigint AS output_tokens
+            FROM (
+                SELECT job_id, worker_id, ended_at, row_count, engine_microseconds, output_tokens
+                FROM attempts
                 WHERE job_id = ANY (:jobs) AND outcome IN ('done', 'split')
                   AND engine_microseconds IS NOT NULL
                 ORDER BY ended_at DESC LIMIT :most
             ) AS latest
-            -- Of a group of commits one has the time of all: it stands before the others.
-            ORDER BY job_id, worker_id, ended_at, engine_microseconds DESC
+            -- Of the batches of one transaction one has the time of all.
+            GROUP BY job_id, worker_id, ended_at ORDER BY job_id, worker_id, ended_at
         """).bindparams(bindparam("jobs", type_=ARRAY(BIGINT))),
         {"jobs": list(job_ids), "most": COMMITS_LOOKED_AT},
     )
-    return [(row.row_count, row.seconds) for row in found]
+    return [(row.row_count, row.seconds, row.output_tokens) for row in found]
 
 
 def slots(connection: Connection, pool: str) -> tuple[int, int]:
