@@ -3,6 +3,7 @@
 What a command needs is imported when it runs, so that `nightshift --help` answers at once.
 """
 
+import dataclasses
 import json
 import signal
 import sys
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from common.ledger import Ledger
     from common.ledger.jobs import Job
     from common.settings import Settings
+    from common.spec import JobSpec
     from common.states import RowErrorKind
+    from producer.estimate import Estimate
 
-EXIT_FINDINGS = 1
+EXIT_FINDINGS, EXIT_NOT_FINISHED = 1, 3
 
 PIPE_COLUMNS = 160
 """Width of a table that nobody looks at in a terminal."""
@@ -55,6 +58,9 @@ JobName = Annotated[
 SomeJob = Annotated[
     str | None, typer.Argument(metavar="[JOB]", help="Number or name; all jobs without one.")
 ]
+PilotRows = Annotated[
+    int | None, typer.Option(min=1, help="Run so many random rows first, as a job of its own.")
+]
 New = Annotated[bool, typer.Option("--new", help="Another job, into another output directory.")]
 
 
@@ -67,13 +73,86 @@ def everywhere(
 
 @app.command(rich_help_panel=RUN)
 @takes_flags
-def run(target: Target, *, flags: Flags, new: New = False) -> None:
-    """Run a job on this machine to its end; the same command again goes on after a crash."""
+def run(
+    target: Target,
+    *,
+    flags: Flags,
+    new: New = False,
+    pilot: PilotRows = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="After the pilot, run the rest without asking.")
+    ] = False,
+) -> None:
+    """Run a job on this machine to its end; the same command again goes on after a crash.
+
+    With --pilot a random sample runs first: its answers and errors are shown, and what the whole
+    job would take. Then you are asked. Exits with 3 when the whole job does not run.
+    """
     settings = _settings()
     spec = job_spec(target, flags)
+    if yes and pilot is None:
+        raise BadInput("--yes answers the question after a --pilot: add one, such as --pilot 200")
     from producer import local
+    from producer.pilot import Pilot
 
-    raise typer.Exit(local.run(spec, settings, new=new, console=_console()))
+    first = None if pilot is None else Pilot(pilot, yes)
+    raise typer.Exit(local.run(spec, settings, new=new, console=_console(), first=first))
+
+
+@app.command(rich_help_panel=RUN)
+@takes_flags
+def estimate(
+    target: Target,
+    *,
+    flags: Flags,
+    pilot: PilotRows = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Engines at work; else those that live now.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Say what a job would take: prompts, hours, money, and when it would be over.
+
+    Prompts are counted in a random sample of 1,000 rows. Speed and answers come from jobs with
+    the same engine in this ledger, or from --pilot, which runs a sample now: on the workers of the
+    pool where some live, else on this machine. Nothing else is run, and nothing is submitted.
+    """
+    from producer import estimate_picture
+    from producer.estimate import as_json as plainly
+
+    if flags.out is None and pilot is None:
+        flags = dataclasses.replace(flags, out="out")
+    spec, settings = job_spec(target, flags), _settings()
+    made = _estimate(spec, settings, pilot, workers, _console(stderr=as_json))
+    if as_json:
+        typer.echo(json.dumps(plainly(made), indent=2))
+    else:
+        _console().print(estimate_picture.picture(made))
+
+
+def _estimate(
+    spec: "JobSpec",
+    settings: "Settings",
+    pilot: int | None,
+    workers: int | None,
+    console: "Console",
+) -> "Estimate":
+    from producer import local
+    from producer.connect import has_ledger, open_ledger
+    from producer.estimate import estimate as guess
+
+    if pilot is None and not has_ledger(settings):
+        return guess(spec, settings, None, workers=workers)
+    if pilot is not None and settings.database_url is None:
+        made = local.try_out(spec, settings, pilot, workers, console)
+    else:
+        with open_ledger(settings) as opened:
+            if pilot is None:
+                return guess(spec, settings, opened.ledger, workers=workers)
+            made = local.try_out(spec, settings, pilot, workers, console, fleet=opened.ledger)
+    if made is None:
+        raise typer.Exit(EXIT_NOT_FINISHED)
+    return made
 
 
 @app.command(rich_help_panel=RUN)
@@ -238,11 +317,23 @@ def pause(job: JobName) -> None:
 
 
 @app.command(rich_help_panel=CONTROL)
-def resume(job: JobName) -> None:
+def resume(
+    job: JobName,
+    budget: Annotated[
+        float | None, typer.Option(min=0.0, help="Money that it may spend in all from now on.")
+    ] = None,
+) -> None:
     """Let a paused job go on."""
     from common.ledger import jobs as ledger_jobs
+    from common.ledger import spending
 
-    _change(job, ledger_jobs.resume, "goes on")
+    def go_on(connection: Any, job_id: int) -> None:
+        if budget is not None:
+            spending.set_budget(connection, job_id, budget)
+        spending.refuse_spent(connection, job_id)
+        ledger_jobs.resume(connection, job_id)
+
+    _change(job, go_on, "goes on")
 
 
 @app.command(rich_help_panel=CONTROL)
@@ -336,10 +427,11 @@ def _settings() -> "Settings":
     return settings
 
 
-def _console() -> "Console":
+def _console(*, stderr: bool = False) -> "Console":
     from producer.plain_console import PlainConsole
 
-    return PlainConsole(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    seen = (sys.stderr if stderr else sys.stdout).isatty()
+    return PlainConsole(highlight=False, stderr=stderr, width=None if seen else PIPE_COLUMNS)
 
 
 def _known_kind(kind: str | None) -> "RowErrorKind | None":

@@ -36,6 +36,11 @@ def open_ledger(settings: Settings, *, checked: bool = True) -> Iterator[Opened]
         yield opened
 
 
+def has_ledger(settings: Settings) -> bool:
+    """Whether there is one to open: named by the environment, or made here by a `nightshift run`."""
+    return settings.database_url is not None or (settings.home / "postgres").is_dir()
+
+
 def _embedded(stack: ExitStack, settings: Settings) -> Opened:
     home = settings.home.absolute()
     if not (home / "postgres").is_dir():

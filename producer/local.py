@@ -14,14 +14,16 @@ from rich.console import Console
 
 from common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
 from common.errors import Permanent, Retryable
-from common.ledger import Ledger, jobs, schema, workers
+from common.ledger import Ledger, jobs, schema, spending, workers
 from common.ledger.jobs import Job
 from common.processes import ProcessGroup
 from common.settings import Settings, child_environment, python_path
 from common.spec import FunctionEngine, JobSpec
 from common.states import JobState
-from producer import progress
-from producer.submit import Submitted, submit
+from producer import pilot, progress
+from producer.estimate import Estimate, estimate
+from producer.pilot import Pilot
+from producer.submit import Submitted, is_known, settled, submit
 
 log = structlog.get_logger(__name__)
 
@@ -32,12 +34,93 @@ MOST_RESTARTS = 5
 """Times that the reaper or the worker is started again before `run` gives up."""
 
 
-def run(spec: JobSpec, settings: Settings, *, new: bool, console: Console) -> int:
+def run(
+    spec: JobSpec, settings: Settings, *, new: bool, console: Console, first: Pilot | None = None
+) -> int:
     """Submits or continues the job and works until it is over; returns the exit code.
 
-    0 every row has an answer, 1 finished with row errors, 3 failed, paused or cancelled. Raises
-    BadInput when the spec, the input or the home folder cannot be used.
+    0 every row has an answer, 1 finished with row errors, 3 failed, paused, cancelled, or stopped
+    after the pilot that came `first`. Raises BadInput when the spec, the input or the home folder
+    cannot be used.
     """
+    with _machine(spec, settings, console) as machine:
+        # Whoever said yes once is not asked again after a crash.
+        if first is not None and not is_known(machine.ledger, spec):
+            job = machine.tried(first.rows)
+            code = pilot.verdict(machine.ledger, spec, settings, job, console, first)
+            if code is not None:
+                return code
+        submitted = submit(machine.ledger, spec, settings, new=new)
+        job = machine.worked(_opened(machine.ledger, submitted, spec, console))
+        return progress.report_end(machine.ledger, job, console)
+
+
+def try_out(
+    spec: JobSpec,
+    settings: Settings,
+    rows: int,
+    workers: int | None,
+    console: Console,
+    *,
+    fleet: Ledger | None = None,
+) -> Estimate | None:
+    """Runs a pilot and estimates by it; None when it did not come to its end.
+
+    Where the pool lives in the ledger of a `fleet`, its workers run it: what another machine is
+    capable of says little. Else this machine does.
+    """
+    if fleet is not None and _lives(fleet, spec.pool):
+        submitted = pilot.begin(fleet, spec, settings, rows)
+        job = progress.follow(fleet, _opened(fleet, submitted, spec, console).id, console)
+        if not pilot.show(fleet, job, console):
+            return None
+        return estimate(spec, settings, fleet, workers=workers, pilot=job.id)
+    with _machine(spec, settings, console) as machine:
+        job = machine.tried(rows)
+        if not pilot.show(machine.ledger, job, console):
+            return None
+        return estimate(spec, settings, machine.ledger, workers=workers, pilot=job.id)
+
+
+def _lives(ledger: Ledger, pool: str) -> bool:
+    with ledger.transaction() as connection:
+        return spending.slots(connection, pool)[0] > 0
+
+
+class Machine:
+    """A ledger, and a fleet for one engine that starts with the first job that needs it."""
+
+    def __init__(
+        self, ledger: Ledger, fleet: "Fleet", stack: ExitStack, spec: JobSpec, console: Console
+    ) -> None:
+        self.ledger = ledger
+        self._fleet = fleet
+        self._stack = stack
+        self._spec = spec
+        self._console = console
+        self._starts = False
+
+    def tried(self, rows: int) -> Job:
+        """A pilot of so many rows, worked on until it is over or paused."""
+        submitted = pilot.begin(self.ledger, self._spec, self._fleet.settings, rows)
+        return self.worked(_opened(self.ledger, submitted, self._spec, self._console))
+
+    def worked(self, job: Job) -> Job:
+        """The job as it is once it is over or paused. Permanent when the fleet broke down."""
+        if job.state.over:
+            return job
+        if not self._starts:
+            self._starts = True
+            self._stack.enter_context(_sigterm_like_ctrl_c())
+            self._stack.enter_context(_running(self._fleet, self._console))
+        job = progress.follow(self.ledger, job.id, self._console, stop=self._fleet.is_broken)
+        self._fleet.raise_if_broken()
+        return job
+
+
+@contextmanager
+def _machine(spec: JobSpec, settings: Settings, console: Console) -> Iterator[Machine]:
+    """Holds the home folder, and ends at last whatever was started."""
     home = settings.home.absolute()
     with home_lock(home), ExitStack() as stack:
         servers: list[EmbeddedPostgres | EmbeddedRedis] = []
@@ -45,14 +128,8 @@ def run(spec: JobSpec, settings: Settings, *, new: bool, console: Console) -> in
         ledger = Ledger(settings.database_url or "", answer_seconds=settings.answer_seconds)
         stack.callback(ledger.close)
         _prepare(ledger, home)
-        submitted = submit(ledger, spec, settings, new=new)
-        job = _opened(ledger, submitted, console)
-        if not job.state.over:
-            fleet = Fleet(job.spec, settings, home, ledger, servers)
-            with _sigterm_like_ctrl_c(), _running(fleet, console):
-                job = progress.follow(ledger, job.id, console, stop=fleet.is_broken)
-            fleet.raise_if_broken()
-        return progress.report_end(ledger, job, console)
+        fleet = Fleet(settled(spec), settings, home, ledger, servers)
+        yield Machine(ledger, fleet, stack, spec, console)
 
 
 def _with_servers(
@@ -91,8 +168,10 @@ def _prepare(ledger: Ledger, home: Path) -> None:
     record.unlink()
 
 
-def _opened(ledger: Ledger, submitted: Submitted, console: Console) -> Job:
-    """Says which job this is, and resumes it if the user paused it."""
+def _opened(ledger: Ledger, submitted: Submitted, spec: JobSpec, console: Console) -> Job:
+    """Says which job this is, and resumes it if it is paused, with the budget of the spec as it
+    is now.
+    """
     if submitted.is_new:
         console.print(
             f"job {submitted.job_id}: {submitted.rows:,} rows in {submitted.batches:,} batches",
@@ -102,6 +181,9 @@ def _opened(ledger: Ledger, submitted: Submitted, console: Console) -> Job:
         console.print(f"job {submitted.job_id} goes on where it stood", highlight=False)
     with ledger.transaction() as connection:
         if submitted.state is JobState.PAUSED:
+            if spec.limits.budget is not None:
+                spending.set_budget(connection, submitted.job_id, spec.limits.budget)
+            spending.refuse_spent(connection, submitted.job_id)
             jobs.resume(connection, submitted.job_id)
         job = jobs.get(connection, submitted.job_id)
     assert job is not None
@@ -158,6 +240,7 @@ class Fleet:
         ledger: Ledger,
         servers: Sequence[EmbeddedPostgres | EmbeddedRedis],
     ) -> None:
+        self.settings = settings
         self._home = home
         self._ledger = ledger
         self._servers = servers

@@ -10,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from common.money import money
 from producer.findings import Finding
 from producer.rates import Values, elapsed_seconds, overall_rate
 
@@ -58,6 +59,8 @@ def line(row: Values) -> str:
         said.append(f"{row['rows_per_second']:,.1f} rows/s")
     if row["eta_seconds"] is not None:
         said.append(f"{duration(row['eta_seconds'])} to go")
+    if row["cost"] is not None:
+        said.append(f"cost {money(row['cost'])}")
     if row["status"] != "running":
         said.append(str(row["status"]))
     return ", ".join(said)
@@ -79,6 +82,10 @@ def summary(row: Values) -> RenderableType:
     rate, seconds = overall_rate(row), elapsed_seconds(row)
     if rate is not None and seconds is not None:
         table.add_row("rate", f"{rate:,.1f} rows/s over {duration(seconds)}")
+    if row["engine_seconds"]:
+        table.add_row("engines", f"{duration(row['engine_seconds'])} at work")
+    if row["cost"] is not None:
+        table.add_row("cost", money(row["cost"]))
     table.add_row("output", Text(row["output_uri"], "bold"))
     if row["reason"]:
         table.add_row("reason", Text(row["reason"], "yellow"))
@@ -103,10 +110,12 @@ def next_steps(row: Values) -> list[str]:
 
 def job_table(rows: Sequence[Values]) -> Table:
     """One line a job, newest first."""
-    table = _table("job", "name", "status", "rows", "failed", "rows/s", "ETA", "output")
-    for index in (0, 3, 4, 5, 6):
+    costs = _cost_column(rows)
+    table = _table("job", "name", "status", "rows", "failed", "rows/s", "ETA", *costs, "output")
+    for index in range(3, 7 + len(costs)):
         table.columns[index].justify = "right"
-    table.columns[7].overflow = "fold"
+    table.columns[0].justify = "right"
+    table.columns[-1].overflow = "fold"
     for row in rows:
         over = row["rows_done"] + row["rows_failed"]
         rate = row["rows_per_second"] if row["status"] == "running" else overall_rate(row)
@@ -118,6 +127,7 @@ def job_table(rows: Sequence[Values]) -> Table:
             _failed(row["rows_failed"]),
             _number(rate),
             duration(row["eta_seconds"]),
+            *(_cost(row) for _ in costs),
             escape(row["output_uri"]),
         )
     return table
@@ -127,8 +137,9 @@ def overview(rows: Sequence[Values], workers: Sequence[Values]) -> RenderableTyp
     """Every job with a bar, then every worker."""
     if not rows:
         return Text("no jobs yet", "bright_black")
-    table = _table("job", "name", "status", "", "rows", "failed", "rows/s", "ETA")
-    for index in (0, 4, 5, 6, 7):
+    costs = _cost_column(rows)
+    table = _table("job", "name", "status", "", "rows", "failed", "rows/s", "ETA", *costs)
+    for index in (0, *range(4, 8 + len(costs))):
         table.columns[index].justify = "right"
     for row in rows:
         over = row["rows_done"] + row["rows_failed"]
@@ -142,6 +153,7 @@ def overview(rows: Sequence[Values], workers: Sequence[Values]) -> RenderableTyp
             _failed(row["rows_failed"]),
             _number(rate),
             duration(row["eta_seconds"]),
+            *(_cost(row) for _ in costs),
         )
     below = worker_table(workers) if workers else Text("no workers", "bright_black")
     return Group(table, "", below)
@@ -228,6 +240,15 @@ def duration(seconds: float | None) -> str:
     return "—" if seconds is None else str(timedelta(seconds=round(seconds)))
 
 
+def _cost_column(rows: Sequence[Values]) -> list[str]:
+    """Only where a job has a price: without one it says nothing."""
+    return ["cost"] if any(row["cost"] is not None for row in rows) else []
+
+
+def _cost(row: Values) -> str:
+    return "—" if row["cost"] is None else money(row["cost"])
+
+
 def _title(row: Values) -> Text:
     title = Text(f"{row['name']}", "bold")
     title.append(f"  job {row['job']}", "not bold")
@@ -258,6 +279,8 @@ def _pace(row: Values, *, closing: bool) -> Text:
         text.append(
             f"   {row['prompt_tokens']:,} tokens in, {row['output_tokens']:,} out", "bright_black"
         )
+    if row["cost"] is not None:
+        text.append(f"   cost {money(row['cost'])}")
     return text
 
 

@@ -16,7 +16,7 @@ import structlog
 from common.broker import Announcer
 from common.errors import NightshiftError, Retryable
 from common.faultpoints import Moment, reached
-from common.ledger import Ledger, claims, dispatch, schema, workers
+from common.ledger import Ledger, claims, dispatch, schema, spending, workers
 from common.settings import Settings
 from producer import dispatcher, finish
 
@@ -75,7 +75,7 @@ class Reaper:
         A duty that failed, or a silence of Postgres or of this process, says that others could not
         renew, or that this process missed it: they get a lease of time before anything is reaped.
         """
-        for duty in (self._dispatch, self._reap, self._tidy):
+        for duty in (self._hold_budgets, self._dispatch, self._reap, self._tidy):
             if not _did(duty) or self._was_silent():
                 self._reap_from = time.monotonic() + self._settings.lease_seconds
             self._heard_at = time.monotonic()
@@ -94,6 +94,13 @@ class Reaper:
         """Lets the broker go."""
         if self._announcer is not None:
             self._announcer.close()
+
+    def _hold_budgets(self) -> None:
+        """Before anything is admitted that there is no money for."""
+        with self._ledger.transaction() as connection:
+            paused = spending.hold_budgets(connection)
+        for job_id in paused:
+            log.warning("job_paused", job_id=job_id, why="its budget is spent")
 
     def _dispatch(self) -> None:
         with self._ledger.transaction() as connection:

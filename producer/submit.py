@@ -24,6 +24,7 @@ from common.states import JobState
 from common.storage import FileInfo
 from producer import batch_file, planner
 from producer.convert import Converter
+from producer.planner import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,32 +43,12 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
 
     Raises BadInput with one sentence for everything that can be known without a worker.
     """
-    spec = settled(spec)
-    storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
-    if isinstance(spec.engine, OpenaiEngine):
-        remotes.check(spec.engine.base_url, settings.allowed_remotes)
-    infos = storage.expand(spec.input.uris)
-    # A link below an allowed folder may lead out of it.
-    storage.check_roots([info.uri for info in infos], settings.allowed_roots)
-    spec = partitioned(spec, infos)
-    is_batch_file = isinstance(spec.task, RequestsTask)
-    if is_batch_file:
-        spec = batch_file.with_endpoint(spec, infos)
+    spec, infos = _looked_at(spec, settings)
     existing = _existing(ledger, spec, infos, new)
     if existing is not None:
         return existing
     _check_output(spec, infos)
-    if is_batch_file:
-        batch_file.refuse_doubled_ids(infos, spec.input.limit)
-    plan = planner.plan(
-        spec.input,
-        spec.batch.rows,
-        columns=spec.read_columns,
-        infos=infos,
-        output_uri=spec.output.uri,
-    )
-    planner.check_columns(spec, plan.schema)
-    check_jsonl(spec, plan.schema)
+    plan = _planned(spec, infos)
     job = NewJob(
         spec=spec,
         identity=_identity(spec, infos),
@@ -88,6 +69,49 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
             raise
         return existing
     return Submitted(job_id, True, plan.rows_total, count, JobState.RUNNING)
+
+
+def survey(spec: JobSpec, settings: Settings, *, free_output: bool = False) -> tuple[JobSpec, Plan]:
+    """The settled spec and its plan, without a ledger; refuses what `submit` would of the input,
+    and of the output if it has to be free.
+    """
+    spec, infos = _looked_at(spec, settings)
+    if free_output:
+        _check_output(spec, infos)
+    return spec, _planned(spec, infos)
+
+
+def is_known(ledger: Ledger, spec: JobSpec) -> bool:
+    """Whether the ledger has a job for the output directory of this spec."""
+    with ledger.transaction() as connection:
+        return jobs.by_output(connection, settled(spec).output.uri) is not None
+
+
+def _looked_at(spec: JobSpec, settings: Settings) -> tuple[JobSpec, list[FileInfo]]:
+    """The spec with what its own files say of it, and the files, all of them below allowed folders."""
+    spec = settled(spec)
+    storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
+    if isinstance(spec.engine, OpenaiEngine):
+        remotes.check(spec.engine.base_url, settings.allowed_remotes)
+    infos = storage.expand(spec.input.uris)
+    # A link below an allowed folder may lead out of it.
+    storage.check_roots([info.uri for info in infos], settings.allowed_roots)
+    return batch_file.with_endpoint(partitioned(spec, infos), infos), infos
+
+
+def _planned(spec: JobSpec, infos: Sequence[FileInfo]) -> Plan:
+    if isinstance(spec.task, RequestsTask):
+        batch_file.refuse_doubled_ids(infos, spec.input.limit)
+    plan = planner.plan(
+        spec.input,
+        spec.batch.rows,
+        columns=spec.read_columns,
+        infos=infos,
+        output_uri=spec.output.uri,
+    )
+    planner.check_columns(spec, plan.schema)
+    check_jsonl(spec, plan.schema)
+    return plan
 
 
 def settled(spec: JobSpec) -> JobSpec:

@@ -110,7 +110,7 @@ class Carrier:
         self._turns = threading.RLock()
         self._jobs = JobCache(ledger)
         self._cache = formats.ReadCache(settings.read_cache_bytes)
-        self._publisher = Publisher(ledger, given_up, profile)
+        self._publisher = Publisher(ledger, given_up, profile, window.engine_time)
 
     def carry(self, bundle: Sequence[HeldBatch]) -> None:
         """Batches of one job from their leases to their commits.

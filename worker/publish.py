@@ -1,5 +1,6 @@
 """From finished rows to a part that Postgres names: write, commit, read back, move."""
 
+import dataclasses
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,7 @@ from common.ledger import Ledger, commits, jobs
 from common.ledger.batches import Lease, Part
 from common.parts import final, part_name, staged
 from common.spec import JobSpec
+from worker.engine_time import EngineTime
 from worker.profile import NO_PROFILE, Profile, Stage
 from worker.results import PartTable
 
@@ -85,10 +87,15 @@ class Publisher:
     """
 
     def __init__(
-        self, ledger: Ledger, given_up: threading.Event, profile: Profile = NO_PROFILE
+        self,
+        ledger: Ledger,
+        given_up: threading.Event,
+        profile: Profile = NO_PROFILE,
+        engine_time: EngineTime | None = None,
     ) -> None:
         self._ledger = ledger
         self._profile = profile
+        self._engine_time = engine_time or EngineTime()
         self._given_up = given_up
         self._commits: dict[int, Grouped[list[Commit], list[bool | Exception]]] = {}
         self._making = threading.Lock()
@@ -158,7 +165,7 @@ class Publisher:
         for _ in group:
             reached(Moment.WRITTEN)
         with self._profile.span(Stage.COMMIT) as span:
-            self._commit(group)
+            self._charge_and_commit(group)
             done = [each for each in group if each.committed]
             span.count = len(done)
         for each in group:
@@ -170,6 +177,16 @@ class Publisher:
             reached(Moment.COMMITTED)
         with self._profile.span(Stage.SETTLE, len(done)):
             self._settle(done)
+
+    def _charge_and_commit(self, group: Sequence[Publication]) -> None:
+        """The engine time of the job since its last commit goes with the first of the group."""
+        first = group[0]
+        lease, part = first.commit()
+        spent = self._engine_time.take(lease.job_id)
+        first.part = dataclasses.replace(part, engine_microseconds=spent)
+        self._commit(group)
+        if not first.committed:
+            self._engine_time.give_back(lease.job_id, spent)
 
     def _commit(self, group: Sequence[Publication]) -> None:
         """Fenced one by one; in one transaction with what other threads commit at this moment. A
@@ -331,6 +348,7 @@ def _stored(each: Publication, data: pa.Buffer | None) -> Part:
         table.prompt_tokens,
         table.output_tokens,
         table.errors,
+        table.spent,
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.ledger.batches import RowError
+from common.ledger.batches import RowError, Tokens
 from common.parts import Failure, column_sum, encodable, error_column, row_errors
 from common.spec import RESERVED_ANSWERS, JobSpec
 from common.states import RowErrorKind
@@ -46,12 +46,16 @@ class RowResults:
 
 @dataclass(frozen=True, slots=True)
 class PartTable:
-    """The table of a part with what the ledger counts: errors and tokens."""
+    """The table of a part with what the ledger counts: errors and tokens.
+
+    `spent` are the tokens of the rows that ran, where others stand beside them.
+    """
 
     table: pa.Table
     errors: list[RowError]
     prompt_tokens: int
     output_tokens: int
+    spent: Tokens | None = None
 
 
 def part_table(spec: JobSpec, schema: pa.Schema, results: RowResults) -> PartTable:
@@ -90,6 +94,7 @@ def merged(new: PartTable, kept: pa.Table, id_column: str | None) -> PartTable:
         errors=row_errors(table, id_column),
         prompt_tokens=column_sum(table, "prompt_tokens"),
         output_tokens=column_sum(table, "output_tokens"),
+        spent=Tokens(new.prompt_tokens, new.output_tokens),
     )
 
 

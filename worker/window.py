@@ -4,6 +4,7 @@ import threading
 from dataclasses import dataclass, field
 
 from common.ledger.batches import Lease
+from worker.engine_time import EngineTime
 from worker.engines.protocol import Work
 
 READ_AHEAD_BATCHES = 2
@@ -68,6 +69,7 @@ class Window:
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
+        self.engine_time = EngineTime()
         self._share: int | None = None
         self._held: set[HeldBatch] = set()
         self._unfinished = 0
@@ -114,6 +116,7 @@ class Window:
 
     def add(self, batch: HeldBatch) -> None:
         """A claimed batch is in flight from here on."""
+        self.engine_time.hold(batch.lease.job_id, len(batch.lease.todo))
         with self._changed:
             self._held.add(batch)
             self._unfinished += batch.unfinished
@@ -129,9 +132,12 @@ class Window:
     def remove(self, batch: HeldBatch) -> None:
         """The batch is committed, given back or lost."""
         with self._changed:
+            was_held = batch in self._held
             self._held.discard(batch)
             self._forget(batch, batch.unfinished)
             self._changed.notify_all()
+        if was_held:
+            self.engine_time.let_go(batch.lease.job_id, len(batch.lease.todo))
 
     def close(self) -> None:
         """No more room: the child drains."""

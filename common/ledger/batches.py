@@ -64,8 +64,20 @@ class RowError:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """Prompt and output tokens."""
+
+    prompt: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
-    """Facts of a written part: name in the output directory, bytes, SHA-256, tokens, errors."""
+    """Facts of a written part: name in the output directory, bytes, SHA-256, tokens, errors.
+
+    `spent` are the tokens of the rows that ran under this lease: None where those are all of the
+    part's. `engine_microseconds` is the job's engine time that its commit accounts for.
+    """
 
     name: str
     bytes: int
@@ -73,6 +85,13 @@ class Part:
     prompt_tokens: int
     output_tokens: int
     errors: Sequence[RowError]
+    spent: Tokens | None = None
+    engine_microseconds: int = 0
+
+    @property
+    def tokens_spent(self) -> Tokens:
+        """The tokens of the rows that ran, whatever else stands in the part."""
+        return self.spent or Tokens(self.prompt_tokens, self.output_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,16 +43,26 @@ def commit(
     return held
 
 
-COMMIT = text("""
+# The child's own row: no two children wait for each other here.
+ADD_SPENDING = """
+        ON CONFLICT (job_id, worker_id) DO UPDATE
+        SET engine_microseconds = s.engine_microseconds + excluded.engine_microseconds,
+            rows_run = s.rows_run + excluded.rows_run,
+            prompt_tokens = s.prompt_tokens + excluded.prompt_tokens,
+            output_tokens = s.output_tokens + excluded.output_tokens
+"""
+
+COMMIT = text(f"""
     WITH mine AS MATERIALIZED (
         SELECT * FROM unnest(:id, :attempt, CAST(:owner AS text[]), :job_id,
                              CAST(:name AS text[]), :bytes, CAST(:checksum AS text[]),
                              :rows_failed, :prompt_tokens, :output_tokens,
                              CAST(:redo AS text[]), :redo_count, :most_losses, :rows_run,
-                             :rows_wrong, CAST(:rows AS text[]), :low, :high)
+                             :rows_wrong, CAST(:rows AS text[]), :low, :high, :prompt_spent,
+                             :output_spent, :engine_microseconds)
             AS m (id, attempt, owner, job_id, name, bytes, checksum, rows_failed, prompt_tokens,
                   output_tokens, redo, redo_count, most_losses, rows_run, rows_wrong, rows, low,
-                  high)
+                  high, prompt_spent, output_spent, engine_microseconds)
     ), open_jobs AS MATERIALIZED (
         SELECT id FROM jobs WHERE id = ANY (:job_id) AND state IN ('running', 'paused')
         ORDER BY id FOR KEY SHARE
@@ -85,15 +95,34 @@ COMMIT = text("""
         UPDATE attempts a
         SET ended_at = now(), outcome = 'done', error = NULL, row_count = m.rows_run,
             rows_failed = m.rows_wrong, prompt_tokens = m.prompt_tokens,
-            output_tokens = m.output_tokens
+            output_tokens = m.output_tokens, engine_microseconds = m.engine_microseconds
         FROM held JOIN mine m ON m.id = held.id AND m.attempt = held.attempt
         WHERE a.batch_id = held.id AND a.attempt = held.attempt
+    ), spent AS (
+        INSERT INTO job_spending AS s (job_id, worker_id, engine_microseconds, rows_run,
+                                       prompt_tokens, output_tokens)
+        SELECT m.job_id, m.owner, sum(m.engine_microseconds), sum(m.rows_run),
+               sum(m.prompt_spent), sum(m.output_spent)
+        FROM held JOIN mine m ON m.id = held.id AND m.attempt = held.attempt
+        GROUP BY m.job_id, m.owner
+        {ADD_SPENDING}
     )
     SELECT id, attempt FROM held
 """).bindparams(
     *(
         bindparam(name, type_=ARRAY(BIGINT))
-        for name in ("id", "job_id", "bytes", "prompt_tokens", "output_tokens", "low", "high")
+        for name in (
+            "id",
+            "job_id",
+            "bytes",
+            "prompt_tokens",
+            "output_tokens",
+            "low",
+            "high",
+            "prompt_spent",
+            "output_spent",
+            "engine_microseconds",
+        )
     ),
     *(
         bindparam(name, type_=ARRAY(INTEGER))
@@ -130,6 +159,9 @@ def _finished(lease: Lease, part: Part) -> dict[str, Any]:
         "rows": to_literal(rows),
         "low": rows.ranges[0][0],
         "high": rows.ranges[-1][1] - 1,
+        "prompt_spent": part.tokens_spent.prompt,
+        "output_spent": part.tokens_spent.output,
+        "engine_microseconds": part.engine_microseconds,
     }
 
 
@@ -180,6 +212,25 @@ def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part)
     connection.execute(SPLIT_CHILD_PENDING, _child(parent, rest))
     _put_errors(connection, lease.job_id, child_id, finished, part.errors)
     end_attempt(connection, lease, Outcome.SPLIT, len(finished), part)
+    connection.execute(
+        SPEND,
+        {
+            "job_id": lease.job_id,
+            "owner": lease.owner,
+            "rows_run": len(finished),
+            "engine_microseconds": part.engine_microseconds,
+            "prompt_spent": part.tokens_spent.prompt,
+            "output_spent": part.tokens_spent.output,
+        },
+    )
+
+
+SPEND = text(f"""
+    INSERT INTO job_spending AS s (job_id, worker_id, engine_microseconds, rows_run, prompt_tokens,
+                                   output_tokens)
+    VALUES (:job_id, :owner, :engine_microseconds, :rows_run, :prompt_spent, :output_spent)
+    {ADD_SPENDING}
+""")
 
 
 def halve(connection: Connection, batch_id: int) -> bool:
@@ -315,7 +366,7 @@ def end_attempt(
         text("""
             UPDATE attempts SET ended_at = now(), outcome = :outcome, error = :error,
                    row_count = :rows, rows_failed = :rows_failed, prompt_tokens = :prompt_tokens,
-                   output_tokens = :output_tokens
+                   output_tokens = :output_tokens, engine_microseconds = :engine_microseconds
             WHERE batch_id = :id AND attempt = :attempt
         """),
         {
@@ -327,6 +378,7 @@ def end_attempt(
             "rows_failed": len(part.errors) if part else None,
             "prompt_tokens": part.prompt_tokens if part else None,
             "output_tokens": part.output_tokens if part else None,
+            "engine_microseconds": part.engine_microseconds if part else None,
         },
     )
 

@@ -37,6 +37,11 @@ class EngineSection(Section):
         description="Money for a million output tokens.",
     )
 
+    @property
+    def has_price(self) -> bool:
+        """Whether the spec says what anything costs."""
+        return any(getattr(self, name) is not None for name in PRICES)
+
 
 class VllmEngine(EngineSection):
     """A model in vLLM, loaded once a worker."""

@@ -137,6 +137,13 @@ class LimitsSpec(Section):
     max_failed_fraction: float = Field(
         0.5, ge=0, le=1, description="Share of failed rows that pauses the job, after 200 rows."
     )
+    budget: float | None = Field(
+        None,
+        gt=0,
+        exclude_if=lambda value: value is None,
+        description="Money, in the currency of the engine's prices, that the job may spend: it "
+        "pauses before it would pass it.",
+    )
 
 
 class JobSpec(Section):
@@ -181,6 +188,10 @@ class JobSpec(Section):
                 raise ValueError(f"the column name {column!r} is reserved for the output")
         if len(set(passed)) < len(passed):
             raise ValueError("output.columns names a column twice (the id is always there)")
+        if self.limits.budget is not None and not self.engine.has_price:
+            raise ValueError(
+                "limits.budget needs a price: say engine.price_per_hour or a price of tokens"
+            )
         declared = self.output.output_schema or {}
         if declared and self.task.kind != "function":
             raise ValueError("output.schema is for functions; other tasks have a fixed schema")

@@ -5,10 +5,19 @@ from pathlib import Path
 
 import psycopg
 
+from common.ledger.schema import SCHEMA
 from tests.faults.rig import Rig
 from tests.integration.fleet import wait_until
 
 REFUSED = 2
+
+LATER = [f"{SCHEMA + step:04}" for step in (1, 2, 3)]
+"""Migrations of releases to come."""
+
+UNFIT = (
+    f"wants code that knows migration {int(LATER[2])}, this one knows {SCHEMA:04}: "
+    "upgrade nightshift-fleet"
+)
 
 ENTRIES = (("worker.cli",), ("producer.cli", "reaper"), ("producer.cli", "status"))
 """Every way into the ledger: a worker, a reaper, a command."""
@@ -55,39 +64,33 @@ def refused(rig: Rig, sentence: str) -> None:
 
 def test_a_fleet_goes_on_with_newer_tables_until_they_say_that_it_must_not(rig: Rig) -> None:
     add_columns(rig, "later")
-    move_tables(rig, "0002")
+    move_tables(rig, LATER[0])
     ids = rig.submit("ahead", 400)
     fleet = [rig.reaper(), rig.worker()]
     rig.wait_rows("ahead", 1)
     add_columns(rig, "still_later")
-    move_tables(rig, "0003")
+    move_tables(rig, LATER[1])
     assert rig.rows_done("ahead") < 400, "the tables moved too late to show anything"
     said = rig.command("migrate")
     assert said.returncode == 0, said.stderr
-    assert "at migration 0003, newer than the 0001 of this code" in said.stdout
+    assert f"at migration {LATER[1]}, newer than the {SCHEMA:04} of this code" in said.stdout
     rig.finished("ahead", ids)
 
     ids = rig.submit("stopped", 600)
     rig.wait_rows("stopped", 20)
-    move_tables(rig, "0004", compatible_from=4)
+    move_tables(rig, LATER[2], compatible_from=int(LATER[2]))
     for process in fleet:
         assert process.wait(60) == REFUSED, log_of(rig, process)
-        assert (
-            log_of(rig, process)
-            .splitlines()[-1]
-            .endswith(
-                "wants code that knows migration 4, this one knows 0001: upgrade nightshift-fleet"
-            )
-        )
+        assert log_of(rig, process).splitlines()[-1].endswith(UNFIT)
     held = "SELECT count(*) FROM batches WHERE state = 'leased'"
     wait_until(lambda: rig.value(held) == 0, 10, "the end of every lease")
     assert 0 < rig.rows_done("stopped") < 600
 
-    refused(rig, "wants code that knows migration 4, this one knows 0001: upgrade nightshift-fleet")
+    refused(rig, UNFIT)
     move_tables(rig, "0000")
-    refused(rig, "is at migration 0000 and this code needs 0001: run `nightshift migrate`")
+    refused(rig, f"is at migration 0000 and this code needs {SCHEMA:04}: run `nightshift migrate`")
 
-    move_tables(rig, "0001")
+    move_tables(rig, f"{SCHEMA:04}")
     rig.reaper()
     rig.worker()
     rig.finished("stopped", ids)

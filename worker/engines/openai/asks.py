@@ -157,7 +157,7 @@ class Forward:
     """A request of a batch file, as its author wrote it."""
 
     def __init__(self, task: RequestsTask, engine: OpenaiEngine) -> None:
-        self.path = task.endpoint.removeprefix("/v1")
+        self.path = (task.endpoint or "").removeprefix("/v1")
         self._engine = engine
 
     def body(self, request: Request) -> Body:

@@ -1,0 +1,157 @@
+"""What jobs have cost, when they would pass their budget, and what engines like theirs have done."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import bindparam, text
+from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
+
+from common.errors import BadInput
+from common.ledger import jobs
+from common.ledger.connection import Connection, Row
+from common.money import money
+from common.states import JobState
+
+COMMITS_LOOKED_AT = 5_000
+"""Latest commits that tell how fast an engine is: enough, and found by an index."""
+
+
+def cost(connection: Connection, job_id: int) -> Row:
+    """One row of the view job_costs."""
+    found = connection.execute(text("SELECT * FROM job_costs WHERE job = :id"), {"id": job_id})
+    return found.mappings().one()
+
+
+def hold_budgets(connection: Connection) -> list[int]:
+    """Pauses each running job that would pass its limits.budget with what it has under way;
+    returns them.
+
+    What is under way is expected to cost as much a row as what is done. Until there is a first
+    commit nothing is known of it.
+    """
+    paused = []
+    for job in connection.execute(OVER_BUDGET).all():
+        if jobs.lock(connection, job.job) is not JobState.RUNNING:
+            continue
+        jobs.pause(
+            connection,
+            job.job,
+            f"{money(job.cost)} is spent and about {money(job.under_way)} under way, which reaches "
+            f"limits.budget {job.budget:g}: `nightshift resume {job.job} --budget MORE` goes on",
+        )
+        paused.append(job.job)
+    return paused
+
+
+OVER_BUDGET = text("""
+    SELECT k.job, k.cost, k.budget, w.under_way
+    FROM jobs j JOIN job_costs k ON k.job = j.id
+    CROSS JOIN LATERAL (
+        SELECT coalesce(k.cost / nullif(greatest(k.rows_run, sum(rows_done + rows_failed)), 0)
+                        * sum(rows_leased), 0) AS under_way
+        FROM job_counters WHERE job_id = j.id
+    ) AS w
+    WHERE j.state = 'running' AND (j.spec #> '{limits,budget}') IS NOT NULL
+      AND k.cost + w.under_way >= k.budget
+    ORDER BY j.id
+""")
+
+
+def set_budget(connection: Connection, job_id: int, budget: float) -> None:
+    """Another limits.budget for a job that is not over; BadInput when nothing tells its cost."""
+    if jobs.lock(connection, job_id).over:
+        raise BadInput(f"job {job_id} is over and spends nothing any more")
+    if cost(connection, job_id)["cost"] is None:
+        raise BadInput(
+            f"nothing tells what job {job_id} costs, so it can have no budget: its spec has no "
+            "engine.price_per_hour and no price of tokens"
+        )
+    connection.execute(
+        text("""
+            UPDATE jobs SET spec = jsonb_set(spec, '{limits,budget}', to_jsonb(
+                CAST(:budget AS double precision))) WHERE id = :id
+        """),
+        {"id": job_id, "budget": budget},
+    )
+
+
+def refuse_spent(connection: Connection, job_id: int) -> None:
+    """BadInput when a paused job has nothing left of its budget: it would be paused again."""
+    now = cost(connection, job_id)
+    if now["budget"] is None or now["cost"] < now["budget"]:
+        return
+    if jobs.lock(connection, job_id) is JobState.PAUSED:
+        raise BadInput(
+            f"job {job_id} has spent {money(now['cost'])} of limits.budget {now['budget']:g}: "
+            f"`nightshift resume {job_id} --budget MORE` goes on"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """A job with the same engine in the same pool; `same_task` says that it asked the same."""
+
+    job: int
+    name: str
+    same_task: bool
+    rows_run: int
+    engine_seconds: float
+    prompt_tokens: int
+    output_tokens: int
+
+
+def kin(connection: Connection, pool: str, engine_key: str, task: str) -> list[Kin]:
+    """The latest 20 of them that have run rows, newest first; `task` is the task as JSON."""
+    found = connection.execute(
+        text("""
+            SELECT j.id AS job, j.name, j.spec -> 'task' = CAST(:task AS jsonb) AS same_task,
+                   s.rows_run, s.engine_seconds, s.prompt_tokens, s.output_tokens
+            FROM jobs j CROSS JOIN LATERAL (
+                SELECT sum(rows_run)::bigint AS rows_run,
+                       (sum(engine_microseconds) / 1e6)::float8 AS engine_seconds,
+                       sum(prompt_tokens)::bigint AS prompt_tokens,
+                       sum(output_tokens)::bigint AS output_tokens
+                FROM job_spending WHERE job_id = j.id
+            ) AS s
+            WHERE j.pool = :pool AND j.engine_key = :engine_key AND s.rows_run > 0
+            ORDER BY j.id DESC LIMIT 20
+        """),
+        {"pool": pool, "engine_key": engine_key, "task": task},
+    )
+    return [Kin(**row) for row in found.mappings()]
+
+
+def commits_of(connection: Connection, job_ids: Sequence[int]) -> list[tuple[int, float, int]]:
+    """(rows, engine seconds, output tokens) of the latest commits of these jobs, child by child,
+    in order.
+    """
+    found = connection.execute(
+        text("""
+            SELECT sum(row_count)::bigint AS row_count,
+                   (sum(engine_microseconds) / 1e6)::float8 AS seconds,
+                   sum(output_tokens)::bigint AS output_tokens
+            FROM (
+                SELECT job_id, worker_id, ended_at, row_count, engine_microseconds, output_tokens
+                FROM attempts
+                WHERE job_id = ANY (:jobs) AND outcome IN ('done', 'split')
+                  AND engine_microseconds IS NOT NULL
+                ORDER BY ended_at DESC LIMIT :most
+            ) AS latest
+            -- Of the batches of one transaction one has the time of all.
+            GROUP BY job_id, worker_id, ended_at ORDER BY job_id, worker_id, ended_at
+        """).bindparams(bindparam("jobs", type_=ARRAY(BIGINT))),
+        {"jobs": list(job_ids), "most": COMMITS_LOOKED_AT},
+    )
+    return [(row.row_count, row.seconds, row.output_tokens) for row in found]
+
+
+def slots(connection: Connection, pool: str) -> tuple[int, int]:
+    """Living children of a pool, and the rows that one of them holds in flight (0: unknown)."""
+    found = connection.execute(
+        text("""
+            SELECT count(*) AS children, coalesce(max(window_rows), 0) AS window_rows FROM workers
+            WHERE pool = :pool AND state <> 'ended' AND seen_at > now() - interval '1 minute'
+        """),
+        {"pool": pool},
+    ).one()
+    return found.children, found.window_rows

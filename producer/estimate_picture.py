@@ -1,0 +1,133 @@
+"""An estimate as people read it: one line a figure, with its range and where it comes from."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from common.money import money
+from producer import forecast
+from producer.estimate import Estimate, percentiles
+from producer.forecast import Range
+from producer.pictures import duration
+
+BAR_WIDTH = 24
+
+
+def picture(made: Estimate) -> RenderableType:
+    """The whole estimate; it stands in 80 columns."""
+    title = Text(made.name, "bold")
+    title.append("  estimate", "not bold bright_black")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bright_black", no_wrap=True)
+    table.add_column()
+    files = f", {made.files:,} files" if made.files > 1 else ""
+    batches = "1 batch" if made.batches == 1 else f"{made.batches:,} batches"
+    table.add_row("rows", f"{made.rows:,} in {batches} of {made.batch_rows:,}{files}")
+    _prompts(table, made)
+    _answers(table, made)
+    _speed(table, made)
+    if made.cost is not None:
+        cost = Text.assemble((_shown(made.cost, money), "bold"))
+        if made.budget is not None:
+            cost.append(f"   limits.budget {made.budget:g}", "bright_black")
+        table.add_row("cost", cost)
+    elif made.has_price:
+        table.add_row("cost", Text("not known", "yellow"))
+    notes = [Text(f"· {note}", "yellow") for note in made.notes]
+    return Group(title, table, *notes)
+
+
+def _prompts(table: Table, made: Estimate) -> None:
+    found = made.prompts
+    if len(found.lengths):
+        each = percentiles(found)
+        unit = "characters / 4" if found.is_guess else "tokens"
+        said = "   ".join(f"{name} {value:,}" for name, value in each.items())
+        table.add_row("prompts", f"{said} {unit}   of {len(found.lengths):,} rows")
+        table.add_row("", _histogram(made))
+        if made.prompt_tokens is not None:
+            total = made.prompt_tokens.times(made.rows)
+            table.add_row("", f"{_shown(total, _whole)} tokens in all")
+    if found.longest is not None:
+        style = "red" if found.too_long else ""
+        share = (
+            f"{found.too_long:,} of {found.sampled:,} sampled rows" if found.too_long else "none"
+        )
+        table.add_row("too long", Text(f"{share} for the model's {found.longest:,} tokens", style))
+    if found.refused:
+        said = f"{found.refused:,} of {found.sampled:,} sampled rows cannot be used: {found.why}"
+        table.add_row("refused", Text(said, "red"))
+
+
+def _histogram(made: Estimate) -> Table:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(justify="right", style="bright_black")
+    grid.add_column()
+    grid.add_column(justify="right", style="bright_black")
+    bins = forecast.bins(made.prompts.lengths)
+    most = max(count for _, _, count in bins)
+    for low, high, count in bins:
+        bounds = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        bar = ProgressBar(
+            total=most, completed=count, width=BAR_WIDTH, finished_style="bar.complete"
+        )
+        grid.add_row(bounds, bar, f"{count:,}")
+    return grid
+
+
+def _answers(table: Table, made: Estimate) -> None:
+    if made.output_tokens is None or made.output_tokens.high:
+        figures = Text("not known" if made.output_tokens is None else "")
+        if made.output_tokens is not None:
+            total = made.output_tokens.times(made.rows)
+            figures.append(
+                f"{_shown(made.output_tokens, _short)} tokens a row, {_shown(total, _whole)} in all"
+            )
+        table.add_row("answers", figures)
+        table.add_row("", Text(made.output_source, "bright_black"))
+
+
+def _speed(table: Table, made: Estimate) -> None:
+    measured = made.measured
+    if measured is None or measured.pace is None:
+        table.add_row("speed", Text("not measured", "yellow"))
+        return
+    table.add_row("speed", f"{_shown(measured.pace, _short)} rows/s an engine")
+    table.add_row("", Text(f"{measured.source}, {measured.rows:,} rows", "bright_black"))
+    if made.engine_seconds is not None and made.seconds is not None:
+        hours = made.engine_seconds.times(1 / 3600)
+        table.add_row("engines", f"{_shown(hours, money)} hours of one engine")
+        table.add_row("workers", f"{made.workers:,}, {made.workers_source}")
+        table.add_row("time", _shown(made.seconds, duration))
+        table.add_row("finished", f"{_clock(made)}, if it began now")
+
+
+def _clock(made: Estimate) -> str:
+    assert made.seconds is not None
+    moments = [
+        made.made_at + timedelta(seconds=each) for each in (made.seconds.low, made.seconds.high)
+    ]
+    form = "%H:%M" if moments[1].date() == made.made_at.date() else "%Y-%m-%d %H:%M"
+    first, last = (f"{moment:{form}}" for moment in moments)
+    return first if first == last else f"{first} to {last}"
+
+
+def _shown(value: Range, form: Callable[[float], str]) -> str:
+    """The middle with its bounds, as far as they are known and differ."""
+    low, high = form(value.low), form(value.high)
+    if value.middle is None:
+        return f"{low} to {high}"
+    middle = form(value.middle)
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"

@@ -1,0 +1,123 @@
+"""From what was measured to hours, money and an end, as ranges; pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+MOST_BLOCKS = 20
+"""Neighbouring commits are looked at together: alone they say more of groups than of speed."""
+
+LEAST_BLOCKS = 4
+"""With fewer there is no telling how much a figure varies."""
+
+REDRAWN = 2_000
+NORMAL_90 = 1.645
+"""Quantile of the normal distribution that leaves 5 % on each side."""
+
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A figure, and the bounds between which it lies nine times in ten.
+
+    The three are equal where nothing tells how much it varies; there is no `middle` where only the
+    bounds are known.
+    """
+
+    low: float
+    middle: float | None
+    high: float
+
+    @classmethod
+    def exactly(cls, value: float) -> "Range":
+        """A figure that is known, or of which nothing more is."""
+        return cls(value, value, value)
+
+    def __add__(self, other: "Range") -> "Range":
+        """Bounds of a sum, as if both were at the same end at once."""
+        known = self.middle is not None and other.middle is not None
+        middle = self.middle + other.middle if known else None  # type: ignore[operator]
+        return Range(self.low + other.low, middle, self.high + other.high)
+
+    def times(self, factor: float) -> "Range":
+        """Every figure times a positive factor."""
+        middle = None if self.middle is None else self.middle * factor
+        return Range(self.low * factor, middle, self.high * factor)
+
+    def under(self, whole: float) -> "Range":
+        """`whole` over each figure: rows over rows a second give seconds."""
+        middle = None if self.middle is None else whole / self.middle
+        return Range(whole / self.high, middle, whole / self.low)
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Money for an hour of an engine and for a million tokens; None where the spec has none."""
+
+    hour: float | None
+    prompt: float | None
+    output: float | None
+
+
+def mean_range(values: Sequence[int] | np.ndarray) -> Range:
+    """The mean of all rows, from those of a random sample."""
+    found = np.asarray(values, dtype=float)
+    mean = float(found.mean())
+    if len(found) < 2:
+        return Range.exactly(mean)
+    margin = NORMAL_90 * float(found.std(ddof=1)) / len(found) ** 0.5
+    return Range(max(0.0, mean - margin), mean, mean + margin)
+
+
+def ratio_range(pairs: Sequence[tuple[float, float]]) -> Range | None:
+    """The sum of the first of each pair over the sum of the second; None when that is 0.
+
+    Its bounds come from a bootstrap over blocks of neighbouring pairs.
+    """
+    over = np.array([pair[0] for pair in pairs], dtype=float)
+    under = np.array([pair[1] for pair in pairs], dtype=float)
+    if not under.sum():
+        return None
+    middle = float(over.sum() / under.sum())
+    edges = np.linspace(0, len(pairs), min(MOST_BLOCKS, len(pairs)) + 1).astype(int)[:-1]
+    over, under = np.add.reduceat(over, edges), np.add.reduceat(under, edges)
+    if len(edges) < LEAST_BLOCKS:
+        return Range.exactly(middle)
+    drawn = np.random.default_rng(SEED).integers(0, len(edges), (REDRAWN, len(edges)))
+    sums = under[drawn].sum(axis=1)
+    ratios = over[drawn].sum(axis=1)[sums > 0] / sums[sums > 0]
+    low, high = np.quantile(ratios, [0.05, 0.95])
+    return Range(min(float(low), middle), middle, max(float(high), middle))
+
+
+def token_money(
+    rows: int, prompt_tokens: Range | None, output_tokens: Range | None, prices: Prices
+) -> Range | None:
+    """Money for the tokens of so many rows, given those of one; None where they are not known."""
+    cost = Range.exactly(0.0)
+    for price, tokens in ((prices.prompt, prompt_tokens), (prices.output, output_tokens)):
+        if price is None:
+            continue
+        if tokens is None:
+            return None
+        cost = cost + tokens.times(rows * price / 1e6)
+    return cost
+
+
+def bins(lengths: np.ndarray, most: int = 8) -> list[tuple[int, int, int]]:
+    """(from, to, how many) of whole numbers in at most so many equal steps, both ends included."""
+    low, high = int(lengths.min()), int(lengths.max())
+    step = -(-(high - low + 1) // most)
+    edges = np.arange(low, high + step + 1, step)
+    counts, _ = np.histogram(lengths, edges)
+    return [
+        (int(start), int(start) + step - 1, int(count))
+        for start, count in zip(edges[:-1], counts, strict=True)
+    ]
+
+
+def quantile(lengths: np.ndarray, percent: float) -> float:
+    """The length that so many percent of the rows do not pass."""
+    return float(np.percentile(lengths, percent, method="inverted_cdf"))

@@ -1,0 +1,190 @@
+"""How long the prompts of sampled rows are, by the model's own tokenizer where it is at hand."""
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from common.formats import Rows
+from common.spec import (
+    ClassifyTask,
+    EmbedTask,
+    GenerateTask,
+    JobSpec,
+    OpenaiEngine,
+    RequestsTask,
+    ScoreTask,
+    TransformersEngine,
+    VllmEngine,
+)
+from common.templates import compiled, rendered
+from common.values import to_rows
+
+CHARACTERS_A_TOKEN = 4
+"""A rule of thumb for English text; other languages and code take more tokens."""
+
+Messages = list[dict[str, str]]
+Prompt = Messages | str | tuple[str, str]
+"""Chat messages, a text, or the two texts of a pair."""
+
+
+@dataclass(slots=True)
+class Prompts:
+    """What was found in a sample.
+
+    `lengths` are tokens, or characters / 4 where `is_guess`; empty for tasks without prompts.
+    `longest` is the most that the model takes, None where nothing says it. `refused` rows cannot
+    be read or rendered, `why` is the first one's error.
+    """
+
+    sampled: int
+    lengths: np.ndarray
+    is_guess: bool = False
+    longest: int | None = None
+    too_long: int = 0
+    refused: int = 0
+    why: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+def prompts(spec: JobSpec, rows: Rows) -> Prompts:
+    """The prompts of these rows."""
+    found = Prompts(len(rows.row_index) + len(rows.bad), np.array([], dtype=int))
+    for bad in rows.bad.values():
+        _refuse(found, bad.message)
+    if spec.task.kind == "function":
+        return found
+    wanted = list(_rendered(spec, rows, found))
+    counted = None if isinstance(spec.engine, OpenaiEngine) else _counter(spec, found)
+    if counted is None:
+        found.is_guess = True
+        lengths = [-(-_characters(prompt) // CHARACTERS_A_TOKEN) for prompt in wanted]
+    else:
+        lengths = list(counted.lengths(wanted))
+        found.longest = counted.longest
+    found.lengths = np.array(lengths, dtype=int)
+    if found.longest is not None:
+        # A model that writes needs room for one token at least.
+        most = found.longest - (spec.task.runner == "generate")
+        found.too_long = int((found.lengths > most).sum())
+    return found
+
+
+def _refuse(found: Prompts, why: str) -> None:
+    found.refused += 1
+    found.why = found.why or why
+
+
+def _rendered(spec: JobSpec, rows: Rows, found: Prompts) -> Iterator[Prompt]:
+    templates = [compiled(template) for template in spec.task.templates]
+    for row in to_rows(rows.table):
+        try:
+            texts = [rendered(template, row) for template in templates]
+            prompt = _prompt(spec.task, texts, row)
+        except Exception as error:  # a row's values raise what they like
+            _refuse(found, f"the row cannot be rendered: {type(error).__name__}: {error}")
+        else:
+            yield prompt
+
+
+def _prompt(task: Any, texts: list[str], row: dict[str, Any]) -> Prompt:
+    match task:
+        case GenerateTask(messages=messages):
+            roles = [message.role for message in messages or ()] or ["user"]
+            return [
+                {"role": role, "content": text} for role, text in zip(roles, texts, strict=True)
+            ]
+        case RequestsTask():
+            return _asked(json.loads(row["body"]))
+        case EmbedTask() | ClassifyTask() | ScoreTask() if len(texts) > 1:
+            return texts[0], texts[1]
+    return texts[0]
+
+
+def _asked(body: dict[str, Any]) -> Prompt:
+    """The prompt of a line of an OpenAI batch file; of an image nothing is counted."""
+    if "messages" not in body:
+        said = body.get("prompt", body.get("input", ""))
+        return " ".join(map(str, said)) if isinstance(said, list) else str(said)
+    return [
+        {"role": str(each.get("role", "user")), "content": _words(each.get("content"))}
+        for each in body["messages"]
+    ]
+
+
+def _words(content: Any) -> str:
+    if isinstance(content, list):
+        return " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return str(content or "")
+
+
+def _characters(prompt: Prompt) -> int:
+    if isinstance(prompt, str):
+        return len(prompt)
+    return sum(len(each["content"] if isinstance(each, dict) else each) for each in prompt)
+
+
+class _Counter:
+    """Counts as the engines do: chat prompts in the model's own template."""
+
+    def __init__(self, tokenizer: Any, longest: int | None) -> None:
+        self.longest = longest
+        self._tokenizer = tokenizer
+        self._has_template = getattr(tokenizer, "chat_template", None) is not None
+
+    def lengths(self, wanted: list[Prompt]) -> Iterator[int]:
+        """Tokens of each prompt."""
+        for prompt in wanted:
+            if isinstance(prompt, tuple):
+                yield len(self._tokenizer(*prompt)["input_ids"])
+            elif isinstance(prompt, str) or not self._has_template:
+                text = prompt if isinstance(prompt, str) else prompt[0]["content"]
+                yield len(self._tokenizer(text)["input_ids"])
+            else:
+                text = self._tokenizer.apply_chat_template(
+                    prompt, tokenize=False, add_generation_prompt=True
+                )
+                yield len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _counter(spec: JobSpec, found: Prompts) -> _Counter | None:
+    """None, with a note that says why, where the tokenizer is not at hand."""
+    engine = spec.engine
+    assert isinstance(engine, VllmEngine | TransformersEngine)
+    try:
+        from transformers import AutoConfig, AutoTokenizer
+    except ImportError:
+        found.notes.append(
+            "prompts are counted as characters / 4: transformers, which reads the model's "
+            "tokenizer, is not installed here"
+        )
+        return None
+    args = engine.args if isinstance(engine, VllmEngine) else {}
+    trusted = {"trust_remote_code": bool(args.get("trust_remote_code", False))}
+    # What a tokenizer says of long texts is said by the estimate.
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            args.get("tokenizer", engine.model), revision=engine.revision, **trusted
+        )
+        config = AutoConfig.from_pretrained(engine.model, revision=engine.revision, **trusted)
+    except Exception as error:  # whatever a model's files, or the way to them, raise
+        found.notes.append(
+            f"prompts are counted as characters / 4: the tokenizer of {engine.model} cannot be "
+            f"loaded here ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
+        )
+        return None
+    chats = isinstance(spec.task, GenerateTask) and spec.task.messages is not None
+    if chats and getattr(tokenizer, "chat_template", None) is None:
+        found.notes.append(
+            f"{engine.model} has no chat template, so every row would fail: use task.prompt"
+        )
+    own = getattr(config.get_text_config(), "max_position_embeddings", None)
+    said = args.get("max_model_len") if isinstance(engine, VllmEngine) else engine.max_length
+    longest = said if isinstance(said, int) else own
+    if isinstance(engine, TransformersEngine) and engine.truncate:
+        longest = None  # longer texts are cut
+    return _Counter(tokenizer, longest)

@@ -1,0 +1,64 @@
+"""A child's time is shared between the jobs that it works for, and counted once."""
+
+import pytest
+
+from worker.engine_time import EngineTime
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_overlapping_batches_count_a_second_once(clock: Clock) -> None:
+    spent = EngineTime(clock)
+    spent.hold(1, 10)
+    clock.now += 2
+    spent.hold(1, 10)
+    clock.now += 3
+    spent.let_go(1, 10)
+    spent.let_go(1, 10)
+    assert spent.take(1) == 5_000_000
+
+
+def test_time_without_a_batch_counts_for_nobody(clock: Clock) -> None:
+    spent = EngineTime(clock)
+    clock.now += 60
+    spent.hold(1, 1)
+    clock.now += 1
+    spent.let_go(1, 1)
+    clock.now += 60
+    assert spent.take(1) == 1_000_000
+
+
+def test_jobs_that_are_held_at_once_share_the_time_by_their_rows(clock: Clock) -> None:
+    spent = EngineTime(clock)
+    spent.hold(1, 30)
+    spent.hold(2, 10)
+    clock.now += 4
+    assert spent.take(1) == 3_000_000
+    assert spent.take(2) == 1_000_000
+    spent.let_go(1, 30)
+    clock.now += 4
+    assert (spent.take(1), spent.take(2)) == (0, 4_000_000)
+
+
+def test_what_is_taken_is_counted_by_one_commit_and_what_is_given_back_by_the_next(
+    clock: Clock,
+) -> None:
+    spent = EngineTime(clock)
+    spent.hold(1, 1)
+    clock.now += 1.5
+    taken = spent.take(1)
+    assert spent.take(1) == 0
+    spent.give_back(1, taken)
+    clock.now += 1
+    assert spent.take(1) == 2_500_000
