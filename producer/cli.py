@@ -113,8 +113,17 @@ def collect(
     to: Annotated[str, typer.Option("--to", help="The file: .parquet or .jsonl.")],
     partial: Annotated[bool, typer.Option(help="Take what a job has so far.")] = False,
     force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+    manifest: Annotated[
+        bool,
+        typer.Option(
+            "--manifest", help="The table of its parts instead; .parquet, .jsonl or .csv."
+        ),
+    ] = False,
 ) -> None:
     """Write the output of a job as one file, in the order of the dataset."""
+    if manifest:
+        _collect_manifest(job, to, force=force)
+        return
     from producer.collect import collect as gather
 
     with _ledger(_settings()) as ledger:
@@ -330,6 +339,17 @@ def _settings() -> "Settings":
     quiet = {} if "log_level" in settings.model_fields_set else {"log_level": "warning"}
     logs.configure(settings.model_copy(update=quiet))
     return settings
+
+
+def _collect_manifest(reference: str, to: str, *, force: bool) -> None:
+    from producer import manifest_table
+
+    with _ledger(_settings()) as ledger:
+        job = _find(ledger, reference)
+        done = manifest_table.write(ledger, job, to, force=force)
+    typer.echo(f"{done.parts:,} parts in {to}")
+    if done.rows_left:
+        typer.echo(f"job {job.id} is {job.state}: {done.rows_left:,} rows are in no part yet")
 
 
 def _console() -> "Console":
