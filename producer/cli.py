@@ -207,16 +207,33 @@ def sample(
     job: JobName,
     count: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many rows.")] = 20,
     seed: Annotated[int, typer.Option(help="Another seed draws other rows.")] = 0,
+    errors_only: Annotated[
+        bool, typer.Option("--errors", help="Draw among the rows that failed.")
+    ] = False,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a page that any browser opens.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For machines: a line of JSON for each row.")
+    ] = False,
 ) -> None:
     """Show some rows, input beside output."""
-    from producer import pictures
+    from producer import pictures, sample_page
     from producer.sample import sample as draw
 
     with _ledger(_settings()) as ledger:
-        drawn = draw(ledger, _find(ledger, job), count, seed)
-    _console().print(pictures.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
+        found = _find(ledger, job)
+        drawn = draw(ledger, found, count, seed, errors_only=errors_only)
+        if html is not None:
+            sample_page.write(ledger, found, drawn, html)
+    if html is not None:
+        typer.echo(f"{len(drawn.rows):,} rows in {html}")
+    elif as_json:
+        typer.echo(sample_page.lines(drawn), nl=False)
+    else:
+        _console().print(pictures.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
     if drawn.note:
-        _console().print(drawn.note)
+        typer.echo(f"nightshift: {drawn.note}", err=True)
 
 
 @app.command(rich_help_panel=LOOK)

@@ -62,8 +62,7 @@ def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> Manifest
     """
     target = storage.resolve(to)
     writer = _writer(target)
-    if target.startswith(f"{job.output_uri.rstrip('/')}/"):
-        raise BadInput(f"{target} lies inside the output directory of job {job.id}: name another")
+    part_files.refuse_inside(job, target)
     if storage.exists(target) and not force:
         raise BadInput(f"{target} exists: --force replaces it")
     with ledger.transaction() as connection:

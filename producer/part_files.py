@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from common import formats, parts
 from common.descriptor import RowRanges
-from common.errors import SourceChanged
+from common.errors import BadInput, SourceChanged
 from common.ledger import Ledger, Row, audit, manifest
 from common.ledger.connection import Connection
 from common.ledger.jobs import Job
@@ -80,6 +80,14 @@ def place(job: Job, name: str) -> str:
             f"{parts.final(job.output_uri, name)} is gone: see `nightshift verify {job.id}`"
         )
     return uri
+
+
+def refuse_inside(job: Job, target: str) -> None:
+    """BadInput for a file that readers of the output directory would take for one of its own."""
+    if target.startswith(f"{job.output_uri.rstrip('/')}/"):
+        raise BadInput(
+            f"{target} lies inside the output directory of job {job.id}: name another place"
+        )
 
 
 def read(job: Job, name: str) -> pa.Table:

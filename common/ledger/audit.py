@@ -8,7 +8,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
 
 from common.descriptor import RowRanges
 from common.ledger.connection import Connection, Row
-from common.ledger.rows import from_multirange
+from common.ledger.rows import from_multirange, to_literal
 
 IDLE_SECONDS = 10
 """A transaction of ours that has been idle for longer was left open by a defect."""
@@ -299,6 +299,18 @@ def finished_rows(connection: Connection, job_id: int) -> RowRanges:
             ) AS live
         """),
         {"id": job_id},
+    ).scalar_one()
+    return RowRanges(()) if found is None else from_multirange(found)
+
+
+def failed_rows(connection: Connection, job_id: int, among: RowRanges) -> RowRanges:
+    """Those of some rows that failed."""
+    found = connection.execute(
+        text("""
+            SELECT range_agg(int8range(row_index, row_index, '[]')) * CAST(:among AS int8multirange)
+            FROM failed_rows WHERE job = :id
+        """),
+        {"id": job_id, "among": to_literal(among)},
     ).scalar_one()
     return RowRanges(()) if found is None else from_multirange(found)
 
