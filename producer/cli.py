@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -236,6 +237,41 @@ def sample(
         typer.echo(f"nightshift: {drawn.note}", err=True)
 
 
+@app.command(rich_help_panel=RUN)
+def judge(
+    job: JobName,
+    spec: Annotated[Path, typer.Option(help="The judge's job spec, without an input.")],
+    count: Annotated[
+        int | None, typer.Option("--sample", min=1, help="Judge so many rows, not all.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Another seed draws other rows.")] = 0,
+    column: Annotated[
+        str | None, typer.Option(help="Column of the judge's output, or column.property.")
+    ] = None,
+    scores: Annotated[
+        str | None, typer.Option(help="What words are worth, as in good=1,bad=0.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Let a second job judge the answers of a finished one; says the score and how sure it is.
+
+    Runs here like `run`, or on the fleet that NIGHTSHIFT_DATABASE_URL names. Exits 0 when every
+    row has a score, 1 when some have none, 3 when the judge did not come to its end.
+    """
+    from producer import judge as judges
+    from producer.scores import Scale, parse_words
+    from producer.verdict_picture import verdict
+
+    scale = Scale(column, parse_words(scores))
+    shown = _console(err=as_json)
+    found = judges.judge(_settings(), job, spec, scale, count=count, seed=seed, console=shown)
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        shown.print(verdict(found))
+    raise typer.Exit(found.exit_code)
+
+
 @app.command(rich_help_panel=LOOK)
 def verify(job: JobName) -> None:
     """Check from the outside that every row is there exactly once; exits 1 with findings."""
@@ -369,10 +405,12 @@ def _collect_manifest(reference: str, to: str, *, force: bool) -> None:
         typer.echo(f"job {job.id} is {job.state}: {done.rows_left:,} rows are in no part yet")
 
 
-def _console() -> "Console":
+def _console(*, err: bool = False) -> "Console":
     from producer.plain_console import PlainConsole
 
-    return PlainConsole(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    stream = sys.stderr if err else sys.stdout
+    width = None if stream.isatty() else PIPE_COLUMNS
+    return PlainConsole(highlight=False, width=width, stderr=err)
 
 
 def _known_kind(kind: str | None) -> "RowErrorKind | None":

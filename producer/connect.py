@@ -36,13 +36,18 @@ def open_ledger(settings: Settings, *, checked: bool = True) -> Iterator[Opened]
         yield opened
 
 
-def _embedded(stack: ExitStack, settings: Settings) -> Opened:
-    home = settings.home.absolute()
+def refuse_no_ledger(home: Path) -> None:
+    """BadInput for a home folder that has no embedded ledger."""
     if not (home / "postgres").is_dir():
         raise BadInput(
             "NIGHTSHIFT_DATABASE_URL is not set and no `nightshift run` has made a ledger in "
             f"{_shown(home)}"
         )
+
+
+def _embedded(stack: ExitStack, settings: Settings) -> Opened:
+    home = settings.home.absolute()
+    refuse_no_ledger(home)
     running = _running(stack, home, settings)
     if running is not None:
         return Opened(running, alone=False)

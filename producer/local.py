@@ -38,6 +38,37 @@ def run(spec: JobSpec, settings: Settings, *, new: bool, console: Console) -> in
     0 every row has an answer, 1 finished with row errors, 3 failed, paused or cancelled. Raises
     BadInput when the spec, the input or the home folder cannot be used.
     """
+    with machine(settings) as here:
+        job = here.carry_out(spec, new=new, console=console)
+        return progress.report_end(here.ledger, job, console)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A ledger and a broker for work on this machine alone, and the folder that they live in."""
+
+    ledger: Ledger
+    settings: Settings
+    home: Path
+    servers: "list[EmbeddedPostgres | EmbeddedRedis]"
+
+    def carry_out(self, spec: JobSpec, *, new: bool, console: Console) -> Job:
+        """Submits or continues the job, and works until it is over or paused."""
+        submitted = submit(self.ledger, spec, self.settings, new=new)
+        job = _opened(self.ledger, submitted, console)
+        if not job.state.over:
+            fleet = Fleet(job.spec, self.settings, self.home, self.ledger, self.servers)
+            with _sigterm_like_ctrl_c(), _running(fleet, console):
+                job = progress.follow(self.ledger, job.id, console, stop=fleet.is_broken)
+            fleet.raise_if_broken()
+        return job
+
+
+@contextmanager
+def machine(settings: Settings) -> Iterator[Machine]:
+    """The servers that the environment does not name, started for the time of one command, under
+    the lock of the home folder; BadInput when that is in use.
+    """
     home = settings.home.absolute()
     with home_lock(home), ExitStack() as stack:
         servers: list[EmbeddedPostgres | EmbeddedRedis] = []
@@ -45,14 +76,7 @@ def run(spec: JobSpec, settings: Settings, *, new: bool, console: Console) -> in
         ledger = Ledger(settings.database_url or "", answer_seconds=settings.answer_seconds)
         stack.callback(ledger.close)
         _prepare(ledger, home)
-        submitted = submit(ledger, spec, settings, new=new)
-        job = _opened(ledger, submitted, console)
-        if not job.state.over:
-            fleet = Fleet(job.spec, settings, home, ledger, servers)
-            with _sigterm_like_ctrl_c(), _running(fleet, console):
-                job = progress.follow(ledger, job.id, console, stop=fleet.is_broken)
-            fleet.raise_if_broken()
-        return progress.report_end(ledger, job, console)
+        yield Machine(ledger, settings, home, servers)
 
 
 def _with_servers(
