@@ -429,7 +429,7 @@ def write(batches: Iterable[pa.RecordBatch], sink: BinaryIO) -> int:
         columns = [_plain_values(column) for column in batch.columns]
         names = batch.schema.names
         for values in zip(*columns, strict=True):
-            sink.write(_encoded(dict(zip(names, values, strict=True))) + b"\n")
+            sink.write(encoded(dict(zip(names, values, strict=True))) + b"\n")
         written += batch.num_rows
     return written
 
@@ -442,7 +442,8 @@ def _plain_values(column: pa.Array) -> list[Any]:
     return to_list(column)
 
 
-def _encoded(row: dict[str, Any]) -> bytes:
+def encoded(row: dict[str, Any]) -> bytes:
+    """One row as JSON, without the end of its line."""
     try:
         text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_json_value)
     except ValueError:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -194,8 +195,17 @@ def collect(
     ],
     partial: Annotated[bool, typer.Option(help="Take what a job has so far.")] = False,
     force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+    manifest: Annotated[
+        bool,
+        typer.Option(
+            "--manifest", help="The table of its parts instead; .parquet, .jsonl or .csv."
+        ),
+    ] = False,
 ) -> None:
     """Write the output of a job as one file, in the order of the dataset."""
+    if manifest:
+        _collect_manifest(job, to, force=force)
+        return
     from producer.collect import collect as gather
     from producer.vectors import ids_uri
 
@@ -281,16 +291,68 @@ def sample(
     job: JobName,
     count: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many rows.")] = 20,
     seed: Annotated[int, typer.Option(help="Another seed draws other rows.")] = 0,
+    errors_only: Annotated[
+        bool, typer.Option("--errors", help="Draw among the rows that failed.")
+    ] = False,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a page that any browser opens.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For machines: a line of JSON for each row.")
+    ] = False,
 ) -> None:
     """Show some rows, input beside output."""
-    from producer import pictures
+    from producer import pictures, sample_page
     from producer.sample import sample as draw
 
     with _ledger(_settings()) as ledger:
-        drawn = draw(ledger, _find(ledger, job), count, seed)
-    _console().print(pictures.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
+        found = _find(ledger, job)
+        drawn = draw(ledger, found, count, seed, errors_only=errors_only)
+        if html is not None:
+            sample_page.write(ledger, found, drawn, html)
+    if html is not None:
+        typer.echo(f"{len(drawn.rows):,} rows in {html}")
+    elif as_json:
+        typer.echo(sample_page.lines(drawn), nl=False)
+    else:
+        _console().print(pictures.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
     if drawn.note:
-        _console().print(drawn.note)
+        typer.echo(f"nightshift: {drawn.note}", err=True)
+
+
+@app.command(rich_help_panel=RUN)
+def judge(
+    job: JobName,
+    spec: Annotated[Path, typer.Option(help="The judge's job spec, without an input.")],
+    count: Annotated[
+        int | None, typer.Option("--sample", min=1, help="Judge so many rows, not all.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Another seed draws other rows.")] = 0,
+    column: Annotated[
+        str | None, typer.Option(help="Column of the judge's output, or column.property.")
+    ] = None,
+    scores: Annotated[
+        str | None, typer.Option(help="What words are worth, as in good=1,bad=0.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Let a second job judge the answers of a finished one; says the score and how sure it is.
+
+    Runs here like `run`, or on the fleet that NIGHTSHIFT_DATABASE_URL names. Exits 0 when every
+    row has a score, 1 when some have none, 3 when the judge did not come to its end.
+    """
+    from producer import judge as judges
+    from producer.scores import Scale, parse_words
+    from producer.verdict_picture import verdict
+
+    scale = Scale(column, parse_words(scores))
+    shown = _console(stderr=as_json)
+    found = judges.judge(_settings(), job, spec, scale, count=count, seed=seed, console=shown)
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        shown.print(verdict(found))
+    raise typer.Exit(found.exit_code)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -425,6 +487,17 @@ def _settings() -> "Settings":
     quiet = {} if "log_level" in settings.model_fields_set else {"log_level": "warning"}
     logs.configure(settings.model_copy(update=quiet))
     return settings
+
+
+def _collect_manifest(reference: str, to: str, *, force: bool) -> None:
+    from producer import manifest_table
+
+    with _ledger(_settings()) as ledger:
+        job = _find(ledger, reference)
+        done = manifest_table.write(ledger, job, to, force=force)
+    typer.echo(f"{done.parts:,} parts in {to}")
+    if done.rows_left:
+        typer.echo(f"job {job.id} is {job.state}: {done.rows_left:,} rows are in no part yet")
 
 
 def _console(*, stderr: bool = False) -> "Console":

@@ -41,13 +41,18 @@ def has_ledger(settings: Settings) -> bool:
     return settings.database_url is not None or (settings.home / "postgres").is_dir()
 
 
-def _embedded(stack: ExitStack, settings: Settings) -> Opened:
-    home = settings.home.absolute()
+def refuse_no_ledger(home: Path) -> None:
+    """BadInput for a home folder that has no embedded ledger."""
     if not (home / "postgres").is_dir():
         raise BadInput(
             "NIGHTSHIFT_DATABASE_URL is not set and no `nightshift run` has made a ledger in "
             f"{_shown(home)}"
         )
+
+
+def _embedded(stack: ExitStack, settings: Settings) -> Opened:
+    home = settings.home.absolute()
+    refuse_no_ledger(home)
     running = _running(stack, home, settings)
     if running is not None:
         return Opened(running, alone=False)

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from common import dataset, formats, parts, storage
+from common import dataset, formats, parts, provenance, storage
 from common.descriptor import Descriptor
 from common.errors import NightshiftError, Permanent, Retryable
 from common.faultpoints import Moment, reached
-from common.ledger import Ledger, Row, batches, commits, dispatch, jobs, retries
+from common.ledger import Ledger, Row, batches, commits, dispatch, jobs, manifest, retries
 from common.ledger.batches import Part
 from common.ledger.jobs import Job
 from common.ledger.rows import from_multirange
@@ -118,7 +118,11 @@ def _error_part(job: Job, row: Row) -> Part:
         _passed(job, replace(place, rows=todo)),
         failure,
     )
+    made_by = provenance.of_job(job.id, job.spec)
+    made_by |= {"batch": str(row["id"]), "attempt": str(row["attempt"])}
     if row["part_name"] is not None:
+        kept = part_files.provenance_of(job, row["part_name"])
+        made_by = provenance.with_kept(made_by, todo, kept)
         old = part_files.read(job, row["part_name"])
         redone = pc.is_in(old.column("row_index"), table.column("row_index").combine_chunks())
         table = pa.concat_tables([table, old.filter(pc.invert(redone))]).sort_by("row_index")
@@ -135,7 +139,7 @@ def _error_part(job: Job, row: Row) -> Part:
         parts.staged(job.output_uri, name),
         table,
         job.spec.output.format,
-        {"job": str(job.id), "batch": str(row["id"]), "attempt": str(row["attempt"])},
+        made_by,
     )
     return Part(
         name,
@@ -185,7 +189,7 @@ def _complete(ledger: Ledger, job: Job, bare: str, batch: int) -> None:
         parts.staged(job.output_uri, name),
         part_files.read_at(job, bare, uri),
         kind,
-        formats.part_metadata(uri) if kind == "parquet" else {},
+        part_files.provenance_of(job, bare),
     )
     with ledger.transaction() as connection:
         commits.rename_part(connection, batch, bare, name, facts.bytes, facts.checksum)
@@ -227,6 +231,8 @@ def _manifest_head(ledger: Ledger, job: Job) -> dict[str, object]:
     with ledger.transaction() as connection:
         progress = jobs.progress(connection, job.id)
         files = jobs.files(connection, job.id)
+        revision = manifest.revision(connection, job.id)
+        makers = manifest.makers(connection, job.id)
     over = progress["rows_done"] + progress["rows_failed"]
     return {
         "job": job.id,
@@ -239,6 +245,10 @@ def _manifest_head(ledger: Ledger, job: Job) -> dict[str, object]:
         "prompt_tokens": progress["prompt_tokens"],
         "output_tokens": progress["output_tokens"],
         "created_at": job.created_at.isoformat(),
+        "code_version": provenance.code_version(),
+        "model": provenance.model_of(job.spec),
+        "revision": revision,
+        "engines": [dict(maker) for maker in makers],
         "format": job.spec.output.format,
         "spec": job.spec.model_dump(mode="json", by_alias=True),
         "schema": [

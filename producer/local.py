@@ -23,7 +23,7 @@ from common.states import JobState
 from producer import pilot, progress
 from producer.estimate import Estimate, estimate
 from producer.pilot import Pilot
-from producer.submit import Submitted, is_known, settled, submit
+from producer.submit import Submitted, is_known, submit
 
 log = structlog.get_logger(__name__)
 
@@ -43,16 +43,16 @@ def run(
     after the pilot that came `first`. Raises BadInput when the spec, the input or the home folder
     cannot be used.
     """
-    with _machine(spec, settings, console) as machine:
+    with machine(settings) as here:
         # Whoever said yes once is not asked again after a crash.
-        if first is not None and not is_known(machine.ledger, spec):
-            job = machine.tried(first.rows)
-            code = pilot.verdict(machine.ledger, spec, settings, job, console, first)
+        if first is not None and not is_known(here.ledger, spec):
+            job = here.try_out(spec, first.rows, console)
+            code = pilot.verdict(here.ledger, spec, settings, job, console, first)
             if code is not None:
                 return code
-        submitted = submit(machine.ledger, spec, settings, new=new)
-        job = machine.worked(_opened(machine.ledger, submitted, spec, console))
-        return progress.report_end(machine.ledger, job, console)
+        return progress.report_end(
+            here.ledger, here.carry_out(spec, new=new, console=console), console
+        )
 
 
 def try_out(
@@ -75,11 +75,11 @@ def try_out(
         if not pilot.show(fleet, job, console):
             return None
         return estimate(spec, settings, fleet, workers=workers, pilot=job.id)
-    with _machine(spec, settings, console) as machine:
-        job = machine.tried(rows)
-        if not pilot.show(machine.ledger, job, console):
+    with machine(settings) as here:
+        job = here.try_out(spec, rows, console)
+        if not pilot.show(here.ledger, job, console):
             return None
-        return estimate(spec, settings, machine.ledger, workers=workers, pilot=job.id)
+        return estimate(spec, settings, here.ledger, workers=workers, pilot=job.id)
 
 
 def _lives(ledger: Ledger, pool: str) -> bool:
@@ -88,39 +88,61 @@ def _lives(ledger: Ledger, pool: str) -> bool:
 
 
 class Machine:
-    """A ledger, and a fleet for one engine that starts with the first job that needs it."""
+    """A ledger and a broker for work on this machine alone, and the folder that they live in.
+
+    A fleet starts with the first job that needs it, and stays for the next ones of its engine.
+    """
 
     def __init__(
-        self, ledger: Ledger, fleet: "Fleet", stack: ExitStack, spec: JobSpec, console: Console
+        self,
+        ledger: Ledger,
+        settings: Settings,
+        home: Path,
+        servers: "list[EmbeddedPostgres | EmbeddedRedis]",
+        started: ExitStack,
     ) -> None:
         self.ledger = ledger
-        self._fleet = fleet
-        self._stack = stack
-        self._spec = spec
-        self._console = console
-        self._starts = False
+        self._settings = settings
+        self._home = home
+        self._servers = servers
+        self._started = started
+        self._fleet: Fleet | None = None
 
-    def tried(self, rows: int) -> Job:
-        """A pilot of so many rows, worked on until it is over or paused."""
-        submitted = pilot.begin(self.ledger, self._spec, self._fleet.settings, rows)
-        return self.worked(_opened(self.ledger, submitted, self._spec, self._console))
+    def carry_out(self, spec: JobSpec, *, new: bool, console: Console) -> Job:
+        """Submits or continues the job, and works until it is over or paused.
 
-    def worked(self, job: Job) -> Job:
-        """The job as it is once it is over or paused. Permanent when the fleet broke down."""
+        Permanent when the fleet broke down.
+        """
+        submitted = submit(self.ledger, spec, self._settings, new=new)
+        return self._worked(_opened(self.ledger, submitted, spec, console), console)
+
+    def try_out(self, spec: JobSpec, rows: int, console: Console) -> Job:
+        """The same for a pilot of so many rows."""
+        submitted = pilot.begin(self.ledger, spec, self._settings, rows)
+        return self._worked(_opened(self.ledger, submitted, spec, console), console)
+
+    def _worked(self, job: Job, console: Console) -> Job:
         if job.state.over:
             return job
-        if not self._starts:
-            self._starts = True
-            self._stack.enter_context(_sigterm_like_ctrl_c())
-            self._stack.enter_context(_running(self._fleet, self._console))
-        job = progress.follow(self.ledger, job.id, self._console, stop=self._fleet.is_broken)
-        self._fleet.raise_if_broken()
+        fleet = self._fleet_for(job.spec, console)
+        job = progress.follow(self.ledger, job.id, console, stop=fleet.is_broken)
+        fleet.raise_if_broken()
         return job
+
+    def _fleet_for(self, spec: JobSpec, console: Console) -> "Fleet":
+        if self._fleet is None or not self._fleet.serves(spec):
+            self._started.close()
+            self._fleet = Fleet(spec, self._settings, self._home, self.ledger, self._servers)
+            self._started.enter_context(_sigterm_like_ctrl_c())
+            self._started.enter_context(_running(self._fleet, console))
+        return self._fleet
 
 
 @contextmanager
-def _machine(spec: JobSpec, settings: Settings, console: Console) -> Iterator[Machine]:
-    """Holds the home folder, and ends at last whatever was started."""
+def machine(settings: Settings) -> Iterator[Machine]:
+    """The servers that the environment does not name, started for the time of one command, under
+    the lock of the home folder; BadInput when that is in use. Ends at last whatever was started.
+    """
     home = settings.home.absolute()
     with home_lock(home), ExitStack() as stack:
         servers: list[EmbeddedPostgres | EmbeddedRedis] = []
@@ -128,8 +150,7 @@ def _machine(spec: JobSpec, settings: Settings, console: Console) -> Iterator[Ma
         ledger = Ledger(settings.database_url or "", answer_seconds=settings.answer_seconds)
         stack.callback(ledger.close)
         _prepare(ledger, home)
-        fleet = Fleet(settled(spec), settings, home, ledger, servers)
-        yield Machine(ledger, fleet, stack, spec, console)
+        yield Machine(ledger, settings, home, servers, stack.enter_context(ExitStack()))
 
 
 def _with_servers(
@@ -240,7 +261,7 @@ class Fleet:
         ledger: Ledger,
         servers: Sequence[EmbeddedPostgres | EmbeddedRedis],
     ) -> None:
-        self.settings = settings
+        self._serves = (spec.pool, spec.engine_key)
         self._home = home
         self._ledger = ledger
         self._servers = servers
@@ -272,6 +293,10 @@ class Fleet:
         _keep_private(self._home / "supervisors", self._supervisor)
         for member in self._members:
             self._start(member)
+
+    def serves(self, spec: JobSpec) -> bool:
+        """Whether its worker runs jobs of this pool and engine."""
+        return self._serves == (spec.pool, spec.engine_key)
 
     def is_broken(self) -> bool:
         """Starts what ended again; True once that happened too often to go on."""

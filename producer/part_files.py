@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from common import formats, parts
 from common.descriptor import RowRanges
-from common.errors import SourceChanged
-from common.ledger import Ledger, Row, audit
+from common.errors import BadInput, SourceChanged
+from common.ledger import Ledger, Row, audit, manifest
 from common.ledger.connection import Connection
 from common.ledger.jobs import Job
 from common.ledger.rows import from_multirange
@@ -51,7 +51,12 @@ def names(ledger: Ledger, job: Job) -> Iterator[tuple[str, int]]:
 
 def manifest_entries(ledger: Ledger, job: Job) -> Iterator[str]:
     """The live parts in dataset order, as JSON."""
-    return chain.from_iterable(_pages(ledger, job, audit.part_entries_between))
+    return chain.from_iterable(_pages(ledger, job, manifest.entries_between))
+
+
+def manifest_pages(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
+    """The same as rows, page by page."""
+    return _pages(ledger, job, manifest.rows_between)
 
 
 def _pages(
@@ -77,9 +82,24 @@ def place(job: Job, name: str) -> str:
     return uri
 
 
+def refuse_inside(job: Job, target: str) -> None:
+    """BadInput for a file that readers of the output directory would take for one of its own."""
+    if target.startswith(f"{job.output_uri.rstrip('/')}/"):
+        raise BadInput(
+            f"{target} lies inside the output directory of job {job.id}: name another place"
+        )
+
+
 def read(job: Job, name: str) -> pa.Table:
     """A whole part, under the job's schema."""
     return read_at(job, name, place(job, name))
+
+
+def provenance_of(job: Job, name: str) -> dict[str, str]:
+    """What the metadata of a part says; nothing where the format has no place for it."""
+    if job.spec.output.format != "parquet":
+        return {}
+    return formats.part_metadata(place(job, name))
 
 
 def read_at(job: Job, name: str, uri: str) -> pa.Table:

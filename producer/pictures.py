@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.money import money
+from producer.cells import error_text, shown
 from producer.findings import Finding
 from producer.rates import Values, elapsed_seconds, overall_rate
 
@@ -228,11 +229,9 @@ CELL_CHARACTERS = 200
 
 
 def _cell(row: Values, name: str) -> Text:
-    value = row.get(name)
     if name == "error":
-        return Text("" if value is None else f"{value['kind']}: {value['message']}", "red")
-    text = "" if value is None else str(value)
-    return Text(text if len(text) <= CELL_CHARACTERS else f"{text[:CELL_CHARACTERS]}…")
+        return Text(error_text(row["error"]), "red")
+    return Text(shown(row.get(name), CELL_CHARACTERS))
 
 
 def duration(seconds: float | None) -> str:

@@ -2,9 +2,11 @@
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 import pyarrow.compute as pc
@@ -19,78 +21,117 @@ from producer import part_files
 
 QUIET_COLUMNS = ("row_index", "finish_reason", "prompt_tokens", "output_tokens")
 
+READERS = 4
+READ_BYTES = 256 * 2**20
+"""Decoded input that is kept: neighbouring rows share a row group."""
+
 
 @dataclass(slots=True)
 class Sample:
-    """Rows as dicts: `row_index`, the input columns, the output columns, `error`."""
+    """Rows as dicts: `row_index`, the input columns, the output columns, `error`.
 
+    `total` is how many rows they were drawn from; `note` says why there is no input, if so.
+    """
+
+    total: int
+    seed: int
+    errors_only: bool = False
     rows: list[dict[str, Any]] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     note: str = ""
 
 
-def sample(ledger: Ledger, job: Job, count: int, seed: int) -> Sample:
-    """Draws `count` of the rows that are finished; BadInput when none is.
+def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool = False) -> Sample:
+    """Draws `count` of the rows that are finished, or of those that failed; BadInput when none is.
 
-    The draw is over the finished rows in dataset order, so on a finished job it depends on the
-    seed alone, not on batches or workers.
+    The draw is over these rows in dataset order, so on a finished job it depends on the seed
+    alone, not on batches or workers.
     """
     with ledger.transaction() as connection:
         finished = audit.finished_rows(connection, job.id)
+        if errors_only:
+            finished = audit.failed_rows(connection, job.id, finished)
         if not finished.ranges:
-            raise BadInput(f"job {job.id} has no finished rows yet")
+            kind = "failed" if errors_only else "finished"
+            raise BadInput(f"job {job.id} has no {kind} rows{'' if errors_only else ' yet'}")
         total = len(finished)
         places = random.Random(seed).sample(range(total), min(count, total))
-        found = audit.parts_holding(connection, job.id, [_at(finished, at) for at in places])
-    drawn = Sample()
-    for _, group in groupby(found, key=lambda row: row["id"]):
-        _add(job, list(group), drawn)
+        found = audit.parts_holding(connection, job.id, _at(finished, places))
+    drawn = Sample(total, seed, errors_only)
+    cache = formats.ReadCache(READ_BYTES)
+    groups = [list(group) for _, group in groupby(found, key=lambda row: row["id"])]
+    with ThreadPoolExecutor(READERS) as readers:
+        for rows, note in readers.map(lambda group: _read(job, group, cache), groups):
+            drawn.rows += rows
+            drawn.note = drawn.note or note
     drawn.rows.sort(key=lambda row: int(row["row_index"]))
-    names = part_files.schema_of(job).names
-    drawn.inputs = _inputs(job)
-    drawn.outputs = [name for name in names if name not in {*QUIET_COLUMNS, *drawn.inputs, "error"}]
+    drawn.inputs = list(_input_names(job).values())
+    own = {*QUIET_COLUMNS, *job.spec.passed_columns, "error"}
+    drawn.outputs = [name for name in part_files.schema_of(job).names if name not in own]
     if any(row["error"] is not None for row in drawn.rows):
         drawn.outputs.append("error")
     return drawn
 
 
-def _add(job: Job, group: Sequence[Row], drawn: Sample) -> None:
-    """The drawn rows of one part, with their input where that can still be read."""
+def _read(
+    job: Job, group: Sequence[Row], cache: formats.ReadCache
+) -> tuple[list[dict[str, Any]], str]:
+    """The drawn rows of one part, with their input where that can still be read, else with why."""
     wanted = RowRanges.from_indices(row["row_index"] for row in group)
     table = part_files.read(job, group[0]["part_name"])
     chosen = table.filter(pc.is_in(table.column("row_index"), part_files.index_array(wanted)))
-    inputs = _read_inputs(job, group[0], wanted, drawn)
-    drawn.rows += [{**inputs.get(row["row_index"], {}), **row} for row in to_rows(chosen)]
+    inputs, note = _read_inputs(job, group[0], wanted, cache)
+    return [{**inputs.get(row["row_index"], {}), **row} for row in to_rows(chosen)], note
 
 
-def _read_inputs(job: Job, row: Row, wanted: RowRanges, drawn: Sample) -> dict[int, dict[str, Any]]:
+def _read_inputs(
+    job: Job, row: Row, wanted: RowRanges, cache: formats.ReadCache
+) -> tuple[dict[int, dict[str, Any]], str]:
     place = dataclasses.replace(batches.descriptor(row), rows=wanted)
+    names = _input_names(job)
     try:
         rows = dataset.read_rows(
             job.spec,
             place,
-            _inputs(job),
-            formats.ReadCache(0),
+            list(names),
+            cache,
             part_files.input_schema(job),
         )
     except NightshiftError as error:
-        drawn.note = f"the input cannot be shown: {error}"
-        return {}
-    return dict(zip(rows.row_index, to_rows(rows.table), strict=True))
+        return {}, f"the input cannot be shown: {error}"
+    table = rows.table.select(list(names)).rename_columns(list(names.values()))
+    return dict(zip(rows.row_index, to_rows(table), strict=True)), ""
 
 
-def _inputs(job: Job) -> list[str]:
-    """Input columns that the job reads, the id first."""
-    return job.spec.read_columns or list(
+def _input_names(job: Job) -> dict[str, str]:
+    """Input columns that the job reads, the id first, and how they are called beside the output's:
+    an answer may have the name of a column that is not passed through.
+    """
+    read = job.spec.read_columns or list(
         dict.fromkeys([*job.spec.passed_columns, *part_files.input_schema(job).names])
     )
+    return apart(read, {*part_files.schema_of(job).names} - {*job.spec.passed_columns})
 
 
-def _at(rows: RowRanges, place: int) -> int:
-    """The row index at a place among rows, counted from 0."""
-    for start, stop in rows.ranges:
-        if place < stop - start:
-            return start + place
-        place -= stop - start
-    raise IndexError(place)
+def apart(inputs: Sequence[str], taken: Iterable[str]) -> dict[str, str]:
+    """A name of its own for each input column: one that is taken gets `input_` before it."""
+    names: dict[str, str] = {}
+    used = {*taken}
+    for name in inputs:
+        free = name
+        while free in used or (free != name and free in inputs):
+            free = f"input_{free}"
+        names[name] = free
+        used.add(free)
+    return names
+
+
+def _at(rows: RowRanges, places: Iterable[int]) -> list[int]:
+    """The row indices at places among rows, counted from 0."""
+    before = list(accumulate((stop - start for start, stop in rows.ranges), initial=0))
+    found = []
+    for place in places:
+        piece = bisect_right(before, place) - 1
+        found.append(rows.ranges[piece][0] + place - before[piece])
+    return found

@@ -47,7 +47,7 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
     existing = _existing(ledger, spec, infos, new)
     if existing is not None:
         return existing
-    _check_output(spec, infos)
+    check_output(spec, infos)
     plan = _planned(spec, infos)
     job = NewJob(
         spec=spec,
@@ -77,7 +77,7 @@ def survey(spec: JobSpec, settings: Settings, *, free_output: bool = False) -> t
     """
     spec, infos = _looked_at(spec, settings)
     if free_output:
-        _check_output(spec, infos)
+        check_output(spec, infos)
     return spec, _planned(spec, infos)
 
 
@@ -191,7 +191,8 @@ def _refuse_changed(job: Job, infos: Sequence[FileInfo], known: dict[str, tuple[
     )
 
 
-def _check_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
+def check_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
+    """BadInput for an output directory that cannot be one beside this input."""
     output = spec.output.uri
     names = storage.list_names(output)
     if any(name.startswith("part-") or name == parts.MANIFEST for name in names):
@@ -200,7 +201,8 @@ def _check_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
             "output directory, or empty it"
         )
     for info in infos:
-        if info.uri.startswith(f"{output}/"):
+        own = info.uri.startswith(f"{output}/{parts.MADE_INPUT}/")
+        if info.uri.startswith(f"{output}/") and not own:
             raise BadInput(f"the input {info.uri} lies inside the output directory {output}")
     storage.check_directory(output)
     for uri in spec.input.uris:

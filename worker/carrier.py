@@ -13,7 +13,7 @@ from queue import SimpleQueue
 import pyarrow as pa
 import structlog
 
-from common import dataset, formats, parts, storage
+from common import dataset, formats, parts, provenance, storage
 from common.descriptor import RowRanges
 from common.errors import (
     EngineDead,
@@ -334,19 +334,20 @@ class Carrier:
             )
         with self._profile.span(Stage.TABLE):
             table = part_table(job.spec, schema, load.results)
+        made_by = self._provenance(lease, job)
         if lease.redo is not None and lease.kept_part is not None:
-            table = self._with_kept(lease, job, table)
-        return Publication(lease, job.spec, table, self._provenance(lease, job), kept_rows, bare)
+            uri = _kept_place(lease, job)
+            table = self._with_kept(lease, job, table, uri)
+            kept = formats.part_metadata(uri) if job.spec.output.format == "parquet" else {}
+            made_by = provenance.with_kept(made_by, lease.todo, kept)
+        return Publication(lease, job.spec, table, made_by, kept_rows, bare)
 
     def _job(self, job_id: int) -> KnownJob:
         """Asked for by every batch: only the first of a job waits for the ledger."""
         known = self._jobs.known(job_id)
         return known or self._publisher.patiently(partial(self._jobs.get, job_id))
 
-    def _with_kept(self, lease: Lease, job: KnownJob, new: PartTable) -> PartTable:
-        uri = parts.located(job.spec.output.uri, lease.kept_part or "")
-        if uri is None:
-            raise Permanent(f"the part {lease.kept_part} with the kept answers is gone")
+    def _with_kept(self, lease: Lease, job: KnownJob, new: PartTable, uri: str) -> PartTable:
         schema = new.table.schema
         stored = parts.stored_schema(lease.kept_part or "", job.spec, job.inputs, schema)
         old = formats.read_part(uri, job.spec.output.format, stored)
@@ -431,3 +432,10 @@ class Carrier:
             log.info("lease_lost", batch_id=lease.batch_id, attempt=lease.attempt)
         except Retryable as unreachable:
             log.warning("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
+
+
+def _kept_place(lease: Lease, job: KnownJob) -> str:
+    uri = parts.located(job.spec.output.uri, lease.kept_part or "")
+    if uri is None:
+        raise Permanent(f"the part {lease.kept_part} with the kept answers is gone")
+    return uri

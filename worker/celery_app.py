@@ -23,6 +23,7 @@ from common.errors import EngineLoadFailed, Permanent, Retryable
 from common.ledger import Ledger, jobs, workers
 from common.ledger.batches import Claimant
 from common.ledger.workers import Child
+from common.provenance import code_version
 from common.settings import Settings, load_settings
 from common.spec import JobSpec
 from worker import engines, exits, tasks
@@ -213,6 +214,7 @@ class ChildProcess:
                     engine_version=engine.version,
                     revision=engine.revision,
                     window_rows=self._runner.window.rows,
+                    code_version=code_version(),
                 )
 
         held = Retrying(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from common import parts
+from common import parts, provenance
 from common.ledger import Ledger, jobs
 from common.ledger.jobs import Job
 from common.spec import JobSpec
@@ -70,10 +70,6 @@ def _known(job: Job) -> KnownJob:
         spec=job.spec,
         inputs=parts.deserialize(job.input_schema),
         renderer=Renderer(job.spec.task),
-        provenance={
-            "job": str(job.id),
-            "spec_engine": job.spec.engine.model_dump_json(),
-            "spec_task": job.spec.task.model_dump_json(),
-        },
+        provenance=provenance.of_job(job.id, job.spec),
         output=None if job.output_schema is None else parts.deserialize(job.output_schema),
     )

@@ -52,6 +52,7 @@ def ready(
     engine_version: str,
     revision: str | None,
     window_rows: int,
+    code_version: str | None = None,
 ) -> str | None:
     """The engine is warm: its failures are forgotten; returns the revision that must be held.
 
@@ -60,9 +61,17 @@ def ready(
     connection.execute(
         text("""
             UPDATE workers SET state = 'ready', engine = :engine, engine_version = :version,
-                   window_rows = :window_rows, ready_at = now(), seen_at = now() WHERE id = :id
+                   code_version = :code_version, window_rows = :window_rows, ready_at = now(),
+                   seen_at = now()
+            WHERE id = :id
         """),
-        {"id": child.id, "engine": engine, "version": engine_version, "window_rows": window_rows},
+        {
+            "id": child.id,
+            "engine": engine,
+            "version": engine_version,
+            "code_version": code_version,
+            "window_rows": window_rows,
+        },
     )
     held: str | None = connection.scalar(
         text("""

@@ -13,6 +13,7 @@ COMMANDS = (
     "run",
     "submit",
     "wait",
+    "judge",
     "collect",
     "status",
     "watch",
@@ -29,6 +30,7 @@ COMMANDS = (
 )
 ON_A_JOB = {
     "wait": [],
+    "judge": ["--spec", "judge.yaml"],
     "status": [],
     "watch": [],
     "errors": [],
@@ -141,6 +143,9 @@ def test_flags_that_do_not_fit_end_with_2(arguments: list[str], sentence: str) -
         ["run", "rows.parquet", "--format", "csv"],
         ["sample", "1", "-n", "0"],
         ["collect", "1"],
+        ["judge", "1"],
+        ["judge", "1", "--spec", "x.yaml", "--sample", "0"],
+        ["judge", "1", "--spec", "x.yaml", "--scores", "good"],
         ["dance"],
         ["status", "--yaml"],
     ],

@@ -1,0 +1,51 @@
+"""Values of any column as a person reads them: short vectors, JSON for what is nested."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time
+from typing import Any
+
+from common.plain import plain
+
+LIST_NUMBERS = 8
+"""Numbers of a long vector that are shown."""
+
+
+def shown(value: Any, most: int) -> str:
+    """The value as text of at most about `most` characters, fit for a terminal and a page."""
+    text = _text(value)
+    cut = text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+    return plain(cut)
+
+
+def as_json(value: Any) -> Any:
+    """What `json.dumps` asks about values that JSON has no form for."""
+    return value.isoformat() if isinstance(value, datetime | date | time) else _text(value)
+
+
+def error_text(error: Mapping[str, Any] | None) -> str:
+    """Kind and message; nothing without an error."""
+    return "" if error is None else plain(f"{error['kind']}: {error['message']}")
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case bytes():
+            return f"({len(value):,} bytes)"
+        case float():
+            return f"{value:.6g}"
+        case list() if len(value) > LIST_NUMBERS and _numbers(value):
+            head = ", ".join(_text(number) for number in value[:LIST_NUMBERS])
+            return f"[{head}, … {len(value):,} numbers]"
+        case dict() | list():
+            return json.dumps(value, ensure_ascii=False, default=as_json)
+        case _:
+            return str(value)
+
+
+def _numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(each, int | float) or each is None for each in values)

@@ -1,0 +1,184 @@
+"""What a judge reads: the answered rows of a job, each with its input, as one Parquet file."""
+
+import dataclasses
+import random
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common import formats
+from common.descriptor import RowRanges
+from common.errors import BadInput, Permanent, SourceChanged
+from common.ledger import Ledger, Row, batches
+from common.ledger.jobs import Job
+from common.spec import RESERVED_COLUMNS
+from common.values import to_list
+from producer import part_files
+from producer.read_ahead import read_ahead
+from producer.sample import apart
+
+PREFIX = "judged_"
+"""Before a name that the judge's own output uses, so that the column can be passed through."""
+
+READ_BYTES = 256 * 2**20
+
+BATCHES_AHEAD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedColumn:
+    """A column of the judge's input, and what it is in the job: of its output, or its input."""
+
+    field: pa.Field
+    source: str
+    is_output: bool
+
+    @property
+    def is_copy(self) -> bool:
+        """The same values are there under another name, or are of no interest."""
+        return self.is_output and self.field.name != self.source
+
+
+def columns(job: Job) -> list[JudgedColumn]:
+    """Every column that a judge can name, the place of the row first.
+
+    Columns of the output keep their names; of the columns that every output has there is also
+    `judged_NAME`. A column of the input whose name is taken is `input_NAME`.
+    """
+    output = part_files.schema_of(job)
+    own = [field for field in output if field.name not in ("row_index", "error")]
+    found = [JudgedColumn(field, field.name, True) for field in own]
+    reserved = [field for field in output if field.name in RESERVED_COLUMNS - {"error"}]
+    for field in reserved:
+        name = f"{PREFIX}{field.name}"
+        while name in {each.field.name for each in found}:
+            name = f"{PREFIX}{name}"
+        found.append(JudgedColumn(field.with_name(name), field.name, True))
+    inputs = part_files.input_schema(job)
+    unread = [name for name in inputs.names if name not in job.spec.passed_columns]
+    for name, free in apart(unread, {each.field.name for each in found}).items():
+        found.append(JudgedColumn(pa.field(free, inputs.field(name).type), name, False))
+    return sorted(found, key=lambda each: each.source != "row_index")
+
+
+def place_column(every: Sequence[JudgedColumn]) -> str:
+    """The name of the column that holds the `row_index` of the judged row."""
+    return str(every[0].field.name)
+
+
+def places(total: int, count: int | None, seed: int) -> list[int] | None:
+    """Ascending places among `total` answered rows in dataset order; None is all of them."""
+    if count is None or count >= total:
+        return None
+    return sorted(random.Random(seed).sample(range(total), count))
+
+
+def write(
+    ledger: Ledger,
+    job: Job,
+    target: str,
+    chosen: Sequence[JudgedColumn],
+    drawn: Sequence[int] | None,
+    metadata: dict[str, str],
+) -> int:
+    """Streams the rows into the file `target`, which appears whole or not at all; returns how many.
+
+    Holds one root batch at a time. Raises BadInput when the input cannot be read again, Permanent
+    when parts and ledger disagree.
+    """
+    schema = pa.schema([each.field for each in chosen])
+    rows = read_ahead(_rows(ledger, job, chosen, schema, drawn), BATCHES_AHEAD)
+    facts = formats.write_batches(target, rows, schema, "parquet", metadata, replace=True)
+    return facts.rows
+
+
+def _rows(
+    ledger: Ledger,
+    job: Job,
+    chosen: Sequence[JudgedColumn],
+    schema: pa.Schema,
+    drawn: Sequence[int] | None,
+) -> Iterator[pa.RecordBatch]:
+    cache = formats.ReadCache(READ_BYTES)
+    before = 0
+    for page in part_files.pages(ledger, job):
+        for _, group in groupby(page, key=lambda part: part["seq"]):
+            live = list(group)
+            answered = sum(
+                part["row_count"] - part["redo_count"] - part["rows_failed"] for part in live
+            )
+            here = _between(drawn, before, before + answered)
+            before += answered
+            if here is None or here:
+                yield from _root(job, live, answered, here, chosen, schema, cache).to_batches()
+
+
+def _between(drawn: Sequence[int] | None, first: int, stop: int) -> list[int] | None:
+    """Those of ascending places that lie between, counted from the first."""
+    if drawn is None:
+        return None
+    return [place - first for place in drawn[bisect_left(drawn, first) : bisect_left(drawn, stop)]]
+
+
+def _root(
+    job: Job,
+    live: Sequence[Row],
+    answered: int,
+    here: list[int] | None,
+    chosen: Sequence[JudgedColumn],
+    schema: pa.Schema,
+    cache: formats.ReadCache,
+) -> pa.Table:
+    """The answered rows of one root batch, or some of them, under the judge's columns."""
+    stored = (batch for part in live for batch in part_files.standing(job, part))
+    output = pa.Table.from_batches(stored, part_files.schema_of(job)).sort_by("row_index")
+    output = output.filter(pc.is_null(output.column("error")))
+    if len(output) != answered:
+        raise Permanent(
+            f"{live[0]['part_name']} of job {job.id} holds {len(output):,} answers and the ledger "
+            f"says {answered:,}: see `nightshift verify {job.id}`"
+        )
+    if here is not None:
+        output = output.take(pa.array(here, pa.int64()))
+    wanted = [each.source for each in chosen if not each.is_output]
+    inputs = _inputs(job, live[0], output.column("row_index"), wanted, cache) if wanted else None
+    arrays = []
+    for each in chosen:
+        if each.is_output or inputs is None:
+            arrays.append(output.column(each.source))
+        else:
+            arrays.append(_fitted(inputs.column(each.source), each.field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _inputs(
+    job: Job, part: Row, index: pa.ChunkedArray, wanted: list[str], cache: formats.ReadCache
+) -> pa.Table:
+    """The input of these rows again; the children of a root lie where their root lay."""
+    rows = RowRanges.from_indices(index.to_pylist())
+    place = dataclasses.replace(batches.descriptor(part), rows=rows)
+    try:
+        found = formats.read_rows(place, wanted, cache, schema=part_files.input_schema(job))
+    except SourceChanged as error:
+        raise BadInput(
+            f"the judge needs the input of job {job.id} again, and {place.source.uri} is gone or "
+            "another one now"
+        ) from error
+    if found.bad:
+        first = next(iter(found.bad.values()))
+        raise BadInput(f"the judge needs the input of job {job.id} again: {first.message}")
+    return found.table
+
+
+def _fitted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
+    """Under the planned type; a nested column may come with keys that the first rows lacked."""
+    if column.type == kind:
+        return column
+    try:
+        return column.cast(kind)
+    except pa.ArrowException:
+        return pa.array(to_list(column), kind)

@@ -1,0 +1,102 @@
+"""A sample as lines of JSON, or as one HTML file: no script, no request to anywhere, everything of the data escaped."""
+
+import hashlib
+from base64 import b64encode
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from common import jsonl, storage
+from common.ledger import Ledger, jobs
+from common.ledger.jobs import Job
+from common.provenance import model_of
+from producer import part_files
+from producer.cells import error_text, shown
+from producer.rates import Values
+from producer.sample import Sample
+
+CELL_CHARACTERS = 4_000
+"""Longest text of a cell."""
+
+
+def write(ledger: Ledger, job: Job, drawn: Sample, to: str) -> None:
+    """Puts the page where `to` says; an older one is replaced."""
+    target = storage.resolve(to)
+    part_files.refuse_inside(job, target)
+    with ledger.transaction() as connection:
+        progress = jobs.progress(connection, job.id)
+    storage.write_bytes(target, page(job, progress, drawn).encode())
+
+
+def lines(drawn: Sample) -> str:
+    """The sample for machines: a line of JSON for each row."""
+    outputs = [name for name in drawn.outputs if name != "error"]
+    rows = (
+        {
+            "row_index": row["row_index"],
+            "input": {name: row.get(name) for name in drawn.inputs},
+            "output": {name: row.get(name) for name in outputs},
+            "error": row["error"],
+        }
+        for row in drawn.rows
+    )
+    return "".join(f"{jsonl.encoded(row).decode()}\n" for row in rows)
+
+
+def page(job: Job, progress: Values, drawn: Sample) -> str:
+    """The whole file. The same sample of the same finished job gives the same bytes."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    source = files("producer").joinpath("sample.html.jinja").read_text(encoding="utf-8")
+    style = files("producer").joinpath("sample.css").read_text(encoding="utf-8")
+    digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return environment.from_string(source).render(
+        title=f"{job.spec.name}: {len(drawn.rows):,} rows",
+        style=style,
+        style_digest=digest,
+        facts=_facts(job, progress, drawn),
+        note=shown(drawn.note, CELL_CHARACTERS),
+        rows=[_row(row, drawn) for row in drawn.rows],
+        failed=sum(row["error"] is not None for row in drawn.rows),
+    )
+
+
+def _facts(job: Job, progress: Values, drawn: Sample) -> dict[str, str]:
+    over = progress["rows_done"] + progress["rows_failed"]
+    of = "failed" if drawn.errors_only else "finished"
+    facts = {
+        "job": f"{job.id}, {progress['status']}",
+        "model": model_of(job.spec),
+        "task": f"{job.spec.task.kind}, by {job.spec.engine.backend}",
+        "rows": f"{over:,} of {progress['rows_total']:,}, {progress['rows_failed']:,} failed",
+        "tokens": f"{progress['prompt_tokens']:,} in, {progress['output_tokens']:,} out",
+        "output": job.output_uri,
+        "sample": f"{len(drawn.rows):,} of {drawn.total:,} {of} rows, seed {drawn.seed}",
+    }
+    if not (progress["prompt_tokens"] or progress["output_tokens"]):
+        del facts["tokens"]
+    return {name: shown(text, CELL_CHARACTERS) for name, text in facts.items()}
+
+
+def _row(row: dict[str, Any], drawn: Sample) -> dict[str, Any]:
+    return {
+        "index": f"{row['row_index']:,}",
+        "inputs": _cells(row, drawn.inputs),
+        "outputs": _cells(row, [name for name in drawn.outputs if name != "error"]),
+        "error": error_text(row["error"]),
+        "quiet": _quiet(row),
+    }
+
+
+def _cells(row: dict[str, Any], names: list[str]) -> list[tuple[str, str]]:
+    return [(shown(name, 200), shown(row.get(name), CELL_CHARACTERS)) for name in names]
+
+
+def _quiet(row: dict[str, Any]) -> str:
+    """How the answer ended and its tokens, in a line."""
+    said = [str(row["finish_reason"])] if row.get("finish_reason") else []
+    if row.get("prompt_tokens") is not None:
+        said.append(f"{row['prompt_tokens']:,} tokens in")
+    if row.get("output_tokens") is not None:
+        said.append(f"{row['output_tokens']:,} out")
+    return shown(" · ".join(said), 200)
