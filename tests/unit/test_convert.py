@@ -378,6 +378,25 @@ def test_the_sweep_leaves_the_copies_of_the_job_alone(tmp_path):
     convert.sweep(spec.output.uri, set())
 
 
+def test_a_crash_in_the_middle_leaves_nothing_that_counts(tmp_path):
+    put(tmp_path, **{"a.csv": b"id\n1\n"})
+    code = f"""
+import os
+from common import csv_copy
+from common.spec import InputSpec
+from producer import planner
+csv_copy.encoded_types = lambda _: os._exit(9)
+planner.plan(InputSpec(uri="{tmp_path}/in"), 1000, output_uri="{tmp_path}/out")
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    left = copies(tmp_path)
+    assert [name[0] for name in left] == ["."]
+    spec = spec_of(tmp_path)
+    assert rows_of(spec) == [{"id": 1}]
+    convert.sweep(spec.output.uri, {f"{tmp_path}/out/_input/{copies(tmp_path)[-1]}"})
+    assert [name[0] == "." for name in copies(tmp_path)] == [False]
+
+
 def test_copies_are_made_in_bounded_memory(tmp_path):
     """A file of 400 MB, highly compressed, within a quarter of a gigabyte beyond the libraries."""
     (tmp_path / "in").mkdir()
