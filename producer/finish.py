@@ -67,6 +67,7 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
     # Before the job is closed: nobody comes back for a closed one.
     if not _sweep(ledger, job):
         return
+    _sweep_copies(ledger, job)
     reached(Moment.CLOSING)
     state = _close(ledger, job)
     if state is not None:
@@ -287,8 +288,6 @@ def _sweep(ledger: Ledger, job: Job) -> bool:
     with ledger.transaction() as connection:
         if dispatch.openness(connection, job.id).may_commit:
             return False
-        files = jobs.files(connection, job.id)
-    copies = (dataset.copy_of(job.spec.input, job.output_uri, file) for file in files)
     live = {name for name, _ in part_files.names(ledger, job)}
     missing = {
         name for name in live.difference(finished) if parts.located(job.output_uri, name) is None
@@ -304,8 +303,15 @@ def _sweep(ledger: Ledger, job: Job) -> bool:
         if name.startswith("part-"):
             storage.delete(parts.final(job.output_uri, name))
     storage.remove_directory(parts.staged(job.output_uri, ""))
-    convert.sweep(job.output_uri, {uri for uri in copies if uri is not None})
     return True
+
+
+def _sweep_copies(ledger: Ledger, job: Job) -> None:
+    """Leaves the copies that the job reads: a retry wants them."""
+    with ledger.transaction() as connection:
+        files = jobs.files(connection, job.id)
+    copies = (dataset.copy_of(job.spec.input, job.output_uri, file) for file in files)
+    convert.sweep(job.output_uri, {uri for uri in copies if uri is not None})
 
 
 def _fresh(name: str) -> str:

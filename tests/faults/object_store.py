@@ -5,27 +5,34 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import s3fs
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
+
+from common import storage
 
 BUCKET = "bucket"
 SLOW_SECONDS = 0.5
 
 BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your rate</Message></Error>"
 BROKEN = b"<Error><Code>InternalError</Code><Message>We met an error</Message></Error>"
+DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+ANSWERS = {"500": BROKEN, "503": BUSY, "403": DENIED}
 
 Rule = Callable[[str], str | None]
 
 
 class ObjectStore:
     """`rule(operation)` says what happens to a request: None (served), "slow" (served late),
-    "500", "503", "before" (cut, not served) or "after" (served, then cut before the answer).
+    "500", "503", "403", "before" (cut, not served) or "after" (served, then cut before the answer).
 
-    Operations are GET, HEAD, LIST, PUT, COPY and DELETE. `did` counts the pairs.
+    Operations are GET, HEAD, LIST, PUT, COPY and DELETE, and of multipart uploads PART, POST
+    (begun, completed) and DELETE. `did` counts the pairs.
     """
 
     def __init__(self) -> None:
@@ -58,6 +65,19 @@ class ObjectStore:
             skip_instance_cache=True,
         )
 
+    @contextmanager
+    def as_own(self) -> Iterator[None]:
+        """This process, too, takes it for its own store meanwhile."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            storage._DRIVERS.pop("s3", None)
+            yield
+            driver = storage._DRIVERS.pop("s3", None)
+            if driver is not None:
+                close_client(driver)
+                driver.clear_instance_cache()
+
     def close(self) -> None:
         """Ends the server; what it held is gone."""
         self._server.shutdown()
@@ -71,9 +91,9 @@ class ObjectStore:
             self.did[operation, verb] += 1
         if verb == "slow":
             time.sleep(SLOW_SECONDS)
-        elif verb in ("500", "503"):
+        elif verb in ANSWERS:
             _read_body(environ)
-            body = BUSY if verb == "503" else BROKEN
+            body = ANSWERS[verb]
             start(f"{verb} Trouble", [("Content-Type", "application/xml")])
             return [] if operation == "HEAD" else [body]
         elif verb == "before":
@@ -101,6 +121,8 @@ def _operation(environ: dict[str, Any]) -> str:
         return "LIST"
     if method == "PUT" and "HTTP_X_AMZ_COPY_SOURCE" in environ:
         return "COPY"
+    if method == "PUT" and "partNumber" in environ.get("QUERY_STRING", ""):
+        return "PART"
     return method
 
 

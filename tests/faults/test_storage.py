@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common import storage
 from common.ledger import jobs
 from producer.retry import retry
 from tests.faults.object_store import BUCKET, ObjectStore, close_client
@@ -138,16 +137,11 @@ def test_a_source_that_is_gone_or_changed_is_named_and_may_come_back(rig: Rig) -
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+def store() -> Iterator[ObjectStore]:
     """An object store that this process, too, takes for its own."""
     found = ObjectStore()
-    for name, value in found.environment.items():
-        monkeypatch.setenv(name, value)
-    storage._DRIVERS.pop("s3", None)
-    yield found
-    driver = storage._DRIVERS.pop("s3")
-    close_client(driver)
-    driver.clear_instance_cache()
+    with found.as_own():
+        yield found
     found.close()
 
 

@@ -1,5 +1,6 @@
 """Submit: the same work once, and bad input in one sentence with nothing half-done."""
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,47 @@ def test_uris_are_held_to_the_roots_that_the_operator_set(ledger: Ledger, folder
     settings = Settings(allowed_roots=(str(folder / "data"),))
     with pytest.raises(BadInput, match="NIGHTSHIFT_ALLOWED_ROOTS"):
         submit(ledger, parse_spec(spec_data(folder), "test"), settings)
+
+
+def test_a_submit_over_copies_is_about_the_files_that_were_given(
+    ledger: Ledger, folder: Path
+) -> None:
+    """The same files: the same job, whose copies come back when somebody removed them."""
+    (folder / "in").mkdir()
+    packed = folder / "in" / "a.csv.gz"
+    packed.write_bytes(gzip.compress(b"id,text\n1,x\n2,y\n"))
+    data = spec_data(folder)
+    data["input"]["uri"] = str(folder / "in")
+    first = put(ledger, data)
+    copies = folder / "out" / "_input"
+    (copy,) = copies.iterdir()
+    content = copy.read_bytes()
+    copy.unlink()
+    again = put(ledger, data)
+    assert (again.is_new, again.job_id) == (False, first.job_id)
+    assert copy.read_bytes() == content
+    with ledger.transaction() as connection:
+        (known,) = jobs.files(connection, first.job_id)
+    assert (known.uri, known.format, known.size) == (str(packed), "csv", packed.stat().st_size)
+
+    packed.write_bytes(gzip.compress(b"id,text\n1,x\n2,z\n"))
+    with pytest.raises(BadInput, match=r"changed since job \d+ was submitted: .*a\.csv\.gz"):
+        put(ledger, data)
+    assert [each.name for each in copies.iterdir()] == [copy.name]
+
+
+def test_a_submit_over_folders_of_keys_keeps_that_they_are_columns(
+    ledger: Ledger, folder: Path
+) -> None:
+    (folder / "in" / "day=1").mkdir(parents=True)
+    (folder / "in" / "day=1" / "a.jsonl").write_text('{"id": 1}\n')
+    data = spec_data(folder)
+    data["input"]["uri"] = str(folder / "in")
+    data["output"]["columns"] = ["day"]
+    first = put(ledger, data)
+    assert put(ledger, data).job_id == first.job_id
+    with ledger.transaction() as connection:
+        job = jobs.get(connection, first.job_id)
+    assert job is not None
+    assert job.spec.input.partitioning == "hive"
+    assert pa.ipc.read_schema(pa.py_buffer(job.input_schema)).field("day").type == pa.int64()

@@ -378,13 +378,32 @@ def test_the_sweep_leaves_the_copies_of_the_job_alone(tmp_path):
     convert.sweep(spec.output.uri, set())
 
 
+def test_a_crash_in_the_middle_leaves_nothing_that_counts(tmp_path):
+    put(tmp_path, **{"a.csv": b"id\n1\n"})
+    code = f"""
+import os
+from common import csv_copy
+from common.spec import InputSpec
+from producer import planner
+csv_copy.encoded_types = lambda _: os._exit(9)
+planner.plan(InputSpec(uri="{tmp_path}/in"), 1000, output_uri="{tmp_path}/out")
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    left = copies(tmp_path)
+    assert [name[0] for name in left] == ["."]
+    spec = spec_of(tmp_path)
+    assert rows_of(spec) == [{"id": 1}]
+    convert.sweep(spec.output.uri, {f"{tmp_path}/out/_input/{copies(tmp_path)[-1]}"})
+    assert [name[0] == "." for name in copies(tmp_path)] == [False]
+
+
 def test_copies_are_made_in_bounded_memory(tmp_path):
-    """A file of 400 MB, highly compressed, within a quarter of a gigabyte beyond the libraries."""
+    """A file of 600 MB, highly compressed, in much less than that beyond the libraries."""
     (tmp_path / "in").mkdir()
     with gzip.open(tmp_path / "in" / "a.csv.gz", "wb", compresslevel=1) as file:
         file.write(b"id,text\n")
         block = b"".join(b"%d,%s\n" % (at, b"x" * 990) for at in range(1000))
-        for _ in range(400):
+        for _ in range(600):
             file.write(block)
     code = f"""
 import resource
@@ -396,8 +415,8 @@ print(plan.rows_total, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - bef
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     rows, mebibytes = map(int, said.stdout.split())
-    assert rows == 400_000
-    assert mebibytes < 256
+    assert rows == 600_000
+    assert mebibytes < 384
     assert pq.ParquetFile(next((tmp_path / "out/_input").iterdir())).num_row_groups > 4
 
 

@@ -1,0 +1,211 @@
+"""Object stores over HTTP: S3 by moto's server, Google's by its emulator."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import s3fs
+from gcp_storage_emulator.server import create_server
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
+
+from common import dataset, formats, storage
+from common.errors import BadInput, StorageUnavailable
+from common.formats import ReadCache
+from common.spec import parse_spec
+from producer import planner
+from producer.submit import partitioned
+from tests.faults.object_store import BUCKET, ObjectStore, close_client
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStore]:
+    found = ObjectStore()
+    with found.as_own():
+        yield found
+    found.close()
+
+
+@pytest.fixture
+def client(store: ObjectStore) -> Iterator[s3fs.S3FileSystem]:
+    """A client beside the code's own, with an empty bucket."""
+    found = store.filesystem()
+    found.mkdir(BUCKET)
+    yield found
+    store.rule = lambda _operation: None
+    s3_backends[DEFAULT_ACCOUNT_ID]["aws"].reset()
+    close_client(found)
+
+
+@pytest.fixture(scope="module")
+def google() -> Iterator[str]:
+    """A bucket of Google's on loopback, found by the usual environment."""
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket=BUCKET)
+    server.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server._api._httpd.server_port}")
+        storage._DRIVERS.pop("gs", None)
+        yield f"gs://{BUCKET}"
+        driver = storage._DRIVERS.pop("gs")
+        driver.close_session(driver.loop, driver.session)
+        driver.clear_instance_cache()
+    server.stop()
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Pieces as small as S3 takes them, in bytes."""
+    monkeypatch.setattr(storage, "UPLOAD_PIECE_BYTES", 5 * 2**20)
+    return 5 * 2**20
+
+
+@pytest.fixture(params=["s3", "gs"])
+def bucket(request: pytest.FixtureRequest) -> str:
+    if request.param == "gs":
+        return str(request.getfixturevalue("google"))
+    request.getfixturevalue("client")
+    return f"s3://{BUCKET}"
+
+
+def spec_of(uri: str, output: str, **inputs: Any):
+    return parse_spec(
+        {
+            "name": "stores",
+            "input": {"uri": uri, **inputs},
+            "task": {"kind": "function"},
+            "engine": {"backend": "function", "callable": "rules:shout"},
+            "output": {"uri": output},
+        },
+        "test",
+    )
+
+
+def test_thousands_of_keys_are_all_found_and_only_as_many_files_opened_as_a_limit_needs(
+    store: ObjectStore, client: s3fs.S3FileSystem
+) -> None:
+    moto = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
+    for at in range(2500):
+        moto.put_object(BUCKET, f"many/day={at % 5}/{at:05d}.jsonl", b'{"id": %d}\n' % at)
+    moto.put_object(BUCKET, "many/_SUCCESS", b"")
+    moto.put_object(BUCKET, "many/day=0/.hidden.jsonl", b"no row")
+    store.did.clear()
+    infos = storage.expand([f"s3://{BUCKET}/many"])
+    assert len({info.uri for info in infos}) == 2500
+    assert store.did["LIST", None] >= 3
+    assert len(storage.expand([f"s3://{BUCKET}/many/day=[34]/*.jsonl"])) == 1000
+
+    spec = spec_of(f"s3://{BUCKET}/many", f"s3://{BUCKET}/out", limit=7)
+    spec = partitioned(spec, infos)
+    store.did.clear()
+    plan = planner.plan(spec.input, 100, infos=infos, output_uri=spec.output.uri)
+    assert (plan.rows_total, len(plan.files)) == (7, 2500)
+    assert sum(store.did.values()) < 100
+    found = [
+        row
+        for batch in plan.batches()
+        for row in dataset.read_rows(spec, batch, None, ReadCache(0), plan.schema).table.to_pylist()
+    ]
+    assert found == [{"id": at * 5, "day": 0} for at in range(7)]
+
+
+def test_large_files_go_up_in_pieces_and_come_back_whole(
+    store: ObjectStore, client: s3fs.S3FileSystem, small_pieces: int
+) -> None:
+    data = os.urandom(2 * small_pieces + 5)
+    store.did.clear()
+    written = storage.write_bytes(f"s3://{BUCKET}/large.bin", data)
+    assert written.bytes == len(data)
+    assert (store.did["PART", None], store.did["PUT", None]) == (3, 0)
+    assert storage.checksum(f"s3://{BUCKET}/large.bin") == written.checksum
+    storage.move(f"s3://{BUCKET}/large.bin", f"s3://{BUCKET}/moved.bin")
+    assert storage.checksum(f"s3://{BUCKET}/moved.bin") == written.checksum
+    assert storage.list_names(f"s3://{BUCKET}") == ["moved.bin"]
+
+
+@pytest.mark.parametrize("operation", ["PART", "POST"])
+def test_an_upload_that_fails_half_way_leaves_nothing_to_see(
+    store: ObjectStore, client: s3fs.S3FileSystem, small_pieces: int, operation: str
+) -> None:
+    asked = 0
+
+    def second(each: str) -> str | None:
+        nonlocal asked
+        asked += each == operation
+        return "403" if each == operation and asked == 2 else None
+
+    store.rule = second
+    data = bytes(2 * small_pieces)
+    with pytest.raises(StorageUnavailable, match=r"part\.parquet cannot be written"):
+        storage.write_bytes(f"s3://{BUCKET}/out/part.parquet", data)
+    store.rule = lambda _operation: None
+    assert not storage.exists(f"s3://{BUCKET}/out/part.parquet")
+    assert storage.list_names(f"s3://{BUCKET}/out") == []
+    assert client.list_multipart_uploads(BUCKET) == []
+
+
+def test_an_upload_that_nobody_ends_is_no_file(client: s3fs.S3FileSystem) -> None:
+    begun = client.call_s3("create_multipart_upload", Bucket=BUCKET, Key="in/b.parquet")
+    client.call_s3(
+        "upload_part",
+        Bucket=BUCKET,
+        Key="in/b.parquet",
+        UploadId=begun["UploadId"],
+        PartNumber=1,
+        Body=b"PAR1" * 10,
+    )
+    storage.write_bytes(f"s3://{BUCKET}/in/a.jsonl", b'{"id": 1}\n')
+    assert [info.uri for info in storage.expand([f"s3://{BUCKET}/in"])] == [
+        f"s3://{BUCKET}/in/a.jsonl"
+    ]
+
+
+def test_a_file_has_one_life_from_writing_to_deleting(bucket: str) -> None:
+    uri = f"{bucket}/a folder/ü+%/x.bin"
+    written = storage.write_bytes(uri, b"0123456789" * 10)
+    info = storage.stat(uri)
+    assert (info.size, written.bytes) == (100, 100)
+    assert storage.expand([f"{bucket}/a folder"]) == [info]
+    assert storage.expand([f"{bucket}/a*/**/*.bin"]) == [info]
+    assert storage.read_range(uri, 15, 5) == b"56789"
+    with storage.open_input(uri) as file:
+        file.seek(-5, os.SEEK_END)
+        assert file.read() == b"56789"
+    with pytest.raises(FileNotFoundError):
+        storage.stat(f"{bucket}/nothing")
+    with pytest.raises(BadInput, match="no such file"):
+        storage.expand([f"{bucket}/nothing"])
+    storage.write_bytes(uri, b"other")
+    assert storage.stat(uri).fingerprint != info.fingerprint
+    storage.move(uri, f"{bucket}/there/y.bin")
+    storage.move(uri, f"{bucket}/there/y.bin")
+    assert not storage.exists(uri)
+    assert storage.list_names(f"{bucket}/there") == ["y.bin"]
+    storage.delete(f"{bucket}/there/y.bin")
+    storage.delete(f"{bucket}/there/y.bin")
+    assert storage.list_names(f"{bucket}/there") == []
+
+
+def test_every_format_is_planned_read_and_written_there(bucket: str) -> None:
+    """Parquet, JSON lines and CSV out of partitions, the latter by way of copies in the output."""
+    root = f"{bucket}/every"
+    rows = pa.table({"id": [1, 2], "text": ["a", "b"]})
+    formats.write_part(f"{root}/in/k=1/a.parquet", rows, "parquet", {})
+    formats.write_part(f"{root}/in/k=2/b.jsonl", rows, "jsonl", {})
+    storage.write_bytes(f"{root}/in/k=3/c.csv", b"id,text\n1,a\n2,b\n")
+    infos = storage.expand([f"{root}/in"])
+    spec = partitioned(spec_of(f"{root}/in", f"{root}/out"), infos)
+    plan = planner.plan(spec.input, 100, infos=infos, output_uri=spec.output.uri)
+    tables = [
+        dataset.read_rows(spec, batch, None, ReadCache(2**20), plan.schema).table
+        for batch in plan.batches()
+    ]
+    whole = pa.concat_tables(tables)
+    assert whole.to_pylist() == [
+        {"id": at, "text": text, "k": k} for k in (1, 2, 3) for at, text in ((1, "a"), (2, "b"))
+    ]
+    assert storage.list_names(f"{root}/out") == ["_input"]
+    facts = formats.write_part(f"{root}/out/part.parquet", whole, "parquet", {})
+    assert storage.checksum(f"{root}/out/part.parquet") == facts.checksum
+    assert formats.read_part(f"{root}/out/part.parquet", "parquet").equals(whole)
