@@ -8,7 +8,7 @@ from typing import Any
 from common.ledger import Ledger, spending
 from common.ledger.spending import Kin
 from common.settings import Settings
-from common.spec import GenerateTask, JobSpec
+from common.spec import GenerateTask, JobSpec, OpenaiEngine
 from producer import forecast
 from producer.draw import draw
 from producer.forecast import Prices, Range
@@ -140,6 +140,10 @@ def _estimate(
     output_tokens, source = _output_tokens(spec, measured)
     pace = measured.pace if measured else None
     engine_seconds = pace.under(rows) if pace else None
+    seconds = engine_seconds.times(1 / workers[0]) if engine_seconds else None
+    limited = _limited(spec, rows, prompt_tokens, output_tokens)
+    if seconds is not None and limited is not None:
+        seconds = seconds.at_least(limited)
     made = Estimate(
         name=spec.name,
         rows=rows,
@@ -157,12 +161,30 @@ def _estimate(
         has_price=spec.engine.has_price,
         cost=_cost(spec, rows, engine_seconds, prompt_tokens, output_tokens),
         budget=spec.limits.budget,
-        seconds=engine_seconds.times(1 / workers[0]) if engine_seconds else None,
+        seconds=seconds,
         made_at=datetime.now(UTC).astimezone(),
         notes=list(found.notes),
     )
     made.notes += _notes(spec, made)
+    if limited is not None:
+        least = timedelta(seconds=round(limited.low))
+        made.notes.append(f"the engine's rate limits alone take {least}, however many workers")
     return made
+
+
+def _limited(
+    spec: JobSpec, rows: int, prompt_tokens: Range | None, output_tokens: Range | None
+) -> Range | None:
+    """Seconds that the rate limits of a remote engine allow no less of."""
+    if not isinstance(spec.engine, OpenaiEngine):
+        return None
+    least = None
+    if spec.engine.requests_per_minute is not None:
+        least = Range.exactly(60 * rows / spec.engine.requests_per_minute)
+    if spec.engine.tokens_per_minute is not None and prompt_tokens and output_tokens:
+        tokens = (prompt_tokens + output_tokens).times(60 * rows / spec.engine.tokens_per_minute)
+        least = tokens if least is None else tokens.at_least(least)
+    return least
 
 
 def _output_tokens(spec: JobSpec, measured: Measured | None) -> tuple[Range | None, str]:

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from datetime import timedelta
 
+from rich.bar import Bar
 from rich.console import Group, RenderableType
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -72,9 +72,7 @@ def _histogram(made: Estimate) -> Table:
     most = max(count for _, _, count in bins)
     for low, high, count in bins:
         bounds = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-        bar = ProgressBar(
-            total=most, completed=count, width=BAR_WIDTH, finished_style="bar.complete"
-        )
+        bar = Bar(most, 0, count, width=BAR_WIDTH, color="cyan")
         grid.add_row(bounds, bar, f"{count:,}")
     return grid
 

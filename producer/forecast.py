@@ -51,6 +51,12 @@ class Range:
         middle = None if self.middle is None else whole / self.middle
         return Range(whole / self.high, middle, whole / self.low)
 
+    def at_least(self, other: "Range") -> "Range":
+        """The larger at each end."""
+        known = self.middle is not None and other.middle is not None
+        middle = max(self.middle, other.middle) if known else None  # type: ignore[type-var]
+        return Range(max(self.low, other.low), middle, max(self.high, other.high))
+
 
 @dataclass(frozen=True, slots=True)
 class Prices:

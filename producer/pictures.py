@@ -142,6 +142,8 @@ def overview(rows: Sequence[Values], workers: Sequence[Values]) -> RenderableTyp
     table = _table("job", "name", "status", "", "rows", "failed", "rows/s", "ETA", *costs)
     for index in (0, *range(4, 8 + len(costs))):
         table.columns[index].justify = "right"
+    table.columns[2].no_wrap = True
+    bar_width = 12 if costs else 24
     for row in rows:
         over = row["rows_done"] + row["rows_failed"]
         rate = row["rows_per_second"] if row["status"] == "running" else overall_rate(row)
@@ -149,7 +151,7 @@ def overview(rows: Sequence[Values], workers: Sequence[Values]) -> RenderableTyp
             str(row["job"]),
             escape(row["name"]),
             _state(row["status"]),
-            ProgressBar(total=row["rows_total"] or 1, completed=over, width=24),
+            ProgressBar(total=row["rows_total"] or 1, completed=over, width=bar_width),
             f"{over:,}/{row['rows_total']:,}",
             _failed(row["rows_failed"]),
             _number(rate),

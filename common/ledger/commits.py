@@ -67,7 +67,8 @@ COMMIT = text(f"""
         SELECT id FROM jobs WHERE id = ANY (:job_id) AND state IN ('running', 'paused')
         ORDER BY id FOR KEY SHARE
     ), held AS MATERIALIZED (
-        SELECT b.id, b.attempt
+        SELECT b.id, b.attempt, m.job_id, m.owner, m.engine_microseconds, m.rows_run,
+               m.prompt_spent, m.output_spent
         FROM mine m JOIN batches b ON b.id = m.id JOIN open_jobs j ON j.id = m.job_id
         WHERE b.attempt = m.attempt AND b.owner = m.owner
           AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id
@@ -101,10 +102,9 @@ COMMIT = text(f"""
     ), spent AS (
         INSERT INTO job_spending AS s (job_id, worker_id, engine_microseconds, rows_run,
                                        prompt_tokens, output_tokens)
-        SELECT m.job_id, m.owner, sum(m.engine_microseconds), sum(m.rows_run),
-               sum(m.prompt_spent), sum(m.output_spent)
-        FROM held JOIN mine m ON m.id = held.id AND m.attempt = held.attempt
-        GROUP BY m.job_id, m.owner
+        SELECT job_id, owner, sum(engine_microseconds), sum(rows_run), sum(prompt_spent),
+               sum(output_spent)
+        FROM held GROUP BY job_id, owner
         {ADD_SPENDING}
     )
     SELECT id, attempt FROM held

@@ -6,7 +6,7 @@ from typing import Any
 
 AMOUNT = re.compile(r"(\d+(?:[.,]\d{2})?)\s*(EUR|USD)")
 
-SECONDS_A_CHARACTER = 0.0001
+SECONDS_A_CHARACTER = 0.00005
 
 
 def prices(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """The main job, for real: the reviews through the whole fleet, killed while the engine loads."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,6 +50,8 @@ def reviews_spec(fleet: Fleet) -> Path:
                 "backend": "vllm",
                 "model": str(MODEL),
                 "args": {"enforce_eager": True, "max_model_len": 512, "max_num_seqs": 16},
+                "price_per_hour": 2.0,
+                "price_per_million_prompt_tokens": 0.5,
             },
             "output": {"uri": str(fleet.folder / "out"), "columns": ["label"]},
             "batch": {"rows": 16},
@@ -101,3 +104,23 @@ def test_the_reviews_are_done_once_each_also_after_a_kill_while_the_engine_loads
     assert {engine for engine, _, _ in attempts} == {"vllm"}
     assert sum(woken == "message" for _, woken, _ in attempts) >= 0.9 * len(attempts)
     assert sum(overlapping > 0 for _, _, overlapping in attempts) > 0.9 * len(attempts)
+    the_estimate_fits(fleet, spec, table)
+
+
+def the_estimate_fits(fleet: Fleet, spec: Path, table: list[dict[str, Any]]) -> None:
+    """What the model's own tokenizer and the ledger foretell is what the job did."""
+    made = json.loads(fleet.command("estimate", str(spec), "--workers", "4", "--json").stdout)
+    assert (made["prompts"]["unit"], made["prompts"]["sampled"]) == ("tokens", ROWS)
+    assert made["prompts"]["longest_allowed"] == 512
+    tokens = sorted(row["prompt_tokens"] for row in table)
+    assert made["prompt_tokens_a_row"]["middle"] == pytest.approx(sum(tokens) / ROWS)
+    assert (made["prompts"]["p50"], made["prompts"]["max"]) == (tokens[ROWS // 2 - 1], tokens[-1])
+    answered = sum(row["output_tokens"] for row in table) / ROWS
+    assert made["output_tokens_a_row"]["middle"] == pytest.approx(answered)
+    done = fleet.status("reviews")
+    assert made["engine_seconds"]["middle"] == pytest.approx(done["engine_seconds"], rel=0.01)
+    assert made["seconds"]["middle"] == pytest.approx(done["engine_seconds"] / 4, rel=0.01)
+    paid = done["engine_seconds"] * 2.0 / 3600 + sum(tokens) * 0.5 / 1e6
+    assert done["cost"] == pytest.approx(paid, rel=0.01)
+    assert made["cost"]["low"] <= paid * 1.01
+    assert made["cost"]["high"] >= paid * 0.99

@@ -11,6 +11,7 @@ from producer.cli import app
 
 COMMANDS = (
     "run",
+    "estimate",
     "submit",
     "wait",
     "judge",
