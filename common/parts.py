@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from common import storage
+from common.arrow_types import arrow_type
 from common.ledger.batches import RowError
 from common.spec import (
     RESERVED_ANSWERS,
@@ -122,7 +124,7 @@ def output_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema | None:
     if declared is None:
         return None
     return _around(
-        spec, inputs, [pa.field(name, pa.type_for_alias(alias)) for name, alias in declared.items()]
+        spec, inputs, [pa.field(name, arrow_type(alias)) for name, alias in declared.items()]
     )
 
 
@@ -272,8 +274,12 @@ def _around(spec: JobSpec, inputs: pa.Schema, columns: list[pa.Field]) -> pa.Sch
 
 
 def encodable(value: Any) -> Any:
-    """The same value with lone surrogates, which UTF-8 cannot hold, replaced by `?`."""
+    """The same value as Arrow takes it: lone surrogates, which UTF-8 cannot hold, replaced by `?`,
+    and arrays of more than one dimension, or none, as lists, or numbers.
+    """
     match value:
+        case np.ndarray():
+            return value if value.ndim == 1 else value.tolist()
         case str():
             return value.encode("utf-8", "replace").decode("utf-8")
         case dict():

@@ -130,7 +130,10 @@ def _refuse_changed_inputs(
         for name in passed & outcome.columns.keys():
             if name not in columns:
                 columns[name] = to_list(results.passed.column(name))
-            if columns[name][position[row]] != outcome.columns[name]:
+            given = outcome.columns[name]
+            if isinstance(given, np.ndarray):
+                given = given.tolist()
+            if columns[name][position[row]] != given:
                 failures[row] = Failure.of(
                     RowErrorKind.BAD_TYPE,
                     f"the answer changes the column {name!r}, which is passed through from the "
@@ -161,7 +164,7 @@ def _answered(
         return _vectors(column, values, rows, failures)
     try:
         # Python stops at a value without end; Arrow would take the process down with it.
-        nested = any(isinstance(value, dict | list | tuple) for value in values)
+        nested = any(isinstance(value, dict | list | tuple | np.ndarray) for value in values)
         found = pa.array(encodable(values) if nested else values)
         if found.type == column.type or (_is_plain(found.type) and _is_plain(column.type)):
             return found.cast(column.type)  # a safe cast: it refuses what would be cut
@@ -184,7 +187,7 @@ def _vectors(
         if vector is not None and vector.shape == (width,):
             numbers[at], missing[at] = vector, False
         else:
-            shown = "a vector of another length" if vector is not None else _shown(value)
+            shown = _shown(value) if vector is None else f"a vector of {len(vector)}"
             message = f"the column {column.name!r} has {width} numbers, and this is {shown}"
             failures.setdefault(row, Failure.of(RowErrorKind.BAD_TYPE, message))
     flat = pa.array(numbers.reshape(-1))

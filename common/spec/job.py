@@ -94,8 +94,9 @@ class OutputSpec(Section):
     output_schema: dict[str, str] | None = Field(
         None,
         alias="schema",
-        description="Column name to Arrow type (string, int64, double, bool, …) of what a "
-        "function returns; else the first answers decide.",
+        description="Column name to Arrow type of what a function returns: string, int64, double, "
+        "bool, timestamp[us], list<float>, list<float>[384], struct<a: int64, b: string>, …; else "
+        "the first answers decide.",
     )
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)

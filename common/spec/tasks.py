@@ -199,8 +199,8 @@ class EmbedTask(TaskSection):
         None,
         ge=1,
         le=65_536,
-        description="Keep the first so many, for models trained for it (Matryoshka); normalised "
-        "afterwards. All when absent.",
+        description="Keep the first so many, for models trained for it (Matryoshka), before they "
+        "are normalised. All when absent.",
     )
     normalize: bool | None = Field(
         None, description="Scale to length 1, or not; as the model's own files say when absent."

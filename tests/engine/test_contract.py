@@ -4,16 +4,19 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from common.settings import Settings
-from common.spec import FunctionTask, GenerateTask, Task
+from common.spec import EmbedTask, FunctionTask, GenerateTask, Task
 from common.spec import OpenaiEngine as OpenaiSpec
+from common.spec import TransformersEngine as TransformersSpec
+from tests.engine.conftest import MINILM
 from tests.engine.contract import Contract
 from tests.integration.remote import Call, Remote, Reply, answered, refused
 from worker.engines.function import FunctionEngine
 from worker.engines.openai.engine import OpenaiEngine
-from worker.engines.protocol import Engine, Request
+from worker.engines.protocol import Answer, Engine, Request
 
 pytestmark = pytest.mark.timeout(280)
 
@@ -42,6 +45,63 @@ class TestFunction(Contract):
 
     def slow(self, index: int) -> tuple[Task, Request]:
         return self.task, Request(index, row={"n": index, "seconds": 0.005})
+
+
+class Squares:
+    """The same as a class, made once."""
+
+    def __init__(self, exponent: int) -> None:
+        self.exponent = exponent
+
+    def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        time.sleep(sum(row.get("seconds", 0) for row in rows))
+        return [{"square": row["n"] ** self.exponent} for row in rows]
+
+
+class TestFunctionClass(TestFunction):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls) -> Iterator[Engine]:
+        engine = FunctionEngine(Squares(2), "tests:Squares")
+        yield engine
+        engine.close()
+
+
+class Embeds(Contract):
+    task = EmbedTask(kind="embed", text="{{ text }}")
+
+    def request(self, index: int) -> Request:
+        return Request(index, text=f"Row {index} is about {('cats', 'taxes', 'rain')[index % 3]}.")
+
+    def bad(self, index: int) -> Request:
+        return Request(index, text="word " * 5_000)
+
+    def slow(self, index: int) -> tuple[Task, Request]:
+        return self.task, Request(index, text=f"{index} " + "word " * 200)
+
+    def same(self, one: Answer, other: Answer) -> bool:
+        """Sums of floats depend on what else is in the pass, in the last digits."""
+        both = (each.columns["embedding"] for each in (one, other))
+        return bool(np.allclose(*both, atol=1e-5)) and one.prompt_tokens == other.prompt_tokens
+
+
+class TestTransformers(Embeds):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls) -> Iterator[Engine]:
+        from worker.engines.transformers.engine import TransformersEngine
+
+        spec = TransformersSpec(backend="transformers", model=MINILM, batch_size=8)
+        engine = TransformersEngine.load(spec, None, "embed")
+        yield engine
+        engine.close()
+
+
+class TestVllmPooling(Embeds):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls, vllm_embedder: Engine) -> Engine:
+        return vllm_embedder
 
 
 class TestVllm(Contract):

@@ -128,8 +128,31 @@ def test_a_call_over_its_time_is_stalled_and_an_idle_engine_is_not() -> None:
     assert engine.stalled_seconds() == 0
 
 
-def load(callable_name: str, allowed: list[str], folder: Path) -> FunctionEngine:
-    spec = FunctionSpec(backend="function", callable=callable_name)
+CLASSES = """
+import threading
+
+class Counter:
+    made = 0
+
+    def __init__(self, start, step=1):
+        Counter.made += 1
+        self.next, self.step, self.thread = start, step, threading.get_ident()
+
+    def __call__(self, rows):
+        assert threading.get_ident() == self.thread
+        found = [{"n": self.next + self.step * at} for at in range(len(rows))]
+        self.next += self.step * len(rows)
+        return found
+
+class Silent:
+    pass
+"""
+
+
+def load(
+    callable_name: str, allowed: list[str], folder: Path, args: dict[str, Any] | None = None
+) -> FunctionEngine:
+    spec = FunctionSpec(backend="function", callable=callable_name, args=args or {})
     return FunctionEngine.load(spec, allowed, [folder])
 
 
@@ -138,6 +161,7 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "my_rules_a.py").write_text("def f(rows):\n    return rows\nnumber = 7\n")
     (tmp_path / "my_rules_b.py").write_text("import no_such_module_at_all\n")
+    (tmp_path / "my_rules_c.py").write_text(CLASSES)
     (tmp_path / "json.py").write_text("def f(rows):\n    return rows\n")
     return tmp_path
 
@@ -162,3 +186,33 @@ def test_what_cannot_be_loaded_is_one_sentence(
 ) -> None:
     with pytest.raises(EngineLoadFailed, match=says):
         load(callable_name, allowed, rules)
+
+
+def test_a_class_is_made_once_with_its_arguments_and_called_for_each_batch(rules: Path) -> None:
+    engine = load("my_rules_c:Counter", ["my_rules_c"], rules, {"start": 5, "step": 2})
+    found: dict[int, Outcome] = {}
+    for first in (0, 2):
+        requests = [Request(first + at, row={}) for at in range(2)]
+        work = Work(
+            TASK, requests, 600, lambda at, out, first=first: found.update({first + at: out})
+        )
+        engine.start(work).result()
+    assert [found[at] for at in range(4)] == [Answer({"n": n}) for n in (5, 7, 9, 11)]
+    assert sys.modules["my_rules_c"].Counter.made == 1
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("callable_name", "args", "says"),
+    [
+        ("my_rules_c:Counter", {}, "cannot be made with engine.args: TypeError"),
+        ("my_rules_c:Counter", {"start": 1, "stop": 2}, "unexpected keyword argument 'stop'"),
+        ("my_rules_c:Silent", {}, "is not callable"),
+        ("my_rules_a:f", {"start": 1}, "for a class, and 'my_rules_a:f' is a function"),
+    ],
+)
+def test_a_class_that_cannot_be_made_is_one_sentence(
+    rules: Path, callable_name: str, args: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(EngineLoadFailed, match=says):
+        load(callable_name, ["my_rules_a", "my_rules_c"], rules, args)

@@ -1,11 +1,13 @@
 """Rows to requests, and outcomes to the table of a part: no row is lost on either way."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from common import parts
+from common import formats, parts
 from common.ledger import Ledger
 from common.parts import Failure
 from common.spec import REQUEST_COLUMNS, JobSpec, parse_spec
@@ -327,3 +329,111 @@ def test_what_a_refusal_says_in_columns_stands_beside_its_error() -> None:
     assert refused["prompt_tokens"] == 3
     assert unfit["error"]["kind"] == "bad_type"
     assert {unfit[name] for name in said} == {late["response"]} == {None}
+
+
+EMBED = {"kind": "embed", "text": "{{ text }}"}
+VECTORS = np.arange(12, dtype=np.float32).reshape(4, 3) / 7
+
+
+def embedded(dtype: str = "float32") -> PartTable:
+    """Four vectors, one failed row, one vector of another length, and one that is none."""
+    found: dict[int, Outcome] = {
+        row: Answer({"embedding": vector.astype(dtype)}, prompt_tokens=2)
+        for row, vector in enumerate(VECTORS)
+    }
+    found[4] = Refusal(RowErrorKind.TOO_LONG, "too long")
+    found[5] = Answer({"embedding": np.zeros(4, np.float32)}, prompt_tokens=2)
+    found[6] = Answer({"embedding": "far away"})
+    return table_of(spec({**EMBED, "dtype": dtype}), results(found))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_vectors_are_a_list_of_one_length_that_every_format_brings_back(
+    dtype: str, tmp_path: Path
+) -> None:
+    table = embedded(dtype).table
+    number = pa.float32() if dtype == "float32" else pa.float16()
+    assert table.schema.field("embedding").type.equals(pa.list_(number, 3))
+    assert table.schema.names == ["row_index", "id", "embedding", "prompt_tokens", "error"]
+    stacked = np.stack(table.column("embedding").slice(0, 4).to_pylist())
+    assert np.array_equal(stacked.astype(dtype), VECTORS.astype(dtype))
+    for kind in ("parquet", "jsonl"):
+        uri = str(tmp_path / f"part.{kind}")
+        formats.write_part(uri, table, kind, {})
+        assert formats.read_part(uri, kind, table.schema).equals(table)
+
+
+def test_what_is_no_vector_of_the_jobs_length_fails_its_row() -> None:
+    part = embedded()
+    assert [(error.row_index, error.kind) for error in part.errors] == [
+        (4, RowErrorKind.TOO_LONG),
+        (5, RowErrorKind.BAD_TYPE),
+        (6, RowErrorKind.BAD_TYPE),
+    ]
+    assert "has 3 numbers, and this is a vector of 4" in part.errors[1].message
+    assert part.table.column("embedding").null_count == 3
+    assert part.prompt_tokens == 10
+
+
+def test_a_job_whose_first_batch_has_no_vector_learns_their_length_later() -> None:
+    job = spec(EMBED)
+    assert parts.inferred_schema(job, INPUTS, []) is None
+    assert parts.bare_schema(job, INPUTS).names == ["row_index", "id", "error"]
+
+
+def test_a_classification_has_a_column_for_its_labels_in_the_models_order() -> None:
+    shares = dict(zip(["b", "a", "c"], np.float32([0.1, 0.7, 0.2]), strict=True))
+    answer = Answer({"label": "a", "probability": shares["a"], "probabilities": shares})
+    part = table_of(
+        spec({"kind": "classify", "text": "{{ text }}"}),
+        results({0: answer, 1: Refusal(RowErrorKind.TOO_LONG, "too long")}),
+    )
+    kind = pa.struct([(name, pa.float32()) for name in "bac"])
+    assert part.table.schema.field("probabilities").type.equals(kind)
+    assert part.table.schema.field("probability").type == pa.float32()
+    first, second = part.table.to_pylist()
+    assert first["label"] == "a"
+    assert first["probabilities"] == pytest.approx({"b": 0.1, "a": 0.7, "c": 0.2})
+    assert (second["label"], second["probabilities"]) == (None, None)
+    assert [error.row_index for error in part.errors] == [1]
+
+
+def test_a_function_may_answer_with_numpy() -> None:
+    answers: dict[int, Outcome] = {
+        0: Answer({"f": np.float32(0.5), "i": np.int64(3), "b": np.bool_(True), "v": VECTORS[0]}),
+        1: Answer({"f": np.float32(1), "i": np.int64(4), "b": np.bool_(False), "v": VECTORS[1]}),
+    }
+    part = table_of(spec(), results(answers))
+    assert [str(part.table.schema.field(name).type) for name in "fibv"] == [
+        "float",
+        "int64",
+        "bool",
+        "list<item: float>",
+    ]
+    assert part.errors == []
+    matrix = table_of(spec(), results({0: Answer({"m": VECTORS[:2], "n": np.array(2)})}))
+    assert matrix.table.to_pylist()[0]["m"] == VECTORS[:2].tolist()
+    assert matrix.table.to_pylist()[0]["n"] == 2
+
+
+def test_declared_vectors_and_structs_hold_what_a_function_returns() -> None:
+    schema = {"v": "list<float>[3]", "s": "struct<a: int64, b: list<string>>"}
+    job = spec(output={"uri": "out", "schema": schema})
+    found: dict[int, Outcome] = {
+        0: Answer({"v": [1, 2, 3], "s": {"a": np.int64(1), "b": ["x"]}}),
+        1: Answer({"v": np.ones(3), "s": None}),
+        2: Answer({"v": [1, None, 3]}),
+        3: Answer({"v": None, "s": {"a": 1, "c": 2}}),
+    }
+    part = table_of(job, results(found))
+    assert [error.row_index for error in part.errors] == [2, 3]
+    assert part.table.to_pylist()[0]["v"] == [1.0, 2.0, 3.0]
+    assert part.table.to_pylist()[0]["s"] == {"a": 1, "b": ["x"]}
+
+
+def test_a_function_that_hands_a_passed_column_back_as_an_array_is_compared_with_it() -> None:
+    job = spec()
+    same = table_of(job, results({0: Answer({"x": 1, "id": np.array("r0")})}))
+    assert same.errors == []
+    changed = table_of(job, results({0: Answer({"x": 1, "id": np.array(["r0", "r1"])})}))
+    assert [error.kind for error in changed.errors] == [RowErrorKind.BAD_TYPE]

@@ -18,28 +18,37 @@ from worker.profile import Stage
 
 Rows = list[dict[str, Any]]
 
+Function = Callable[[Rows], Sequence[Mapping[str, Any]]]
+
 CONCURRENT_ROWS = 64
 """Rows that may wait ahead of the running call, so that one-row batches keep it busy."""
 
 
 class FunctionEngine:
-    """Calls `function(rows)` with a list of row dicts; it returns as many dicts."""
+    """Calls `function(rows)` with a list of row dicts; it returns as many dicts.
+
+    A class is made once, with `engine.args`, in the thread that calls what it made.
+    """
 
     name = "function"
     revision: str | None = None
     concurrency = CONCURRENT_ROWS
 
-    def __init__(self, function: Callable[[Rows], Sequence[Mapping[str, Any]]], where: str) -> None:
+    def __init__(
+        self, function: Function, where: str, thread: ThreadPoolExecutor | None = None
+    ) -> None:
         self.version = f"python {sys.version_info.major}.{sys.version_info.minor}"
         self._function = function
         self._where = where
         # All calls come from one thread, which suits libraries that keep state by thread.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="function")
+        self._thread = thread or _new_thread()
         self._call_ends_at: float | None = None
 
     @classmethod
     def load(cls, spec: FunctionSpec, allowed: Sequence[str], paths: Sequence[Path]) -> Self:
-        """Imports the callable; EngineLoadFailed when it is not allowed, not there or not one."""
+        """Imports the callable and makes it where it is a class; EngineLoadFailed when it is not
+        allowed, not there, not one, or cannot be made.
+        """
         module_name, _, name = spec.callable.partition(":")
         if module_name not in allowed:
             raise EngineLoadFailed(
@@ -49,16 +58,23 @@ class FunctionEngine:
         _refuse_collision(module_name, paths)
         sys.path.extend(str(path) for path in paths if str(path) not in sys.path)
         try:
-            function = getattr(importlib.import_module(module_name), name)
+            found = getattr(importlib.import_module(module_name), name)
         except AttributeError as error:
             raise EngineLoadFailed(f"{module_name!r} has no {name!r}: {error}") from error
         except Exception as error:
             raise EngineLoadFailed(
                 f"{spec.callable!r} cannot be imported: {type(error).__name__}: {error}"
             ) from error
-        if not callable(function):
+        thread = _new_thread()
+        if isinstance(found, type):
+            found = _made(found, spec, thread)
+        elif spec.args:
+            raise EngineLoadFailed(
+                f"engine.args are for a class, and {spec.callable!r} is a {type(found).__name__}"
+            )
+        if not callable(found):
             raise EngineLoadFailed(f"{spec.callable!r} is not callable")
-        return cls(function, spec.callable)
+        return cls(found, spec.callable, thread)
 
     def start(self, work: Work) -> "Future[None]":
         """One call for the batch, after those before it; an exception or a wrong length is
@@ -122,6 +138,20 @@ class FunctionEngine:
                 "columns",
             )
         return Answer(columns=result)
+
+
+def _new_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="function")
+
+
+def _made(kind: type, spec: FunctionSpec, thread: ThreadPoolExecutor) -> Any:
+    try:
+        return thread.submit(kind, **spec.args).result()
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        thread.shutdown(wait=False)
+        raise EngineLoadFailed(
+            f"{spec.callable!r} cannot be made with engine.args: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _refuse_collision(module_name: str, paths: Sequence[Path]) -> None:

@@ -58,8 +58,15 @@ class VllmEngine:
         self._moved_at = time.monotonic()
         self._in_flight = 0
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="engine-loop", daemon=True).start()
-        self._llm = self._on_loop(self._start(spec, revision, runner))
+        self._looping = threading.Thread(
+            target=self._loop.run_forever, name="engine-loop", daemon=True
+        )
+        self._looping.start()
+        try:
+            self._llm = self._on_loop(self._start(spec, revision, runner))
+        except BaseException:
+            self._end_loop()
+            raise
         self._pooler = None if runner == "generate" else self._pooling(runner)
         self._model = Model(
             self._llm, self._llm.get_tokenizer(), int(self._llm.model_config.max_model_len)
@@ -101,7 +108,13 @@ class VllmEngine:
     def close(self) -> None:
         """Ends EngineCore and the loop thread."""
         self._llm.shutdown(timeout=SHUTDOWN_SECONDS)
+        self._end_loop()
+
+    def _end_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._looping.join(SHUTDOWN_SECONDS)
+        if not self._looping.is_alive():
+            self._loop.close()
 
     def _pooling(self, runner: str) -> Pooler:
         try:

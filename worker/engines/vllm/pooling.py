@@ -68,7 +68,7 @@ class Pooler:
         return cls(
             asks=asks,
             labels=labels,
-            normalizes=config.pooler_config.use_activation is not False,
+            normalizes=config.pooler_config.use_activation is True,
             prompt=str(prompts.get(known.get("default_prompt_name")) or ""),
             lowers=bool((config.encoder_config or {}).get("do_lower_case")),
             separates=bool(config.use_sep_token),

