@@ -127,3 +127,12 @@ def test_uris_are_held_to_the_roots_that_the_operator_set(ledger: Ledger, folder
     settings = Settings(allowed_roots=(str(folder / "data"),))
     with pytest.raises(BadInput, match="NIGHTSHIFT_ALLOWED_ROOTS"):
         submit(ledger, parse_spec(spec_data(folder), "test"), settings)
+
+
+def test_addresses_are_held_to_those_that_the_operator_allows(ledger: Ledger, folder: Path) -> None:
+    data = spec_data(folder)
+    data["task"] = {"kind": "generate", "prompt": "{{ text }}"}
+    data["engine"] = {"backend": "openai", "model": "m", "base_url": "https://evil.example/v1"}
+    settings = Settings(allowed_remotes=("https://api.openai.com",))
+    with pytest.raises(BadInput, match="NIGHTSHIFT_ALLOWED_REMOTES"):
+        submit(ledger, parse_spec(data, "test"), settings)
