@@ -367,6 +367,17 @@ def test_a_count_that_cannot_be_is_none(
     assert (outcome.prompt_tokens, outcome.output_tokens) == counted
 
 
+def test_a_row_that_cannot_be_sent_at_all_fails_alone(load: Callable[..., OpenaiEngine]) -> None:
+    half = json.loads('"\\ud800"')
+    good, bad = ask(load(), chats("good", half))
+    assert output(good) == "GOOD"
+    assert "cannot be sent" in refusal(bad).message
+    task = RequestsTask.model_validate({"kind": "requests", "endpoint": "/v1/completions"})
+    bodies = [{"prompt": half}, {"prompt": "x", "n": float("nan")}, {"prompt": "x", "n": "many"}]
+    outcomes = ask(load(), [Request(n, body=body) for n, body in enumerate(bodies)], task)
+    assert [type(outcome) for outcome in outcomes] == [Refusal, Refusal, Answer]
+
+
 def test_a_model_that_refuses_says_so_in_the_row(
     load: Callable[..., OpenaiEngine], remote: Remote
 ) -> None:

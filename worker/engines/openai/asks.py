@@ -197,12 +197,14 @@ def estimated_tokens(body: Body) -> float:
     """What a request may use at most: its text at four bytes a token, and its longest answer."""
     asked = [body.get(name) for name in ("messages", "prompt", "input")]
     size = len(
-        json.dumps([each for each in asked if each is not None], ensure_ascii=False).encode()
+        json.dumps([each for each in asked if each is not None], ensure_ascii=False).encode(
+            errors="surrogatepass"
+        )
     )
     longest = body.get("max_completion_tokens") or body.get("max_tokens") or 0
     answers = body.get("n") or 1
     if not isinstance(longest, int) or not isinstance(answers, int):
-        longest = 0  # the server will say what is wrong with it
+        longest = answers = 0  # the server will say what is wrong with it
     return size / BYTES_A_TOKEN + max(0, longest * answers)
 
 

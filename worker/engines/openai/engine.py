@@ -239,7 +239,16 @@ class OpenaiEngine:
 
     async def _one(self, work: Work, asker: Asker, position: int) -> None:
         asked_at = work.profile.clock()
-        outcome, seconds = await self._answer(work, asker, work.requests[position])
+        seconds = 0.0
+        try:
+            outcome, seconds = await self._answer(work, asker, work.requests[position])
+        except (EngineUnavailable, EngineRefused):
+            raise
+        except Exception as error:  # whatever one row provokes stays with that row
+            outcome = Refusal(
+                RowErrorKind.REFUSED,
+                self._censor(f"the row cannot be sent: {type(error).__name__}: {error}"),
+            )
         work.profile.add(Stage.QUEUE, max(0.0, work.profile.clock() - asked_at - seconds))
         work.emit(position, outcome)
 
@@ -252,10 +261,7 @@ class OpenaiEngine:
 
         async def once(how: Try) -> Outcome:
             nonlocal spent_seconds
-            try:
-                asked = Asked(asker.body(request, how), spent_seconds)
-            except ValueError as error:
-                return Refusal(RowErrorKind.REFUSED, str(error))
+            asked = Asked(asker.body(request, how), spent_seconds)
             outcome = await self._persist(work, asker, asked)
             spent_seconds = asked.spent_seconds
             return outcome
