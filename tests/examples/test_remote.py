@@ -49,16 +49,3 @@ def test_rows_are_answered_through_limits_and_errors_and_the_key_stays_where_it_
     kept = [path for path in remote.folder.rglob("*") if path.is_file()]
     assert any(path.name == "worker.log" for path in kept)
     assert not [path for path in kept if KEY.encode() in path.read_bytes()]
-
-
-def test_a_key_that_is_refused_ends_the_run_with_one_sentence(
-    example: Callable[[str], Example],
-) -> None:
-    remote = example("remote")
-    with Remote().running() as server:
-        server.look = refused(401, "who are you?")
-        done = remote.nightshift("run", "job.yaml", "--base-url", server.url, exit_code=3)
-    assert "refuses this worker, which has no key for it (401: who are you?)" in " ".join(
-        done.split()
-    )
-    assert not server.calls

@@ -12,7 +12,13 @@ import pytest
 from sqlalchemy import text
 
 from common import storage
-from common.errors import BadInput, EngineDead, StorageUnavailable
+from common.errors import (
+    BadInput,
+    EngineDead,
+    EngineRefused,
+    EngineUnavailable,
+    StorageUnavailable,
+)
 from common.ledger import Ledger, claims, dispatch
 from common.ledger.batches import Claimant
 from common.settings import Settings
@@ -59,13 +65,13 @@ class Scripted:
 
 
 class Scene:
-    """A job of one-row batches, all claimed, and a thread that carries them."""
+    """A job of small batches, all claimed, and a thread that carries them."""
 
-    def __init__(self, ledger: Ledger, folder: Path) -> None:
+    def __init__(self, ledger: Ledger, folder: Path, batch_rows: int = 1) -> None:
         self.ledger = ledger
         self.output = folder / "out"
         write_rows(folder / "in", [("a.parquet", ROWS)])
-        data = function_spec("carried", folder / "in", self.output, batch={"rows": 1})
+        data = function_spec("carried", folder / "in", self.output, batch={"rows": batch_rows})
         spec = parse_spec(data, "test")
         job_id = submit(ledger, spec, Settings()).job_id
         who = Claimant("mine", "default", spec.engine_key, "function", "1")
@@ -92,7 +98,7 @@ class Scene:
             lambda _error: self.died.append(self.states()),
             self.given_up,
         )
-        self.bundle = [HeldBatch(lease, 1) for lease in leases]
+        self.bundle = [HeldBatch(lease, len(lease.todo)) for lease in leases]
         for batch in self.bundle:
             self.window.add(batch)
 
@@ -351,3 +357,32 @@ def test_nothing_is_committed_before_its_directory_is_synced(
     assert scene.states()[0] == "done"
     tail = happened[happened.index("failed") :]
     assert tail.index("synced _attempts") < tail.index("committed")
+
+
+@pytest.mark.parametrize("error", [EngineUnavailable, EngineRefused])
+def test_a_server_that_serves_nobody_charges_nothing_and_keeps_what_it_answered(
+    ledger: Ledger, tmp_path: Path, error: type[Exception]
+) -> None:
+    scene = Scene(ledger, tmp_path, batch_rows=3)
+    thread = scene.carry()
+    scene.wait_taken(2)
+    work, future = scene.engine.taken[0]
+    work.emit(1, Answer({"loud": "PAID FOR"}))
+    future.set_exception(error("the server is away"))
+    scene.engine.taken[1][1].set_exception(error("the server is away"))
+    thread.join(30)
+    assert scene.is_over()
+    assert scene.died == []
+    with ledger.transaction() as connection:
+        batches = connection.execute(
+            text("SELECT state, row_count, failures, losses, last_error FROM batches ORDER BY id")
+        ).all()
+        state, reason = connection.execute(text("SELECT state, reason FROM jobs")).one()
+    first, second, *children = [tuple(batch) for batch in batches]
+    assert first[0] == "split"
+    assert second == ("pending", 3, 0, 0, "the server is away")
+    assert sorted(each[:4] for each in children) == [("done", 1, 0, 0), ("pending", 2, 0, 0)]
+    if error is EngineRefused:
+        assert (state, reason) == ("paused", "the server is away")
+    else:
+        assert state == "running"

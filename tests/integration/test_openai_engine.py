@@ -160,6 +160,23 @@ def test_an_answer_that_does_not_fit_is_a_refusal_with_its_tokens(
     assert wrong.output_tokens == 3
 
 
+def test_an_answer_that_does_not_fit_is_asked_for_again_as_the_task_says(
+    load: Callable[..., OpenaiEngine], remote: Remote
+) -> None:
+    def behave(call: Call) -> Reply:
+        said = "YES" if call.number == 3 else "perhaps"
+        choice = {"message": {"content": said}, "finish_reason": "stop"}
+        return answered(call, choices=[choice])
+
+    remote.behave = behave
+    output_form = {"choice": ["YES", "NO"], "on_invalid": {"retries": 2, "temperature": 0.3}}
+    (outcome,) = ask(load(), chats("x"), generate(output=output_form))
+    assert output(outcome) == "YES"
+    assert (outcome.prompt_tokens, outcome.output_tokens) == (21, 9)
+    assert [call.body["temperature"] for call in remote.calls] == [0, 0.3, 0.3]
+    assert len({call.body.get("seed") for call in remote.calls}) == 3
+
+
 @pytest.mark.parametrize(
     "trouble",
     [
@@ -348,6 +365,17 @@ def test_a_count_that_cannot_be_is_none(
     remote.behave = lambda call: answered(call, usage=usage)
     (outcome,) = ask(load(), chats("a"))
     assert (outcome.prompt_tokens, outcome.output_tokens) == counted
+
+
+def test_a_row_that_cannot_be_sent_at_all_fails_alone(load: Callable[..., OpenaiEngine]) -> None:
+    half = json.loads('"\\ud800"')
+    good, bad = ask(load(), chats("good", half))
+    assert output(good) == "GOOD"
+    assert "cannot be sent" in refusal(bad).message
+    task = RequestsTask.model_validate({"kind": "requests", "endpoint": "/v1/completions"})
+    bodies = [{"prompt": half}, {"prompt": "x", "n": float("nan")}, {"prompt": "x", "n": "many"}]
+    outcomes = ask(load(), [Request(n, body=body) for n, body in enumerate(bodies)], task)
+    assert [type(outcome) for outcome in outcomes] == [Refusal, Refusal, Answer]
 
 
 def test_a_model_that_refuses_says_so_in_the_row(

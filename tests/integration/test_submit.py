@@ -172,3 +172,12 @@ def test_a_submit_over_folders_of_keys_keeps_that_they_are_columns(
     assert job is not None
     assert job.spec.input.partitioning == "hive"
     assert pa.ipc.read_schema(pa.py_buffer(job.input_schema)).field("day").type == pa.int64()
+
+
+def test_addresses_are_held_to_those_that_the_operator_allows(ledger: Ledger, folder: Path) -> None:
+    data = spec_data(folder)
+    data["task"] = {"kind": "generate", "prompt": "{{ text }}"}
+    data["engine"] = {"backend": "openai", "model": "m", "base_url": "https://evil.example/v1"}
+    settings = Settings(allowed_remotes=("https://api.openai.com",))
+    with pytest.raises(BadInput, match="NIGHTSHIFT_ALLOWED_REMOTES"):
+        submit(ledger, parse_spec(data, "test"), settings)

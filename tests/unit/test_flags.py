@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadInput
-from common.spec import FunctionEngine, GenerateTask, VllmEngine, load_spec
+from common.spec import FunctionEngine, GenerateTask, OpenaiEngine, VllmEngine, load_spec
 from producer.flags import Flags, job_name, job_spec
 
 MODEL = Flags(model="M", prompt="Sentiment of: {{ text }}", out="scored/")
@@ -139,6 +139,8 @@ def test_a_job_is_named_after_its_input(target: str, name: str) -> None:
         (said(choice=["a,a"]), "the same string twice"),
         (said(schema=Path("no-such.json")), "cannot be read"),
         (said(name="7"), "only digits"),
+        (said(base_url="http://127.0.0.1/v1", revision="main"), "--revision is for models"),
+        (said(base_url="http://me@127.0.0.1/v1"), "engine.base_url"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(flags: Flags, sentence: str) -> None:
@@ -191,3 +193,25 @@ def test_a_callable_does_not_fit_a_spec_for_a_model(spec_file: str) -> None:
 def test_a_missing_spec_is_one_sentence() -> None:
     with pytest.raises(BadInput, match="cannot be read"):
         job_spec("no-such.yaml", Flags())
+
+
+def test_an_address_makes_a_remote_engine() -> None:
+    spec = job_spec("x.parquet", said(base_url="http://127.0.0.1:8000/v1", engine_arg=["seed=1"]))
+    assert isinstance(spec.engine, OpenaiEngine)
+    assert (spec.engine.base_url, spec.engine.model) == ("http://127.0.0.1:8000/v1", "M")
+    assert spec.engine.args == {"seed": 1}
+
+
+def test_an_address_and_a_model_lie_over_a_remote_engine_alone(
+    spec_file: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=r"--base-url does not fit .*engine.backend is vllm"):
+        job_spec(spec_file, Flags(base_url="http://127.0.0.1/v1"))
+    remote = tmp_path / "remote.yaml"
+    written = load_spec(Path(spec_file)).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    written["engine"] = {"backend": "openai", "model": "theirs", "concurrency": 3}
+    remote.write_text(json.dumps(written))
+    spec = job_spec(str(remote), Flags(model="other", base_url="http://127.0.0.1/v1"))
+    assert isinstance(spec.engine, OpenaiEngine)
+    assert (spec.engine.model, spec.engine.concurrency) == ("other", 3)
+    assert spec.engine.base_url == "http://127.0.0.1/v1"

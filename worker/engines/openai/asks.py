@@ -20,11 +20,14 @@ from common.spec import (
 )
 from common.states import RowErrorKind
 from worker.engines.protocol import Answer, Outcome, Refusal, Request
-from worker.engines.seeds import row_seed
 from worker.engines.structured import Check
+from worker.engines.tries import Try
 
 BYTES_A_TOKEN = 4
 """What a token of English is about, in UTF-8 bytes."""
+
+ONCE = Try(0, 0.0, None)
+"""How a row is asked that is not sampled, or says itself how."""
 
 Body = dict[str, Any]
 
@@ -34,7 +37,7 @@ class Asker(Protocol):
 
     path: str
 
-    def body(self, request: Request) -> Body:
+    def body(self, request: Request, how: Try) -> Body:
         """The JSON body of a row's request; ValueError for a row that cannot be sent."""
 
     def probe(self) -> Body:
@@ -69,11 +72,13 @@ class Chat:
         self._engine = engine
         self._check = Check(task.output)
 
-    def body(self, request: Request) -> Body:
+    def body(self, request: Request, how: Try) -> Body:
         """Messages and sampling, then the form of the answer, then `engine.args`."""
         asked = {
             "model": self._engine.model,
             "messages": [dict(message) for message in request.messages or ()],
+            "temperature": how.temperature,
+            **({} if how.seed is None else {"seed": how.seed}),
             **_sampling(self._task.sampling, request, _longest_field(self._engine.base_url)),
             **_form(self._task.output),
         }
@@ -82,7 +87,7 @@ class Chat:
     def probe(self) -> Body:
         """One token for one word."""
         hello = Request(0, messages=[{"role": "user", "content": "Hi"}], max_tokens=1)
-        return self.body(hello)
+        return self.body(hello, ONCE)
 
     def outcome(self, text: str, status: int, request_id: str | None) -> Outcome:
         """The text of the first choice, held against its form."""
@@ -112,7 +117,7 @@ class Embedding:
         self._task = task
         self._engine = engine
 
-    def body(self, request: Request) -> Body:
+    def body(self, request: Request, how: Try) -> Body:
         """Numbers as JSON: every server writes those, and not all base64."""
         asked = {
             "model": self._engine.model,
@@ -123,7 +128,7 @@ class Embedding:
 
     def probe(self) -> Body:
         """One word."""
-        return self.body(Request(0, text="Hi"))
+        return self.body(Request(0, text="Hi"), ONCE)
 
     def outcome(self, text: str, status: int, request_id: str | None) -> Outcome:
         """The first vector as float32, cut and scaled as the task says."""
@@ -160,7 +165,7 @@ class Forward:
         self.path = (task.endpoint or "").removeprefix("/v1")
         self._engine = engine
 
-    def body(self, request: Request) -> Body:
+    def body(self, request: Request, how: Try) -> Body:
         """The row's own body, with the engine's model where it names none."""
         asked = dict(request.body or {})
         if asked.get("stream"):
@@ -192,12 +197,14 @@ def estimated_tokens(body: Body) -> float:
     """What a request may use at most: its text at four bytes a token, and its longest answer."""
     asked = [body.get(name) for name in ("messages", "prompt", "input")]
     size = len(
-        json.dumps([each for each in asked if each is not None], ensure_ascii=False).encode()
+        json.dumps([each for each in asked if each is not None], ensure_ascii=False).encode(
+            errors="surrogatepass"
+        )
     )
     longest = body.get("max_completion_tokens") or body.get("max_tokens") or 0
     answers = body.get("n") or 1
     if not isinstance(longest, int) or not isinstance(answers, int):
-        longest = 0  # the server will say what is wrong with it
+        longest = answers = 0  # the server will say what is wrong with it
     return size / BYTES_A_TOKEN + max(0, longest * answers)
 
 
@@ -225,9 +232,7 @@ def _longest_field(base_url: str) -> str:
 def _sampling(sampling: Sampling, request: Request, longest_field: str) -> Body:
     """OpenAI's own fields; what only other servers know is sent where it does something."""
     longest = min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
-    body: Body = {"temperature": sampling.temperature, longest_field: longest}
-    if sampling.temperature > 0:
-        body["seed"] = row_seed(sampling.seed, request.row_index)
+    body: Body = {longest_field: longest}
     if sampling.stop:
         body["stop"] = list(sampling.stop)
     for name in (

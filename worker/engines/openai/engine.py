@@ -28,13 +28,15 @@ from tenacity import (
 from common import remotes
 from common.errors import BadInput, EngineLoadFailed, EngineRefused, EngineUnavailable
 from common.settings import Settings
+from common.spec import GenerateTask
 from common.spec import OpenaiEngine as OpenaiSpec
 from common.states import RowErrorKind
-from worker.engines.openai.asks import Asker, asker_of, estimated_tokens
+from worker.engines.openai.asks import ONCE, Asker, asker_of, estimated_tokens
 from worker.engines.openai.client import Client
 from worker.engines.openai.limiter import Limiter, Rates, Reservation
 from worker.engines.openai.trouble import Censor, TroubleError, of_error, spent_limit
 from worker.engines.protocol import Outcome, Refusal, Request, Work
+from worker.engines.tries import Try, answered
 from worker.profile import Stage
 
 log = structlog.get_logger(__name__)
@@ -237,8 +239,16 @@ class OpenaiEngine:
 
     async def _one(self, work: Work, asker: Asker, position: int) -> None:
         asked_at = work.profile.clock()
-        # Asking again for an answer that does not fit belongs here, around all tries of a row.
-        outcome, seconds = await self._answer(work, asker, work.requests[position])
+        seconds = 0.0
+        try:
+            outcome, seconds = await self._answer(work, asker, work.requests[position])
+        except (EngineUnavailable, EngineRefused):
+            raise
+        except Exception as error:  # whatever one row provokes stays with that row
+            outcome = Refusal(
+                RowErrorKind.REFUSED,
+                self._censor(f"the row cannot be sent: {type(error).__name__}: {error}"),
+            )
         work.profile.add(Stage.QUEUE, max(0.0, work.profile.clock() - asked_at - seconds))
         work.emit(position, outcome)
 
@@ -247,10 +257,21 @@ class OpenaiEngine:
 
         EngineUnavailable and EngineRefused when it is not the row's fault that there is none.
         """
-        try:
-            asked = Asked(asker.body(request))
-        except ValueError as error:
-            return Refusal(RowErrorKind.REFUSED, str(error)), 0.0
+        spent_seconds = 0.0
+
+        async def once(how: Try) -> Outcome:
+            nonlocal spent_seconds
+            asked = Asked(asker.body(request, how), spent_seconds)
+            outcome = await self._persist(work, asker, asked)
+            spent_seconds = asked.spent_seconds
+            return outcome
+
+        if isinstance(work.task, GenerateTask):
+            return await answered(work.task, request.row_index, once), spent_seconds
+        return await once(ONCE), spent_seconds
+
+    async def _persist(self, work: Work, asker: Asker, asked: Asked) -> Outcome:
+        """Asks until there is an answer, or somebody to blame."""
 
         async def once() -> Outcome:
             try:
@@ -267,7 +288,7 @@ class OpenaiEngine:
                 max=self._patience.longest_backoff_seconds,
             ),
         )
-        return await tries(once), asked.spent_seconds
+        return await tries(once)
 
     async def _try(self, work: Work, asker: Asker, asked: Asked) -> Outcome:
         """One request and its outcome; TroubleError when it got no answer."""

@@ -1,5 +1,7 @@
 """Text generation on vLLM: templates of the model, token ids in, text out, held against its form."""
 
+import hashlib
+
 from vllm import SamplingParams, TokensPrompt
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -8,7 +10,6 @@ from common.errors import EngineDead
 from common.spec import GenerateTask, Sampling, StructuredOutput
 from common.states import RowErrorKind
 from worker.engines.protocol import Outcome, Refusal, Request, Work
-from worker.engines.seeds import row_seed
 from worker.engines.structured import Check
 from worker.engines.vllm.model import Model, request_id
 
@@ -129,6 +130,12 @@ def _params(
         output_kind=RequestOutputKind.FINAL_ONLY,
         structured_outputs=structured,
     )
+
+
+def row_seed(seed: int, row_index: int) -> int:
+    """The seed of a sampled row: a hash of the job's seed and its place in the dataset."""
+    digest = hashlib.blake2b(f"{seed}:{row_index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
 
 
 def _queued_seconds(output: RequestOutput) -> float:
