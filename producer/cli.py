@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -55,6 +55,14 @@ JobName = Annotated[
 SomeJob = Annotated[
     str | None, typer.Argument(metavar="[JOB]", help="Number or name; all jobs without one.")
 ]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        help="Of an OpenAI batch file, the file of its results; NAME.results.jsonl without it. "
+        "Errors go beside it.",
+    ),
+]
 New = Annotated[bool, typer.Option("--new", help="Another job, into another output directory.")]
 
 
@@ -67,13 +75,17 @@ def everywhere(
 
 @app.command(rich_help_panel=RUN)
 @takes_flags
-def run(target: Target, *, flags: Flags, new: New = False) -> None:
+def run(target: Target, *, flags: Flags, new: New = False, to: To = None) -> None:
     """Run a job on this machine to its end; the same command again goes on after a crash."""
     settings = _settings()
     spec = job_spec(target, flags)
+    if flags.format == "openai":
+        to = to or f"{spec.name}.results.jsonl"
+    elif to is not None and spec.task.kind != "requests":
+        raise BadInput("--to is for OpenAI batch files: `nightshift collect` writes other outputs")
     from producer import local
 
-    raise typer.Exit(local.run(spec, settings, new=new, console=_console()))
+    raise typer.Exit(local.run(spec, settings, new=new, console=_console(), results=to))
 
 
 @app.command(rich_help_panel=RUN)
@@ -113,12 +125,25 @@ def collect(
     to: Annotated[str, typer.Option("--to", help="The file: .parquet or .jsonl.")],
     partial: Annotated[bool, typer.Option(help="Take what a job has so far.")] = False,
     force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+    form: Annotated[
+        Literal["openai"] | None,
+        typer.Option(
+            "--format",
+            help="openai: result lines of the OpenAI batch API, and x.errors.jsonl beside x.jsonl.",
+        ),
+    ] = None,
 ) -> None:
     """Write the output of a job as one file, in the order of the dataset."""
+    from producer import batch_results
     from producer.collect import collect as gather
 
     with _ledger(_settings()) as ledger:
-        rows = gather(ledger, _find(ledger, job), to, partial=partial, force=force)
+        found = _find(ledger, job)
+        if form == "openai":
+            done = batch_results.collect(ledger, found, to, partial=partial, force=force)
+            typer.echo(batch_results.summary(done))
+            return
+        rows = gather(ledger, found, to, partial=partial, force=force)
     typer.echo(f"{rows:,} rows in {to}")
 
 

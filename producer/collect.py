@@ -33,15 +33,26 @@ def collect(
     """
     target = storage.resolve(to)
     form = _form(target)
+    job, rows = rows_for(ledger, job, [target], partial=partial, force=force)
+    schema = part_files.schema_of(job)
+    ahead = read_ahead(rows, BATCHES_AHEAD)
+    return formats.write_batches(target, ahead, schema, form, {}, replace=True).rows
+
+
+def rows_for(
+    ledger: Ledger, job: Job, targets: Sequence[str], *, partial: bool, force: bool
+) -> tuple[Job, Iterator[pa.RecordBatch]]:
+    """The job as it is now, and every row of it in order, to be written to the files `targets`.
+
+    BadInput where the job or the files are not fit for it.
+    """
     with ledger.transaction() as connection:
         job = jobs.get(connection, job.id) or job
         progress = jobs.progress(connection, job.id)
     left = progress["rows_total"] - progress["rows_done"] - progress["rows_failed"]
-    _refuse(job, target, left, partial=partial, force=force)
-    rows = _in_order(ledger, job, None if partial else progress["rows_total"])
-    schema = part_files.schema_of(job)
-    ahead = read_ahead(rows, BATCHES_AHEAD)
-    return formats.write_batches(target, ahead, schema, form, {}, replace=True).rows
+    for target in targets:
+        _refuse(job, target, left, partial=partial, force=force)
+    return job, _in_order(ledger, job, None if partial else progress["rows_total"])
 
 
 def _form(target: str) -> formats.OutputFormat:

@@ -20,7 +20,7 @@ from common.processes import ProcessGroup
 from common.settings import Settings, child_environment, python_path
 from common.spec import FunctionEngine, JobSpec
 from common.states import JobState
-from producer import progress
+from producer import batch_results, progress
 from producer.submit import Submitted, submit
 
 log = structlog.get_logger(__name__)
@@ -32,10 +32,12 @@ MOST_RESTARTS = 5
 """Times that the reaper or the worker is started again before `run` gives up."""
 
 
-def run(spec: JobSpec, settings: Settings, *, new: bool, console: Console) -> int:
+def run(
+    spec: JobSpec, settings: Settings, *, new: bool, console: Console, results: str | None = None
+) -> int:
     """Submits or continues the job and works until it is over; returns the exit code.
 
-    0 every row has an answer, 1 finished with row errors, 3 failed, paused or cancelled. Raises
+    `results` is where the result lines of an OpenAI batch go at the end. 0 every row has an answer, 1 finished with row errors, 3 failed, paused or cancelled. Raises
     BadInput when the spec, the input or the home folder cannot be used.
     """
     home = settings.home.absolute()
@@ -47,12 +49,17 @@ def run(spec: JobSpec, settings: Settings, *, new: bool, console: Console) -> in
         _prepare(ledger, home)
         submitted = submit(ledger, spec, settings, new=new)
         job = _opened(ledger, submitted, console)
+        if results is not None:
+            batch_results.refuse_strangers(job, results)
         if not job.state.over:
             fleet = Fleet(job.spec, settings, home, ledger, servers)
             with _sigterm_like_ctrl_c(), _running(fleet, console):
                 job = progress.follow(ledger, job.id, console, stop=fleet.is_broken)
             fleet.raise_if_broken()
-        return progress.report_end(ledger, job, console)
+        code = progress.report_end(ledger, job, console)
+        if results is not None:
+            batch_results.report(ledger, job, results, console)
+        return code
 
 
 def _with_servers(
