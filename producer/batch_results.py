@@ -19,7 +19,7 @@ from common.ledger.jobs import Job
 from common.spec import REQUEST_ID, RequestsTask
 from common.states import JobState, RowErrorKind
 from common.values import to_rows
-from producer.collect import BATCHES_AHEAD, rows_for
+from producer.collect import BATCHES_AHEAD, refuse_inside, rows_for
 from producer.read_ahead import read_ahead
 
 SUFFIX = ".jsonl"
@@ -77,10 +77,14 @@ def errors_file(results_file: str) -> str:
 
 
 def refuse_strangers(job: Job, to: str) -> None:
-    """BadInput where a file that is there is not one of this job's own, which may be replaced."""
+    """BadInput, before any work, for files that cannot become this job's.
+
+    Those that are there may be replaced if they are the job's own already.
+    """
     done = _files(job, to)
     mine = f'{{"id": "{_id_prefix(job)}'.encode()
     for uri in (done.results_file, done.errors_file):
+        refuse_inside(job, uri)
         if not storage.exists(uri) or not storage.stat(uri).size:
             continue
         if storage.read_range(uri, 0, len(mine)) != mine:
