@@ -123,7 +123,7 @@ class Requests:
 
     def __init__(self, serving: Serving, task: RequestsTask) -> None:
         self._serving = serving
-        self._endpoint = task.endpoint or ""
+        self._endpoint = task.endpoint
 
     def prepare(self, work: Work) -> list[tuple[int, Asked]]:
         """(position, body) of every request that is valid; the others are refused."""
