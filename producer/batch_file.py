@@ -43,7 +43,7 @@ def with_endpoint(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:
     Raises BadInput where that is none we know, or the first 1000 lines name none.
     """
     task = spec.task
-    if not isinstance(task, RequestsTask) or task.endpoint is not None:
+    if not isinstance(task, RequestsTask) or "endpoint" in task.model_fields_set:
         return spec
     for info in infos:
         formats.check_content(info, "openai")

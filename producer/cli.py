@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -62,6 +62,14 @@ SomeJob = Annotated[
 PilotRows = Annotated[
     int | None, typer.Option(min=1, help="Run so many random rows first, as a job of its own.")
 ]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        help="Of an OpenAI batch file, the file of its results; NAME.results.jsonl without it. "
+        "Errors go beside it.",
+    ),
+]
 New = Annotated[bool, typer.Option("--new", help="Another job, into another output directory.")]
 
 
@@ -79,6 +87,7 @@ def run(
     *,
     flags: Flags,
     new: New = False,
+    to: To = None,
     pilot: PilotRows = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="After the pilot, run the rest without asking.")
@@ -93,11 +102,17 @@ def run(
     spec = job_spec(target, flags)
     if yes and pilot is None:
         raise BadInput("--yes answers the question after a --pilot: add one, such as --pilot 200")
+    if flags.format == "openai":
+        to = to or f"{spec.name}.results.jsonl"
+    elif to is not None and spec.task.kind != "requests":
+        raise BadInput("--to is for OpenAI batch files: `nightshift collect` writes other outputs")
     from producer import local
     from producer.pilot import Pilot
 
     first = None if pilot is None else Pilot(pilot, yes)
-    raise typer.Exit(local.run(spec, settings, new=new, console=_console(), first=first))
+    raise typer.Exit(
+        local.run(spec, settings, new=new, console=_console(), first=first, results=to)
+    )
 
 
 @app.command(rich_help_panel=RUN)
@@ -201,16 +216,29 @@ def collect(
             "--manifest", help="The table of its parts instead; .parquet, .jsonl or .csv."
         ),
     ] = False,
+    form: Annotated[
+        Literal["openai"] | None,
+        typer.Option(
+            "--format",
+            help="openai: result lines of the OpenAI batch API, and x.errors.jsonl beside x.jsonl.",
+        ),
+    ] = None,
 ) -> None:
     """Write the output of a job as one file, in the order of the dataset."""
     if manifest:
         _collect_manifest(job, to, force=force)
         return
+    from producer import batch_results
     from producer.collect import collect as gather
     from producer.vectors import ids_uri
 
     with _ledger(_settings()) as ledger:
-        rows = gather(ledger, _find(ledger, job), to, partial=partial, force=force)
+        found = _find(ledger, job)
+        if form == "openai":
+            done = batch_results.collect(ledger, found, to, partial=partial, force=force)
+            typer.echo(batch_results.summary(done))
+            return
+        rows = gather(ledger, found, to, partial=partial, force=force)
     beside = f", their ids in {ids_uri(to)}" if to.lower().endswith(".npy") else ""
     typer.echo(f"{rows:,} rows in {to}{beside}")
 

@@ -35,18 +35,30 @@ def collect(
     target = storage.resolve(to)
     is_npy = target.lower().endswith(vectors.SUFFIX)
     form = "parquet" if is_npy else _form(target)
-    with ledger.transaction() as connection:
-        job = jobs.get(connection, job.id) or job
-        progress = jobs.progress(connection, job.id)
-    left = progress["rows_total"] - progress["rows_done"] - progress["rows_failed"]
-    _refuse(job, target, left, partial=partial, force=force)
-    rows = _in_order(ledger, job, None if partial else progress["rows_total"])
+    targets = [target, vectors.ids_uri(target)] if is_npy else [target]
+    job, rows = rows_for(ledger, job, targets, partial=partial, force=force)
     schema = part_files.schema_of(job)
     ahead = read_ahead(rows, BATCHES_AHEAD)
     if is_npy:
         vectors.check(schema, job.id)
         return vectors.write(target, ahead, schema, job.spec.input.id)
     return formats.write_batches(target, ahead, schema, form, {}, replace=True).rows
+
+
+def rows_for(
+    ledger: Ledger, job: Job, targets: Sequence[str], *, partial: bool, force: bool
+) -> tuple[Job, Iterator[pa.RecordBatch]]:
+    """The job as it is now, and every row of it in order, to be written to the files `targets`.
+
+    BadInput where the job or the files are not fit for it.
+    """
+    with ledger.transaction() as connection:
+        job = jobs.get(connection, job.id) or job
+        progress = jobs.progress(connection, job.id)
+    left = progress["rows_total"] - progress["rows_done"] - progress["rows_failed"]
+    for target in targets:
+        _refuse(job, target, left, partial=partial, force=force)
+    return job, _in_order(ledger, job, None if partial else progress["rows_total"])
 
 
 def _form(target: str) -> formats.OutputFormat:
@@ -61,15 +73,18 @@ def _refuse(job: Job, target: str, left: int, *, partial: bool, force: bool) -> 
     if not partial and (left or job.closed_at is None):
         why = f"{left:,} rows have no output" if left else "its files are being finished"
         raise BadInput(f"job {job.id} is {job.state} and {why}: --partial takes what is there")
+    refuse_inside(job, target)
+    if storage.exists(target) and not force:
+        raise BadInput(f"{target} exists: --force replaces it")
+
+
+def refuse_inside(job: Job, target: str) -> None:
+    """BadInput for a file in the output directory of the job."""
     if target.startswith(f"{job.output_uri.rstrip('/')}/"):
         raise BadInput(
             f"{target} lies inside the output directory of job {job.id}, where it would be read "
             "as one more part: name another place"
         )
-    beside = [vectors.ids_uri(target)] if target.lower().endswith(vectors.SUFFIX) else []
-    for each in [target, *beside]:
-        if storage.exists(each) and not force:
-            raise BadInput(f"{each} exists: --force replaces it")
 
 
 def _in_order(ledger: Ledger, job: Job, expected: int | None) -> Iterator[pa.RecordBatch]:

@@ -73,7 +73,12 @@ class Flags:
         str | None, _flag("--name", "Name of the job; else the input's own name.", WHERE)
     ] = None
     format: Annotated[
-        Literal["parquet", "jsonl"] | None, _flag("--format", "Format of the parts.", WHERE)
+        Literal["parquet", "jsonl", "openai"] | None,
+        _flag(
+            "--format",
+            "Format of the parts; or openai, where the input is an OpenAI batch file.",
+            WHERE,
+        ),
     ] = None
     columns: Annotated[
         list[str] | None,
@@ -97,11 +102,7 @@ class Flags:
         return getattr(self, name) not in (None, [])
 
 
-MODEL_FLAGS = (
-    "model",
-    "base_url",
-    "revision",
-    "engine_arg",
+REQUEST_SAYS = (
     "prompt",
     "system",
     "choice",
@@ -111,6 +112,9 @@ MODEL_FLAGS = (
     "temperature",
     "seed",
 )
+"""What a request of an OpenAI batch file says itself."""
+
+MODEL_FLAGS = ("model", "base_url", "revision", "engine_arg", *REQUEST_SAYS)
 
 
 def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -165,6 +169,7 @@ def job_spec(target: str, flags: Flags) -> "JobSpec":
     _refuse_missing(flags)
     given = _sections(flags)
     given.setdefault("name", job_name(target))
+    given.setdefault("output", {}).setdefault("uri", f"{given['name']}-out")
     given["input"] = {"uri": target, **given.get("input", {})}
     return parse_spec(given, "flags")
 
@@ -182,6 +187,10 @@ def _refuse_conflicts(flags: Flags) -> None:
         raise BadInput(
             f"--callable runs a Python function and {others[0]} is for models: give one of them"
         )
+    if flags.format == "openai" and (others := flags.said("callable", *REQUEST_SAYS, "id")):
+        raise BadInput(
+            f"{others[0]} does not go with --format openai: each request of the file says its own"
+        )
     if len(forms := flags.said("choice", "schema", "regex")) > 1:
         raise BadInput(f"{forms[0]} and {forms[1]} both say what an answer looks like: give one")
     if flags.base_url is not None and flags.revision is not None:
@@ -196,6 +205,8 @@ def _refuse_missing(flags: Flags) -> None:
             "nothing says what to run: give --model M with --prompt, --callable module:name, "
             "or a spec that ends in .yaml"
         )
+    if flags.format == "openai":
+        return
     if flags.model is not None and flags.prompt is None:
         raise BadInput("--model needs a --prompt, such as --prompt 'Sentiment of: {{ text }}'")
     if flags.out is None:
@@ -217,10 +228,18 @@ def _sections(flags: Flags) -> dict[str, Any]:
             "name": flags.name,
             "pool": flags.pool,
             "priority": flags.priority,
-            "input": {"id": flags.id, "limit": flags.limit},
+            "input": {
+                "format": "openai" if flags.format == "openai" else None,
+                "id": flags.id,
+                "limit": flags.limit,
+            },
             "task": _task(flags),
             "engine": _engine(flags),
-            "output": {"uri": flags.out, "format": flags.format, "columns": _words(flags.columns)},
+            "output": {
+                "uri": flags.out,
+                "format": None if flags.format == "openai" else flags.format,
+                "columns": _words(flags.columns),
+            },
             "batch": {"rows": flags.batch_rows},
             "limits": {"max_parallel": flags.max_parallel},
         }
@@ -230,6 +249,8 @@ def _sections(flags: Flags) -> dict[str, Any]:
 def _task(flags: Flags) -> dict[str, Any]:
     if flags.callable is not None:
         return {"kind": "function"}
+    if flags.format == "openai":
+        return {"kind": "requests"}
     task: dict[str, Any] = {
         "sampling": {
             "max_tokens": flags.max_tokens,

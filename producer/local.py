@@ -20,7 +20,7 @@ from common.processes import ProcessGroup
 from common.settings import Settings, child_environment, python_path
 from common.spec import FunctionEngine, JobSpec
 from common.states import JobState
-from producer import pilot, progress
+from producer import batch_results, pilot, progress
 from producer.estimate import Estimate, estimate
 from producer.pilot import Pilot
 from producer.submit import Submitted, is_known, submit
@@ -35,12 +35,18 @@ MOST_RESTARTS = 5
 
 
 def run(
-    spec: JobSpec, settings: Settings, *, new: bool, console: Console, first: Pilot | None = None
+    spec: JobSpec,
+    settings: Settings,
+    *,
+    new: bool,
+    console: Console,
+    first: Pilot | None = None,
+    results: str | None = None,
 ) -> int:
     """Submits or continues the job and works until it is over; returns the exit code.
 
     0 every row has an answer, 1 finished with row errors, 3 failed, paused, cancelled, or stopped
-    after the pilot that came `first`. Raises BadInput when the spec, the input or the home folder
+    after the pilot that came `first`. `results` is where the lines of an OpenAI batch go. Raises BadInput when the spec, the input or the home folder
     cannot be used.
     """
     with machine(settings) as here:
@@ -50,9 +56,14 @@ def run(
             code = pilot.verdict(here.ledger, spec, settings, job, console, first)
             if code is not None:
                 return code
-        return progress.report_end(
-            here.ledger, here.carry_out(spec, new=new, console=console), console
-        )
+        job = here.opened(spec, new=new, console=console)
+        if results is not None:
+            batch_results.refuse_strangers(job, results)
+        job = here.worked(job, console)
+        code = progress.report_end(here.ledger, job, console)
+        if results is not None:
+            batch_results.report(here.ledger, job, results, console)
+        return code
 
 
 def try_out(
@@ -109,19 +120,21 @@ class Machine:
         self._fleet: Fleet | None = None
 
     def carry_out(self, spec: JobSpec, *, new: bool, console: Console) -> Job:
-        """Submits or continues the job, and works until it is over or paused.
+        """Submits or continues the job, and works until it is over or paused."""
+        return self.worked(self.opened(spec, new=new, console=console), console)
 
-        Permanent when the fleet broke down.
-        """
+    def opened(self, spec: JobSpec, *, new: bool, console: Console) -> Job:
+        """The job of a spec, new or found, resumed where it was paused."""
         submitted = submit(self.ledger, spec, self._settings, new=new)
-        return self._worked(_opened(self.ledger, submitted, spec, console), console)
+        return _opened(self.ledger, submitted, spec, console)
 
     def try_out(self, spec: JobSpec, rows: int, console: Console) -> Job:
-        """The same for a pilot of so many rows."""
+        """Carries out a pilot of so many rows."""
         submitted = pilot.begin(self.ledger, spec, self._settings, rows)
-        return self._worked(_opened(self.ledger, submitted, spec, console), console)
+        return self.worked(_opened(self.ledger, submitted, spec, console), console)
 
-    def _worked(self, job: Job, console: Console) -> Job:
+    def worked(self, job: Job, console: Console) -> Job:
+        """The job as it is once it is over or paused; Permanent when the fleet broke down."""
         if job.state.over:
             return job
         fleet = self._fleet_for(job.spec, console)

@@ -74,7 +74,7 @@ class OtherEndpoint(ValueError):
     """A request that another job would have to ask."""
 
 
-def _body(row: dict[str, Any], endpoint: str | None) -> dict[str, Any]:
+def _body(row: dict[str, Any], endpoint: str) -> dict[str, Any]:
     """The request of an OpenAI batch line, which was read as the text of an object."""
     if row["url"] != endpoint:
         raise OtherEndpoint(f"the url is {row['url'][:100]!r}, and the job is for {endpoint}")

@@ -283,8 +283,8 @@ class RequestsTask(TaskSection):
         description="Rows that are requests of the OpenAI batch format: each says its own messages "
         "and sampling."
     )
-    endpoint: Endpoint | None = Field(
-        None,
+    endpoint: Endpoint = Field(
+        "/v1/chat/completions",
         description="What every request asks for; its `url`. That of the first line when absent.",
     )
 

@@ -1,5 +1,6 @@
 """Every engine keeps the runner's contract; one class an engine."""
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from common.settings import Settings
-from common.spec import EmbedTask, FunctionTask, GenerateTask, Task
+from common.spec import EmbedTask, FunctionTask, GenerateTask, RequestsTask, Task
 from common.spec import OpenaiEngine as OpenaiSpec
 from common.spec import TransformersEngine as TransformersSpec
 from tests.engine.conftest import MINILM
@@ -167,3 +168,28 @@ class TestOpenai(Contract):
 
     def _prompt(self, index: int, text: str) -> Request:
         return Request(index, messages=[{"role": "user", "content": text}], is_plain_prompt=True)
+
+
+class TestVllmRequests(Contract):
+    task = RequestsTask(kind="requests", endpoint="/v1/chat/completions")
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls, vllm_engine: Engine) -> Engine:
+        return vllm_engine
+
+    def request(self, index: int) -> Request:
+        return self._chat(index, f"I love it, number {index}.", max_tokens=4)
+
+    def bad(self, index: int) -> Request:
+        return self._chat(index, "word " * 5_000)
+
+    def slow(self, index: int) -> tuple[Task, Request]:
+        return self.task, self._chat(index, "I love it.", max_tokens=400, ignore_eos=True)
+
+    def same(self, one: Answer, other: Answer) -> bool:
+        first, second = (json.loads(answer.columns["response"]) for answer in (one, other))
+        return all(first[name] == second[name] for name in ("choices", "usage"))
+
+    def _chat(self, index: int, text: str, **fields: Any) -> Request:
+        return Request(index, body={"messages": [{"role": "user", "content": text}], **fields})

@@ -2,19 +2,23 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import formats, openai_batch, storage
+from common import formats, openai_batch, parts, storage
 from common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from common.errors import BadInput
 from common.jsonl import BadLine
+from common.ledger.jobs import Job
 from common.spec import JobSpec, RequestsTask, parse_spec
 from common.states import RowErrorKind
-from producer import batch_file, planner
+from producer import batch_file, batch_results, planner
+from producer.flags import Flags, job_spec
 
 SPEC: dict[str, Any] = {
     "name": "asked",
@@ -228,3 +232,125 @@ def test_equal_hashes_of_different_ids_are_no_doubles(
     monkeypatch.setattr(batch_file, "hash", lambda _: 7, raising=False)
     path = batch(tmp_path / "b.jsonl", [line(each) for each in "abc"])
     batch_file.refuse_doubled_ids([storage.stat(str(path))])
+
+
+# ---------------------------------------------------------------- results
+
+
+@given(custom_id=st.text(st.characters(exclude_categories=["Cs"])), body=BODIES, row=st.integers(0))
+def test_an_answer_is_the_text_of_the_server_in_one_line(
+    custom_id: str, body: str, row: int
+) -> None:
+    pretty = body.replace("\t", "\n").replace("\r", "\r\n")
+    written, is_answer = result(
+        row_index=row % 2**40,
+        custom_id=custom_id,
+        status_code=200,
+        request_id='r"1',
+        response=pretty,
+    )
+    assert is_answer
+    assert written.count(b"\n") == 1
+    assert json.loads(written) == {
+        "id": f"batch_req_{'ab' * 10}{row % 2**40:012x}",
+        "custom_id": custom_id,
+        "response": {"status_code": 200, "request_id": 'r"1', "body": json.loads(body)},
+        "error": None,
+    }
+    assert body.replace("\t", " ").replace("\r", " ").replace(" ", "").encode() in written.replace(
+        b" ", b""
+    )
+
+
+def test_what_a_server_refused_keeps_its_status_and_the_rest_has_a_code() -> None:
+    failure = {"kind": "refused", "message": "no"}
+    said = {"status_code": 404, "request_id": "r", "response": '{"error": {"code": 404}}'}
+    refused, is_answer = result(custom_id="a", error=failure, **said)
+    assert not is_answer
+    assert json.loads(refused)["response"]["status_code"] == 404
+    assert json.loads(refused)["error"] is None
+    for kind, code in (("timeout", "request_timeout"), ("engine_died", "engine_died")):
+        lost, _ = result(custom_id=None, error={"kind": kind, "message": 'sa"id'})
+        found = json.loads(lost)
+        assert (found["custom_id"], found["response"]) == (None, None)
+        assert found["error"] == {"code": code, "message": 'sa"id'}
+
+
+def result(**columns: Any) -> tuple[bytes, bool]:
+    """The line of one row of a part."""
+    row = {name: columns.get(name) for name in batch_results.COLUMNS}
+    row["row_index"] = row["row_index"] or 0
+    job = cast("Job", SimpleNamespace(identity="ab" * 32))
+    table = pa.Table.from_pylist([row], schema=PART)
+    ((written, is_answer),) = batch_results._lines(job, iter(table.to_batches()))
+    return written, is_answer
+
+
+PART = pa.schema(
+    [
+        ("row_index", pa.int64()),
+        ("custom_id", pa.string()),
+        ("status_code", pa.int32()),
+        ("request_id", pa.string()),
+        ("response", pa.string()),
+        ("error", parts.ERROR_TYPE),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("results", "errors"),
+    [
+        ("/a/results.jsonl", "/a/results.errors.jsonl"),
+        ("s3://b/x.results.jsonl", "s3://b/x.errors.jsonl"),
+    ],
+)
+def test_errors_go_beside_the_results(results: str, errors: str) -> None:
+    assert batch_results.errors_file(results) == errors
+
+
+def test_results_are_lines() -> None:
+    with pytest.raises(BadInput, match=r"ends in \.jsonl"):
+        batch_results.errors_file("results.parquet")
+
+
+# ---------------------------------------------------------------- flags
+
+
+def test_a_batch_file_and_a_model_are_a_whole_command() -> None:
+    spec = job_spec("data/batch.jsonl", Flags(format="openai", model="M"))
+    assert spec == asked(
+        Path("data/batch.jsonl"), name="batch", output={"uri": "batch-out"}, task=TASK
+    )
+
+
+TASK = {"kind": "requests"}
+
+
+def test_what_a_request_says_itself_is_no_flag() -> None:
+    with pytest.raises(BadInput, match="--temperature does not go with --format openai"):
+        job_spec("b.jsonl", Flags(format="openai", model="M", temperature=0.5))
+    with pytest.raises(BadInput, match="nothing says what to run"):
+        job_spec("b.jsonl", Flags(format="openai"))
+
+
+def test_only_files_of_the_job_itself_are_replaced(tmp_path: Path) -> None:
+    job = cast(
+        "Job",
+        SimpleNamespace(
+            id=1,
+            identity="ab" * 32,
+            output_uri=str(tmp_path / "out"),
+            spec=asked(tmp_path / "b.jsonl"),
+        ),
+    )
+    results, errors = tmp_path / "x.results.jsonl", tmp_path / "x.errors.jsonl"
+    batch_results.refuse_strangers(job, str(results))
+    results.write_bytes(result(custom_id="a", response="{}", status_code=200)[0])
+    errors.write_bytes(b"")
+    batch_results.refuse_strangers(job, str(results))
+    errors.write_text('{"id": "batch_req_123", "custom_id": "a"}')
+    with pytest.raises(BadInput, match=r"x\.errors\.jsonl exists and is not of job 1"):
+        batch_results.refuse_strangers(job, str(results))
+    with pytest.raises(BadInput, match="inside the output directory"):
+        batch_results.refuse_strangers(job, str(tmp_path / "out" / "y.jsonl"))

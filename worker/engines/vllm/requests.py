@@ -23,6 +23,7 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
 from vllm.entrypoints.serve import create_error_response
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.entrypoints.serve.exception_handling.handlers.validation import clean_loc_for_param
 from vllm.utils import random_uuid
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
@@ -122,7 +123,7 @@ class Requests:
 
     def __init__(self, serving: Serving, task: RequestsTask) -> None:
         self._serving = serving
-        self._endpoint = task.endpoint or ""
+        self._endpoint = task.endpoint
 
     def prepare(self, work: Work) -> list[tuple[int, Asked]]:
         """(position, body) of every request that is valid; the others are refused."""
@@ -210,7 +211,5 @@ def _columns(status: int, request_id: str, body: dict[str, Any]) -> dict[str, An
 def _mistakes(error: ValidationError) -> str:
     """The first few mistakes, each once: a union has one for each of its members."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    said = dict.fromkeys(
-        f"{each['loc'][0] if each['loc'] else ''}: {each['msg']}" for each in found
-    )
+    said = dict.fromkeys(f"{clean_loc_for_param(each['loc'])}: {each['msg']}" for each in found)
     return "; ".join(islice(said, 3))

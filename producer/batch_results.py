@@ -1,0 +1,155 @@
+"""The output of a job of OpenAI requests as that API's batches hand it out: result and error lines.
+
+Answers go into one file, rows without one into another beside it, both in the order of the dataset:
+together they have one line for each row.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+from rich.console import Console
+
+from common import storage
+from common.errors import BadInput
+from common.ledger import Ledger, jobs
+from common.ledger.jobs import Job
+from common.spec import REQUEST_ID, RequestsTask
+from common.states import JobState, RowErrorKind
+from common.values import to_rows
+from producer.collect import BATCHES_AHEAD, refuse_inside, rows_for
+from producer.read_ahead import read_ahead
+
+SUFFIX = ".jsonl"
+
+COLUMNS = ("row_index", REQUEST_ID, "status_code", "request_id", "response", "error")
+
+CODES = {RowErrorKind.TIMEOUT: "request_timeout"}
+"""The API's own words for kinds of error, where it has some."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """The two files, and how many lines each has."""
+
+    results_file: str
+    errors_file: str
+    results: int = 0
+    errors: int = 0
+
+
+def collect(
+    ledger: Ledger, job: Job, to: str, *, partial: bool = False, force: bool = False
+) -> Collected:
+    """Writes the answers to the file `to`, and the errors beside it (see `errors_file`).
+
+    Each file appears whole or not at all, the errors first, and is there also when it is empty.
+    `partial`, `force` and what is raised are those of producer.collect.
+    """
+    done = _files(job, to)
+    job, rows = rows_for(
+        ledger, job, [done.results_file, done.errors_file], partial=partial, force=force
+    )
+
+    def fill(results: BinaryIO, errors: BinaryIO) -> None:
+        for line, is_answer in _lines(job, read_ahead(rows, BATCHES_AHEAD)):
+            (results if is_answer else errors).write(line)
+            done.results, done.errors = done.results + is_answer, done.errors + (not is_answer)
+
+    storage.write_whole(
+        done.results_file,
+        lambda results: storage.write_whole(
+            done.errors_file, lambda errors: fill(results, errors), replace=True
+        ),
+        replace=True,
+    )
+    return done
+
+
+def errors_file(results_file: str) -> str:
+    """`x.errors.jsonl` for `x.jsonl` and for `x.results.jsonl`; BadInput for another suffix."""
+    if not results_file.lower().endswith(SUFFIX):
+        raise BadInput(f"{results_file}: the file of OpenAI results ends in {SUFFIX}")
+    stem = results_file[: -len(SUFFIX)]
+    return f"{stem.removesuffix('.results')}.errors{SUFFIX}"
+
+
+def refuse_strangers(job: Job, to: str) -> None:
+    """BadInput, before any work, for files that cannot become this job's.
+
+    Those that are there may be replaced if they are the job's own already.
+    """
+    done = _files(job, to)
+    mine = f'{{"id": "{_id_prefix(job)}'.encode()
+    for uri in (done.results_file, done.errors_file):
+        refuse_inside(job, uri)
+        if not storage.exists(uri) or not storage.stat(uri).size:
+            continue
+        if storage.read_range(uri, 0, len(mine)) != mine:
+            raise BadInput(f"{uri} exists and is not of job {job.id}: name another file with --to")
+
+
+def report(ledger: Ledger, job: Job, to: str, console: Console) -> None:
+    """Writes the files of a job that has an outcome for every row, and says where they are."""
+    with ledger.transaction() as connection:
+        progress = jobs.progress(connection, job.id)
+    over = progress["rows_done"] + progress["rows_failed"]
+    if job.state is JobState.CANCELLED or job.closed_at is None or over < progress["rows_total"]:
+        return
+    done = collect(ledger, job, to, force=True)
+    console.print(summary(done), soft_wrap=True, highlight=False, markup=False)
+
+
+def summary(done: Collected) -> str:
+    """Both files with their lines, for a person."""
+    return (
+        f"{done.results:,} results in {done.results_file}\n"
+        f"{done.errors:,} errors in {done.errors_file}"
+    )
+
+
+def _files(job: Job, to: str) -> Collected:
+    if not isinstance(job.spec.task, RequestsTask):
+        raise BadInput(
+            f"job {job.id} ({job.spec.name}) is of task.kind {job.spec.task.kind}, and only jobs "
+            "of OpenAI requests have results in that format"
+        )
+    results_file = storage.resolve(to)
+    return Collected(results_file, errors_file(results_file))
+
+
+def _lines(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, bool]]:
+    """One line a row, and whether it is an answer."""
+    prefix = _id_prefix(job)
+    for batch in batches:
+        for row in to_rows(pa.Table.from_batches([batch]).select(COLUMNS)):
+            yield f"{_line(prefix, row)}\n".encode(), row["error"] is None
+
+
+def _id_prefix(job: Job) -> str:
+    """What the ids of this job's lines begin with; the row's number follows."""
+    return f"batch_req_{job.identity[:20]}"
+
+
+def _line(prefix: str, row: dict[str, Any]) -> str:
+    response = error = "null"
+    if row["response"] is not None:
+        # White space is all that a line break in JSON can be.
+        body = row["response"].replace("\n", " ").replace("\r", " ")
+        response = (
+            f'{{"status_code": {_text(row["status_code"])}, "request_id": {_text(row["request_id"])}, '
+            f'"body": {body}}}'
+        )
+    elif row["error"] is not None:
+        kind = row["error"]["kind"]
+        error = _text({"code": CODES.get(kind, kind), "message": row["error"]["message"]})
+    return (
+        f'{{"id": "{prefix}{row["row_index"]:012x}", "custom_id": {_text(row[REQUEST_ID])}, '
+        f'"response": {response}, "error": {error}}}'
+    )
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
