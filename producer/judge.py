@@ -1,7 +1,7 @@
 """Judge: a second job over the answers of a first one, and the score that it gives them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +29,8 @@ NOTE = "judged"
 """Key in that file's metadata that says whose rows it holds."""
 
 EXIT_UNSCORED = 1
+
+CarryOut = Callable[[JobSpec], Job]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def judge(
 
 
 @contextmanager
-def _workplace(settings: Settings, console: Console) -> Iterator[tuple[Ledger, Any]]:
+def _workplace(settings: Settings, console: Console) -> Iterator[tuple[Ledger, CarryOut]]:
     """A ledger, and what takes a job to its end there."""
     if settings.database_url is None:
         refuse_no_ledger(settings.home.absolute())
@@ -187,13 +189,13 @@ def _spec(path: Path, judged: Job, place: str) -> JobSpec:
 
 
 def _is_there(ledger: Ledger, spec: JobSpec, draw: Draw) -> bool:
-    """Whether the file of this draw was written before; BadInput when a job stands on another."""
+    """Whether a job stands on the file of this draw; BadInput when it stands on another."""
     uri = spec.input.uris[0]
     with ledger.transaction() as connection:
         job = jobs.by_output(connection, spec.output.uri)
     there = storage.exists(uri)
     if job is None:
-        return there and _held(uri) == draw
+        return False  # what an earlier try left may lack columns that the spec names now
     which = f"{spec.output.uri} is the output of job {job.id} ({job.spec.name})"
     if job.spec_identity != spec.identity:
         raise BadInput(f"{which}, whose spec differs: name another output directory")
@@ -204,11 +206,14 @@ def _is_there(ledger: Ledger, spec: JobSpec, draw: Draw) -> bool:
     raise BadInput(f"{which}, which judged {_said(held, draw)}: name another output directory")
 
 
-def _held(uri: str) -> Draw:
-    return Draw(**json.loads(formats.part_metadata(uri)[NOTE]))
+def _held(uri: str) -> Draw | None:
+    note = formats.part_metadata(uri).get(NOTE)
+    return None if note is None else Draw(**json.loads(note))
 
 
-def _said(held: Draw, wanted: Draw) -> str:
+def _said(held: Draw | None, wanted: Draw) -> str:
+    if held is None:
+        return "rows of no job"
     if held.job == wanted.job and held.retries != wanted.retries:
         return f"older answers of job {held.job}, of which rows ran again since"
     seed = "" if held.rows == held.population else f", seed {held.seed}"

@@ -81,17 +81,19 @@ def test_a_judge_reads_every_answered_row_with_its_input(
 
 
 def test_the_same_seed_draws_the_same_rows_and_writes_nothing_again(bench: Bench) -> None:
-    _, draw = bench.prepare(7, 1)
+    spec, draw = bench.prepare(7, 1)
     assert (draw.rows, draw.population, draw.seed) == (7, 36, 1)
-    rows, before = bench.rows(), bench.file.stat().st_mtime_ns
+    rows = bench.rows()
     assert len({row["id"] for row in rows}) == 7
-    bench.prepare(7, 1)
-    assert bench.file.stat().st_mtime_ns == before
     bench.prepare(7, 2)
     assert bench.rows() != rows
+    assert bench.prepare(36, 5)[1] == bench.prepare()[1]
     bench.prepare(7, 1)
     assert bench.rows() == rows
-    assert bench.prepare(36, 5)[1] == bench.prepare()[1]
+    submit(bench.site.ledger, spec, Settings())
+    before = bench.file.stat().st_mtime_ns
+    assert bench.prepare(7, 1)[1] == draw
+    assert bench.file.stat().st_mtime_ns == before
 
 
 def test_rows_of_a_drained_batch_come_in_the_order_of_the_dataset(
