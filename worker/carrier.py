@@ -17,6 +17,7 @@ from common import formats, parts, storage
 from common.descriptor import RowRanges
 from common.errors import (
     EngineDead,
+    JobRefused,
     LeaseLost,
     LedgerUnavailable,
     NightshiftError,
@@ -25,7 +26,7 @@ from common.errors import (
     StorageUnavailable,
 )
 from common.faultpoints import Moment, reached
-from common.ledger import Ledger, claims
+from common.ledger import Ledger, claims, jobs
 from common.ledger.batches import Lease
 from common.parts import Failure, clean
 from common.settings import Settings
@@ -192,6 +193,8 @@ class Carrier:
                 case StorageUnavailable() | LedgerUnavailable():
                     # An outage is nobody's fault: nothing is charged, and nothing dies of it.
                     self._release(lease, error)
+                case JobRefused():
+                    self._fail_job(lease, error)
                 case NightshiftError():
                     self._fail(lease, error)
                 case _:
@@ -376,6 +379,20 @@ class Carrier:
             self._publisher.patiently(release)
         except Retryable as error:
             log.warning("release_failed", batch_id=lease.batch_id, error=str(error))
+
+    def _fail_job(self, lease: Lease, error: JobRefused) -> None:
+        """Before the batch is given back, or a sibling would claim it; nothing is charged."""
+        log.warning("job_refused", job_id=lease.job_id, error=str(error))
+
+        def fail() -> None:
+            with self._ledger.transaction() as connection:
+                jobs.fail(connection, lease.job_id, clean(str(error)))
+
+        try:
+            self._publisher.patiently(fail)
+        except Retryable as unreachable:
+            log.warning("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
+        self._release(lease)
 
     def _fail(self, lease: Lease, error: BaseException) -> None:
         log.warning(

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from common import storage
-from common.errors import BadInput, EngineDead, StorageUnavailable
+from common.errors import BadInput, EngineDead, JobRefused, StorageUnavailable
 from common.ledger import Ledger, claims, dispatch
 from common.ledger.batches import Claimant
 from common.settings import Settings
@@ -286,6 +286,24 @@ def test_a_stop_ends_the_reading_of_what_is_left(
     assert scene.states() == ["done", *["pending"] * (ROWS - 1)]
     assert scene.errors() == [None] * ROWS
     assert scene.is_over()
+
+
+def test_a_job_that_the_engine_can_run_for_no_row_ends_at_once_and_charges_no_batch(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_work: Work) -> "Future[None]":
+        raise JobRefused("vLLM takes no row of this task: no lookahead")
+
+    monkeypatch.setattr(scene.engine, "start", refuse)
+    scene.carry().join(30)
+    assert scene.states() == ["pending"] * ROWS
+    with scene.ledger.transaction() as connection:
+        job = connection.execute(text("SELECT state, reason FROM jobs")).one()
+        charged = connection.scalar(text("SELECT sum(failures) FROM batches"))
+    assert tuple(job) == ("failed", "vLLM takes no row of this task: no lookahead")
+    assert charged == 0
+    assert scene.is_over()
+    assert scene.died == []
 
 
 def test_a_crash_of_the_thread_leaves_nothing_held(
