@@ -56,6 +56,10 @@ class Flags:
     regex: Annotated[
         str | None, _flag("--regex", "The answer matches this regular expression.", HOW)
     ] = None
+    grammar: Annotated[
+        Path | None,
+        _flag("--grammar", "The answer follows this EBNF grammar: a file with it.", HOW),
+    ] = None
     max_tokens: Annotated[int | None, _flag("--max-tokens", "Longest answer, in tokens.", HOW)] = (
         None
     )
@@ -102,6 +106,7 @@ MODEL_FLAGS = (
     "choice",
     "schema",
     "regex",
+    "grammar",
     "max_tokens",
     "temperature",
     "seed",
@@ -174,7 +179,7 @@ def _refuse_conflicts(flags: Flags) -> None:
         raise BadInput(
             f"--callable runs a Python function and {others[0]} is for models: give one of them"
         )
-    if len(forms := flags.said("choice", "schema", "regex")) > 1:
+    if len(forms := flags.said("choice", "schema", "regex", "grammar")) > 1:
         raise BadInput(f"{forms[0]} and {forms[1]} both say what an answer looks like: give one")
     if flags.system is not None and flags.prompt is None:
         raise BadInput("--system goes before a --prompt, which is missing")
@@ -229,6 +234,7 @@ def _task(flags: Flags) -> dict[str, Any]:
             "choice": _words(flags.choice),
             "regex": flags.regex,
             "json_schema": _json_file(flags.schema),
+            "grammar": _grammar_file(flags.grammar),
         },
     }
     if flags.prompt is not None and flags.system is not None:
@@ -272,6 +278,14 @@ def _json_file(path: Path | None) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"--schema {path}: no valid JSON ({error})") from error
+
+
+def _grammar_file(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    from common.spec.file import read_text
+
+    return read_text(path, "grammar")
 
 
 def _words(given: list[str] | None) -> list[str] | None:
