@@ -19,7 +19,9 @@ from common.spec.job import (
     load_spec,
     parse_spec,
 )
+from common.spec.section import STORED
 from common.spec.tasks import (
+    PARSED,
     REQUEST_COLUMNS,
     ClassifyTask,
     EmbedTask,
@@ -36,9 +38,11 @@ from common.spec.tasks import (
 )
 
 __all__ = [
+    "PARSED",
     "REQUEST_COLUMNS",
     "RESERVED_ANSWERS",
     "RESERVED_COLUMNS",
+    "STORED",
     "BatchSpec",
     "ClassifyTask",
     "EmbedTask",

@@ -1,17 +1,20 @@
 """Text generation on vLLM: templates of the model, token ids in, text out, held against its form."""
 
-import hashlib
-
 from vllm import SamplingParams, TokensPrompt
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from common.errors import EngineDead
-from common.spec import GenerateTask, Sampling, StructuredOutput
+from common.spec import GenerateTask
 from common.states import RowErrorKind
 from worker.engines.protocol import Outcome, Refusal, Request, Work
 from worker.engines.structured import Check
+from worker.engines.tries import Try, answered
+from worker.engines.vllm import form
 from worker.engines.vllm.model import Model, request_id
+
+ENDS = ("stop", "length", "repetition")
+"""How vLLM ends an answer; with another word it gave up on the row, and the text is none."""
 
 
 class Generation:
@@ -23,7 +26,14 @@ class Generation:
         self._check = Check(task.output)
 
     def prepare(self, work: Work) -> list[tuple[int, list[int]]]:
-        """(position, token ids) of every request that can be sent; the others are refused."""
+        """(position, token ids) of every request that can be sent; the others are refused.
+
+        JobRefused for a form of the answer, or sampling, that vLLM takes for no row at all.
+        """
+        first = Try(0, self._task.sampling.temperature, None)
+        params = form.verified(self._model.llm, lambda: _params(self._task, Request(0), first))
+        if self._task.output is not None and self._task.output.grammar is not None:
+            self._check = Check(self._task.output, form.acceptor(params))
         texts: list[tuple[int, str]] = []
         for position, request in enumerate(work.requests):
             try:
@@ -78,15 +88,26 @@ class Generation:
 
     async def ask(self, request: Request, tokens: list[int]) -> tuple[Outcome, float]:
         """The row's outcome, and for how many seconds it waited in vLLM's own queue."""
-        output = await self._generate(request, tokens)
+        queued = 0.0
+
+        async def once(how: Try) -> Outcome:
+            nonlocal queued
+            output = await self._generate(request, tokens, how)
+            queued += _queued_seconds(output)
+            return self._checked(output)
+
+        return await answered(self._task, request.row_index, once), queued
+
+    def _checked(self, output: RequestOutput) -> Outcome:
         completion = output.outputs[0]
-        outcome = self._check.outcome(
+        if completion.finish_reason not in ENDS:
+            raise ValueError(f"it ended the row with {completion.finish_reason!r}; see its log")
+        return self._check.outcome(
             self._answer_text(output),
             completion.finish_reason,
             len(output.prompt_token_ids or ()),
             len(completion.token_ids),
         )
-        return outcome, _queued_seconds(output)
 
     def _answer_text(self, output: RequestOutput) -> str:
         """VLLM's text; decoded anew where a replacement character at the prompt's end leaked in.
@@ -100,8 +121,8 @@ class Generation:
         with self._model.tokenizing:
             return str(self._model.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
 
-    async def _generate(self, request: Request, tokens: list[int]) -> RequestOutput:
-        params = _params(self._task.sampling, self._task.output, request)
+    async def _generate(self, request: Request, tokens: list[int], how: Try) -> RequestOutput:
+        params = _params(self._task, request, how)
         answers = self._model.llm.generate(
             TokensPrompt(prompt_token_ids=tokens), params, request_id(request)
         )
@@ -111,9 +132,8 @@ class Generation:
         raise EngineDead("vLLM ended a request without an answer")
 
 
-def _params(
-    sampling: Sampling, output: StructuredOutput | None, request: Request
-) -> SamplingParams:
+def _params(task: GenerateTask, request: Request, how: Try) -> SamplingParams:
+    sampling, output = task.sampling, task.output
     structured = None
     if output is not None:
         structured = StructuredOutputsParams(
@@ -123,19 +143,16 @@ def _params(
             grammar=output.grammar,
         )
     return SamplingParams(
-        **sampling.model_dump(exclude={"seed", "stop", "max_tokens", "max_tokens_column"}),
+        **sampling.model_dump(
+            exclude={"temperature", "seed", "stop", "max_tokens", "max_tokens_column"}
+        ),
+        temperature=how.temperature,
         max_tokens=min(sampling.max_tokens, request.max_tokens or sampling.max_tokens),
         stop=sampling.stop or None,
-        seed=row_seed(sampling.seed, request.row_index) if sampling.temperature > 0 else None,
+        seed=how.seed,
         output_kind=RequestOutputKind.FINAL_ONLY,
         structured_outputs=structured,
     )
-
-
-def row_seed(seed: int, row_index: int) -> int:
-    """The seed of a sampled row: a hash of the job's seed and its place in the dataset."""
-    digest = hashlib.blake2b(f"{seed}:{row_index}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
 
 
 def _queued_seconds(output: RequestOutput) -> float:
