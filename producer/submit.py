@@ -44,6 +44,7 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
     _check_output(spec, infos)
     plan = planner.plan(spec.input, spec.batch.rows, columns=spec.read_columns, infos=infos)
     planner.check_columns(spec, plan.schema)
+    planner.check_images(spec, plan.schema)
     _check_jsonl(spec, plan.schema)
     job = NewJob(
         spec=spec,

@@ -104,7 +104,7 @@ class Carrier:
         self._given_up = given_up
         self._profile = profile
         self._turns = threading.RLock()
-        self._jobs = JobCache(ledger)
+        self._jobs = JobCache(ledger, settings.allowed_roots)
         self._cache = formats.ReadCache(settings.read_cache_bytes)
         self._publisher = Publisher(ledger, given_up, profile)
 

@@ -27,6 +27,7 @@ from common.spec.tasks import (
     EmbedTask,
     FunctionTask,
     GenerateTask,
+    ImagePart,
     Message,
     OnInvalid,
     RequestsTask,
@@ -35,6 +36,7 @@ from common.spec.tasks import (
     StructuredOutput,
     Task,
     TaskSection,
+    TextPart,
 )
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "FunctionEngine",
     "FunctionTask",
     "GenerateTask",
+    "ImagePart",
     "InputSpec",
     "JobSpec",
     "LimitsSpec",
@@ -63,6 +66,7 @@ __all__ = [
     "StructuredOutput",
     "Task",
     "TaskSection",
+    "TextPart",
     "TransformersEngine",
     "VllmEngine",
     "digest",

@@ -231,6 +231,9 @@ TAGS = frozenset({kind for engine in EngineSection.__subclasses__() for kind in 
     "vllm",
     "transformers",
     "openai",
+    "template",
+    "parts",
+    "image",
 }
 """What pydantic puts into a place to say which of a union it means."""
 

@@ -2,11 +2,14 @@
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
+    Discriminator,
     Field,
     FieldSerializationInfo,
+    Tag,
     ValidationInfo,
     field_serializer,
     field_validator,
@@ -18,11 +21,52 @@ from common.spec.section import STORED, Section
 from common.templates import template_columns
 
 
+class TextPart(Section):
+    """Text among the images of a message."""
+
+    type: Literal["text"] = Field(description="A part of the text.")
+    text: str = Field(description="Template over the row's columns.")
+
+
+class ImagePart(Section):
+    """An image of a message."""
+
+    type: Literal["image"] = Field(description="An image, for models that take them.")
+    column: str = Field(
+        min_length=1,
+        description="Column that holds it: the bytes of an image file, or a URI as text.",
+    )
+
+
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+
+
+def _content_form(value: object) -> str:
+    return "parts" if isinstance(value, list) else "template"
+
+
 class Message(Section):
-    """One chat message; `content` is a Jinja template over the row's columns."""
+    """One chat message; `content` is a Jinja template over the row's columns, or a list of parts."""
 
     role: Literal["system", "user", "assistant"] = Field(description="Who speaks.")
-    content: str = Field(description="Template over the row's columns.")
+    content: Annotated[
+        Annotated[str, Tag("template")] | Annotated[list[Part], Tag("parts")],
+        Discriminator(_content_form),
+    ] = Field(description="Template over the row's columns, or a list of parts: text and images.")
+
+    @field_validator("content")
+    @classmethod
+    def _some_part(cls, value: str | list[Part]) -> str | list[Part]:
+        if value == []:
+            raise ValueError("names no part")
+        return value
+
+    @property
+    def parts(self) -> Sequence[TextPart | ImagePart]:
+        """The content as parts, whichever way it was written."""
+        if isinstance(self.content, str):
+            return [TextPart(type="text", text=self.content)]
+        return self.content
 
 
 class Sampling(Section):
@@ -209,14 +253,21 @@ class GenerateTask(TaskSection):
     def templates(self) -> list[str]:
         """Every template of the task, in order."""
         if self.messages is not None:
-            return [message.content for message in self.messages]
+            parts = (part for message in self.messages for part in message.parts)
+            return [part.text for part in parts if isinstance(part, TextPart)]
         return [self.prompt or ""]
 
     @property
+    def image_columns(self) -> frozenset[str]:
+        """Input columns that hold images."""
+        parts = (part for message in self.messages or () for part in message.parts)
+        return frozenset(part.column for part in parts if isinstance(part, ImagePart))
+
+    @property
     def columns(self) -> frozenset[str]:
-        """Input columns that the templates and the sampling name."""
+        """Input columns that the templates, the images and the sampling name."""
         own = self.sampling.max_tokens_column
-        return super().columns | frozenset([own] if own else ())
+        return super().columns | self.image_columns | frozenset([own] if own else ())
 
 
 class EmbedTask(TaskSection):

@@ -119,6 +119,15 @@ def test_a_form_that_vllm_cannot_hold_ends_the_job_not_row_after_row(
         ask(vllm_engine, job, ["x", "y"])
 
 
+def test_a_job_with_images_ends_where_the_model_takes_only_text(vllm_engine: Engine) -> None:
+    parts = [{"type": "image", "column": "photo"}]
+    job = GenerateTask.model_validate(
+        {"kind": "generate", "messages": [{"role": "user", "content": parts}]}
+    )
+    with pytest.raises(JobRefused, match="takes only text"):
+        ask(vllm_engine, job, ["x"])
+
+
 def test_a_form_that_only_fails_inside_of_vllm_is_no_empty_answer(vllm_engine: Engine) -> None:
     (outcome,) = ask(vllm_engine, task(output={"grammar": "root ::= root"}), ["x"]).values()
     assert isinstance(outcome, Refusal)

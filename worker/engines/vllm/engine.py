@@ -29,6 +29,7 @@ from common.states import RowErrorKind
 from worker.engines.protocol import Refusal, Work
 from worker.engines.vllm.generate import Generation
 from worker.engines.vllm.model import Asker, Model
+from worker.engines.vllm.vision import Vision
 from worker.profile import Stage
 
 log = structlog.get_logger(__name__)
@@ -120,6 +121,8 @@ class VllmEngine:
 
     def _asker(self, work: Work) -> Asker:
         match work.task:
+            case GenerateTask() as task if task.image_columns:
+                return Vision(self._model, task)
             case GenerateTask() as task:
                 return Generation(self._model, task)
             case other:

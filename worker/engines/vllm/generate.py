@@ -1,5 +1,8 @@
 """Text generation on vLLM: templates of the model, token ids in, text out, held against its form."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from vllm import SamplingParams, TokensPrompt
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -25,15 +28,16 @@ class Generation:
         self._task = task
         self._check = Check(task.output)
 
-    def prepare(self, work: Work) -> list[tuple[int, list[int]]]:
-        """(position, token ids) of every request that can be sent; the others are refused.
-
-        JobRefused for a form of the answer, or sampling, that vLLM takes for no row at all.
-        """
+    def verify(self) -> None:
+        """JobRefused for a form of the answer, or sampling, that vLLM takes for no row at all."""
         first = Try(0, self._task.sampling.temperature, None)
         params = form.verified(self._model.llm, lambda: _params(self._task, Request(0), first))
         if self._task.output is not None and self._task.output.grammar is not None:
             self._check = Check(self._task.output, form.acceptor(params))
+
+    def prepare(self, work: Work) -> Sequence[tuple[int, Any]]:
+        """(position, token ids) of every request that can be sent; the others are refused."""
+        self.verify()
         texts: list[tuple[int, str]] = []
         for position, request in enumerate(work.requests):
             try:
@@ -56,19 +60,19 @@ class Generation:
         prompts = []
         for (position, _), tokens in zip(texts, encoded, strict=True):
             if len(tokens) >= self._model.longest:
-                work.emit(
-                    position,
-                    Refusal(
-                        RowErrorKind.TOO_LONG,
-                        f"the prompt has {len(tokens)} tokens, the model takes fewer than "
-                        f"{self._model.longest}",
-                    ),
-                )
+                work.emit(position, self.too_long(len(tokens)))
             elif not tokens:
                 work.emit(position, Refusal(RowErrorKind.RENDER_ERROR, "the prompt is empty"))
             else:
                 prompts.append((position, tokens))
         return prompts
+
+    def too_long(self, tokens: int) -> Refusal:
+        """Why a prompt of so many tokens is refused."""
+        return Refusal(
+            RowErrorKind.TOO_LONG,
+            f"the prompt has {tokens} tokens, the model takes fewer than {self._model.longest}",
+        )
 
     @property
     def _has_chat_template(self) -> bool:
@@ -79,24 +83,31 @@ class Generation:
         if not self._has_chat_template:
             if not request.is_plain_prompt:
                 raise ValueError("the model has no chat template; use task.prompt")
-            return messages[0]["content"]
+            return str(messages[0]["content"])
         return str(
             self._model.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
             )
         )
 
-    async def ask(self, request: Request, tokens: list[int]) -> tuple[Outcome, float]:
+    async def ask(self, request: Request, prompt: Any) -> tuple[Outcome, float]:
         """The row's outcome, and for how many seconds it waited in vLLM's own queue."""
         queued = 0.0
 
         async def once(how: Try) -> Outcome:
             nonlocal queued
-            output = await self._generate(request, tokens, how)
+            ready = await self._ready(prompt)
+            if isinstance(ready, Refusal):
+                return ready
+            output = await self._generate(request, ready, how)
             queued += _queued_seconds(output)
             return self._checked(output)
 
         return await answered(self._task, request.row_index, once), queued
+
+    async def _ready(self, prompt: Any) -> Any:
+        """What vLLM takes for one try, or why the row has none."""
+        return TokensPrompt(prompt_token_ids=prompt)
 
     def _checked(self, output: RequestOutput) -> Outcome:
         completion = output.outputs[0]
@@ -121,11 +132,9 @@ class Generation:
         with self._model.tokenizing:
             return str(self._model.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
 
-    async def _generate(self, request: Request, tokens: list[int], how: Try) -> RequestOutput:
+    async def _generate(self, request: Request, ready: Any, how: Try) -> RequestOutput:
         params = _params(self._task, request, how)
-        answers = self._model.llm.generate(
-            TokensPrompt(prompt_token_ids=tokens), params, request_id(request)
-        )
+        answers = self._model.llm.generate(ready, params, request_id(request))
         async for answer in answers:  # FINAL_ONLY: there is one
             if answer.finished:
                 return answer
