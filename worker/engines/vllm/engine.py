@@ -152,6 +152,7 @@ class VllmEngine:
         try:
             async with asyncio.timeout(work.row_timeout_seconds):
                 outcome, queued = await asker.ask(request, prompt)
+            self._moved()
             work.profile.add(Stage.QUEUE, waited + queued)
         except TimeoutError:
             outcome = Refusal(

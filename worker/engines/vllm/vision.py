@@ -18,6 +18,9 @@ from worker.engines.protocol import Outcome, Refusal, Request, Work
 from worker.engines.vllm.generate import Generation
 from worker.images import BadImage
 
+READ_SECONDS = 60.0
+"""Of all images of a row; less than the time after which an engine that stands still is ended."""
+
 CHAT = ChatParams(chat_template_kwargs={"add_generation_prompt": True})
 
 
@@ -39,10 +42,14 @@ class Vision(Generation):
 
     async def ask(self, request: Request, prompt: Any) -> tuple[Outcome, float]:
         """The row's outcome, and for how many seconds it waited in vLLM's own queue."""
+        reading = asyncio.to_thread(_with_pictures, request.messages or ())
         try:
-            messages = await asyncio.to_thread(_with_pictures, request.messages or ())
+            messages = await asyncio.wait_for(reading, READ_SECONDS)
         except BadImage as error:
             return Refusal(RowErrorKind.RENDER_ERROR, str(error)), 0.0
+        except TimeoutError:
+            said = f"its images could not be read within {READ_SECONDS:g} s"
+            return Refusal(RowErrorKind.RENDER_ERROR, said), 0.0
         return await super().ask(request, messages)
 
     async def _ready(self, prompt: Any) -> Any:
