@@ -38,6 +38,10 @@ class BadInput(Permanent):
     """What the user gave cannot be used (spec, file, flag); at submit it ends with exit code 2."""
 
 
+class JobRefused(Permanent):
+    """No row of the job can be run, by whichever worker: the job ends as failed, at once."""
+
+
 class SourceChanged(Permanent):
     """An input file is gone or is no longer the file that was planned."""
 

@@ -12,6 +12,7 @@ from common import storage
 from common.arrow_types import arrow_type
 from common.ledger.batches import RowError
 from common.spec import (
+    PARSED,
     RESERVED_ANSWERS,
     ClassifyTask,
     EmbedTask,
@@ -20,6 +21,7 @@ from common.spec import (
     RequestsTask,
     ScoreTask,
 )
+from common.spec.json_schema import Scalar
 from common.states import RowErrorKind
 from common.values import to_list
 
@@ -101,11 +103,16 @@ def passed_fields(spec: JobSpec, inputs: pa.Schema) -> list[pa.Field]:
 def output_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema | None:
     """The schema of every part of a job; None where the first answers decide."""
     match spec.task:
-        case GenerateTask():
+        case GenerateTask() as task:
             return _around(
                 spec,
                 inputs,
-                [pa.field("output", pa.string()), pa.field("finish_reason", pa.string()), *TOKENS],
+                [
+                    pa.field("output", pa.string()),
+                    *_parsed_field(task),
+                    pa.field("finish_reason", pa.string()),
+                    *TOKENS,
+                ],
             )
         case ScoreTask():
             return _around(spec, inputs, [pa.field("score", pa.float32()), PROMPT_TOKENS])
@@ -126,6 +133,22 @@ def output_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema | None:
     return _around(
         spec, inputs, [pa.field(name, arrow_type(alias)) for name, alias in declared.items()]
     )
+
+
+SCALAR_TYPES: dict[Scalar, pa.DataType] = {
+    "string": pa.string(),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "boolean": pa.bool_(),
+}
+
+
+def _parsed_field(task: GenerateTask) -> list[pa.Field]:
+    scalars = task.parsed
+    if scalars is None:
+        return []
+    fields = [pa.field(name, SCALAR_TYPES[kind]) for name, kind in scalars.items()]
+    return [pa.field(PARSED, pa.struct(fields))]
 
 
 def inferred_schema(

@@ -60,6 +60,10 @@ class Flags:
     regex: Annotated[
         str | None, _flag("--regex", "The answer matches this regular expression.", HOW)
     ] = None
+    grammar: Annotated[
+        Path | None,
+        _flag("--grammar", "The answer follows this EBNF grammar: a file with it.", HOW),
+    ] = None
     max_tokens: Annotated[int | None, _flag("--max-tokens", "Longest answer, in tokens.", HOW)] = (
         None
     )
@@ -108,6 +112,7 @@ REQUEST_SAYS = (
     "choice",
     "schema",
     "regex",
+    "grammar",
     "max_tokens",
     "temperature",
     "seed",
@@ -191,7 +196,7 @@ def _refuse_conflicts(flags: Flags) -> None:
         raise BadInput(
             f"{others[0]} does not go with --format openai: each request of the file says its own"
         )
-    if len(forms := flags.said("choice", "schema", "regex")) > 1:
+    if len(forms := flags.said("choice", "schema", "regex", "grammar")) > 1:
         raise BadInput(f"{forms[0]} and {forms[1]} both say what an answer looks like: give one")
     if flags.base_url is not None and flags.revision is not None:
         raise BadInput("--revision is for models that are loaded here, not for --base-url")
@@ -261,6 +266,7 @@ def _task(flags: Flags) -> dict[str, Any]:
             "choice": _words(flags.choice),
             "regex": flags.regex,
             "json_schema": _json_file(flags.schema),
+            "grammar": _grammar_file(flags.grammar),
         },
     }
     if flags.prompt is not None and flags.system is not None:
@@ -306,6 +312,14 @@ def _json_file(path: Path | None) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"--schema {path}: no valid JSON ({error})") from error
+
+
+def _grammar_file(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    from common.spec.file import read_text
+
+    return read_text(path, "grammar")
 
 
 def _words(given: list[str] | None) -> list[str] | None:

@@ -161,6 +161,20 @@ def check_columns(spec: JobSpec, schema: pa.Schema) -> None:
             )
 
 
+def check_images(spec: JobSpec, schema: pa.Schema) -> None:
+    """A column of images holds bytes or URIs; BadInput names one that holds something else."""
+    if not isinstance(spec.task, GenerateTask):
+        return
+    held = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string)
+    for name in sorted(spec.task.image_columns):
+        kind = schema.field(name).type
+        if not any(is_held(kind) for is_held in (*held, pa.types.is_large_string)):
+            raise BadInput(
+                f"task.messages has images of the column {name!r}, which is {kind}: it must hold "
+                "the bytes of image files, or URIs as text"
+            )
+
+
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 

@@ -110,6 +110,7 @@ def _planned(spec: JobSpec, infos: Sequence[FileInfo]) -> Plan:
         output_uri=spec.output.uri,
     )
     planner.check_columns(spec, plan.schema)
+    planner.check_images(spec, plan.schema)
     check_jsonl(spec, plan.schema)
     return plan
 

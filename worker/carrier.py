@@ -19,6 +19,7 @@ from common.errors import (
     EngineDead,
     EngineRefused,
     EngineUnavailable,
+    JobRefused,
     LeaseLost,
     LedgerUnavailable,
     NightshiftError,
@@ -108,7 +109,7 @@ class Carrier:
         self._given_up = given_up
         self._profile = profile
         self._turns = threading.RLock()
-        self._jobs = JobCache(ledger)
+        self._jobs = JobCache(ledger, settings.allowed_roots)
         self._cache = formats.ReadCache(settings.read_cache_bytes)
         self._publisher = Publisher(ledger, given_up, profile, window.engine_time)
 
@@ -200,6 +201,8 @@ class Carrier:
                 case EngineRefused():
                     self._pause(lease, error)
                     self._release(lease, error)
+                case JobRefused():
+                    self._fail_job(lease, error)
                 case NightshiftError():
                     self._fail(lease, error)
                 case _:
@@ -403,6 +406,20 @@ class Carrier:
             self._publisher.patiently(pause)
         except NightshiftError as error:  # it is over, or the ledger is away for good
             log.warning("pause_failed", job_id=lease.job_id, error=str(error))
+
+    def _fail_job(self, lease: Lease, error: JobRefused) -> None:
+        """Before the batch is given back, or a sibling would claim it; nothing is charged."""
+        log.warning("job_refused", job_id=lease.job_id, error=str(error))
+
+        def fail() -> None:
+            with self._ledger.transaction() as connection:
+                jobs.fail(connection, lease.job_id, clean(str(error)))
+
+        try:
+            self._publisher.patiently(fail)
+        except Retryable as unreachable:
+            log.warning("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
+        self._release(lease)
 
     def _fail(self, lease: Lease, error: BaseException) -> None:
         log.warning(

@@ -1,6 +1,7 @@
 """What a child keeps of each job it works for: spec, templates, schemas."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -28,8 +29,10 @@ class KnownJob:
 class JobCache:
     """Jobs by number, shared by the threads of a child."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, roots: Sequence[str] = ()) -> None:
+        """Images that rows name are read below `roots` only, where there are some."""
         self._ledger = ledger
+        self._roots = roots
         self._known: dict[int, KnownJob] = {}
         self._lock = threading.Lock()
 
@@ -44,7 +47,7 @@ class JobCache:
                 with self._ledger.transaction() as connection:
                     job = jobs.get(connection, job_id)
                 assert job is not None, f"job {job_id} is not in the ledger"
-                self._known[job_id] = _known(job)
+                self._known[job_id] = _known(job, self._roots)
             return self._known[job_id]
 
     def output_schema(self, job: KnownJob, results: RowResults) -> tuple[pa.Schema, bool]:
@@ -64,12 +67,12 @@ class JobCache:
         return job.output, False
 
 
-def _known(job: Job) -> KnownJob:
+def _known(job: Job, roots: Sequence[str]) -> KnownJob:
     return KnownJob(
         id=job.id,
         spec=job.spec,
         inputs=parts.deserialize(job.input_schema),
-        renderer=Renderer(job.spec.task),
+        renderer=Renderer(job.spec.task, roots),
         provenance=provenance.of_job(job.id, job.spec),
         output=None if job.output_schema is None else parts.deserialize(job.output_schema),
     )

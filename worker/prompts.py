@@ -11,6 +11,8 @@ from common.spec import (
     EmbedTask,
     FunctionTask,
     GenerateTask,
+    ImagePart,
+    Message,
     RequestsTask,
     ScoreTask,
     Task,
@@ -19,13 +21,16 @@ from common.states import RowErrorKind
 from common.templates import compiled, rendered
 from common.values import to_rows
 from worker.engines.protocol import Refusal, Request
+from worker.images import Image
 
 
 class Renderer:
     """Compiled templates of one job."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, roots: Sequence[str] = ()) -> None:
+        """Images are read below `roots` only, where there are some."""
         self._task = task
+        self._roots = tuple(roots)
         self._templates = [compiled(source) for source in task.templates]
 
     def render(
@@ -56,11 +61,14 @@ class Renderer:
                 return Request(index, text=text, text_pair=pair[0] if pair else None)
 
     def _generation(self, task: GenerateTask, index: int, row: dict[str, Any]) -> Request:
-        roles = [message.role for message in task.messages or ()] or ["user"]
-        messages = [
-            {"role": role, "content": rendered(template, row)}
-            for role, template in zip(roles, self._templates, strict=True)
-        ]
+        texts = (rendered(template, row) for template in self._templates)
+        if task.messages is None:
+            messages: list[dict[str, Any]] = [{"role": "user", "content": next(texts)}]
+        else:
+            messages = [
+                {"role": message.role, "content": self._content(message, row, texts)}
+                for message in task.messages
+            ]
         own = task.sampling.max_tokens_column
         return Request(
             index,
@@ -68,6 +76,23 @@ class Renderer:
             is_plain_prompt=task.prompt is not None,
             max_tokens=None if own is None else _length(own, row[own]),
         )
+
+    def _content(
+        self, message: Message, row: dict[str, Any], texts: Iterator[str]
+    ) -> str | list[dict[str, Any]]:
+        if isinstance(message.content, str):
+            return next(texts)
+        return [
+            {"type": "image", "image": self._image(part.column, row[part.column])}
+            if isinstance(part, ImagePart)
+            else {"type": "text", "text": next(texts)}
+            for part in message.content
+        ]
+
+    def _image(self, column: str, value: Any) -> Image:
+        if not value or not isinstance(value, bytes | str):
+            raise ValueError(f"the column {column!r} holds no image ({value!r:.50})")
+        return Image(value, self._roots)
 
 
 class OtherEndpoint(ValueError):

@@ -10,9 +10,11 @@ import pyarrow.compute as pc
 
 from common.ledger.batches import RowError, Tokens
 from common.parts import Failure, column_sum, encodable, error_column, row_errors
-from common.spec import RESERVED_ANSWERS, JobSpec
+from common.spec import PARSED, RESERVED_ANSWERS, GenerateTask, JobSpec
+from common.spec.json_schema import Scalar
 from common.states import RowErrorKind
 from common.values import is_kept, to_list
+from worker import strict_json
 from worker.engines.protocol import Answer, Outcome, Refusal
 
 UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError)
@@ -68,8 +70,13 @@ def part_table(spec: JobSpec, schema: pa.Schema, results: RowResults) -> PartTab
     failures = _failures(schema, results, spec)
     columns: dict[str, pa.Array | pa.ChunkedArray] = {"row_index": pa.array(rows, pa.int64())}
     columns.update(_passed(results, rows, schema))
+    scalars = spec.task.parsed if isinstance(spec.task, GenerateTask) else None
     for column in schema:
-        if column.name not in columns and column.name != "error":
+        if column.name in columns or column.name == "error":
+            continue
+        if column.name == PARSED and scalars is not None:
+            columns[PARSED] = _parsed(column, scalars, results, rows, failures)
+        else:
             columns[column.name] = _answered(column, results, rows, failures)
     kept = {"row_index", "prompt_tokens", "output_tokens", *spec.passed_columns}
     # A refusal has no answer, and what its columns say of the failure stays.
@@ -201,6 +208,34 @@ def _vector(value: Any) -> np.ndarray | None:
     except UNFIT:
         return None
     return vector if vector.dtype.kind in "fiu" and vector.ndim == 1 else None
+
+
+def _parsed(
+    column: pa.Field,
+    scalars: Mapping[str, Scalar],
+    results: RowResults,
+    rows: Sequence[int],
+    failures: dict[int, Failure],
+) -> pa.Array:
+    """The answers' JSON as a struct.
+
+    It is made here, not by the engines: the job's stored schema says whether there is the column,
+    and a job from before it has none.
+    """
+    values: list[Any] = []
+    for row in rows:
+        text = _value(results.outcomes.get(row), "output")
+        value = None
+        try:
+            if isinstance(text, str):
+                value = strict_json.typed(strict_json.loads(text), scalars)
+        except ValueError as error:
+            failures.setdefault(
+                row,
+                Failure.of(RowErrorKind.INVALID_OUTPUT, f"the answer cannot be parsed: {error}"),
+            )
+        values.append(value)
+    return pa.array(values, column.type)
 
 
 def _is_plain(kind: pa.DataType) -> bool:

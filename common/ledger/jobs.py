@@ -12,7 +12,7 @@ from common.descriptor import Descriptor, SourceFile
 from common.errors import BadInput
 from common.ledger.connection import Connection, take_long
 from common.ledger.rows import to_literal
-from common.spec import JobSpec
+from common.spec import STORED, JobSpec
 from common.states import JOB_MOVES, JobState
 
 JUDGE_AFTER_ROWS = 200
@@ -73,7 +73,7 @@ def insert(connection: Connection, new: NewJob, files: Sequence[SourceFile]) -> 
             "pool": spec.pool,
             "priority": spec.priority,
             "engine_key": spec.engine_key,
-            "spec": spec.model_dump_json(by_alias=True),
+            "spec": spec.model_dump_json(by_alias=True, context=STORED),
             "identity": new.identity,
             "spec_identity": new.spec_identity,
             "output_uri": new.output_uri,
@@ -347,7 +347,9 @@ def _job(row: RowMapping) -> Job:
     values: dict[str, Any] = dict(row)
     values["state"] = JobState(values["state"])
     spec = values["spec"]
-    values["spec"] = JobSpec.model_validate(json.loads(spec) if isinstance(spec, str) else spec)
+    values["spec"] = JobSpec.model_validate(
+        json.loads(spec) if isinstance(spec, str) else spec, context=STORED
+    )
     return Job(**values)
 
 

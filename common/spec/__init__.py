@@ -19,7 +19,9 @@ from common.spec.job import (
     load_spec,
     parse_spec,
 )
+from common.spec.section import STORED
 from common.spec.tasks import (
+    PARSED,
     REQUEST_COLUMNS,
     REQUEST_ID,
     ClassifyTask,
@@ -27,6 +29,7 @@ from common.spec.tasks import (
     Endpoint,
     FunctionTask,
     GenerateTask,
+    ImagePart,
     Message,
     OnInvalid,
     RequestsTask,
@@ -35,13 +38,16 @@ from common.spec.tasks import (
     StructuredOutput,
     Task,
     TaskSection,
+    TextPart,
 )
 
 __all__ = [
+    "PARSED",
     "REQUEST_COLUMNS",
     "REQUEST_ID",
     "RESERVED_ANSWERS",
     "RESERVED_COLUMNS",
+    "STORED",
     "BatchSpec",
     "ClassifyTask",
     "EmbedTask",
@@ -49,6 +55,7 @@ __all__ = [
     "FunctionEngine",
     "FunctionTask",
     "GenerateTask",
+    "ImagePart",
     "InputSpec",
     "JobSpec",
     "LimitsSpec",
@@ -63,6 +70,7 @@ __all__ = [
     "StructuredOutput",
     "Task",
     "TaskSection",
+    "TextPart",
     "TransformersEngine",
     "VllmEngine",
     "digest",

@@ -6,13 +6,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from common.errors import BadInput
 from common.spec.engines import PRICES, Engine, EngineSection
 from common.spec.file import read_yaml, unusual
-from common.spec.section import Section
-from common.spec.tasks import REQUEST_ID, Task
+from common.spec.section import STORED, Section
+from common.spec.tasks import PARSED, REQUEST_ID, Task
 
 RESERVED_COLUMNS = frozenset(
     {"row_index", "output", "finish_reason", "prompt_tokens", "output_tokens", "error"}
@@ -175,7 +182,7 @@ class JobSpec(Section):
         return _with_batch_file(data)
 
     @model_validator(mode="after")
-    def _sections_fit(self) -> Self:
+    def _sections_fit(self, info: ValidationInfo) -> Self:
         if self.task.kind not in self.engine.tasks:
             raise ValueError(
                 f"engine.backend {self.engine.backend} runs task.kind "
@@ -185,6 +192,8 @@ class JobSpec(Section):
             raise ValueError("name is only digits, which would look like a job number")
         passed = self.passed_columns
         for column in passed:
+            if info.context == STORED and column == PARSED:
+                continue  # from before there was such a column
             if column in RESERVED_COLUMNS or column in self.task.answers:
                 raise ValueError(f"the column name {column!r} is reserved for the output")
         if len(set(passed)) < len(passed):
@@ -285,6 +294,9 @@ TAGS = frozenset({kind for engine in EngineSection.__subclasses__() for kind in 
     "vllm",
     "transformers",
     "openai",
+    "template",
+    "parts",
+    "image",
 }
 """What pydantic puts into a place to say which of a union it means."""
 

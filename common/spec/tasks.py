@@ -1,20 +1,72 @@
 """Tasks: what is done with a row, and which columns its answer has."""
 
+import json
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-import jsonschema
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    FieldSerializationInfo,
+    Tag,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
-from common.spec.section import Section
+from common.spec.json_schema import Scalar, refuse_unusable, scalar_properties
+from common.spec.section import STORED, Section
 from common.templates import template_columns
 
 
+class TextPart(Section):
+    """Text among the images of a message."""
+
+    type: Literal["text"] = Field(description="A part of the text.")
+    text: str = Field(description="Template over the row's columns.")
+
+
+class ImagePart(Section):
+    """An image of a message."""
+
+    type: Literal["image"] = Field(description="An image, for models that take them.")
+    column: str = Field(
+        min_length=1,
+        description="Column that holds it: the bytes of an image file, or a URI as text.",
+    )
+
+
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+
+
+def _content_form(value: object) -> str:
+    return "parts" if isinstance(value, list) else "template"
+
+
 class Message(Section):
-    """One chat message; `content` is a Jinja template over the row's columns."""
+    """One chat message; `content` is a Jinja template over the row's columns, or a list of parts."""
 
     role: Literal["system", "user", "assistant"] = Field(description="Who speaks.")
-    content: str = Field(description="Template over the row's columns.")
+    content: Annotated[
+        Annotated[str, Tag("template")] | Annotated[list[Part], Tag("parts")],
+        Discriminator(_content_form),
+    ] = Field(description="Template over the row's columns, or a list of parts: text and images.")
+
+    @field_validator("content")
+    @classmethod
+    def _some_part(cls, value: str | list[Part]) -> str | list[Part]:
+        if value == []:
+            raise ValueError("names no part")
+        return value
+
+    @property
+    def parts(self) -> Sequence[TextPart | ImagePart]:
+        """The content as parts, whichever way it was written."""
+        if isinstance(self.content, str):
+            return [TextPart(type="text", text=self.content)]
+        return self.content
 
 
 class Sampling(Section):
@@ -68,7 +120,7 @@ class OnInvalid(Section):
     temperature: float | None = Field(
         None,
         ge=0,
-        le=10,
+        le=2,
         description="Temperature of these tries; each has a seed of its own. Absent: the task's, "
         "or 0.7 where that is 0, which would give the same answer again.",
     )
@@ -87,14 +139,23 @@ class StructuredOutput(Section):
         description="What becomes of a row whose answer does not fit; a row error without it.",
     )
 
+    @field_validator("json_schema", mode="before")
+    @classmethod
+    def _from_ledger(cls, value: object, info: ValidationInfo) -> object:
+        return json.loads(value) if info.context == STORED and isinstance(value, str) else value
+
+    @field_serializer("json_schema")
+    def _for_ledger(self, value: dict[str, Any] | None, info: FieldSerializationInfo) -> object:
+        """As text: Postgres sorts the keys of its JSON, and models write properties in order."""
+        return json.dumps(value) if info.context == STORED and value is not None else value
+
     @field_validator("json_schema")
     @classmethod
-    def _is_schema(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        if value is not None:
-            try:
-                jsonschema.Draft202012Validator.check_schema(value)
-            except jsonschema.SchemaError as error:
-                raise ValueError(f"is no JSON schema: {error.message}") from error
+    def _is_schema(
+        cls, value: dict[str, Any] | None, info: ValidationInfo
+    ) -> dict[str, Any] | None:
+        if value is not None and info.context != STORED:
+            refuse_unusable(value)
         return value
 
     @model_validator(mode="after")
@@ -121,13 +182,15 @@ class StructuredOutput(Section):
 class TaskSection(Section):
     """What every task says of itself beside its fields."""
 
-    answers: ClassVar[tuple[str, ...]] = ()
-    """Columns of the output that are the task's own, which no column of the input can have."""
-
     has_open_columns: ClassVar[bool] = False
     """Whether the first answers decide what the columns of the output are."""
 
     kind: str
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Columns of the output that are the task's own, which no column of the input can have."""
+        return ()
 
     @property
     def runner(self) -> str:
@@ -145,10 +208,12 @@ class TaskSection(Section):
         return frozenset().union(*(template_columns(template) for template in self.templates))
 
 
+PARSED = "parsed"
+"""Column of typed answers, beside their text."""
+
+
 class GenerateTask(TaskSection):
     """Text in, text out, by a language model."""
-
-    answers = ("output",)
 
     kind: Literal["generate"] = Field(description="Text in, text out, by a language model.")
     messages: list[Message] | None = Field(None, description="Chat messages, as templates.")
@@ -174,23 +239,40 @@ class GenerateTask(TaskSection):
         return _compiled(self)
 
     @property
+    def answers(self) -> tuple[str, ...]:
+        """The text and, beside JSON of scalar properties, its typed form."""
+        return ("output",) if self.parsed is None else ("output", PARSED)
+
+    @property
+    def parsed(self) -> dict[str, Scalar] | None:
+        """The fields of the column `parsed`; None where there is none."""
+        schema = self.output.json_schema if self.output else None
+        return None if schema is None else scalar_properties(schema)
+
+    @property
     def templates(self) -> list[str]:
         """Every template of the task, in order."""
         if self.messages is not None:
-            return [message.content for message in self.messages]
+            parts = (part for message in self.messages for part in message.parts)
+            return [part.text for part in parts if isinstance(part, TextPart)]
         return [self.prompt or ""]
 
     @property
+    def image_columns(self) -> frozenset[str]:
+        """Input columns that hold images."""
+        parts = (part for message in self.messages or () for part in message.parts)
+        return frozenset(part.column for part in parts if isinstance(part, ImagePart))
+
+    @property
     def columns(self) -> frozenset[str]:
-        """Input columns that the templates and the sampling name."""
+        """Input columns that the templates, the images and the sampling name."""
         own = self.sampling.max_tokens_column
-        return super().columns | frozenset([own] if own else ())
+        return super().columns | self.image_columns | frozenset([own] if own else ())
 
 
 class EmbedTask(TaskSection):
     """Text in, a vector out, by an embedding model."""
 
-    answers = ("embedding",)
     has_open_columns = True
 
     kind: Literal["embed"] = Field(description="Text in, a vector out, by an embedding model.")
@@ -214,6 +296,11 @@ class EmbedTask(TaskSection):
         return _compiled(self)
 
     @property
+    def answers(self) -> tuple[str, ...]:
+        """The vector."""
+        return ("embedding",)
+
+    @property
     def templates(self) -> list[str]:
         """The text's."""
         return [self.text]
@@ -222,7 +309,6 @@ class EmbedTask(TaskSection):
 class ClassifyTask(TaskSection):
     """Text in, a label with its probability out, by a sequence classifier."""
 
-    answers = ("label", "probability", "probabilities")
     has_open_columns = True
 
     kind: Literal["classify"] = Field(
@@ -238,6 +324,11 @@ class ClassifyTask(TaskSection):
         return _compiled(self)
 
     @property
+    def answers(self) -> tuple[str, ...]:
+        """The best label, its probability, and those of all labels."""
+        return ("label", "probability", "probabilities")
+
+    @property
     def templates(self) -> list[str]:
         """The text's and, where there is one, the second text's."""
         return [self.text] if self.text_pair is None else [self.text, self.text_pair]
@@ -245,8 +336,6 @@ class ClassifyTask(TaskSection):
 
 class ScoreTask(TaskSection):
     """Two texts in, one number out: a cross-encoder's, or the cosine of two embeddings."""
-
-    answers = ("score",)
 
     kind: Literal["score"] = Field(
         description="Two texts in, one number out: a cross-encoder's, or the cosine of two "
@@ -258,6 +347,11 @@ class ScoreTask(TaskSection):
     @model_validator(mode="after")
     def _templates_compile(self) -> Self:
         return _compiled(self)
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The number."""
+        return ("score",)
 
     @property
     def templates(self) -> list[str]:
@@ -277,8 +371,6 @@ Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
 class RequestsTask(TaskSection):
     """Rows that are requests of the OpenAI batch format: each says its own messages and sampling."""
 
-    answers = ("status_code", "request_id", "response")
-
     kind: Literal["requests"] = Field(
         description="Rows that are requests of the OpenAI batch format: each says its own messages "
         "and sampling."
@@ -287,6 +379,11 @@ class RequestsTask(TaskSection):
         "/v1/chat/completions",
         description="What every request asks for; its `url`. That of the first line when absent.",
     )
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """What the API would have answered."""
+        return ("status_code", "request_id", "response")
 
     @property
     def runner(self) -> str:

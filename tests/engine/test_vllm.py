@@ -1,6 +1,7 @@
 """The vLLM engine, for real: answers, refusals, constraints, stop, and reuse afterwards."""
 
 import json
+import re
 import threading
 import time
 from concurrent.futures import CancelledError
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from common.errors import EngineLoadFailed
+from common.errors import EngineLoadFailed, JobRefused
 from common.spec import GenerateTask
 from common.spec import VllmEngine as VllmSpec
 from common.states import RowErrorKind
@@ -99,6 +100,73 @@ def test_json_schema_regex_and_grammar_hold_the_answer(vllm_engine: Engine) -> N
     assert json.loads(texts(ask(vllm_engine, by_schema, ["x"]))[0])["mood"] in SENTIMENTS
     assert set(texts(ask(vllm_engine, by_regex, ["x"]))[0]) <= set("abc")
     assert texts(ask(vllm_engine, by_grammar, ["x"]))[0] in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ({"regex": "(?=a)b"}, "Lookahead is not supported"),
+        ({"grammar": "root ::= none"}, 'Rule "none" is not defined'),
+        ({"json_schema": {"type": "integer", "multipleOf": 2}}, "not supported by xgrammar"),
+        ({"choice": ["a"]}, "temperature must be in"),
+    ],
+)
+def test_a_form_that_vllm_cannot_hold_ends_the_job_not_row_after_row(
+    vllm_engine: Engine, form: dict[str, Any], says: str
+) -> None:
+    job = task(output=form, sampling={"temperature": 3 if "choice" in form else 0})
+    with pytest.raises(JobRefused, match=f"^vLLM takes no row of this task: .*{says}"):
+        ask(vllm_engine, job, ["x", "y"])
+
+
+def test_a_job_with_images_ends_where_the_model_takes_only_text(vllm_engine: Engine) -> None:
+    parts = [{"type": "image", "column": "photo"}]
+    job = GenerateTask.model_validate(
+        {"kind": "generate", "messages": [{"role": "user", "content": parts}]}
+    )
+    with pytest.raises(JobRefused, match="takes only text"):
+        ask(vllm_engine, job, ["x"])
+
+
+def test_a_form_that_only_fails_inside_of_vllm_is_no_empty_answer(vllm_engine: Engine) -> None:
+    (outcome,) = ask(vllm_engine, task(output={"grammar": "root ::= root"}), ["x"]).values()
+    assert isinstance(outcome, Refusal)
+    assert outcome.kind is RowErrorKind.REFUSED
+    assert len(ask(vllm_engine, task(sampling={"max_tokens": 2}), ["y"])) == 1
+
+
+WORDS = 'root ::= "x" ("a" | "b" | "c")+'
+
+
+def test_rows_that_were_cut_off_are_asked_again_with_other_seeds(vllm_engine: Engine) -> None:
+    rows = [f"{mood} number {n}" for n in range(8) for mood in ("I love it", "It broke")]
+    sampling = {"max_tokens": 8}
+    once = ask(vllm_engine, task(output={"grammar": WORDS}, sampling=sampling), rows)
+    again = {"grammar": WORDS, "on_invalid": {"retries": 6, "temperature": 1.5}}
+    tried = ask(vllm_engine, task(output=again, sampling=sampling), rows)
+    cut = [row for row, outcome in once.items() if isinstance(outcome, Refusal)]
+    mended = [row for row in cut if isinstance(tried[row], Answer)]
+    assert mended
+    for row in once.keys() - set(cut):
+        assert tried[row] == once[row]
+    for row in cut:
+        assert tried[row].prompt_tokens % once[row].prompt_tokens == 0
+        assert tried[row].prompt_tokens > once[row].prompt_tokens
+        assert tried[row].output_tokens > once[row].output_tokens
+    given = {str(tried[row].columns["output"]) for row in mended}  # type: ignore[union-attr]
+    assert all(re.fullmatch("x[abc]+", text) for text in given)
+    assert len(given) > 1
+
+
+def test_a_stop_string_that_cuts_an_answer_leaves_one_that_does_not_fit(
+    vllm_engine: Engine,
+) -> None:
+    cut = {"max_tokens": 30, "stop": ["oo", "a"]}
+    words = {"grammar": 'root ::= "good" | "bad"'}
+    for form in (words, {"regex": "good|bad"}, {"choice": ["good", "bad"]}):
+        (outcome,) = ask(vllm_engine, task(output=form, sampling=cut), ["I love it"]).values()
+        assert isinstance(outcome, Refusal)
+        assert outcome.kind is RowErrorKind.INVALID_OUTPUT
 
 
 def test_a_sampled_row_repeats_and_its_neighbour_differs(vllm_engine: Engine) -> None:

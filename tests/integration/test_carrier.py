@@ -17,6 +17,7 @@ from common.errors import (
     EngineDead,
     EngineRefused,
     EngineUnavailable,
+    JobRefused,
     StorageUnavailable,
 )
 from common.ledger import Ledger, claims, dispatch
@@ -67,13 +68,22 @@ class Scripted:
 class Scene:
     """A job of small batches, all claimed, and a thread that carries them."""
 
-    def __init__(self, ledger: Ledger, folder: Path, batch_rows: int = 1) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        folder: Path,
+        batch_rows: int = 1,
+        roots: tuple[str, ...] = (),
+        **sections: Any,
+    ) -> None:
+        settings = Settings(allowed_roots=roots)
         self.ledger = ledger
         self.output = folder / "out"
         write_rows(folder / "in", [("a.parquet", ROWS)])
-        data = function_spec("carried", folder / "in", self.output, batch={"rows": batch_rows})
+        sections = {"batch": {"rows": batch_rows}, **sections}
+        data = function_spec("carried", folder / "in", self.output, **sections)
         spec = parse_spec(data, "test")
-        job_id = submit(ledger, spec, Settings()).job_id
+        job_id = submit(ledger, spec, settings).job_id
         who = Claimant("mine", "default", spec.engine_key, "function", "1")
         with ledger.transaction() as connection:
             dispatch.admit(connection, job_id, ROWS, 1)
@@ -93,7 +103,7 @@ class Scene:
         self.carrier = Carrier(
             ledger,
             self.engine,
-            Settings(),
+            settings,
             self.window,
             lambda _error: self.died.append(self.states()),
             self.given_up,
@@ -292,6 +302,45 @@ def test_a_stop_ends_the_reading_of_what_is_left(
     assert scene.states() == ["done", *["pending"] * (ROWS - 1)]
     assert scene.errors() == [None] * ROWS
     assert scene.is_over()
+
+
+def test_a_job_that_the_engine_can_run_for_no_row_ends_at_once_and_charges_no_batch(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_work: Work) -> "Future[None]":
+        raise JobRefused("vLLM takes no row of this task: no lookahead")
+
+    monkeypatch.setattr(scene.engine, "start", refuse)
+    scene.carry().join(30)
+    assert scene.states() == ["pending"] * ROWS
+    with scene.ledger.transaction() as connection:
+        job = connection.execute(text("SELECT state, reason FROM jobs")).one()
+        charged = connection.scalar(text("SELECT sum(failures) FROM batches"))
+    assert tuple(job) == ("failed", "vLLM takes no row of this task: no lookahead")
+    assert charged == 0
+    assert scene.is_over()
+    assert scene.died == []
+
+
+def test_images_that_rows_name_are_held_to_the_roots_of_the_worker(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    parts = [{"type": "image", "column": "text"}]
+    seen = Scene(
+        ledger,
+        tmp_path,
+        (str(tmp_path),),
+        task={"kind": "generate", "messages": [{"role": "user", "content": parts}]},
+        engine={"backend": "vllm", "model": "m"},
+    )
+    thread = seen.carry()
+    seen.wait_taken(ROWS)
+    for work, future in seen.engine.taken:
+        (message,) = work.requests[0].messages or ()
+        (part,) = message["content"]
+        assert part["image"].roots == (str(tmp_path),)
+        future.cancel()
+    thread.join(30)
 
 
 def test_a_crash_of_the_thread_leaves_nothing_held(

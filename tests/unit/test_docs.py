@@ -16,6 +16,8 @@ SECTIONS = [
     ("input.", spec.InputSpec),
     ("task.", spec.GenerateTask),
     ("task.messages[].", spec.Message),
+    ("task.messages[].content[].", spec.TextPart),
+    ("task.messages[].content[].", spec.ImagePart),
     ("task.sampling.", spec.Sampling),
     ("task.output.", spec.StructuredOutput),
     ("task.output.on_invalid.", spec.OnInvalid),

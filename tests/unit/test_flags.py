@@ -101,6 +101,17 @@ def test_every_flag_reaches_its_place(tmp_path: Path) -> None:
     assert (spec.limits.max_parallel, spec.name) == (4, "n")
 
 
+def test_a_grammar_comes_from_a_file(tmp_path: Path) -> None:
+    grammar = tmp_path / "form.ebnf"
+    grammar.write_text('root ::= "yes" | "no"\n')
+    spec = job_spec("x.parquet", said(grammar=grammar))
+    assert isinstance(spec.task, GenerateTask)
+    assert spec.task.output is not None
+    assert spec.task.output.grammar == 'root ::= "yes" | "no"\n'
+    with pytest.raises(BadInput, match="--regex and --grammar both say"):
+        job_spec("x.parquet", said(grammar=grammar, regex="a"))
+
+
 def test_an_empty_json_schema_is_still_a_schema(tmp_path: Path) -> None:
     schema = tmp_path / "any.json"
     schema.write_text("{}")

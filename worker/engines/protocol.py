@@ -16,7 +16,8 @@ class Request:
     """One row on its way in, as its task wants it.
 
     generate: `messages` (one of them where `is_plain_prompt`), and `max_tokens`, the row's own
-    longest answer, where it has one. embed, classify, score: `text`, and the second of a pair in
+    longest answer, where it has one. A message's `content` is text, or a list of parts:
+    {"type": "text", "text": …} and {"type": "image", "image": worker.images.Image}. embed, classify, score: `text`, and the second of a pair in
     `text_pair`. requests: `body`, as the caller wrote it. function: the `row` itself.
     """
 

@@ -1,22 +1,33 @@
 """What a model's text must look like: choice, JSON schema, regex, grammar, held against it."""
 
-import json
 import re
+from collections.abc import Callable
 
 import jsonschema
+from referencing.exceptions import Unresolvable
 
 from common.spec import StructuredOutput
+from common.spec.json_schema import scalar_properties, validator
 from common.states import RowErrorKind
+from worker import strict_json
 from worker.engines.protocol import Answer, Outcome, Refusal
 
 
 class Check:
-    """Holds an answer against what the task says it must look like."""
+    """Holds an answer against what the task says it must look like.
 
-    def __init__(self, output: StructuredOutput | None) -> None:
+    `accepts` says whether a text follows the grammar, where the engine can tell; without it a
+    grammar's answer is good when it was not cut off.
+    """
+
+    def __init__(
+        self, output: StructuredOutput | None, accepts: Callable[[str], bool] | None = None
+    ) -> None:
         self._output = output
+        self._accepts = accepts
         schema = output.json_schema if output else None
-        self._schema = None if schema is None else jsonschema.Draft202012Validator(schema)
+        self._schema = None if schema is None else validator(schema)
+        self._scalars = None if schema is None else scalar_properties(schema)
         self._regex = re.compile(output.regex) if output and output.regex else None
 
     def outcome(
@@ -36,26 +47,45 @@ class Check:
     def _wrong(self, text: str, finish_reason: str | None) -> tuple[RowErrorKind, str] | None:
         if self._output is None:
             return None
-        misfit = self._misfit(text)
-        if finish_reason == "length" and (misfit or self._output.grammar is not None):
+        if finish_reason == "length" and not self._is_whole(text):
             return RowErrorKind.TRUNCATED, f"the answer was cut off by max_tokens: {text[:100]!r}"
+        misfit = self._misfit(text)
         return (
             None if misfit is None else (RowErrorKind.INVALID_OUTPUT, f"{misfit}: {text[:100]!r}")
         )
 
+    def _is_whole(self, text: str) -> bool:
+        """Whether nothing could have followed, which only a choice tells: 12 may be half of 123."""
+        choices = (self._output and self._output.choice) or []
+        return [choice for choice in choices if choice.startswith(text)] == [text]
+
     def _misfit(self, text: str) -> str | None:
         output = self._output
-        if output is None or output.grammar is not None:
+        if output is None:
             return None
+        if output.grammar is not None:
+            follows = self._accepts is None or self._accepts(text)
+            return None if follows else "the answer does not follow the grammar"
         if output.choice is not None:
             return None if text in output.choice else "the answer is none of the choices"
         if self._regex is not None:
             return None if self._regex.fullmatch(text) else "the answer does not match the regex"
+        return self._misfit_of_json(text)
+
+    def _misfit_of_json(self, text: str) -> str | None:
         assert self._schema is not None
         try:
-            self._schema.validate(json.loads(text))
-        except json.JSONDecodeError:
-            return "the answer is no JSON"
+            value = strict_json.loads(text)
+        except ValueError as error:
+            return f"the answer is no JSON ({str(error)[:200]})"
+        try:
+            self._schema.validate(value)
+            if self._scalars is not None:
+                strict_json.typed(value, self._scalars)
         except jsonschema.ValidationError as error:
             return f"the answer does not fit the schema ({error.message[:200]})"
+        except (Unresolvable, RecursionError) as error:
+            return f"the schema cannot be followed ({str(error)[:200]})"
+        except ValueError as error:
+            return f"the answer has no place in the column parsed ({str(error)[:200]})"
         return None

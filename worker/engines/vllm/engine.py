@@ -31,6 +31,7 @@ from worker.engines.vllm.generate import Generation
 from worker.engines.vllm.model import Asker, Model
 from worker.engines.vllm.pooling import Pooler, Pooling
 from worker.engines.vllm.requests import SERVER_ARGUMENTS, Requests, Serving
+from worker.engines.vllm.vision import Vision
 from worker.profile import Stage
 
 log = structlog.get_logger(__name__)
@@ -152,6 +153,8 @@ class VllmEngine:
 
     def _asker(self, work: Work) -> Asker:
         match work.task:
+            case GenerateTask() as task if task.image_columns:
+                return Vision(self._model, task)
             case GenerateTask() as task:
                 return Generation(self._model, task)
             case EmbedTask() | ClassifyTask() | ScoreTask() as task if self._pooler is not None:

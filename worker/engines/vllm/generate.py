@@ -1,17 +1,23 @@
 """Text generation on vLLM: templates of the model, token ids in, text out, held against its form."""
 
-import hashlib
+from collections.abc import Sequence
+from typing import Any
 
 from vllm import SamplingParams, TokensPrompt
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from common.errors import EngineDead
-from common.spec import GenerateTask, Sampling, StructuredOutput
+from common.spec import GenerateTask
 from common.states import RowErrorKind
 from worker.engines.protocol import Outcome, Refusal, Request, Work
 from worker.engines.structured import Check
+from worker.engines.tries import Try, answered
+from worker.engines.vllm import form
 from worker.engines.vllm.model import Model, request_id
+
+ENDS = ("stop", "length", "repetition")
+"""How vLLM ends an answer; with another word it gave up on the row, and the text is none."""
 
 
 class Generation:
@@ -22,8 +28,16 @@ class Generation:
         self._task = task
         self._check = Check(task.output)
 
-    def prepare(self, work: Work) -> list[tuple[int, list[int]]]:
+    def verify(self) -> None:
+        """JobRefused for a form of the answer, or sampling, that vLLM takes for no row at all."""
+        first = Try(0, self._task.sampling.temperature, None)
+        params = form.verified(self._model.llm, lambda: _params(self._task, Request(0), first))
+        if self._task.output is not None and self._task.output.grammar is not None:
+            self._check = Check(self._task.output, form.acceptor(params))
+
+    def prepare(self, work: Work) -> Sequence[tuple[int, Any]]:
         """(position, token ids) of every request that can be sent; the others are refused."""
+        self.verify()
         texts: list[tuple[int, str]] = []
         for position, request in enumerate(work.requests):
             try:
@@ -46,19 +60,19 @@ class Generation:
         prompts = []
         for (position, _), tokens in zip(texts, encoded, strict=True):
             if len(tokens) >= self._model.longest:
-                work.emit(
-                    position,
-                    Refusal(
-                        RowErrorKind.TOO_LONG,
-                        f"the prompt has {len(tokens)} tokens, the model takes fewer than "
-                        f"{self._model.longest}",
-                    ),
-                )
+                work.emit(position, self.too_long(len(tokens)))
             elif not tokens:
                 work.emit(position, Refusal(RowErrorKind.RENDER_ERROR, "the prompt is empty"))
             else:
                 prompts.append((position, tokens))
         return prompts
+
+    def too_long(self, tokens: int) -> Refusal:
+        """Why a prompt of so many tokens is refused."""
+        return Refusal(
+            RowErrorKind.TOO_LONG,
+            f"the prompt has {tokens} tokens, the model takes fewer than {self._model.longest}",
+        )
 
     @property
     def _has_chat_template(self) -> bool:
@@ -69,24 +83,42 @@ class Generation:
         if not self._has_chat_template:
             if not request.is_plain_prompt:
                 raise ValueError("the model has no chat template; use task.prompt")
-            return messages[0]["content"]
+            return str(messages[0]["content"])
         return str(
             self._model.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
             )
         )
 
-    async def ask(self, request: Request, tokens: list[int]) -> tuple[Outcome, float]:
+    async def ask(self, request: Request, prompt: Any) -> tuple[Outcome, float]:
         """The row's outcome, and for how many seconds it waited in vLLM's own queue."""
-        output = await self._generate(request, tokens)
+        queued = 0.0
+
+        async def once(how: Try) -> Outcome:
+            nonlocal queued
+            ready = await self._ready(prompt)
+            if isinstance(ready, Refusal):
+                return ready
+            output = await self._generate(request, ready, how)
+            queued += _queued_seconds(output)
+            return self._checked(output)
+
+        return await answered(self._task, request.row_index, once), queued
+
+    async def _ready(self, prompt: Any) -> Any:
+        """What vLLM takes for one try, or why the row has none."""
+        return TokensPrompt(prompt_token_ids=prompt)
+
+    def _checked(self, output: RequestOutput) -> Outcome:
         completion = output.outputs[0]
-        outcome = self._check.outcome(
+        if completion.finish_reason not in ENDS:
+            raise ValueError(f"it ended the row with {completion.finish_reason!r}; see its log")
+        return self._check.outcome(
             self._answer_text(output),
             completion.finish_reason,
             len(output.prompt_token_ids or ()),
             len(completion.token_ids),
         )
-        return outcome, _queued_seconds(output)
 
     def _answer_text(self, output: RequestOutput) -> str:
         """VLLM's text; decoded anew where a replacement character at the prompt's end leaked in.
@@ -100,20 +132,17 @@ class Generation:
         with self._model.tokenizing:
             return str(self._model.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
 
-    async def _generate(self, request: Request, tokens: list[int]) -> RequestOutput:
-        params = _params(self._task.sampling, self._task.output, request)
-        answers = self._model.llm.generate(
-            TokensPrompt(prompt_token_ids=tokens), params, request_id(request)
-        )
+    async def _generate(self, request: Request, ready: Any, how: Try) -> RequestOutput:
+        params = _params(self._task, request, how)
+        answers = self._model.llm.generate(ready, params, request_id(request))
         async for answer in answers:  # FINAL_ONLY: there is one
             if answer.finished:
                 return answer
         raise EngineDead("vLLM ended a request without an answer")
 
 
-def _params(
-    sampling: Sampling, output: StructuredOutput | None, request: Request
-) -> SamplingParams:
+def _params(task: GenerateTask, request: Request, how: Try) -> SamplingParams:
+    sampling, output = task.sampling, task.output
     structured = None
     if output is not None:
         structured = StructuredOutputsParams(
@@ -123,19 +152,16 @@ def _params(
             grammar=output.grammar,
         )
     return SamplingParams(
-        **sampling.model_dump(exclude={"seed", "stop", "max_tokens", "max_tokens_column"}),
+        **sampling.model_dump(
+            exclude={"temperature", "seed", "stop", "max_tokens", "max_tokens_column"}
+        ),
+        temperature=how.temperature,
         max_tokens=min(sampling.max_tokens, request.max_tokens or sampling.max_tokens),
         stop=sampling.stop or None,
-        seed=row_seed(sampling.seed, request.row_index) if sampling.temperature > 0 else None,
+        seed=how.seed,
         output_kind=RequestOutputKind.FINAL_ONLY,
         structured_outputs=structured,
     )
-
-
-def row_seed(seed: int, row_index: int) -> int:
-    """The seed of a sampled row: a hash of the job's seed and its place in the dataset."""
-    digest = hashlib.blake2b(f"{seed}:{row_index}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
 
 
 def _queued_seconds(output: RequestOutput) -> float:

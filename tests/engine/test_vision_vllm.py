@@ -1,0 +1,195 @@
+"""Images in messages, for real: a vision-language model with random weights, made here.
+
+It says nothing sensible, but takes the way of every such model: its own processor, chat template,
+image tokens and vision tower.
+"""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image as Pillow
+
+from common.spec import GenerateTask
+from common.spec import VllmEngine as VllmSpec
+from common.states import RowErrorKind
+from tests.engine.conftest import MODEL
+from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
+from worker.images import Image
+
+pytestmark = pytest.mark.timeout(290)
+
+IMAGE_TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
+
+TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def make_model(folder: Path) -> None:
+    """An Idefics3 of about 0.6 M parameters, drawn widely enough that its image sways the answer."""
+    import torch
+    from transformers import (
+        AutoTokenizer,
+        Idefics3Config,
+        Idefics3ForConditionalGeneration,
+        Idefics3ImageProcessorPil,
+        Idefics3Processor,
+        LlamaConfig,
+    )
+
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    tokenizer.add_special_tokens({"additional_special_tokens": IMAGE_TOKENS})
+    text = LlamaConfig(
+        vocab_size=1_600,
+        hidden_size=128,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    vision = {
+        "model_type": "idefics3_vision",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    config = Idefics3Config(
+        text_config=text.to_dict(),
+        vision_config=vision,
+        scale_factor=1,
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    torch.manual_seed(7)
+    model = Idefics3ForConditionalGeneration(config)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.normal_(std=0.2)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    whole = {"longest_edge": 28}
+    images = Idefics3ImageProcessorPil(do_image_splitting=False, size=whole, max_image_size=whole)
+    processor = Idefics3Processor(images, tokenizer, image_seq_len=4, chat_template=TEMPLATE)
+    processor.save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    from worker.engines.vllm.engine import VllmEngine
+
+    folder = tmp_path_factory.mktemp("seeing")
+    make_model(folder)
+    args = {
+        "enforce_eager": True,
+        "max_model_len": 128,
+        "max_num_seqs": 8,
+        "kv_cache_memory_bytes": 2**27,
+    }
+    engine = VllmEngine.load(VllmSpec(backend="vllm", model=str(folder), args=args), None)
+    yield engine
+    engine.close()
+
+
+def drawn(color: str, size: int = 40, kind: str = "PNG", mode: str = "RGB") -> bytes:
+    buffer = io.BytesIO()
+    Pillow.new(mode, (size, 30), color).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def ask(engine: Engine, rows: list[list[Any]]) -> list[Outcome]:
+    """`rows` hold the parts of one user message each: texts, and images as bytes or URI."""
+    task = GenerateTask.model_validate(
+        {
+            "kind": "generate",
+            "messages": [{"role": "user", "content": [{"type": "image", "column": "photo"}]}],
+            "sampling": {"max_tokens": 6, "ignore_eos": True},
+        }
+    )
+    requests = [
+        Request(row, messages=[{"role": "user", "content": parts}])
+        for row, parts in enumerate(rows)
+    ]
+    outcomes: dict[int, Outcome] = {}
+    engine.start(Work(task, requests, 60, outcomes.__setitem__)).result()
+    return [outcomes[row] for row in range(len(rows))]
+
+
+def image(value: bytes | str, *roots: str) -> dict[str, Any]:
+    return {"type": "image", "image": Image(value, roots)}
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said}
+
+
+def test_images_of_every_kind_reach_the_model(seeing: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(drawn("red", kind="JPEG"))
+    rows = [
+        [image(drawn("red")), text("What is it?")],
+        [text("Between "), image(str(path), str(tmp_path)), text(" texts.")],
+        [image(drawn("red", mode="RGBA")), image(drawn("blue", kind="GIF", mode="P")), text("x")],
+    ]
+    outcomes = ask(seeing, rows)
+    assert all(isinstance(outcome, Answer) for outcome in outcomes), outcomes
+    assert [outcome.output_tokens for outcome in outcomes] == [6, 6, 6]
+    again = ask(seeing, rows)
+    assert again == outcomes
+
+
+def test_the_answer_is_about_the_row_s_own_image(seeing: Engine) -> None:
+    red, blue, same = ask(
+        seeing, [[image(drawn(color)), text("x")] for color in ("red", "blue", "red")]
+    )
+    assert isinstance(red, Answer)
+    assert red == same != blue
+
+
+def test_each_image_takes_its_tokens(seeing: Engine) -> None:
+    one, two = ask(
+        seeing, [[image(drawn("red")), text("x")], [image(drawn("red"))] * 2 + [text("x")]]
+    )
+    assert two.prompt_tokens - one.prompt_tokens >= 4
+
+
+def test_a_bad_image_is_the_error_of_its_row_alone(seeing: Engine, tmp_path: Path) -> None:
+    whole = drawn("red", size=300)
+    good, torn, gone, outside = ask(
+        seeing,
+        [
+            [image(drawn("green")), text("x")],
+            [image(whole[:-30]), text("x")],
+            [image(str(tmp_path / "none.png")), text("x")],
+            [image("/etc/hostname", str(tmp_path)), text("x")],
+        ],
+    )
+    assert isinstance(good, Answer)
+    for outcome, says in (
+        (torn, "cannot be decoded"),
+        (gone, "is not there"),
+        (outside, "outside the folders"),
+    ):
+        assert isinstance(outcome, Refusal)
+        assert outcome.kind is RowErrorKind.RENDER_ERROR
+        assert says in outcome.message
+
+
+def test_text_and_images_longer_than_the_model_takes_are_refused(seeing: Engine) -> None:
+    long, short = ask(
+        seeing, [[image(drawn("red")), text("word " * 300)], [image(drawn("red")), text("x")]]
+    )
+    assert isinstance(long, Refusal)
+    assert long.kind is RowErrorKind.TOO_LONG
+    assert isinstance(short, Answer)

@@ -1,0 +1,63 @@
+"""Whether vLLM can hold answers to a task's form, and whether a text follows a grammar."""
+
+import re
+from collections.abc import Callable
+
+import xgrammar
+from vllm import SamplingParams
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.structured_output.utils import grammar_is_likely_lark
+
+from common.errors import JobRefused
+
+PLACE = re.compile(r"\[[\d:]+\] \S+?:\d+: ")
+"""Time and source line that xgrammar puts before its messages."""
+
+
+def verified(llm: AsyncLLM, make: Callable[[], SamplingParams]) -> SamplingParams:
+    """Says at once, by JobRefused, what vLLM would say of each row by itself.
+
+    The params that `make` made, with the backend that holds the answers: for no request.
+    """
+    config = llm.vllm_config
+    try:
+        params = make()
+        params.verify(
+            config.model_config,
+            config.speculative_config,
+            config.structured_outputs_config,
+            llm.get_tokenizer(),
+        )
+    except Exception as error:
+        raise _refused(error) from error
+    return params
+
+
+def acceptor(params: SamplingParams) -> Callable[[str], bool] | None:
+    """Whether a whole text follows the grammar; None where not xgrammar holds it, which has a
+    syntax of its own. For params that were verified. A stop string may have cut an answer.
+    """
+    structured = params.structured_outputs
+    if structured is None or structured.grammar is None or structured._backend != "xgrammar":
+        return None
+    compiler = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo([]))
+    is_lark = grammar_is_likely_lark(structured.grammar)
+    try:
+        compile_it = compiler.compile_lark if is_lark else compiler.compile_grammar
+        grammar = compile_it(structured.grammar)
+    except Exception as error:
+        raise _refused(error) from error
+
+    def accepts(text: str) -> bool:
+        matcher = xgrammar.GrammarMatcher(grammar, terminate_without_stop_token=True)
+        return bool(matcher.accept_string(text) and matcher.is_terminated())
+
+    return accepts
+
+
+def _refused(error: Exception) -> JobRefused:
+    said = str(error)
+    if error.__cause__ is not None and str(error.__cause__) not in said:
+        said = f"{said} {error.__cause__}"
+    said = " ".join(PLACE.sub("", said).split())
+    return JobRefused(f"vLLM takes no row of this task: {said}")
