@@ -65,3 +65,19 @@ def test_every_test_that_a_promise_names_exists() -> None:
         line for line in page.splitlines() if line.startswith("| ") and "promise" not in line
     ]
     assert all("](../tests/" in line for line in promises)
+
+
+def test_every_example_stands_in_the_readme_and_is_run_by_a_test() -> None:
+    root = DOCS.parent
+    page = (root / "README.md").read_text()
+    tests = "".join(path.read_text() for path in sorted((root / "tests").rglob("test_*.py")))
+    for example in sorted(path.name for path in (root / "examples").iterdir() if path.is_dir()):
+        assert f"](examples/{example})" in page
+        assert f'example("{example}")' in tests or example == "reviews", f"no test runs {example}"
+
+
+def test_every_link_of_the_pages_leads_somewhere() -> None:
+    pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md"), *DOCS.parent.glob("examples/*/*.md")]
+    for page in pages:
+        for link in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+            assert "://" in link or (page.parent / link).exists(), f"{page.name}: {link}"
