@@ -5,6 +5,7 @@ record with too many or too few fields is a row that says so, unless it is one o
 are refused, since then it is most likely not this kind of CSV.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,10 @@ REAL = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$"
 REAL_DIGITS = r"^-?(0\.0*)?([0-9]\.?){1,17}([eE].*)?$"
 LONG_WHOLE = r"^-?[0-9]{16,}$"
 """A double keeps 17 digits of a fraction, and 15 of a whole number for sure."""
+
+
+Strange = deque[tuple[int, str]]
+"""Records of the wrong width, by their place among the rows, and what is wrong with them."""
 
 
 def delimiter_of(uri: str, said: str | None) -> str:
@@ -124,13 +129,12 @@ def batches(
     Raises pa.ArrowInvalid for what is no CSV or no UTF-8, BadInput for a strange record among the
     first.
     """
-    strange: dict[int, str] = {}
+    strange: Strange = deque()
 
     def refuse(row: Any) -> str:
-        # The header is record 1.
-        at = row.number - 2
         why = f"{row.actual_columns} fields in place of {row.expected_columns}"
-        strange[at] = why
+        # The header is record 1.
+        strange.append((row.number - 2, why))
         return "skip"
 
     reader = csv.open_csv(
@@ -147,16 +151,11 @@ def batches(
     at = 0
     for batch in reader:
         _refuse_early(uri, strange)
-        taken = 0
-        while taken < batch.num_rows:
-            at, lost = _lost(strange, at, names)
-            yield from lost
-            until = min(strange, default=at + batch.num_rows)
-            rows = min(batch.num_rows - taken, until - at)
-            yield _marked(batch.slice(taken, rows))
-            taken, at = taken + rows, at + rows
+        placed = _placed(batch, at, strange)
+        at += placed.num_rows
+        yield placed
     _refuse_early(uri, strange)
-    yield from _lost(strange, at, names)[1]
+    yield _placed(pa.RecordBatch.from_pylist([], reader.schema), at, strange)
 
 
 def _reading() -> csv.ReadOptions:
@@ -164,27 +163,35 @@ def _reading() -> csv.ReadOptions:
     return csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
 
 
-def _refuse_early(uri: str, strange: dict[int, str]) -> None:
-    if strange and min(strange) < HEAD_RECORDS:
-        at = min(strange)
-        raise BadInput(f"{uri} row {at + 1}: {strange[at]}: mend it, or say input.delimiter")
+def _refuse_early(uri: str, strange: Strange) -> None:
+    if strange and strange[0][0] < HEAD_RECORDS:
+        at, why = strange[0]
+        raise BadInput(f"{uri} row {at + 1}: {why}: mend it, or say input.delimiter")
 
 
-def _lost(
-    strange: dict[int, str], at: int, names: Sequence[str]
-) -> tuple[int, list[pa.RecordBatch]]:
-    """The strange records at a place, taken out, as rows that are null but for the reason."""
-    lost: list[str] = []
-    while at in strange:
-        lost.append(strange.pop(at))
-        at += 1
-    if not lost:
-        return at, []
-    columns = [pa.nulls(len(lost), pa.string()) for _ in names]
-    return at, [pa.RecordBatch.from_arrays([*columns, pa.array(lost)], names=[*names, WHY])]
+def _placed(batch: pa.RecordBatch, at: int, strange: Strange) -> pa.RecordBatch:
+    """Records that follow each other from the place `at` on, and the strange ones before, between
+    and right after them, taken out, as rows that are null but for the reason.
+    """
+    if not strange or strange[0][0] > at + batch.num_rows:
+        return _with_reasons(batch, pa.nulls(batch.num_rows, pa.string()))
+    order: list[int | None] = []
+    reasons: list[str | None] = []
+    taken = 0
+    while True:
+        while strange and strange[0][0] == at + len(order):
+            order.append(None)
+            reasons.append(strange.popleft()[1])
+        if taken == batch.num_rows:
+            break
+        until = batch.num_rows
+        if strange:
+            until = min(until, taken + strange[0][0] - at - len(order))
+        order += range(taken, until)
+        reasons += [None] * (until - taken)
+        taken = until
+    return _with_reasons(batch.take(pa.array(order, pa.int64())), pa.array(reasons, pa.string()))
 
 
-def _marked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [*batch.columns, pa.nulls(batch.num_rows, pa.string())], names=[*batch.schema.names, WHY]
-    )
+def _with_reasons(batch: pa.RecordBatch, reasons: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([*batch.columns, reasons], names=[*batch.schema.names, WHY])
