@@ -410,7 +410,7 @@ def pause(job: JobName) -> None:
 def resume(
     job: JobName,
     budget: Annotated[
-        float | None, typer.Option(min=0.0, help="Money that it may spend in all from now on.")
+        float | None, typer.Option(help="Money that it may spend in all, as limits.budget.")
     ] = None,
 ) -> None:
     """Let a paused job go on."""

@@ -304,8 +304,9 @@ def _ends(made: Estimate) -> dict[str, str] | None:
     return {
         bound: (made.made_at + timedelta(seconds=seconds)).isoformat(timespec="seconds")
         for bound, seconds in asdict(made.seconds).items()
+        if seconds is not None
     }
 
 
-def _range(value: Range | None) -> dict[str, float] | None:
+def _range(value: Range | None) -> dict[str, float | None] | None:
     return None if value is None else asdict(value)

@@ -1,5 +1,6 @@
 """What jobs have cost, when they would pass their budget, and what engines like theirs have done."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -59,6 +60,8 @@ OVER_BUDGET = text("""
 
 def set_budget(connection: Connection, job_id: int, budget: float) -> None:
     """Another limits.budget for a job that is not over; BadInput when nothing tells its cost."""
+    if not 0 < budget < math.inf:
+        raise BadInput(f"a budget is an amount above 0, which {budget:g} is not")
     if jobs.lock(connection, job_id).over:
         raise BadInput(f"job {job_id} is over and spends nothing any more")
     if cost(connection, job_id)["cost"] is None:

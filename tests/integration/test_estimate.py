@@ -15,7 +15,7 @@ from common.settings import Settings
 from common.spec import JobSpec, parse_spec
 from common.states import JobState
 from producer import estimate_picture, pilot
-from producer.estimate import Estimate, estimate
+from producer.estimate import Estimate, as_json, estimate
 from producer.pilot import Pilot
 from tests.integration.fleet import commit_one, write_rows
 from tests.integration.test_ledger import World, part_of
@@ -143,6 +143,17 @@ def test_rate_limits_bound_the_time_and_a_budget_that_is_too_small_is_said(
     )
     assert made.seconds is not None
     assert made.seconds.low == made.seconds.high == 1000
+    limits = {"requests_per_minute": 6_000, "tokens_per_minute": 60_000}
+    unknown = estimate(spec(limits), Settings(), world.ledger)
+    assert unknown.measured is None
+    other = spec(limits, task={"kind": "generate", "prompt": "{{ text }}"})
+    ran(world, other, "limited")
+    task = {"kind": "generate", "prompt": "other {{ id }}", "sampling": {"max_tokens": 900}}
+    bounded = estimate(spec(limits, task=task), Settings(), world.ledger, workers=100)
+    assert bounded.seconds is not None
+    assert bounded.seconds.middle is None
+    assert bounded.seconds.high > 900
+    assert set(as_json(bounded)["finished_at"]) == {"low", "high"}
     assert any("rate limits alone take 0:16:40" in note for note in made.notes)
     assert any("limits.budget 1 is not enough" in note for note in made.notes)
 

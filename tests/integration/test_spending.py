@@ -231,7 +231,8 @@ def test_resume_wants_a_larger_budget_and_keeps_it(
         f"job {job_id} has spent 0.0067 of limits.budget 0.005: `nightshift resume {job_id} "
         "--budget MORE` goes on"
     ) in refused.stderr
-    assert nightshift("resume", str(job_id), "--budget", "0.006").exit_code == 2
+    for too_little in ("0.006", "0", "nan"):
+        assert nightshift("resume", str(job_id), "--budget", too_little).exit_code == 2
     assert nightshift("resume", str(job_id), "--budget", "0.5").exit_code == 0
     job = world.run(jobs.get, job_id)
     assert (job.state, job.spec.limits.budget) == (JobState.RUNNING, 0.5)
