@@ -42,12 +42,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why one row has no answer; tokens that were spent on it all the same are counted."""
+    """Why one row has no answer; tokens that were spent on it all the same are counted.
+
+    `columns` are those of the task's that say more of the failure, such as a server's status.
+    """
 
     kind: RowErrorKind
     message: str
     prompt_tokens: int = 0
     output_tokens: int = 0
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 Outcome = Answer | Refusal
