@@ -439,6 +439,8 @@ def test_a_request_of_a_batch_file_is_sent_as_it_stands(
     assert plain.prompt_tokens == 7
     assert "stream" in refusal(stream).message
     assert refusal(bad).message == "400: no such user"
+    assert refusal(bad).columns["status_code"] == 400
+    assert json.loads(refusal(bad).columns["response"])["error"]["message"] == "no such user"
 
 
 def test_a_key_goes_to_its_own_address_alone_and_no_variable_of_the_client_goes_anywhere(

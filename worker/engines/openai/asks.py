@@ -19,6 +19,7 @@ from common.spec import (
     Task,
 )
 from common.states import RowErrorKind
+from worker.engines.openai.trouble import TroubleError
 from worker.engines.protocol import Answer, Outcome, Refusal, Request
 from worker.engines.structured import Check
 from worker.engines.tries import Try
@@ -48,6 +49,9 @@ class Asker(Protocol):
         of the API.
         """
 
+    def refusal(self, trouble: TroubleError) -> Refusal:
+        """The outcome of a row that is itself to blame for having no answer."""
+
 
 def asker_of(task: Task, engine: OpenaiEngine) -> Asker:
     """The one for a task."""
@@ -62,7 +66,15 @@ def asker_of(task: Task, engine: OpenaiEngine) -> Asker:
             raise Permanent(f"engine.backend openai does not run task.kind {other.kind}")
 
 
-class Chat:
+class Plain:
+    """What a task without columns for it makes of a refusal."""
+
+    def refusal(self, trouble: TroubleError) -> Refusal:
+        """Kind and message."""
+        return Refusal(trouble.kind, str(trouble))
+
+
+class Chat(Plain):
     """Text generation as a chat completion."""
 
     path = "/chat/completions"
@@ -108,7 +120,7 @@ class Chat:
         return self._check.outcome(content or "", reason, prompt_tokens, output_tokens)
 
 
-class Embedding:
+class Embedding(Plain):
     """A vector for a text."""
 
     path = "/embeddings"
@@ -191,6 +203,17 @@ class Forward:
             "response": text,
         }
         return Answer(columns, reasons[0] if reasons else None, prompt_tokens, output_tokens)
+
+    def refusal(self, trouble: TroubleError) -> Refusal:
+        """With the server's own answer, for the file of errors."""
+        columns: dict[str, Any] = {}
+        if trouble.body is not None:
+            columns = {
+                "status_code": trouble.status,
+                "request_id": trouble.request_id,
+                "response": trouble.body,
+            }
+        return Refusal(trouble.kind, str(trouble), columns=columns)
 
 
 def estimated_tokens(body: Body) -> float:

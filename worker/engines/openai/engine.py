@@ -278,7 +278,7 @@ class OpenaiEngine:
                 return await self._try(work, asker, asked)
             except TroubleError as trouble:
                 if trouble.is_final or await self._is_rows_fault(asker, asked, trouble):
-                    return Refusal(trouble.kind, str(trouble))
+                    return asker.refusal(trouble)
                 raise
 
         tries = AsyncRetrying(

@@ -35,7 +35,8 @@ class TroubleError(Exception):
     `kind` is the row's error where nothing else is to blame. `is_final` for a request that would
     be refused again; `is_limit` for one that came too early, `is_timeout` for one that took all the
     time of its row, `needs_person` for a key or an account. `pause_seconds` is the server's own
-    wish, None where it has none.
+    wish, None where it has none. `status`, `request_id` and `body` (JSON text) are of the answer
+    that refuses, where there is one.
     """
 
     def __init__(
@@ -49,6 +50,8 @@ class TroubleError(Exception):
         needs_person: bool = False,
         pause_seconds: float | None = None,
         status: int | None = None,
+        request_id: str | None = None,
+        body: str | None = None,
     ) -> None:
         super().__init__(said)
         self.kind = kind
@@ -58,6 +61,8 @@ class TroubleError(Exception):
         self.needs_person = needs_person
         self.pause_seconds = pause_seconds
         self.status = status
+        self.request_id = request_id
+        self.body = body
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +87,20 @@ def of_error(error: openai.APIError, censor: Censor) -> TroubleError:
     message, code = _said(error.body)
     said = censor(f"{status}: {message}")
     pause = hinted_pause(error.response.headers)
+    answer: dict[str, Any] = {
+        "status": status,
+        "request_id": error.request_id,
+        "body": _json_text(censor(error.response.text)),
+    }
     if status in KEY or code in NO_MONEY:
-        return TroubleError(said, needs_person=True, status=status)
+        return TroubleError(said, needs_person=True, **answer)
     if status in AGAIN or status >= 500:
-        return TroubleError(said, is_limit=status == 429, pause_seconds=pause, status=status)
+        return TroubleError(said, is_limit=status == 429, pause_seconds=pause, **answer)
     long = code in TOO_LONG or (
         status in (400, 413) and any(words in message for words in TOO_LONG_WORDS)
     )
     kind = RowErrorKind.TOO_LONG if long else RowErrorKind.REFUSED
-    return TroubleError(said, kind=kind, is_final=True, status=status)
+    return TroubleError(said, kind=kind, is_final=True, **answer)
 
 
 def hinted_pause(headers: Mapping[str, str]) -> float | None:
@@ -131,6 +141,14 @@ def _said(body: object) -> tuple[str, str | None]:
             return "no message", None
         case other:
             return json.dumps(other, default=str), None
+
+
+def _json_text(text: str) -> str | None:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return text
 
 
 def _text(value: Any) -> str | None:
