@@ -1,5 +1,6 @@
 """examples/embeddings: vectors of JSONL shards, as Parquet and as one NumPy file."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -44,3 +45,12 @@ def test_notes_of_one_subject_are_neighbours(example: Callable[[str], Example]) 
     subjects = [[name.partition("-")[0] for name in line.split()] for line in said.splitlines()]
     assert len(subjects) == 36
     assert sum(one == other for one, other in subjects) >= 33
+
+    notes.nightshift("run", "pairs.yaml")
+    (part,) = (notes.folder / "out-pairs").glob("part-*.jsonl")
+    rows = [json.loads(line) for line in part.read_text().splitlines()]
+    score = {row["id"]: row["score"] for row in rows}
+    assert 0.999 < score["equal"] < 1.001
+    assert score["equal"] > min(score["same"], score["near"]) > score["far"] + 0.2
+    assert all(row["error"] is None and row["prompt_tokens"] > 5 for row in rows)
+    notes.nightshift("collect", "pairs", "--to", "pairs.npy", exit_code=2)

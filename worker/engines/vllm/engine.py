@@ -112,6 +112,9 @@ class VllmEngine:
         self._end_loop()
 
     def _end_loop(self) -> None:
+        if self._loop.is_closed():
+            return
+        self._on_loop(_cancel_rest())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._looping.join(SHUTDOWN_SECONDS)
         if not self._looping.is_alive():
@@ -208,6 +211,15 @@ class VllmEngine:
             work.profile.engine.leave()
             self._places.release()
         work.emit(position, outcome)
+
+
+async def _cancel_rest() -> None:
+    """Ends what still waits on the loop: batches, and vLLM's own tasks."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    if rest:
+        await asyncio.wait(rest, timeout=1.0)
 
 
 class _ProgressLogger(StatLoggerBase):
