@@ -30,8 +30,8 @@ STAGING = "_attempts"
 
 MANIFEST = "_manifest.json"
 
-MADE_INPUT = "_input"
-"""Folder of input that was made for the job, beside its parts."""
+JUDGED = "_judged"
+"""Folder of the rows that a judge's job reads, beside its parts."""
 
 MESSAGE_CHARACTERS = 500
 """Longest row error message kept, in the part and in the ledger alike."""

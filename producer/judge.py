@@ -23,7 +23,7 @@ from producer.connect import open_ledger, refuse_no_ledger
 from producer.scores import Scale, Tally, check
 from producer.submit import check_output, settled, submit
 
-JUDGED_FILE = "judged.parquet"
+JUDGED_FILE = "rows.parquet"
 
 NOTE = "judged"
 """Key in that file's metadata that says whose rows it holds."""
@@ -184,7 +184,7 @@ def _spec(path: Path, judged: Job, place: str) -> JobSpec:
     filled = {"uri": JUDGED_FILE, "id": judged.spec.input.id or place}
     spec = parse_spec({**data, "input": filled} if isinstance(data, dict) else data, str(path))
     spec = settled(spec)
-    uri = f"{spec.output.uri}/{parts.MADE_INPUT}/{JUDGED_FILE}"
+    uri = f"{spec.output.uri}/{parts.JUDGED}/{JUDGED_FILE}"
     return spec.model_copy(update={"input": spec.input.model_copy(update={"uri": [uri]})})
 
 

@@ -202,7 +202,7 @@ def check_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
             "output directory, or empty it"
         )
     for info in infos:
-        own = info.uri.startswith(f"{output}/{parts.MADE_INPUT}/")
+        own = info.uri.startswith(f"{output}/{parts.JUDGED}/")
         if info.uri.startswith(f"{output}/") and not own:
             raise BadInput(f"the input {info.uri} lies inside the output directory {output}")
     storage.check_directory(output)

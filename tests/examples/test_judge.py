@@ -65,5 +65,5 @@ def test_the_judge_gives_the_score_that_the_answers_deserve(
 def test_the_model_judge_of_the_page_is_a_spec() -> None:
     data = read_yaml(EXAMPLE / "model-judge.yaml")
     assert isinstance(data, dict)
-    filled = {**data, "input": {"uri": "judged.parquet", "id": "id"}}
+    filled = {**data, "input": {"uri": "rows.parquet", "id": "id"}}
     assert parse_spec(filled, "test").task.columns == {"question", "output"}

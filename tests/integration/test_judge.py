@@ -53,7 +53,7 @@ class Bench:
 
     @property
     def file(self) -> Path:
-        return self.site.folder / "verdicts" / "_input" / "judged.parquet"
+        return self.site.folder / "verdicts" / "_judged" / "rows.parquet"
 
 
 @pytest.fixture
