@@ -9,10 +9,11 @@ from typing import NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from common import formats, jsonl, storage
+from common import formats, jsonl
 from common.errors import BadInput
 from common.spec import Endpoint, JobSpec, RequestsTask
 from common.storage import FileInfo
+from producer import convert
 
 ENDPOINTS: tuple[str, ...] = get_args(Endpoint)
 
@@ -121,8 +122,6 @@ def _parsed(line: Line) -> dict[str, object]:
 
 def _lines(infos: Sequence[FileInfo]) -> Iterator[Line]:
     for info in infos:
-        with storage.open_input(info.uri, sequential=True) as handle:
-            jsonl.content_start(handle)
-            for number, text in enumerate(handle, 1):
-                if not jsonl.is_blank(text):
-                    yield Line(info.uri, number, text)
+        for number, text in enumerate(convert.lines(info.uri), 1):
+            if not jsonl.is_blank(text):
+                yield Line(info.uri, number, text)

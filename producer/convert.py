@@ -5,10 +5,12 @@ A copy is written whole under a name that says what it was made of, so that a se
 it, and a crash leaves nothing that anybody reads.
 """
 
+import codecs
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from io import BufferedReader
 from threading import BoundedSemaphore
 from typing import Any, BinaryIO
 
@@ -104,6 +106,22 @@ def _lines(info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
                     left -= not jsonl.is_blank(line + b"\n")
         if left:
             sink.write(held)
+
+
+def lines(uri: str) -> Iterator[bytes]:
+    """The lines of a file with their ends, decompressed, without a byte order mark.
+
+    Raises BadInput for what is cut off or damaged, StorageUnavailable.
+    """
+    if formats.compression(uri) is None:
+        with storage.open_input(uri, sequential=True) as handle:
+            jsonl.content_start(handle)
+            yield from handle
+        return
+    with _content(uri), _opened(uri) as stream:
+        handle = BufferedReader(stream, CHUNK_BYTES)
+        yield handle.readline().removeprefix(codecs.BOM_UTF8)
+        yield from handle
 
 
 @contextmanager

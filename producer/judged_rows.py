@@ -10,7 +10,7 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common import formats
+from common import dataset, formats
 from common.descriptor import RowRanges
 from common.errors import BadInput, Permanent, SourceChanged
 from common.ledger import Ledger, Row, batches
@@ -162,7 +162,7 @@ def _inputs(
     rows = RowRanges.from_indices(index.to_pylist())
     place = dataclasses.replace(batches.descriptor(part), rows=rows)
     try:
-        found = formats.read_rows(place, wanted, cache, schema=part_files.input_schema(job))
+        found = dataset.read_rows(job.spec, place, wanted, cache, part_files.input_schema(job))
     except SourceChanged as error:
         raise BadInput(
             f"the judge needs the input of job {job.id} again, and {place.source.uri} is gone or "

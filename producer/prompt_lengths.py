@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,8 @@ def prompts(spec: JobSpec, rows: Rows) -> Prompts:
         _refuse(found, bad.message)
     if spec.task.kind == "function":
         return found
+    if isinstance(spec.task, GenerateTask) and spec.task.image_columns:
+        found.notes.append("images are not counted among the tokens of a prompt")
     wanted = list(_rendered(spec, rows, found))
     counted = None if isinstance(spec.engine, OpenaiEngine) else _counter(spec, found)
     if counted is None:
@@ -93,9 +96,12 @@ def _rendered(spec: JobSpec, rows: Rows, found: Prompts) -> Iterator[Prompt]:
 def _prompt(task: Any, texts: list[str], row: dict[str, Any]) -> Prompt:
     match task:
         case GenerateTask(messages=messages):
-            roles = [message.role for message in messages or ()] or ["user"]
+            if messages is None:
+                return [{"role": "user", "content": texts[0]}]
+            left = iter(texts)
             return [
-                {"role": role, "content": text} for role, text in zip(roles, texts, strict=True)
+                {"role": message.role, "content": " ".join(islice(left, len(message.templates)))}
+                for message in messages
             ]
         case RequestsTask():
             return _asked(json.loads(row["body"]))

@@ -68,6 +68,11 @@ class Message(Section):
             return [TextPart(type="text", text=self.content)]
         return self.content
 
+    @property
+    def templates(self) -> list[str]:
+        """The templates of its text, in order."""
+        return [part.text for part in self.parts if isinstance(part, TextPart)]
+
 
 class Sampling(Section):
     """How the next token is chosen; the names and ranges of vLLM's SamplingParams."""
@@ -253,8 +258,7 @@ class GenerateTask(TaskSection):
     def templates(self) -> list[str]:
         """Every template of the task, in order."""
         if self.messages is not None:
-            parts = (part for message in self.messages for part in message.parts)
-            return [part.text for part in parts if isinstance(part, TextPart)]
+            return [template for message in self.messages for template in message.templates]
         return [self.prompt or ""]
 
     @property

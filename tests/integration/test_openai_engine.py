@@ -1,5 +1,6 @@
 """The remote engine against a server that misbehaves, over real HTTP."""
 
+import io
 import json
 import threading
 import time
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image as Picture
 
 from common.errors import EngineLoadFailed, EngineRefused, EngineUnavailable
 from common.settings import Settings, load_settings
@@ -17,8 +19,10 @@ from common.spec import EmbedTask, GenerateTask, RequestsTask, TaskSection
 from common.spec import OpenaiEngine as OpenaiSpec
 from common.states import RowErrorKind
 from tests.integration.remote import Call, Remote, Reply, answered, refused
+from worker.engines.openai.asks import estimated_tokens
 from worker.engines.openai.engine import OpenaiEngine, Patience
 from worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
+from worker.images import Image
 
 QUICK = Patience(
     tries=4,
@@ -499,3 +503,42 @@ def test_what_the_operator_does_not_allow_or_provide_is_said_at_load(
     with pytest.raises(EngineLoadFailed, match="NIGHTSHIFT_BROKER_URL"):
         load(Settings(), requests_per_minute=5)
     assert not remote.looks
+
+
+def test_images_are_sent_as_data_urls_and_a_bad_one_is_refused_alone(
+    remote: Remote, load: Callable[..., OpenaiEngine]
+) -> None:
+    def shown(call: Call) -> Reply:
+        parts = call.body["messages"][0]["content"]
+        assert [part["type"] for part in parts] == ["text", "image_url"]
+        url = parts[1]["image_url"]["url"]
+        # An image must not eat the fleet's tokens by the length of its base64.
+        assert estimated_tokens(call.body) < 3000
+        message = {"role": "assistant", "content": url[:22]}
+        return Reply(body={"choices": [{"message": message, "finish_reason": "stop"}]})
+
+    remote.behave = shown
+    buffer = io.BytesIO()
+    Picture.effect_noise((200, 200), 80).save(buffer, "PNG")
+    parts = [{"type": "text", "text": "What is it?"}, {"type": "image", "column": "photo"}]
+    task = GenerateTask.model_validate(
+        {"kind": "generate", "messages": [{"role": "user", "content": parts}]}
+    )
+    requests = [
+        Request(
+            index,
+            messages=[
+                {
+                    "role": "user",
+                    "content": [parts[0], {"type": "image", "image": Image(value)}],
+                }
+            ],
+        )
+        for index, value in enumerate((buffer.getvalue(), b"no image"))
+    ]
+    good, bad = ask(load(), requests, task)
+    assert isinstance(good, Answer)
+    assert good.columns["output"] == "data:image/png;base64,"
+    assert isinstance(bad, Refusal)
+    assert bad.kind is RowErrorKind.RENDER_ERROR
+    assert len(remote.calls) == 1

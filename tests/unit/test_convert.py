@@ -416,7 +416,7 @@ print(plan.rows_total, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - bef
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     rows, mebibytes = map(int, said.stdout.split())
     assert rows == 600_000
-    assert mebibytes < 384
+    assert mebibytes < 512
     assert pq.ParquetFile(next((tmp_path / "out/_input").iterdir())).num_row_groups > 4
 
 

@@ -1,5 +1,6 @@
 """OpenAI batch files: a body stays the text it was, a bad line is an error of its own row."""
 
+import gzip
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import formats, openai_batch, parts, storage
+from common import dataset, formats, openai_batch, parts, storage
 from common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from common.errors import BadInput
 from common.jsonl import BadLine
@@ -137,6 +138,31 @@ def test_a_plan_has_the_columns_of_the_format_whatever_the_lines_hold(tmp_path: 
     assert plan.schema == openai_batch.SCHEMA
     assert plan.rows_total == 3
     planner.check_columns(spec, plan.schema)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_batch_file_may_be_compressed(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"b.jsonl{suffix}"
+    lines = b"\xef\xbb\xbf" + b"\n".join([line("a"), b"{broken", line("c", '{"x": 1}')])
+    path.write_bytes(gzip.compress(lines) if suffix else lines)
+    infos = [storage.stat(str(path))]
+    spec = batch_file.with_endpoint(asked(path, output={"uri": str(tmp_path / "out")}), infos)
+    assert isinstance(spec.task, RequestsTask)
+    assert spec.task.endpoint == CHAT
+    batch_file.refuse_doubled_ids(infos)
+    plan = planner.plan(
+        spec.input, 8, columns=spec.read_columns, infos=infos, output_uri=spec.output.uri
+    )
+    (only,) = plan.batches()
+    rows = dataset.read_rows(spec, only, None, formats.ReadCache(0), plan.schema)
+    assert rows.table.column("custom_id").to_pylist() == ["a", "c"]
+    assert rows.table.column("body").to_pylist() == ["{}", '{"x": 1}']
+    assert f"{path} line 2" in rows.bad[1].message
+
+    more = b"\n" + line("a")
+    path.write_bytes(path.read_bytes() + (gzip.compress(more) if suffix else more))
+    with pytest.raises(BadInput, match="stands twice"):
+        batch_file.refuse_doubled_ids([storage.stat(str(path))])
 
 
 # ---------------------------------------------------------------- spec

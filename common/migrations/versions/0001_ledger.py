@@ -170,7 +170,6 @@ CREATE TABLE workers (
     engine_key text NOT NULL,
     engine text,
     engine_version text,
-    code_version text,
     state text NOT NULL CHECK (state IN ('loading', 'ready', 'draining', 'ended')),
     window_rows integer NOT NULL DEFAULT 0,
     started_at timestamptz NOT NULL DEFAULT now(),

@@ -1,4 +1,4 @@
-"""What a job has used: engine time, rows run, tokens spent; its cost by the prices of its spec."""
+"""What a job has used and costs: engine time, rows run, tokens spent; and the code of a worker."""
 
 from alembic import op
 
@@ -24,6 +24,7 @@ COMMENT ON TABLE job_spending IS
 COMMENT ON COLUMN job_spending.engine_microseconds IS
     'Time in which the child held batches of the job; shared by rows between jobs held at once.';
 ALTER TABLE attempts ADD COLUMN engine_microseconds bigint;
+ALTER TABLE workers ADD COLUMN code_version text;
 COMMENT ON COLUMN attempts.engine_microseconds IS
     'Engine time of the job that this commit accounted for, since the one before it.';
 """

@@ -1,7 +1,8 @@
 """How the rows of each task become requests of the OpenAI API, and its answers outcomes."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -26,6 +27,11 @@ from worker.engines.tries import Try
 
 BYTES_A_TOKEN = 4
 """What a token of English is about, in UTF-8 bytes."""
+
+IMAGE_TOKENS = 1000
+"""What an image is taken for until the server has said what it was."""
+
+DATA_URL = re.compile(r'data:image/[^"]*')
 
 ONCE = Try(0, 0.0, None)
 """How a row is asked that is not sampled, or says itself how."""
@@ -88,7 +94,10 @@ class Chat(Plain):
         """Messages and sampling, then the form of the answer, then `engine.args`."""
         asked = {
             "model": self._engine.model,
-            "messages": [dict(message) for message in request.messages or ()],
+            "messages": [
+                {**message, "content": _content(message["content"])}
+                for message in request.messages or ()
+            ],
             "temperature": how.temperature,
             **({} if how.seed is None else {"seed": how.seed}),
             **_sampling(self._task.sampling, request, _longest_field(self._engine.base_url)),
@@ -118,6 +127,20 @@ class Chat(Plain):
         if content is not None and not isinstance(content, str):
             raise TypeError("the answer's content is no text")
         return self._check.outcome(content or "", reason, prompt_tokens, output_tokens)
+
+
+def _content(content: str | Sequence[Mapping[str, Any]]) -> str | list[Body]:
+    """Images as data: URLs: the server can reach no store of ours. BadImage for the first that
+    cannot be used.
+    """
+    if isinstance(content, str):
+        return content
+    return [
+        {"type": "image_url", "image_url": {"url": part["image"].data_url()}}
+        if part["type"] == "image"
+        else dict(part)
+        for part in content
+    ]
 
 
 class Embedding(Plain):
@@ -219,16 +242,15 @@ class Forward:
 def estimated_tokens(body: Body) -> float:
     """What a request may use at most: its text at four bytes a token, and its longest answer."""
     asked = [body.get(name) for name in ("messages", "prompt", "input")]
-    size = len(
-        json.dumps([each for each in asked if each is not None], ensure_ascii=False).encode(
-            errors="surrogatepass"
-        )
-    )
+    text = json.dumps([each for each in asked if each is not None], ensure_ascii=False)
+    images = DATA_URL.findall(text)
+    size = len(text.encode(errors="surrogatepass")) - sum(map(len, images))
     longest = body.get("max_completion_tokens") or body.get("max_tokens") or 0
     answers = body.get("n") or 1
     if not isinstance(longest, int) or not isinstance(answers, int):
         longest = answers = 0  # the server will say what is wrong with it
-    return size / BYTES_A_TOKEN + max(0, longest * answers)
+    tokens = size / BYTES_A_TOKEN + len(images) * IMAGE_TOKENS
+    return tokens + max(0, longest * answers)
 
 
 def usage(data: Mapping[str, Any]) -> tuple[int, int]:

@@ -37,6 +37,7 @@ from worker.engines.openai.limiter import Limiter, Rates, Reservation
 from worker.engines.openai.trouble import Censor, TroubleError, of_error, spent_limit
 from worker.engines.protocol import Outcome, Refusal, Request, Work
 from worker.engines.tries import Try, answered
+from worker.images import BadImage
 from worker.profile import Stage
 
 log = structlog.get_logger(__name__)
@@ -244,6 +245,8 @@ class OpenaiEngine:
             outcome, seconds = await self._answer(work, asker, work.requests[position])
         except (EngineUnavailable, EngineRefused):
             raise
+        except BadImage as error:
+            outcome = Refusal(RowErrorKind.RENDER_ERROR, str(error))
         except Exception as error:  # whatever one row provokes stays with that row
             outcome = Refusal(
                 RowErrorKind.REFUSED,
@@ -261,7 +264,7 @@ class OpenaiEngine:
 
         async def once(how: Try) -> Outcome:
             nonlocal spent_seconds
-            asked = Asked(asker.body(request, how), spent_seconds)
+            asked = Asked(await self._body(work, asker, request, how), spent_seconds)
             outcome = await self._persist(work, asker, asked)
             spent_seconds = asked.spent_seconds
             return outcome
@@ -269,6 +272,12 @@ class OpenaiEngine:
         if isinstance(work.task, GenerateTask):
             return await answered(work.task, request.row_index, once), spent_seconds
         return await once(ONCE), spent_seconds
+
+    async def _body(self, work: Work, asker: Asker, request: Request, how: Try) -> dict[str, Any]:
+        if isinstance(work.task, GenerateTask) and work.task.image_columns:
+            # They are read from their stores, for which the loop must not wait.
+            return await asyncio.to_thread(asker.body, request, how)
+        return asker.body(request, how)
 
     async def _persist(self, work: Work, asker: Asker, asked: Asked) -> Outcome:
         """Asks until there is an answer, or somebody to blame."""
