@@ -5,8 +5,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 import redis
@@ -15,13 +16,37 @@ from common.embedded import EmbeddedRedis
 from worker.engines.openai import limiter as module
 from worker.engines.openai.limiter import Limiter, Rates
 
+T = TypeVar("T")
+
 
 def name() -> str:
     return uuid.uuid4().hex
 
 
+made: list[Limiter] = []
+
+
 def member(url: str | None, bucket: str, rates: Rates) -> Limiter:
-    return Limiter.connected(url, bucket, uuid.uuid4().hex, rates)
+    made.append(Limiter.connected(url, bucket, uuid.uuid4().hex, rates))
+    return made[-1]
+
+
+def finished(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What `main` returns; every limiter is closed whatever it raises."""
+
+    async def whole() -> T:
+        try:
+            return await main()
+        finally:
+            await close(*made)
+            made.clear()
+
+    return asyncio.run(whole())
+
+
+@pytest.fixture(autouse=True)
+def a_slow_machine_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 30.0)
 
 
 async def admitted(limiters: list[Limiter], seconds: float, tokens: float = 0) -> int:
@@ -62,7 +87,7 @@ def test_two_members_hold_one_rate_together(redis_url: str) -> None:
         await close(*both)
         return count, took
 
-    count, seconds = asyncio.run(run())
+    count, seconds = finished(run)
     assert count <= most(20, seconds)
     assert count >= 20  # the burst at least, however slow this machine
 
@@ -71,7 +96,10 @@ MEMBER = """
 import asyncio, sys, time
 import redis
 from tests.integration.test_limiter import admitted, member
+from worker.engines.openai import limiter as module
 from worker.engines.openai.limiter import Rates
+
+module.ANSWER_SECONDS = 30.0
 
 async def run(url, bucket):
     limiter = member(url, bucket, Rates(requests=1200))
@@ -117,7 +145,7 @@ def test_jobs_with_different_rates_share_one_minute(redis_url: str) -> None:
         await close(slow, fast)
         return counts[0], counts[1], took
 
-    slow, fast, seconds = asyncio.run(run())
+    slow, fast, seconds = finished(run)
     assert slow / 10 + fast / 40 <= seconds + 1 + 1 / 10 + 1 / 40
     assert slow
     assert fast
@@ -141,7 +169,7 @@ def test_tokens_that_were_not_used_are_given_back_and_those_beyond_are_taken(
             await asyncio.wait_for(other.admit(1), 0.5)
         await close(one, other)
 
-    asyncio.run(run())
+    finished(run)
 
 
 def test_estimates_learn_what_requests_really_use(redis_url: str) -> None:
@@ -153,7 +181,7 @@ def test_estimates_learn_what_requests_really_use(redis_url: str) -> None:
         await close(one)
         return taken.reserved
 
-    assert asyncio.run(run()) < 50
+    assert finished(run) < 50
 
 
 def test_a_pause_holds_the_whole_fleet_also_without_a_rate(redis_url: str) -> None:
@@ -168,7 +196,7 @@ def test_a_pause_holds_the_whole_fleet_also_without_a_rate(redis_url: str) -> No
         await close(told, other)
         return time.monotonic() - began
 
-    assert asyncio.run(run()) >= 0.6
+    assert finished(run) >= 0.6
 
 
 @pytest.fixture
@@ -201,7 +229,7 @@ def test_without_redis_each_child_goes_on_at_its_share_and_a_stranger_waits(
         await close(*known, stranger)
         return count, took
 
-    count, seconds = asyncio.run(run())
+    count, seconds = finished(run)
     # Each of the two has a burst and a debt of its own share.
     assert 4 <= count <= 20 * (seconds + 1) + 2
 
@@ -217,7 +245,7 @@ def test_without_redis_a_pause_still_holds_this_child(own_redis: EmbeddedRedis) 
         await close(one)
         return time.monotonic() - began
 
-    assert asyncio.run(run()) >= 0.5
+    assert finished(run) >= 0.5
 
 
 def test_a_flushed_redis_costs_one_burst(redis_url: str) -> None:
@@ -233,5 +261,5 @@ def test_a_flushed_redis_costs_one_burst(redis_url: str) -> None:
         await close(one)
         return count, took
 
-    count, seconds = asyncio.run(run())
+    count, seconds = finished(run)
     assert count <= most(20, seconds, burst=2) + 1
