@@ -8,7 +8,7 @@ from typing import Any
 from common.ledger import Ledger, spending
 from common.ledger.spending import Kin
 from common.settings import Settings
-from common.spec import GenerateTask, JobSpec, OpenaiEngine
+from common.spec import STORED, GenerateTask, JobSpec, OpenaiEngine
 from producer import forecast
 from producer.draw import draw
 from producer.forecast import Prices, Range
@@ -98,7 +98,7 @@ def _workers(spec: JobSpec, said: int | None, living: int) -> tuple[int, str]:
 
 def _measured(ledger: Ledger, spec: JobSpec, pilot: int | None) -> tuple[Measured | None, int]:
     """What was measured, and how many children of the pool live."""
-    task = spec.task.model_dump_json(by_alias=True)
+    task = spec.task.model_dump_json(by_alias=True, context=STORED)
     with ledger.transaction() as connection:
         living, window_rows = spending.slots(connection, spec.pool)
         found = spending.kin(connection, spec.pool, spec.engine_key, task)

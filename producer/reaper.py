@@ -98,9 +98,15 @@ class Reaper:
     def _hold_budgets(self) -> None:
         """Before anything is admitted that there is no money for."""
         with self._ledger.transaction() as connection:
-            paused = spending.hold_budgets(connection)
-        for job_id in paused:
-            log.warning("job_paused", job_id=job_id, why="its budget is spent")
+            over = spending.over_budget(connection)
+        for job_id, why in over:  # one whose row is held for long stops neither others nor us
+            _did(partial(self._hold, job_id, why))
+
+    def _hold(self, job_id: int, why: str) -> None:
+        with self._ledger.transaction() as connection:
+            paused = spending.hold(connection, job_id, why)
+        if paused:
+            log.warning("job_paused", job_id=job_id, why=why)
 
     def _dispatch(self) -> None:
         with self._ledger.transaction() as connection:

@@ -137,15 +137,34 @@ def _refuse_changed_inputs(
         for name in passed & outcome.columns.keys():
             if name not in columns:
                 columns[name] = to_list(results.passed.column(name))
-            given = outcome.columns[name]
-            if isinstance(given, np.ndarray):
-                given = given.tolist()
-            if columns[name][position[row]] != given:
+            if not _is_same(columns[name][position[row]], outcome.columns[name]):
                 failures[row] = Failure.of(
                     RowErrorKind.BAD_TYPE,
                     f"the answer changes the column {name!r}, which is passed through from the "
                     "input: return it under another name",
                 )
+
+
+def _is_same(mine: Any, given: Any) -> bool:
+    """Whether a value came back as it was; NaN is NaN, and an array its list."""
+    if isinstance(given, np.ndarray | np.generic):
+        given = given.tolist()
+    if isinstance(given, list | tuple):
+        return (
+            isinstance(mine, list | tuple)
+            and len(mine) == len(given)
+            and all(map(_is_same, mine, given))
+        )
+    if isinstance(given, Mapping):
+        return (
+            isinstance(mine, Mapping)
+            and mine.keys() == given.keys()
+            and all(_is_same(mine[key], value) for key, value in given.items())
+        )
+    try:
+        return bool(mine == given or (mine != mine and given != given))
+    except Exception:  # a value of the function's own compares as it likes
+        return False
 
 
 def _passed(results: RowResults, rows: Sequence[int], schema: pa.Schema) -> dict[str, pa.Array]:

@@ -23,25 +23,29 @@ def cost(connection: Connection, job_id: int) -> Row:
     return found.mappings().one()
 
 
-def hold_budgets(connection: Connection) -> list[int]:
-    """Pauses each running job that would pass its limits.budget with what it has under way;
-    returns them.
+def over_budget(connection: Connection) -> list[tuple[int, str]]:
+    """Running jobs that would pass their limits.budget with what they have under way, and the
+    sentence that says so.
 
     What is under way is expected to cost as much a row as what is done. Until there is a first
     commit nothing is known of it.
     """
-    paused = []
-    for job in connection.execute(OVER_BUDGET).all():
-        if jobs.lock(connection, job.job) is not JobState.RUNNING:
-            continue
-        jobs.pause(
-            connection,
+    return [
+        (
             job.job,
             f"{money(job.cost)} is spent and about {money(job.under_way)} under way, which reaches "
             f"limits.budget {job.budget:g}: `nightshift resume {job.job} --budget MORE` goes on",
         )
-        paused.append(job.job)
-    return paused
+        for job in connection.execute(OVER_BUDGET)
+    ]
+
+
+def hold(connection: Connection, job_id: int, why: str) -> bool:
+    """Pauses a job that `over_budget` named; False when somebody was faster."""
+    if jobs.lock(connection, job_id) is not JobState.RUNNING:
+        return False
+    jobs.pause(connection, job_id, why)
+    return True
 
 
 OVER_BUDGET = text("""

@@ -1,6 +1,7 @@
 """The transformers engine, for real: MiniLM, a classifier of our own, cross-encoders made here."""
 
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,7 @@ class Counted:
         self.passes: list[list[int]] = []
         self.computing, self.go_on = threading.Event(), threading.Event()
         self.most = most
+        self.held: weakref.ref[np.ndarray] | None = None
 
     def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
         return [[len(text) for text in row] for row in rows]
@@ -184,7 +186,10 @@ class Counted:
         assert self.go_on.wait(10)
         lengths = [len(text) for (text,) in rows]
         self.passes.append(lengths)
+        assert self.held is None or self.held() is None, "what a failed pass held is gone"
         if len(rows) * max(lengths) > self.most:
+            activations = np.zeros(1)
+            self.held = weakref.ref(activations)
             raise torch.OutOfMemoryError("no memory")
         if any("!" in text for (text,) in rows):
             raise ValueError("an exclamation mark")

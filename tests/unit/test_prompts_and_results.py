@@ -437,3 +437,23 @@ def test_a_function_that_hands_a_passed_column_back_as_an_array_is_compared_with
     assert same.errors == []
     changed = table_of(job, results({0: Answer({"x": 1, "id": np.array(["r0", "r1"])})}))
     assert [error.kind for error in changed.errors] == [RowErrorKind.BAD_TYPE]
+
+
+def test_nested_arrays_and_nan_come_back_as_they_were() -> None:
+    values = [[[1.0, 2.0], [3.0]], [[float("nan")]], [[5.0]]]
+    inputs = pa.schema([("v", pa.list_(pa.list_(pa.float64())))])
+    job = spec(input={"uri": "x.parquet"}, output={"uri": "out", "columns": ["v"]})
+    found = RowResults(
+        [0, 1, 2],
+        pa.table({"v": values}, inputs),
+        {
+            0: Answer({"x": 1, "v": [np.array([1.0, 2.0]), np.array([3.0])]}),
+            1: Answer({"x": 1, "v": [np.array([np.nan])]}),
+            2: Answer({"x": 1, "v": [np.array([5.0, 6.0])]}),
+        },
+    )
+    schema = parts.inferred_schema(job, inputs, found.answers())
+    assert schema is not None
+    part = part_table(job, schema, found)
+    assert [error.row_index for error in part.errors] == [2]
+    assert part.table.column("x").to_pylist() == [1, 1, None]

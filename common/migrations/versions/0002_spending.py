@@ -25,6 +25,8 @@ COMMENT ON COLUMN job_spending.engine_microseconds IS
     'Time in which the child held batches of the job; shared by rows between jobs held at once.';
 ALTER TABLE attempts ADD COLUMN engine_microseconds bigint;
 ALTER TABLE workers ADD COLUMN code_version text;
+-- Older code can neither read the specs of new tasks and engines nor a JSON schema kept as text.
+UPDATE ledger_meta SET compatible_from = 2;
 COMMENT ON COLUMN attempts.engine_microseconds IS
     'Engine time of the job that this commit accounted for, since the one before it.';
 """

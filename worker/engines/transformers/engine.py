@@ -146,23 +146,27 @@ class TransformersEngine:
             return self._halves(rows)
         for batch in {row.batch for row in rows}:
             batch.began()
-        seconds = len(rows) * max(row.batch.work.row_timeout_seconds for row in rows)
+        seconds = max(row.batch.work.row_timeout_seconds for row in rows)
         began_at = time.monotonic()
         self._pass_ends_at = began_at + seconds
+        lines, why, is_too_large = None, "", False
         try:
             lines = self._model.compute([row.texts for row in rows])
         except torch.AcceleratorError:
             raise  # the device takes nothing more from this process
         except Exception as error:
-            if isinstance(error, torch.OutOfMemoryError | MemoryError):
-                self._most_tokens = max(1, _padded(rows) // 2)
-                torch.cuda.empty_cache()
-            if len(rows) > 1:
-                return self._halves(rows)
+            is_too_large = isinstance(error, torch.OutOfMemoryError | MemoryError)
             why = f"the model refused the row: {type(error).__name__}: {error}"
-            return rows[0].batch.end(rows[0].position, Refusal(RowErrorKind.REFUSED, why))
         finally:
             self._pass_ends_at = None
+        # Only here is the error gone, whose traceback holds what the pass had in memory.
+        if is_too_large:
+            self._most_tokens = max(1, _padded(rows) // 2)
+            torch.cuda.empty_cache()
+        if lines is None:
+            if len(rows) > 1:
+                return self._halves(rows)
+            return rows[0].batch.end(rows[0].position, Refusal(RowErrorKind.REFUSED, why))
         late = time.monotonic() > began_at + seconds
         for row, line in zip(rows, lines, strict=True):
             task = row.batch.work.task
