@@ -329,7 +329,7 @@ def test_images_that_rows_name_are_held_to_the_roots_of_the_worker(
     seen = Scene(
         ledger,
         tmp_path,
-        (str(tmp_path),),
+        roots=(str(tmp_path),),
         task={"kind": "generate", "messages": [{"role": "user", "content": parts}]},
         engine={"backend": "vllm", "model": "m"},
     )

@@ -44,7 +44,10 @@ def test_the_tour_of_the_readme_works_as_it_is_written(fleet: Fleet) -> None:
     assert "A SMALL STEP" in lines[0]
 
 
-@pytest.mark.parametrize("query", blocks("docs/sql.md", "sql"), ids=range(10))
+QUERIES = blocks("docs/sql.md", "sql")
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=range(len(QUERIES)))
 def test_every_query_of_the_page_is_answered(ledger: Ledger, query: str) -> None:
     with ledger.transaction() as connection:
         connection.execute(text(query.replace(":", "\\:"))).all()
@@ -56,7 +59,8 @@ def test_the_page_describes_every_column_of_the_views(ledger: Ledger) -> None:
         columns = connection.execute(
             text("""
                 SELECT table_name, column_name FROM information_schema.columns
-                WHERE table_name IN ('job_progress', 'failed_rows', 'worker_status', 'pool_demand')
+                WHERE table_name IN ('job_progress', 'failed_rows', 'worker_status', 'pool_demand',
+                                     'job_costs')
             """)
         ).all()
     assert len(columns) > 40
