@@ -136,7 +136,7 @@ def _estimate(
     workers: tuple[int, str],
 ) -> Estimate:
     rows = plan.rows_total
-    prompt_tokens = forecast.mean_range(found.lengths) if len(found.lengths) else None
+    prompt_tokens = forecast.mean_range(found.run) if len(found.lengths) else None
     output_tokens, source = _output_tokens(spec, measured)
     pace = measured.pace if measured else None
     engine_seconds = pace.under(rows) if pace else None

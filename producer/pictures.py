@@ -99,7 +99,8 @@ def next_steps(row: Values) -> list[str]:
     """Commands that make sense now."""
     steps = []
     if row["status"] == "paused":
-        steps.append(f"nightshift resume {row['job']}    goes on")
+        more = " --budget MORE" if "limits.budget" in (row["reason"] or "") else ""
+        steps.append(f"nightshift resume {row['job']}{more}    goes on")
     if row["rows_failed"]:
         steps.append(f"nightshift errors {row['job']}    the rows that failed, and why")
         if row["status"] != "cancelled":

@@ -2,9 +2,11 @@
 
 import json
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,19 +38,25 @@ Prompt = Messages | str | tuple[str, str]
 class Prompts:
     """What was found in a sample.
 
-    `lengths` are tokens, or characters / 4 where `is_guess`; empty for tasks without prompts.
-    `longest` is the most that the model takes, None where nothing says it. `refused` rows cannot
+    `lengths` are tokens, or characters / 4 where `is_guess`; empty for tasks without prompts. Those
+    above `most` are errors. `longest` is the most that the model takes, None where nothing says it. `refused` rows cannot
     be read or rendered, `why` is the first one's error.
     """
 
     sampled: int
     lengths: np.ndarray
+    most: float = math.inf
     is_guess: bool = False
     longest: int | None = None
     too_long: int = 0
     refused: int = 0
     why: str = ""
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def run(self) -> np.ndarray:
+        """Tokens that the model works on for each prompt: none for one that is too long."""
+        return np.where(self.lengths > self.most, 0, self.lengths)
 
 
 def prompts(spec: JobSpec, rows: Rows) -> Prompts:
@@ -69,10 +77,13 @@ def prompts(spec: JobSpec, rows: Rows) -> Prompts:
         lengths = list(counted.lengths(wanted))
         found.longest = counted.longest
     found.lengths = np.array(lengths, dtype=int)
-    if found.longest is not None:
-        # A model that writes needs room for one token at least.
-        most = found.longest - (spec.task.runner == "generate")
-        found.too_long = int((found.lengths > most).sum())
+    if found.longest is None:
+        return found
+    if isinstance(spec.engine, TransformersEngine) and spec.engine.truncate:
+        found.lengths = np.minimum(found.lengths, found.longest)
+    # A model that writes needs room for one token at least.
+    found.most = found.longest - (spec.task.runner == "generate")
+    found.too_long = int((found.lengths > found.most).sum())
     return found
 
 
@@ -177,6 +188,7 @@ def _counter(spec: JobSpec, found: Prompts) -> _Counter | None:
             args.get("tokenizer", engine.model), revision=engine.revision, **trusted
         )
         config = AutoConfig.from_pretrained(engine.model, revision=engine.revision, **trusted)
+        trained = None if spec.task.runner == "generate" else _trained_length(engine)
     except Exception as error:  # whatever a model's files, or the way to them, raise
         found.notes.append(
             f"prompts are counted as characters / 4: the tokenizer of {engine.model} cannot be "
@@ -188,9 +200,23 @@ def _counter(spec: JobSpec, found: Prompts) -> _Counter | None:
         found.notes.append(
             f"{engine.model} has no chat template, so every row would fail: use task.prompt"
         )
-    own = getattr(config.get_text_config(), "max_position_embeddings", None)
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    own = min((each for each in (positions, trained) if each is not None), default=None)
     said = args.get("max_model_len") if isinstance(engine, VllmEngine) else engine.max_length
-    longest = said if isinstance(said, int) else own
-    if isinstance(engine, TransformersEngine) and engine.truncate:
-        longest = None  # longer texts are cut
-    return _Counter(tokenizer, longest)
+    return _Counter(tokenizer, said if isinstance(said, int) else own)
+
+
+def _trained_length(engine: VllmEngine | TransformersEngine) -> int | None:
+    """The longest text that a sentence-transformers model says it takes."""
+    from transformers.utils import cached_file
+
+    path = cached_file(
+        engine.model,
+        "sentence_bert_config.json",
+        revision=engine.revision,
+        _raise_exceptions_for_missing_entries=False,
+    )
+    if path is None:
+        return None
+    said = json.loads(Path(path).read_text(encoding="utf-8")).get("max_seq_length")
+    return said if isinstance(said, int) else None

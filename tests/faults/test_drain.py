@@ -88,7 +88,9 @@ def test_sigterm_gives_everything_back_whatever_the_worker_is_at(rig: Rig) -> No
         assert not leased(rig, name)
         assert rig.rows_done(name) == len(computed(rig, name))
     # What is cut off is split, what was not begun is given back.
-    assert {name: outcomes(rig, name) - {"released"} for name in workers} == {
+    found = {name: outcomes(rig, name) - {"released"} for name in workers}
+    found["shorter"].discard("done")  # on a busy machine its first batch may come to its end
+    assert found == {
         "longer": {"done"},
         "shorter": {"split"},
         "loading": set(),

@@ -10,11 +10,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
+import structlog
+
 from common.errors import EngineLoadFailed
 from common.spec import FunctionEngine as FunctionSpec
 from common.states import RowErrorKind
 from worker.engines.protocol import Answer, Refusal, Work
 from worker.profile import Stage
+
+log = structlog.get_logger(__name__)
 
 Rows = list[dict[str, Any]]
 
@@ -119,6 +123,8 @@ class FunctionEngine:
         elif stop - start == 1:
             work.emit(start, Refusal(RowErrorKind.FUNCTION_ERROR, wrong or "no result"))
         else:
+            if stop - start == len(work.requests):
+                log.warning("batch_is_halved", rows=len(rows), error=wrong)
             middle = (start + stop) // 2
             self._call(work, start, middle)
             self._call(work, middle, stop)
