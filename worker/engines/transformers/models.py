@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from common.errors import EngineLoadFailed, Permanent
+from common.errors import EngineLoadFailed, JobRefused
 from common.spec import EmbedTask, Task
 from common.spec import TransformersEngine as TransformersSpec
 from worker.engines.pooled import (
@@ -55,7 +55,7 @@ class TextModel(Protocol):
         """One forward pass: (rows, numbers of each), float32; longer sequences are cut."""
 
     def check(self, task: Task) -> None:
-        """Permanent when the task asks for what this model does not have."""
+        """JobRefused when the task asks for what this model does not have."""
 
     def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
         """What a line of `compute` is to the task."""
@@ -108,7 +108,7 @@ class Embedder:
         if isinstance(task, EmbedTask) and task.dimensions is not None:
             width = self._model.get_embedding_dimension()
             if width is not None and task.dimensions > width:
-                raise Permanent(f"task.dimensions is {task.dimensions}, the model has {width}")
+                raise JobRefused(f"task.dimensions is {task.dimensions}, the model has {width}")
 
     def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
         """The row's vector."""
