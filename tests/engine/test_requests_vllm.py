@@ -48,7 +48,7 @@ def test_every_field_of_a_body_means_what_it_says(vllm_engine: Engine) -> None:
         ask(
             vllm_engine,
             [
-                chat(max_tokens=4, model="gpt-x"),
+                chat(max_tokens=4, temperature=0, model="gpt-x"),
                 chat(n=2, logprobs=True, top_logprobs=2, max_completion_tokens=3, ignore_eos=True),
                 chat(response_format=form, max_tokens=60),
                 chat(seed=1, **sampled),
@@ -225,7 +225,7 @@ def test_requests_and_prompts_share_an_engine(vllm_engine: Engine) -> None:
     message = [{"role": "user", "content": "I love it."}]
     rows = [Request(n, messages=message, is_plain_prompt=True) for n in range(20)]
     generated = vllm_engine.start(Work(prompts, rows, 100, outcomes.__setitem__))
-    for outcome in ask(vllm_engine, [chat(max_tokens=4)] * 20):
+    for outcome in ask(vllm_engine, [chat(max_tokens=4, temperature=0)] * 20):
         assert answered(outcome)["choices"][0]["message"]["content"] == "positive"
     generated.result()
     assert len(outcomes) == 20
