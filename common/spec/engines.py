@@ -2,14 +2,32 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from common.spec.section import Section
+from common.spec.section import STORED, Section
 
 PRICES = frozenset(
     {"price_per_hour", "price_per_million_prompt_tokens", "price_per_million_output_tokens"}
 )
 """Fields that say what an engine costs; they change no engine and no job's identity."""
+
+SERVER_ARGUMENTS = frozenset(
+    {
+        "chat_template",
+        "chat_template_content_format",
+        "default_chat_template_kwargs",
+        "enable_auto_tool_choice",
+        "enable_prompt_tokens_details",
+        "exclude_tools_when_tool_choice_none",
+        "response_role",
+        "return_tokens_as_token_ids",
+        "tool_call_parser",
+    }
+)
+"""Arguments of vLLM's OpenAI server, which its engine does not know: for task.kind requests."""
+
+MEDIA_ARGUMENTS = ("allowed_local_media_path", "allowed_media_domains")
+"""What would have vLLM read the files and addresses that rows name."""
 
 
 class EngineSection(Section):
@@ -54,7 +72,7 @@ class VllmEngine(EngineSection):
     args: dict[str, Any] = Field(
         default_factory=dict,
         description="Passed to vLLM's AsyncEngineArgs as they are; those of its OpenAI server, such "
-        "as tool_call_parser and chat_template, count for task.kind requests.",
+        "as tool_call_parser and chat_template, are for task.kind requests only.",
     )
 
     @field_validator("args")
@@ -63,6 +81,16 @@ class VllmEngine(EngineSection):
         for key in ("model", "revision"):
             if key in value:
                 raise ValueError(f"say {key} beside args, not inside it")
+        return value
+
+    @field_validator("args")
+    @classmethod
+    def _no_media(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        for key in MEDIA_ARGUMENTS:
+            if key in value and info.context != STORED:
+                raise ValueError(
+                    f"{key} has no use: vLLM fetches nothing that a row names, media are data: URLs"
+                )
         return value
 
 

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from common.errors import BadInput
-from common.spec.engines import PRICES, Engine, EngineSection
+from common.spec.engines import PRICES, SERVER_ARGUMENTS, Engine, EngineSection, VllmEngine
 from common.spec.file import read_yaml, unusual
 from common.spec.section import STORED, Section
 from common.spec.tasks import PARSED, REQUEST_ID, Task
@@ -208,6 +208,18 @@ class JobSpec(Section):
         for column in declared:
             if column in RESERVED_ANSWERS or column in passed:
                 raise ValueError(f"output.schema names {column!r}, which the output already has")
+        return self
+
+    @model_validator(mode="after")
+    def _arguments_fit(self, info: ValidationInfo) -> Self:
+        if not isinstance(self.engine, VllmEngine) or self.task.kind == "requests":
+            return self
+        for key in sorted(SERVER_ARGUMENTS & self.engine.args.keys()):
+            if info.context != STORED:
+                raise ValueError(
+                    f"engine.args.{key} is for vLLM's OpenAI server, which task.kind requests asks "
+                    f"and {self.task.kind} does not"
+                )
         return self
 
     @model_validator(mode="after")

@@ -179,7 +179,7 @@ class TestVllmRequests(Contract):
         return vllm_engine
 
     def request(self, index: int) -> Request:
-        return self._chat(index, f"I love it, number {index}.", max_tokens=4)
+        return self._chat(index, f"I love it, number {index}.", max_tokens=4, temperature=0)
 
     def bad(self, index: int) -> Request:
         return self._chat(index, "word " * 5_000)

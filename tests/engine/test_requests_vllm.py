@@ -2,7 +2,7 @@
 
 import json
 from concurrent.futures import CancelledError
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +12,7 @@ from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, W
 
 pytestmark = pytest.mark.timeout(280)
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT, TEXT, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 
 
 def ask(
@@ -48,7 +48,7 @@ def test_every_field_of_a_body_means_what_it_says(vllm_engine: Engine) -> None:
         ask(
             vllm_engine,
             [
-                chat(max_tokens=4, model="gpt-x"),
+                chat(max_tokens=4, temperature=0, model="gpt-x"),
                 chat(n=2, logprobs=True, top_logprobs=2, max_completion_tokens=3, ignore_eos=True),
                 chat(response_format=form, max_tokens=60),
                 chat(seed=1, **sampled),
@@ -98,6 +98,7 @@ def test_completions_take_texts_and_token_ids(vllm_engine: Engine) -> None:
         (chat("a\ud800b"), 400, RowErrorKind.REFUSED, "TextEncodeInput"),
         (chat(model=7), 400, RowErrorKind.REFUSED, "model is no string"),
         (chat(stream=True), 400, RowErrorKind.REFUSED, "stream is true"),
+        (chat(n=129), 400, RowErrorKind.REFUSED, "asks for 129 sequences"),
         ({"messages": []}, 400, RowErrorKind.REFUSED, "empty conversation"),
         ({}, 400, RowErrorKind.REFUSED, "messages: Field required"),
     ],
@@ -116,8 +117,75 @@ def test_what_the_server_refuses_is_the_rows_error_with_its_status(
     answered(neighbour)
 
 
+IMAGE = "data:image/png;base64,AAAA"
+
+
+def refusal_of(body: dict[str, Any], endpoint: str = CHAT) -> str:
+    """Why the body is refused before it reaches a model; empty where it is not."""
+    from worker.engines.vllm.requests import Requests, Serving
+
+    outcomes: dict[int, Outcome] = {}
+    task = RequestsTask.model_validate({"kind": "requests", "endpoint": endpoint})
+    work = Work(task, [Request(0, body=body)], 60, outcomes.__setitem__)
+    Requests(cast(Serving, None), task).prepare(work)
+    refused = outcomes.get(0)
+    return refused.message if isinstance(refused, Refusal) else ""
+
+
+@pytest.mark.parametrize(
+    "url", ["http://169.254.169.254/meta", "file:///etc/passwd", " data:x", "HTTPS://a.example/b"]
+)
+@pytest.mark.parametrize("kind", ["image_url", "audio_url", "video_url"])
+def test_no_address_that_a_row_names_is_fetched(kind: str, url: str) -> None:
+    """Each form of a part that vLLM's parser takes, after text and in every kind of chat."""
+    forms: list[Any] = [
+        {"type": kind, kind: {"url": url}},
+        {kind: url},
+        {kind: {"url": url}, "uuid": "u"},
+        {"type": "input_image", "image_url": url},
+    ]
+    for form in forms:
+        content = [{"type": "text", "text": "see"}, form]
+        messages = [{"role": "user", "content": "x"}, {"role": "user", "content": content}]
+        assert "are data: URLs" in refusal_of({"messages": messages})
+        for body in ({"messages": messages}, {"messages": [messages]}, {"input": messages}):
+            assert "are data: URLs" in refusal_of(body, EMBEDDINGS)
+
+
+def test_data_urls_and_the_word_in_other_places_are_good() -> None:
+    part = {"type": "image_url", "image_url": {"url": IMAGE}}
+    sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    schema = {"type": "object", "properties": {"image_url": {"type": "string"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    messages = [{"role": "user", "content": [part, sound]}]
+    assert not refusal_of({"messages": messages, "response_format": form})
+    assert not refusal_of(chat("http://a.example/b"))
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "count"),
+    [
+        (CHAT, chat(n=128), 0),
+        (CHAT, chat(n=16_384), 16_384),
+        (TEXT, {"prompt": ["x"] * 64, "n": 2}, 0),
+        (TEXT, {"prompt": ["x"] * 65, "n": 2}, 130),
+        (TEXT, {"prompt": [[1, 2]] * 129}, 129),
+        (TEXT, {"prompt": [1] * 500, "n": 2}, 0),
+        (EMBEDDINGS, {"input": ["x"] * 2048}, 0),
+        (EMBEDDINGS, {"input": ["x"] * 2049}, 2049),
+        (EMBEDDINGS, {"input": [1] * 5000}, 0),
+        (EMBEDDINGS, {"messages": [chat()["messages"]] * 2049}, 2049),
+    ],
+)
+def test_one_row_asks_for_a_bounded_number_of_sequences(
+    endpoint: str, body: dict[str, Any], count: int
+) -> None:
+    said = refusal_of(body, endpoint)
+    assert f"asks for {count} sequences" in said if count else not said
+
+
 def test_an_endpoint_that_the_model_does_not_have_is_refused(vllm_engine: Engine) -> None:
-    (refused,) = ask(vllm_engine, [{"input": "x"}], "/v1/embeddings")
+    (refused,) = ask(vllm_engine, [{"input": "x"}], EMBEDDINGS)
     assert isinstance(refused, Refusal)
     assert refused.columns["status_code"] == 501
     assert "the model has no" in refused.message
@@ -157,7 +225,21 @@ def test_requests_and_prompts_share_an_engine(vllm_engine: Engine) -> None:
     message = [{"role": "user", "content": "I love it."}]
     rows = [Request(n, messages=message, is_plain_prompt=True) for n in range(20)]
     generated = vllm_engine.start(Work(prompts, rows, 100, outcomes.__setitem__))
-    for outcome in ask(vllm_engine, [chat(max_tokens=4)] * 20):
+    for outcome in ask(vllm_engine, [chat(max_tokens=4, temperature=0)] * 20):
         assert answered(outcome)["choices"][0]["message"]["content"] == "positive"
     generated.result()
     assert len(outcomes) == 20
+
+
+def test_embeddings_are_asked_of_a_pooling_model(vllm_embedder: Engine) -> None:
+    one, two = map(
+        answered,
+        ask(vllm_embedder, [{"input": "hello"}, {"input": ["hello", "a cat"]}], EMBEDDINGS),
+    )
+    assert one["object"] == "list"
+    (alone,) = (each["embedding"] for each in one["data"])
+    assert len(alone) == 384
+    assert sum(number * number for number in alone) == pytest.approx(1, abs=1e-3)
+    assert [each["index"] for each in two["data"]] == [0, 1]
+    assert two["data"][0]["embedding"] == pytest.approx(alone, abs=1e-3)
+    assert two["data"][1]["embedding"] != pytest.approx(alone, abs=1e-2)

@@ -19,7 +19,7 @@ from transformers import (
     ModernBertForSequenceClassification,
 )
 
-from common.errors import EngineDead, EngineLoadFailed, Permanent
+from common.errors import EngineDead, EngineLoadFailed, JobRefused
 from common.formats import Rows
 from common.settings import Settings
 from common.spec import ClassifyTask, EmbedTask, ScoreTask, Task, TransformersEngine, parse_spec
@@ -113,7 +113,7 @@ def test_a_vector_is_cut_then_scaled_then_of_its_type(
 
 
 def test_more_dimensions_than_the_model_has_are_refused_once_for_all(embedder: Engine) -> None:
-    with pytest.raises(Permanent, match="384"):
+    with pytest.raises(JobRefused, match="384"):
         embedder.start(Work(EmbedTask(kind="embed", text="t", dimensions=385), [], 60, print))
 
 

@@ -5,12 +5,12 @@ import re
 import threading
 import time
 from concurrent.futures import CancelledError
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from common.errors import EngineLoadFailed, JobRefused
-from common.spec import GenerateTask
+from common.errors import EngineLoadFailed, JobRefused, Permanent, Retryable
+from common.spec import EmbedTask, GenerateTask
 from common.spec import VllmEngine as VllmSpec
 from common.states import RowErrorKind
 from tests.engine.conftest import MODEL
@@ -117,6 +117,24 @@ def test_a_form_that_vllm_cannot_hold_ends_the_job_not_row_after_row(
     job = task(output=form, sampling={"temperature": 3 if "choice" in form else 0})
     with pytest.raises(JobRefused, match=f"^vLLM takes no row of this task: .*{says}"):
         ask(vllm_engine, job, ["x", "y"])
+
+
+def test_what_says_nothing_of_the_task_ends_no_job(vllm_engine: Engine) -> None:
+    from worker.engines.vllm.engine import VllmEngine
+    from worker.engines.vllm.form import verified
+
+    def make() -> NoReturn:
+        raise ImportError("this machine lacks a library")
+
+    assert isinstance(vllm_engine, VllmEngine)
+    with pytest.raises(Retryable, match="ImportError: this machine lacks a library"):
+        verified(vllm_engine._llm, make)
+
+
+def test_a_task_that_an_engine_was_not_loaded_for_is_named(vllm_engine: Engine) -> None:
+    embed = EmbedTask(kind="embed", text="t")
+    with pytest.raises(Permanent, match=r"loaded for another task\.kind than embed"):
+        vllm_engine.start(Work(embed, [], 60, pytest.fail))
 
 
 def test_a_job_with_images_ends_where_the_model_takes_only_text(vllm_engine: Engine) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from common.errors import EngineLoadFailed, Permanent
+from common.errors import EngineLoadFailed, JobRefused
 from common.spec import ClassifyTask, EmbedTask, ScoreTask, Task, TransformersEngine
 from common.spec import VllmEngine as VllmSpec
 from common.states import RowErrorKind
@@ -68,7 +68,7 @@ def test_the_longest_text_is_the_models_own(vllm_embedder: Engine) -> None:
 
 def test_what_the_model_does_not_have_is_refused_once_for_all(vllm_embedder: Engine) -> None:
     large = EmbedTask(kind="embed", text="t", dimensions=385)
-    with pytest.raises(Permanent, match="384"):
+    with pytest.raises(JobRefused, match="384"):
         vllm_embedder.start(Work(large, [], 60, pytest.fail))
 
 

@@ -122,6 +122,25 @@ MISTAKES = [
     (FUNCTION, "engine.callable", "rules.shout", "engine.callable: "),
     (FUNCTION, "engine.callable", "rules:shout()", "engine.callable: "),
     (GENERATE, "engine.args", {"model": "other"}, "engine.args: say model beside args"),
+    (
+        GENERATE,
+        "engine.args",
+        {"allowed_local_media_path": "/"},
+        "engine.args: allowed_local_media_path has no use: vLLM fetches nothing",
+    ),
+    (
+        GENERATE,
+        "engine.args",
+        {"allowed_media_domains": ["a.example"]},
+        "engine.args: allowed_media_domains has no use: vLLM fetches nothing",
+    ),
+    (
+        GENERATE,
+        "engine.args",
+        {"chat_template": "t.jinja"},
+        "engine.args.chat_template is for vLLM's OpenAI server, which task.kind requests asks and "
+        "generate does not",
+    ),
     (GENERATE, "engine.backend", "magic", "engine: "),
     (GENERATE, "output.columns", ["error"], "the column name 'error' is reserved for the output"),
     (GENERATE, "input.id", "row_index", "the column name 'row_index' is reserved for the output"),

@@ -25,12 +25,13 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from common.errors import EngineDead, EngineLoadFailed, Permanent
 from common.spec import ClassifyTask, EmbedTask, GenerateTask, RequestsTask, ScoreTask
 from common.spec import VllmEngine as VllmSpec
+from common.spec.engines import SERVER_ARGUMENTS
 from common.states import RowErrorKind
 from worker.engines.protocol import Refusal, Work
 from worker.engines.vllm.generate import Generation
 from worker.engines.vllm.model import Asker, Model
 from worker.engines.vllm.pooling import Pooler, Pooling
-from worker.engines.vllm.requests import SERVER_ARGUMENTS, Requests, Serving
+from worker.engines.vllm.requests import Requests, Serving
 from worker.engines.vllm.vision import Vision
 from worker.profile import Stage
 
@@ -165,7 +166,7 @@ class VllmEngine:
             case RequestsTask() as task:
                 return Requests(self._serving, task)
             case other:
-                raise Permanent(f"task.kind {other.kind} is not written yet for vLLM")
+                raise Permanent(f"this engine was loaded for another task.kind than {other.kind}")
 
     async def _all(self, work: Work, asker: Asker, prompts: Sequence[tuple[int, Any]]) -> None:
         began_at = work.profile.clock()

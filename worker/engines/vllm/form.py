@@ -5,10 +5,14 @@ from collections.abc import Callable
 
 import xgrammar
 from vllm import SamplingParams
+from vllm.exceptions import VLLMClientError
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.structured_output.utils import grammar_is_likely_lark
 
-from common.errors import JobRefused
+from common.errors import JobRefused, Retryable
+
+FAULTS = (ValueError, VLLMClientError)
+"""What vLLM raises for a form or for sampling that it does not take."""
 
 PLACE = re.compile(r"\[[\d:]+\] \S+?:\d+: ")
 """Time and source line that xgrammar puts before its messages."""
@@ -17,7 +21,7 @@ PLACE = re.compile(r"\[[\d:]+\] \S+?:\d+: ")
 def verified(llm: AsyncLLM, make: Callable[[], SamplingParams]) -> SamplingParams:
     """Says at once, by JobRefused, what vLLM would say of each row by itself.
 
-    The params that `make` made, with the backend that holds the answers: for no request.
+    Retryable for what says nothing of the task: another worker may be in better order. The params that `make` made, with the backend that holds the answers: for no request.
     """
     config = llm.vllm_config
     try:
@@ -28,8 +32,12 @@ def verified(llm: AsyncLLM, make: Callable[[], SamplingParams]) -> SamplingParam
             config.structured_outputs_config,
             llm.get_tokenizer(),
         )
-    except Exception as error:
+    except FAULTS as error:
         raise _refused(error) from error
+    except Exception as error:
+        raise Retryable(
+            f"vLLM could not check the task's form: {type(error).__name__}: {_said(error)}"
+        ) from error
     return params
 
 
@@ -45,7 +53,7 @@ def acceptor(params: SamplingParams) -> Callable[[str], bool] | None:
     try:
         compile_it = compiler.compile_lark if is_lark else compiler.compile_grammar
         grammar = compile_it(structured.grammar)
-    except Exception as error:
+    except RuntimeError as error:  # what xgrammar raises for a grammar that it does not take
         raise _refused(error) from error
 
     def accepts(text: str) -> bool:
@@ -56,8 +64,11 @@ def acceptor(params: SamplingParams) -> Callable[[str], bool] | None:
 
 
 def _refused(error: Exception) -> JobRefused:
+    return JobRefused(f"vLLM takes no row of this task: {_said(error)}")
+
+
+def _said(error: Exception) -> str:
     said = str(error)
     if error.__cause__ is not None and str(error.__cause__) not in said:
         said = f"{said} {error.__cause__}"
-    said = " ".join(PLACE.sub("", said).split())
-    return JobRefused(f"vLLM takes no row of this task: {said}")
+    return " ".join(PLACE.sub("", said).split())

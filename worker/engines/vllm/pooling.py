@@ -14,7 +14,7 @@ from vllm.model_executor.model_loader import get_model_cls
 from vllm.model_executor.models.interfaces import supports_score_template
 from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
-from common.errors import EngineDead, EngineLoadFailed, Permanent
+from common.errors import EngineDead, EngineLoadFailed, JobRefused
 from common.spec import ClassifyTask, EmbedTask, ScoreTask
 from common.states import RowErrorKind
 from worker.engines.pooled import (
@@ -113,7 +113,7 @@ class Pooling:
         self._task = task
         wanted = task.dimensions if isinstance(task, EmbedTask) else None
         if wanted is not None and wanted > pooler.width:
-            raise Permanent(f"task.dimensions is {wanted}, the model has {pooler.width}")
+            raise JobRefused(f"task.dimensions is {wanted}, the model has {pooler.width}")
 
     def prepare(self, work: Work) -> list[tuple[int, Prompts]]:
         """(position, prompts) of every request that can be sent; the others are refused."""

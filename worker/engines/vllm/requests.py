@@ -7,7 +7,7 @@ it refuses is the row's error, with its status.
 import asyncio
 import json
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -40,23 +40,21 @@ BODIES: Mapping[str, TypeAdapter[Any]] = {
     "/v1/embeddings": TypeAdapter(EmbeddingRequest),
 }
 
-SERVER_ARGUMENTS = frozenset(
-    {
-        "chat_template",
-        "chat_template_content_format",
-        "default_chat_template_kwargs",
-        "enable_auto_tool_choice",
-        "enable_prompt_tokens_details",
-        "exclude_tools_when_tool_choice_none",
-        "response_role",
-        "return_tokens_as_token_ids",
-        "tool_call_parser",
-    }
-)
-"""Arguments of vLLM's server, which its engine does not know."""
+MOST_ANSWERS: Mapping[str, int] = {
+    "/v1/chat/completions": 128,
+    "/v1/completions": 128,
+    "/v1/embeddings": 2048,
+}
+"""Sequences that one row may ask for, prompts times `n`: they share the row's place in the engine,
+and its neighbours wait for all of them.
+"""
 
 TOO_LONG_PARAMETERS = frozenset({"input_tokens", "input_text"})
 """What vLLM names as the wrong parameter where a prompt is longer than the model takes."""
+
+
+PROMPTS = ("prompt", "prompt_embeds", "input", "messages")
+"""Fields of a body that hold a prompt or a list of them."""
 
 
 class Serving:
@@ -144,11 +142,22 @@ class Requests:
                 raise ValueError("stream is true, and a batch has no stream")
             if model is not None and not isinstance(model, str):
                 raise ValueError("model is no string")
-            return Asked(BODIES[self._endpoint].validate_python(body), model)
+            _refuse_addresses(body)
+            asked = BODIES[self._endpoint].validate_python(body)
+            self._refuse_flood(body, getattr(asked, "n", None) or 1)
+            return Asked(asked, model)
         except ValidationError as error:
             return create_error_response(_mistakes(error))
         except Exception as error:  # vLLM's own validators raise what they like
             return create_error_response(error)
+
+    def _refuse_flood(self, body: Mapping[str, Any], n: int) -> None:
+        most = MOST_ANSWERS[self._endpoint]
+        count = n * max(_count(body.get(name)) for name in PROMPTS)
+        if count > most:
+            raise ValueError(
+                f"one row asks for {count} sequences (prompts times n), and {most} are the most"
+            )
 
     async def ask(self, request: Request, prompt: Asked) -> tuple[Outcome, float]:
         """The row's outcome; how long it waited in vLLM is not known here."""
@@ -180,6 +189,35 @@ class Requests:
                 body: dict[str, Any] = json.loads(bytes(answer.body))
                 return body
         return create_error_response(ValueError("the answer is no JSON: ask for another format"))
+
+
+def _count(prompts: Any) -> int:
+    """Prompts of a field; the token ids of one, or the messages of one chat, are one."""
+    if not isinstance(prompts, list):
+        return 1
+    return max(1, sum(isinstance(each, str | list) for each in prompts))
+
+
+def _refuse_addresses(body: Mapping[str, Any]) -> None:
+    """ValueError for media that vLLM would fetch, by the network or from the worker's disk."""
+    for url in _media_urls([body.get("messages"), body.get("input")]):
+        if not isinstance(url, str) or not url.lower().startswith("data:"):
+            raise ValueError("media of a row are data: URLs, and nothing that it names is fetched")
+
+
+def _media_urls(chats: list[Any]) -> Iterator[Any]:
+    """What stands for an address in the messages: {"image_url": …} and its like, at any depth."""
+    waiting = list(chats)
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        if not isinstance(value, dict):
+            continue
+        waiting += [value.get("content")]
+        for name, each in value.items():
+            if name.endswith("_url"):
+                yield each.get("url") if isinstance(each, dict) else each
 
 
 def _answer(body: dict[str, Any], prompt: Asked) -> Answer:
