@@ -6,16 +6,20 @@ image tokens and vision tower.
 
 import io
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image as Pillow
 
+from common import storage
+from common.errors import StorageUnavailable
 from common.spec import GenerateTask
 from common.spec import VllmEngine as VllmSpec
 from common.states import RowErrorKind
 from tests.engine.conftest import MODEL
+from worker import images
 from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 from worker.images import Image
 
@@ -110,6 +114,13 @@ def drawn(color: str, size: int = 40, kind: str = "PNG", mode: str = "RGB") -> b
 
 def ask(engine: Engine, rows: list[list[Any]]) -> list[Outcome]:
     """`rows` hold the parts of one user message each: texts, and images as bytes or URI."""
+    outcomes: dict[int, Outcome] = {}
+    begin(engine, rows, outcomes).result()
+    return [outcomes[row] for row in range(len(rows))]
+
+
+def begin(engine: Engine, rows: list[list[Any]], outcomes: dict[int, Outcome]) -> "Future[None]":
+    """The future of the batch, whose outcomes come into `outcomes`."""
     task = GenerateTask.model_validate(
         {
             "kind": "generate",
@@ -121,9 +132,7 @@ def ask(engine: Engine, rows: list[list[Any]]) -> list[Outcome]:
         Request(row, messages=[{"role": "user", "content": parts}])
         for row, parts in enumerate(rows)
     ]
-    outcomes: dict[int, Outcome] = {}
-    engine.start(Work(task, requests, 60, outcomes.__setitem__)).result()
-    return [outcomes[row] for row in range(len(rows))]
+    return engine.start(Work(task, requests, 60, outcomes.__setitem__))
 
 
 def image(value: bytes | str, *roots: str) -> dict[str, Any]:
@@ -193,3 +202,26 @@ def test_text_and_images_longer_than_the_model_takes_are_refused(seeing: Engine)
     assert isinstance(long, Refusal)
     assert long.kind is RowErrorKind.TOO_LONG
     assert isinstance(short, Answer)
+
+
+def test_a_store_of_images_that_is_away_gives_back_its_rows_and_no_others(
+    seeing: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(drawn("red"))
+    rows = [[image(drawn("red")), text("x")], [image(str(path)), text("x")]]
+    outcomes: dict[int, Outcome] = {}
+
+    def away(uri: str, offset: int, length: int) -> bytes:
+        raise StorageUnavailable(f"{uri} cannot be read: the store is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "read_range", away)
+        patched.setattr(images, "READ_TRIES", 1)
+        future = begin(seeing, rows, outcomes)
+        with pytest.raises(StorageUnavailable, match="the store is away"):
+            future.result(60)
+    assert 1 not in outcomes
+    good, again = ask(seeing, rows)
+    assert isinstance(good, Answer)
+    assert good == again
