@@ -4,6 +4,7 @@ import io
 import json
 import threading
 import time
+import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
@@ -633,16 +634,16 @@ def test_only_rows_that_are_under_way_hold_their_images(
     class Url(str):
         """A string that can be watched."""
 
-    held: weakref.WeakSet[Url] = weakref.WeakSet()
+    made: list[weakref.ref[Url]] = []
     most: list[int] = []
 
     def data_url(image: Image) -> str:
-        made = Url("data:image/png;base64,AAAA")
-        held.add(made)
-        return made
+        url = Url("data:image/png;base64,AAAA")
+        made.append(weakref.ref(url))
+        return url
 
     def behave(call: Call) -> Reply:
-        most.append(len(held))
+        most.append(sum(each() is not None for each in made))
         return refused(503, "away") if len(most) <= 8 else A_WORD
 
     monkeypatch.setattr(Image, "data_url", data_url)
@@ -659,5 +660,8 @@ def test_tokens_are_estimated_of_the_text_and_not_of_the_bytes_of_an_image() -> 
     text = {"type": "text", "text": "x" * 400}
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10**6}}
     assert 110 < estimated_tokens(body(text)) < 150
+    tracemalloc.start()
     assert 1000 < estimated_tokens(body(text, image)) - estimated_tokens(body(text)) < 1050
+    assert tracemalloc.get_traced_memory()[1] < 10**5
+    tracemalloc.stop()
     assert estimated_tokens({"input": [1, 2, 3]}) < 10
