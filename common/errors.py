@@ -24,10 +24,8 @@ class EngineUnavailable(Retryable):
     """The server behind a remote engine is away: the batch is given back, nothing is charged."""
 
 
-class EngineRefused(NightshiftError):
-    """The server behind a remote engine wants a person (key, account): the batch is given back,
-    nothing is charged, and its job pauses with the message as its reason.
-    """
+class EngineRefused(EngineUnavailable):
+    """The server wants a person (key, account): its job pauses, too, with the message as reason."""
 
 
 class Permanent(NightshiftError):

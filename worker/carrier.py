@@ -77,8 +77,8 @@ class Load:
             self._closed = True
 
 
-KEEPS_ANSWERS = (EngineUnavailable, EngineRefused)
-"""An engine that serves nobody takes back no answer that it gave before."""
+KEEPS_ANSWERS = (EngineUnavailable, StorageUnavailable)
+"""Outages that an engine met take back no answer that it gave before."""
 
 Left = tuple[Load, "Future[None]"]
 """A batch that left the engine, and how."""
@@ -198,9 +198,6 @@ class Carrier:
                 case StorageUnavailable() | LedgerUnavailable() | EngineUnavailable():
                     # An outage is nobody's fault: nothing is charged, and nothing dies of it.
                     self._release(lease, error)
-                case EngineRefused():
-                    self._pause(lease, error)
-                    self._release(lease, error)
                 case JobRefused():
                     self._fail_job(lease, error)
                 case NightshiftError():
@@ -315,6 +312,8 @@ class Carrier:
         failed = None if future.cancelled() else future.exception()
         if failed is not None and not isinstance(failed, KEEPS_ANSWERS):
             raise failed
+        if isinstance(failed, EngineRefused):
+            self._pause(lease, failed)
         batch.publishing = True
         finished = RowRanges.from_indices(load.results.finished())
         if len(finished) == len(lease.todo):
@@ -323,8 +322,6 @@ class Carrier:
             if failed is not None:
                 raise failed
             return None
-        if isinstance(failed, EngineRefused):
-            self._pause(lease, failed)
         if lease.redo is not None:
             return self._table(lease.narrowed(finished), load, None)
         return self._table(lease, load, finished)

@@ -4,18 +4,27 @@ It says nothing sensible, but takes the way of every such model: its own process
 image tokens and vision tower.
 """
 
+import asyncio
+import gc
 import io
+import threading
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from PIL import Image as Pillow
 
+from common import storage
+from common.errors import StorageUnavailable
 from common.spec import GenerateTask
 from common.spec import VllmEngine as VllmSpec
 from common.states import RowErrorKind
 from tests.engine.conftest import MODEL
+from worker import images
 from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 from worker.images import Image
 
@@ -85,19 +94,26 @@ def make_model(folder: Path) -> None:
     processor.save_pretrained(folder)
 
 
-@pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    from worker.engines.vllm.engine import VllmEngine
+ARGS = {
+    "enforce_eager": True,
+    "max_model_len": 128,
+    "max_num_seqs": 8,
+    "kv_cache_memory_bytes": 2**27,
+}
 
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("seeing")
     make_model(folder)
-    args = {
-        "enforce_eager": True,
-        "max_model_len": 128,
-        "max_num_seqs": 8,
-        "kv_cache_memory_bytes": 2**27,
-    }
-    engine = VllmEngine.load(VllmSpec(backend="vllm", model=str(folder), args=args), None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seeing(folder: Path) -> Iterator[Engine]:
+    from worker.engines.vllm.engine import VllmEngine
+
+    engine = VllmEngine.load(VllmSpec(backend="vllm", model=str(folder), args=ARGS), None)
     yield engine
     engine.close()
 
@@ -108,22 +124,29 @@ def drawn(color: str, size: int = 40, kind: str = "PNG", mode: str = "RGB") -> b
     return buffer.getvalue()
 
 
+TASK = GenerateTask.model_validate(
+    {
+        "kind": "generate",
+        "messages": [{"role": "user", "content": [{"type": "image", "column": "photo"}]}],
+        "sampling": {"max_tokens": 6, "ignore_eos": True},
+    }
+)
+
+
 def ask(engine: Engine, rows: list[list[Any]]) -> list[Outcome]:
     """`rows` hold the parts of one user message each: texts, and images as bytes or URI."""
-    task = GenerateTask.model_validate(
-        {
-            "kind": "generate",
-            "messages": [{"role": "user", "content": [{"type": "image", "column": "photo"}]}],
-            "sampling": {"max_tokens": 6, "ignore_eos": True},
-        }
-    )
+    outcomes: dict[int, Outcome] = {}
+    begin(engine, rows, outcomes).result()
+    return [outcomes[row] for row in range(len(rows))]
+
+
+def begin(engine: Engine, rows: list[list[Any]], outcomes: dict[int, Outcome]) -> "Future[None]":
+    """The future of the batch, whose outcomes come into `outcomes`."""
     requests = [
         Request(row, messages=[{"role": "user", "content": parts}])
         for row, parts in enumerate(rows)
     ]
-    outcomes: dict[int, Outcome] = {}
-    engine.start(Work(task, requests, 60, outcomes.__setitem__)).result()
-    return [outcomes[row] for row in range(len(rows))]
+    return engine.start(Work(TASK, requests, 60, outcomes.__setitem__))
 
 
 def image(value: bytes | str, *roots: str) -> dict[str, Any]:
@@ -193,3 +216,71 @@ def test_text_and_images_longer_than_the_model_takes_are_refused(seeing: Engine)
     assert isinstance(long, Refusal)
     assert long.kind is RowErrorKind.TOO_LONG
     assert isinstance(short, Answer)
+
+
+def test_a_store_of_images_that_is_away_gives_back_its_rows_and_no_others(
+    seeing: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(drawn("red"))
+    rows = [[image(drawn("red")), text("x")], [image(str(path)), text("x")]]
+    outcomes: dict[int, Outcome] = {}
+
+    def away(uri: str, offset: int, length: int) -> bytes:
+        raise StorageUnavailable(f"{uri} cannot be read: the store is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "read_range", away)
+        patched.setattr(images, "READ_TRIES", 1)
+        future = begin(seeing, rows, outcomes)
+        with pytest.raises(StorageUnavailable, match="the store is away"):
+            future.result(60)
+    assert 1 not in outcomes
+    good, again = ask(seeing, rows)
+    assert isinstance(good, Answer)
+    assert good == again
+
+
+def test_few_rows_hold_decoded_pictures_and_none_that_is_ready(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.renderers import renderer_from_config
+
+    from worker.engines.vllm.model import PICTURES, Model
+    from worker.engines.vllm.vision import Vision
+
+    config = AsyncEngineArgs(model=str(folder), **ARGS).create_engine_config()
+    renderer: Any = renderer_from_config(config)
+    model = Model(SimpleNamespace(renderer=renderer), renderer.tokenizer, 128)
+    made: list[weakref.ref[Any]] = []
+    most: list[int] = []
+    decoded, counting = Image.picture, threading.Lock()
+
+    def held() -> int:
+        return sum(each() is not None for each in made)
+
+    def watched(image: Image) -> Any:
+        picture = decoded(image)
+        with counting:
+            made.append(weakref.ref(picture))
+            most.append(held())
+        return picture
+
+    async def ready() -> list[Any]:
+        vision = Vision(model, TASK)
+        rows = [[image(drawn("red", size=100 + n)), text("x")] for n in range(4 * PICTURES)]
+        return await asyncio.gather(
+            *(vision._ready([{"role": "user", "content": parts}]) for parts in rows)
+        )
+
+    monkeypatch.setattr(Image, "picture", watched)
+    rendered = asyncio.run(ready())
+    model.reads.close()
+    renderer.shutdown()
+    assert all(len(each["prompt_token_ids"]) > 4 for each in rendered)
+    assert len(most) == 4 * PICTURES
+    # A thread may keep its last one until it has the next.
+    assert max(most) <= 2 * PICTURES
+    gc.collect()
+    assert held() <= PICTURES

@@ -408,7 +408,7 @@ def test_nothing_is_committed_before_its_directory_is_synced(
     assert tail.index("synced _attempts") < tail.index("committed")
 
 
-@pytest.mark.parametrize("error", [EngineUnavailable, EngineRefused])
+@pytest.mark.parametrize("error", [EngineUnavailable, EngineRefused, StorageUnavailable])
 def test_a_server_that_serves_nobody_charges_nothing_and_keeps_what_it_answered(
     ledger: Ledger, tmp_path: Path, error: type[Exception]
 ) -> None:

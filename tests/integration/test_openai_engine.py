@@ -4,21 +4,31 @@ import io
 import json
 import threading
 import time
+import tracemalloc
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image as Picture
 
-from common.errors import EngineLoadFailed, EngineRefused, EngineUnavailable
+from common import storage
+from common.errors import (
+    EngineLoadFailed,
+    EngineRefused,
+    EngineUnavailable,
+    StorageUnavailable,
+)
 from common.settings import Settings, load_settings
 from common.spec import EmbedTask, GenerateTask, RequestsTask, TaskSection
 from common.spec import OpenaiEngine as OpenaiSpec
 from common.states import RowErrorKind
 from tests.integration.remote import Call, Remote, Reply, answered, refused
+from worker import images
 from worker.engines.openai.asks import estimated_tokens
 from worker.engines.openai.engine import OpenaiEngine, Patience
 from worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
@@ -32,7 +42,6 @@ QUICK = Patience(
     outage_seconds=0.5,
     probe_seconds=0.5,
     believed_seconds=0.0,
-    load_tries=2,
 )
 
 
@@ -318,6 +327,16 @@ def test_a_server_that_only_hangs_is_away_and_no_row_is_blamed(
         future.result(10)
 
 
+def test_a_page_of_a_proxy_is_no_sign_that_the_server_lives(
+    load: Callable[..., OpenaiEngine], remote: Remote
+) -> None:
+    engine = load()
+    remote.behave = lambda call: Reply(body=b"<html>We will be back soon</html>")
+    future = engine.start(Work(generate(), chats("a", "b"), 60, pytest.fail))  # type: ignore[arg-type]
+    with pytest.raises(EngineUnavailable, match="none of the OpenAI API"):
+        future.result(10)
+
+
 @pytest.mark.parametrize(
     "reply",
     [
@@ -415,6 +434,16 @@ def test_embeddings_are_float32_cut_and_scaled_as_the_task_says(
     assert "fewer than task.dimensions 9" in embed(dimensions=9).message
 
 
+@pytest.mark.parametrize(("number", "dtype"), [(1e6, "float16"), (1e40, "float32")])
+def test_an_embedding_that_its_type_cannot_hold_is_refused(
+    load: Callable[..., OpenaiEngine], remote: Remote, number: float, dtype: str
+) -> None:
+    remote.behave = lambda call: Reply(body={"data": [{"embedding": [number, 1.0]}]})
+    task = EmbedTask.model_validate({"kind": "embed", "text": "{{ text }}", "dtype": dtype})
+    (outcome,) = ask(load(), [Request(0, text="abc")], task)
+    assert refusal(outcome).kind is RowErrorKind.INVALID_OUTPUT
+
+
 @pytest.mark.parametrize("what", ["chat/completions", "completions", "embeddings"])
 def test_a_request_of_a_batch_file_is_sent_as_it_stands(
     load: Callable[..., OpenaiEngine], remote: Remote, what: str
@@ -473,8 +502,6 @@ def test_a_key_goes_to_its_own_address_alone_and_no_variable_of_the_client_goes_
         (refused(401, "wrong key sk-here"), "refuses this worker, which has the key for it"),
         (refused(403, "not from here"), "refuses this worker"),
         (Reply(307, {}, {"location": "http://127.0.0.1:1/v1/models"}), "sends its callers else"),
-        (Reply(hang=True), "does not answer within 0.5 s"),
-        (Reply(cut=True), "cannot be reached"),
     ],
 )
 def test_an_address_that_does_not_serve_us_is_one_sentence_at_load(
@@ -486,6 +513,23 @@ def test_an_address_that_does_not_serve_us_is_one_sentence_at_load(
         load(settings)
     assert "sk-here" not in str(failed.value)
     assert "\n" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [Reply(hang=True), Reply(cut=True), refused(503, "starting")],
+    ids=["hang", "cut", "503"],
+)
+def test_a_server_that_is_away_at_load_is_an_outage_of_the_batches(
+    load: Callable[..., OpenaiEngine], remote: Remote, look: Reply
+) -> None:
+    remote.look, remote.behave = look, lambda call: look
+    engine = load()
+    future = engine.start(Work(generate(), chats("a"), 0.3, pytest.fail))  # type: ignore[arg-type]
+    with pytest.raises(EngineUnavailable, match="serves nobody"):
+        future.result(10)
+    remote.behave = answered
+    assert output(ask(engine, chats("a"))[0]) == "A"
 
 
 def test_a_server_without_a_list_of_models_is_good_enough(
@@ -505,6 +549,35 @@ def test_what_the_operator_does_not_allow_or_provide_is_said_at_load(
     assert not remote.looks
 
 
+LOOK = generate(
+    prompt=None,
+    messages=[{"role": "user", "content": [{"type": "image", "column": "photo"}]}],
+)
+
+
+def shows(*values: bytes | str) -> list[Request]:
+    """A row for each image, with a text before it."""
+    text = {"type": "text", "text": "What is it?"}
+    return [
+        Request(
+            index,
+            messages=[
+                {"role": "user", "content": [text, {"type": "image", "image": Image(value)}]}
+            ],
+        )
+        for index, value in enumerate(values)
+    ]
+
+
+def drawn() -> bytes:
+    buffer = io.BytesIO()
+    Picture.new("RGB", (3, 2)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+A_WORD = Reply(body={"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]})
+
+
 def test_images_are_sent_as_data_urls_and_a_bad_one_is_refused_alone(
     remote: Remote, load: Callable[..., OpenaiEngine]
 ) -> None:
@@ -520,25 +593,75 @@ def test_images_are_sent_as_data_urls_and_a_bad_one_is_refused_alone(
     remote.behave = shown
     buffer = io.BytesIO()
     Picture.effect_noise((200, 200), 80).save(buffer, "PNG")
-    parts = [{"type": "text", "text": "What is it?"}, {"type": "image", "column": "photo"}]
-    task = GenerateTask.model_validate(
-        {"kind": "generate", "messages": [{"role": "user", "content": parts}]}
-    )
-    requests = [
-        Request(
-            index,
-            messages=[
-                {
-                    "role": "user",
-                    "content": [parts[0], {"type": "image", "image": Image(value)}],
-                }
-            ],
-        )
-        for index, value in enumerate((buffer.getvalue(), b"no image"))
-    ]
-    good, bad = ask(load(), requests, task)
+    good, bad = ask(load(), shows(buffer.getvalue(), b"no image"), LOOK)
     assert isinstance(good, Answer)
     assert good.columns["output"] == "data:image/png;base64,"
     assert isinstance(bad, Refusal)
     assert bad.kind is RowErrorKind.RENDER_ERROR
     assert len(remote.calls) == 1
+
+
+def test_a_store_of_images_that_is_away_gives_back_its_rows_and_no_others(
+    load: Callable[..., OpenaiEngine],
+    remote: Remote,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(drawn())
+    remote.behave = lambda call: A_WORD
+    engine = load()
+    found: dict[int, Outcome] = {}
+
+    def away(uri: str, offset: int, length: int) -> bytes:
+        raise StorageUnavailable(f"{uri} cannot be read: the store is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "read_range", away)
+        patched.setattr(images, "READ_TRIES", 1)
+        rows = shows(drawn(), str(path), b"no image", drawn())
+        future = engine.start(Work(LOOK, rows, 60, found.__setitem__))
+        with pytest.raises(StorageUnavailable, match="the store is away"):
+            future.result(10)
+    assert {type(outcome) for outcome in found.values()} <= {Answer, Refusal}
+    assert 1 not in found
+    assert isinstance(ask(engine, shows(str(path)), LOOK)[0], Answer)
+
+
+def test_only_rows_that_are_under_way_hold_their_images(
+    load: Callable[..., OpenaiEngine], remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Url(str):
+        """A string that can be watched."""
+
+    made: list[weakref.ref[Url]] = []
+    most: list[int] = []
+
+    def data_url(image: Image) -> str:
+        url = Url("data:image/png;base64,AAAA")
+        made.append(weakref.ref(url))
+        return url
+
+    def behave(call: Call) -> Reply:
+        most.append(sum(each() is not None for each in made))
+        return refused(503, "away") if len(most) <= 8 else A_WORD
+
+    monkeypatch.setattr(Image, "data_url", data_url)
+    remote.behave = behave
+    ask(load(concurrency=2), shows(*[b""] * 8), LOOK)
+    assert len(most) >= 16
+    assert max(most) <= 2
+
+
+def test_tokens_are_estimated_of_the_text_and_not_of_the_bytes_of_an_image() -> None:
+    def body(*parts: Any) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": list(parts)}], "max_tokens": 10}
+
+    text = {"type": "text", "text": "x" * 400}
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10**6}}
+    assert 110 < estimated_tokens(body(text)) < 150
+    tracemalloc.start()
+    assert 1000 < estimated_tokens(body(text, image)) - estimated_tokens(body(text)) < 1050
+    assert tracemalloc.get_traced_memory()[1] < 10**5
+    tracemalloc.stop()
+    assert estimated_tokens({"input": [1, 2, 3]}) < 10

@@ -1,9 +1,13 @@
 """Images of rows: where they may come from, what is refused, and how messages carry them."""
 
+import asyncio
 import base64
+import errno
 import io
 import os
 import struct
+import threading
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,7 +23,7 @@ from common.states import RowErrorKind
 from producer import planner
 from worker import images
 from worker.engines.protocol import Refusal, Request
-from worker.images import BadImage, Image
+from worker.images import BadImage, BatchReads, Image, Reads
 from worker.prompts import Renderer
 
 
@@ -231,3 +235,92 @@ def test_a_store_that_is_away_for_a_moment_is_asked_again(
     monkeypatch.setattr(storage, "read_range", flaky)
     assert Image(str(path)).content()[0] == png()
     assert failures == []
+
+
+@pytest.fixture
+def fails(monkeypatch: pytest.MonkeyPatch) -> list[OSError]:
+    """What the next reads of a store end with; the last of them for ever."""
+    errors: list[OSError] = []
+
+    def fail(uri: str, offset: int, length: int) -> bytes:
+        error = errors.pop(0) if len(errors) > 1 else errors[0]
+        raise StorageUnavailable(f"{uri} cannot be read") from error
+
+    monkeypatch.setattr(storage, "read_range", fail)
+    monkeypatch.setattr(images, "READ_TRIES", 2)
+    return errors
+
+
+def test_a_store_that_stays_away_is_an_outage_and_no_fault_of_the_row(
+    tmp_path: Path, fails: list[OSError]
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(png())
+    fails.append(OSError(errno.EIO, "the disk is away"))
+    for use in (Image.content, Image.picture, Image.data_url, Image.fetched):
+        with pytest.raises(StorageUnavailable):
+            use(Image(str(path)))
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError("Forbidden"), IsADirectoryError(errno.EISDIR, "a directory")]
+)
+def test_a_file_that_can_never_be_read_is_the_fault_of_its_row(
+    tmp_path: Path, fails: list[OSError], error: OSError
+) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(png())
+    fails.append(error)
+    with pytest.raises(BadImage, match="cannot be read"):
+        Image(str(path)).content()
+
+
+def test_a_name_that_no_file_can_have_is_the_fault_of_its_row(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path in (loop, tmp_path / ("a" * 300)):
+        with pytest.raises(BadImage):
+            Image(str(path)).content()
+
+
+def test_a_fetched_image_needs_its_store_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(png())
+    fetched = Image(str(path)).fetched()
+    path.unlink()
+    assert fetched.picture().size == (3, 2)
+
+
+async def gathered(reads: Reads | BatchReads, count: int, read: Any) -> list[Any]:
+    return await asyncio.gather(*(reads.run(read) for _ in range(count)), return_exceptions=True)
+
+
+def test_a_read_has_its_time_for_itself_however_long_it_stood_in_the_queue() -> None:
+    reads = Reads(threads=1, seconds=0.5)
+    assert asyncio.run(gathered(reads, 5, lambda: time.sleep(0.2))) == [None] * 5
+    reads.close()
+
+
+def test_a_read_that_hangs_is_an_outage_for_it_and_for_those_that_find_no_thread() -> None:
+    reads, let_go = Reads(threads=1, seconds=0.3), threading.Event()
+    began = time.monotonic()
+    hung, waited = asyncio.run(gathered(reads, 2, lambda: let_go.wait(30)))
+    assert time.monotonic() - began < 5
+    let_go.set()
+    reads.close()
+    assert isinstance(hung, StorageUnavailable)
+    assert isinstance(waited, StorageUnavailable)
+
+
+def test_a_store_that_was_away_for_a_row_is_not_asked_for_the_others_of_its_batch() -> None:
+    reads, asked = Reads(threads=1), []
+
+    def away() -> None:
+        asked.append(1)
+        raise StorageUnavailable("away")
+
+    found = asyncio.run(gathered(BatchReads(reads), 9, away))
+    assert [str(each) for each in found] == ["away"] * 9
+    assert len(asked) == 1
+    assert asyncio.run(gathered(BatchReads(reads), 1, lambda: "another batch"))
+    reads.close()

@@ -21,10 +21,10 @@ def embedding(vector: Numbers, task: EmbedTask, normalizes: bool, tokens: int) -
     `vector` is the pooled one as it was before the model's own normalisation; `normalizes` says
     whether the model has one.
     """
-    kept = vector[: task.dimensions].astype(np.float32)
-    if normalizes if task.normalize is None else task.normalize:
-        kept = kept / max(float(np.linalg.norm(kept)), LEAST_LENGTH)
-    with np.errstate(over="ignore"):  # what does not fit is infinite, and refused
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+        kept = vector[: task.dimensions].astype(np.float32)
+        if normalizes if task.normalize is None else task.normalize:
+            kept = kept / max(float(np.linalg.norm(kept)), LEAST_LENGTH)
         kept = kept.astype(task.dtype)
     return _finite({"embedding": kept}, kept, tokens)
 

@@ -110,7 +110,8 @@ class Engine(Protocol):
         """Takes a batch and returns once it is prepared, which may be long before it has run.
 
         The future is done when every request has an outcome or the work was stopped (then it may
-        also be cancelled); its exception is EngineDead when the engine cannot go on at all.
+        also be cancelled); its exception is EngineDead when the engine cannot go on at all, and
+        StorageUnavailable when images of some rows could not be read: they have no outcome.
         """
 
     def stalled_seconds(self) -> float:

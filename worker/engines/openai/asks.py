@@ -1,7 +1,6 @@
 """How the rows of each task become requests of the OpenAI API, and its answers outcomes."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -21,6 +20,7 @@ from common.spec import (
 )
 from common.states import RowErrorKind
 from worker.engines.openai.trouble import TroubleError
+from worker.engines.pooled import embedding
 from worker.engines.protocol import Answer, Outcome, Refusal, Request
 from worker.engines.structured import Check
 from worker.engines.tries import Try
@@ -31,7 +31,8 @@ BYTES_A_TOKEN = 4
 IMAGE_TOKENS = 1000
 """What an image is taken for until the server has said what it was."""
 
-DATA_URL = re.compile(r'data:image/[^"]*')
+DATA_URL = "data:image/"
+"""How an image in a body begins."""
 
 ONCE = Try(0, 0.0, None)
 """How a row is asked that is not sampled, or says itself how."""
@@ -166,10 +167,10 @@ class Embedding(Plain):
         return self.body(Request(0, text="Hi"), ONCE)
 
     def outcome(self, text: str, status: int, request_id: str | None) -> Outcome:
-        """The first vector as float32, cut and scaled as the task says."""
+        """The first vector, cut and scaled as the task says: a cut one unless it says not to."""
         data = json.loads(text)
         prompt_tokens, _ = usage(data)
-        vector = np.asarray(data["data"][0]["embedding"], dtype=np.float32)
+        vector = np.asarray(data["data"][0]["embedding"], dtype=np.float64)
         if vector.ndim != 1 or not vector.size or not np.isfinite(vector).all():
             raise ValueError("the embedding is no list of finite numbers")
         wanted = self._task.dimensions
@@ -179,11 +180,7 @@ class Embedding(Plain):
                 f"the embedding has {vector.size} dimensions, fewer than task.dimensions {wanted}",
                 prompt_tokens,
             )
-        vector = vector[:wanted]
-        # Cut vectors are scaled anew unless the task says not to.
-        if self._task.normalize or (self._task.normalize is None and wanted is not None):
-            vector = vector / (float(np.linalg.norm(vector)) or 1.0)
-        return Answer({"embedding": vector.astype(self._task.dtype)}, prompt_tokens=prompt_tokens)
+        return embedding(vector, self._task, wanted is not None, prompt_tokens)
 
 
 PROBES: dict[str, Body] = {
@@ -241,16 +238,29 @@ class Forward:
 
 def estimated_tokens(body: Body) -> float:
     """What a request may use at most: its text at four bytes a token, and its longest answer."""
-    asked = [body.get(name) for name in ("messages", "prompt", "input")]
+    images: list[str] = []
+    asked = [_without_images(body.get(name), images) for name in ("messages", "prompt", "input")]
     text = json.dumps([each for each in asked if each is not None], ensure_ascii=False)
-    images = DATA_URL.findall(text)
-    size = len(text.encode(errors="surrogatepass")) - sum(map(len, images))
+    size = len(text.encode(errors="surrogatepass"))
     longest = body.get("max_completion_tokens") or body.get("max_tokens") or 0
     answers = body.get("n") or 1
     if not isinstance(longest, int) or not isinstance(answers, int):
         longest = answers = 0  # the server will say what is wrong with it
     tokens = size / BYTES_A_TOKEN + len(images) * IMAGE_TOKENS
     return tokens + max(0, longest * answers)
+
+
+def _without_images(value: Any, images: list[str]) -> Any:
+    """The value with nothing in place of its images, which go to `images`: each may have 80 MB."""
+    match value:
+        case str() if value.startswith(DATA_URL):
+            images.append(value)
+            return None
+        case Mapping():
+            return {name: _without_images(each, images) for name, each in value.items()}
+        case list() | tuple():
+            return [_without_images(each, images) for each in value]
+    return value
 
 
 def usage(data: Mapping[str, Any]) -> tuple[int, int]:

@@ -8,25 +8,27 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import httpx2
 import openai
 import structlog
 from pydantic import SecretStr
-from tenacity import (
-    AsyncRetrying,
-    retry_if_exception_type,
-    stop_after_attempt,
-    wait_random_exponential,
-)
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from common import remotes
-from common.errors import BadInput, EngineLoadFailed, EngineRefused, EngineUnavailable
+from common.errors import (
+    BadInput,
+    EngineLoadFailed,
+    EngineRefused,
+    EngineUnavailable,
+    StorageUnavailable,
+)
 from common.settings import Settings
 from common.spec import GenerateTask
 from common.spec import OpenaiEngine as OpenaiSpec
@@ -37,7 +39,7 @@ from worker.engines.openai.limiter import Limiter, Rates, Reservation
 from worker.engines.openai.trouble import Censor, TroubleError, of_error, spent_limit
 from worker.engines.protocol import Outcome, Refusal, Request, Work
 from worker.engines.tries import Try, answered
-from worker.images import BadImage
+from worker.images import BadImage, BatchReads, Reads
 from worker.profile import Stage
 
 log = structlog.get_logger(__name__)
@@ -65,21 +67,24 @@ class Patience:
     outage_seconds: float = 300.0
     probe_seconds: float = 30.0
     believed_seconds: float = 10.0
-    load_tries: int = 3
 
 
 PATIENCE = Patience()
+
+Sent = tuple[dict[str, Any], float]
+"""A body, and the tokens that it may use."""
 
 
 @dataclass(slots=True)
 class Asked:
     """What one row has been through; `spent_seconds` in the server alone, not in any queue.
 
-    `sent_at` is when its latest request went out, `failing_since` when the first failed (monotonic
+    `sent` makes its body, anew for each try: with images it has megabytes, which no row holds
+    that only waits. `sent_at` is when its latest request went out, `failing_since` when the first failed (monotonic
     seconds).
     """
 
-    body: dict[str, Any]
+    sent: Callable[[], Awaitable[Sent]]
     spent_seconds: float = 0.0
     tries: int = 0
     limited: int = 0
@@ -107,6 +112,7 @@ class OpenaiEngine:
         self._has_key = key is not None
         secret = "" if key is None else key.get_secret_value()
         self._censor = Censor(secret)
+        self._reads = Reads()
         self._answered_at = 0.0
         self._probed_at, self._probed_well = float("-inf"), False
         self._ticked_at = time.monotonic()
@@ -119,7 +125,10 @@ class OpenaiEngine:
 
     @classmethod
     def load(cls, spec: OpenaiSpec, settings: Settings, patience: Patience = PATIENCE) -> Self:
-        """Looks whether the server answers and takes the key; EngineLoadFailed if it does not."""
+        """Looks whether the server takes the key; EngineLoadFailed if it does not.
+
+        A server that is away fails no load: that is an outage, which the batches wait out.
+        """
         try:
             remotes.check(spec.base_url, settings.allowed_remotes)
             key = settings.api_key(spec.base_url)
@@ -141,8 +150,8 @@ class OpenaiEngine:
     def start(self, work: Work) -> "Future[None]":
         """Sends every request as soon as there is a place and the rate allows it.
 
-        The future's exception is EngineUnavailable or EngineRefused when the server serves nobody:
-        rows that were answered before stay answered.
+        The future's exception is EngineUnavailable or EngineRefused when the server serves nobody,
+        StorageUnavailable when a store of images was away: rows that were answered stay answered.
         """
         asker = asker_of(work.task, self._spec)
         batch = asyncio.run_coroutine_threadsafe(self._all(work, asker), self._loop)
@@ -158,6 +167,7 @@ class OpenaiEngine:
         """Breaks off what is under way and ends the loop thread."""
         with suppress(TimeoutError):
             self._on_loop(self._shut(), CLOSE_SECONDS)
+        self._reads.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_SECONDS)
         if not self._thread.is_alive():
@@ -189,21 +199,13 @@ class OpenaiEngine:
         self._loop.call_later(TICK_SECONDS, self._tick)
 
     async def _look(self) -> None:
-        """EngineLoadFailed for an address where nobody answers, or that refuses the key."""
+        """EngineLoadFailed for an address that refuses the key, or sends its callers elsewhere."""
         where, has = self._spec.base_url, "the key" if self._has_key else "no key"
-        tries = AsyncRetrying(
-            retry=retry_if_exception_type(openai.APIConnectionError),
-            stop=stop_after_attempt(self._patience.load_tries),
-            wait=wait_random_exponential(multiplier=self._patience.backoff_seconds),
-            reraise=True,
-        )
         try:
             async with asyncio.timeout(self._patience.probe_seconds):
-                await tries(self._client.look)
-        except TimeoutError as error:
-            raise EngineLoadFailed(
-                f"{where} does not answer within {self._patience.probe_seconds:g} s"
-            ) from error
+                await self._client.look()
+        except TimeoutError:
+            log.warning("server_away", base_url=where, error="no answer in time")
         except openai.APIStatusError as error:
             trouble = of_error(error, self._censor)
             if error.status_code < 400:
@@ -218,33 +220,39 @@ class OpenaiEngine:
                 ) from None
             # Anything else is an answer: many servers have no list of models.
         except openai.APIError as error:
-            raise EngineLoadFailed(
-                f"{where} cannot be reached: {of_error(error, self._censor)}"
-            ) from None
+            log.warning("server_away", base_url=where, error=str(of_error(error, self._censor)))
 
     async def _all(self, work: Work, asker: Asker) -> None:
         began_at = work.profile.clock()
         count = 0
+        reads = BatchReads(self._reads)
         rows = [
-            asyncio.create_task(self._one(work, asker, position))
+            asyncio.create_task(self._one(work, asker, reads, position))
             for position in range(len(work.requests))
         ]
         try:
-            await asyncio.gather(*rows)
+            outages = await asyncio.gather(*rows)
             count = 1
         finally:
             for row in rows:  # the first that finds nobody to ask speaks for all
                 row.cancel()
             await asyncio.gather(*rows, return_exceptions=True)
             work.profile.add(Stage.INFER, work.profile.clock() - began_at, count=count)
+        for outage in filter(None, outages):
+            raise outage
 
-    async def _one(self, work: Work, asker: Asker, position: int) -> None:
+    async def _one(
+        self, work: Work, asker: Asker, reads: BatchReads, position: int
+    ) -> StorageUnavailable | None:
+        """Emits the row's outcome; returns why it has none yet when a store of its was away."""
         asked_at = work.profile.clock()
         seconds = 0.0
         try:
-            outcome, seconds = await self._answer(work, asker, work.requests[position])
-        except (EngineUnavailable, EngineRefused):
+            outcome, seconds = await self._answer(work, asker, reads, work.requests[position])
+        except EngineUnavailable:
             raise
+        except StorageUnavailable as error:
+            return error
         except BadImage as error:
             outcome = Refusal(RowErrorKind.RENDER_ERROR, str(error))
         except Exception as error:  # whatever one row provokes stays with that row
@@ -254,17 +262,26 @@ class OpenaiEngine:
             )
         work.profile.add(Stage.QUEUE, max(0.0, work.profile.clock() - asked_at - seconds))
         work.emit(position, outcome)
+        return None
 
-    async def _answer(self, work: Work, asker: Asker, request: Request) -> tuple[Outcome, float]:
+    async def _answer(
+        self, work: Work, asker: Asker, reads: BatchReads, request: Request
+    ) -> tuple[Outcome, float]:
         """The row's outcome, and the seconds that it spent in the server.
 
         EngineUnavailable and EngineRefused when it is not the row's fault that there is none.
         """
         spent_seconds = 0.0
 
+        async def sent(how: Try) -> Sent:
+            if isinstance(work.task, GenerateTask) and work.task.image_columns:
+                # They are read from their stores, for which the loop must not wait.
+                return await reads.run(partial(_sent, asker, request, how))
+            return _sent(asker, request, how)
+
         async def once(how: Try) -> Outcome:
             nonlocal spent_seconds
-            asked = Asked(await self._body(work, asker, request, how), spent_seconds)
+            asked = Asked(partial(sent, how), spent_seconds)
             outcome = await self._persist(work, asker, asked)
             spent_seconds = asked.spent_seconds
             return outcome
@@ -273,22 +290,16 @@ class OpenaiEngine:
             return await answered(work.task, request.row_index, once), spent_seconds
         return await once(ONCE), spent_seconds
 
-    async def _body(self, work: Work, asker: Asker, request: Request, how: Try) -> dict[str, Any]:
-        if isinstance(work.task, GenerateTask) and work.task.image_columns:
-            # They are read from their stores, for which the loop must not wait.
-            return await asyncio.to_thread(asker.body, request, how)
-        return asker.body(request, how)
-
     async def _persist(self, work: Work, asker: Asker, asked: Asked) -> Outcome:
         """Asks until there is an answer, or somebody to blame."""
 
         async def once() -> Outcome:
-            try:
-                return await self._try(work, asker, asked)
-            except TroubleError as trouble:
-                if trouble.is_final or await self._is_rows_fault(asker, asked, trouble):
-                    return asker.refusal(trouble)
-                raise
+            got = await self._try(work, asker, asked)
+            if not isinstance(got, TroubleError):
+                return got
+            if got.is_final or await self._is_rows_fault(asker, asked, got):
+                return asker.refusal(got)
+            raise got
 
         tries = AsyncRetrying(
             retry=retry_if_exception_type(TroubleError),
@@ -299,30 +310,35 @@ class OpenaiEngine:
         )
         return await tries(once)
 
-    async def _try(self, work: Work, asker: Asker, asked: Asked) -> Outcome:
-        """One request and its outcome; TroubleError when it got no answer."""
+    async def _try(self, work: Work, asker: Asker, asked: Asked) -> Outcome | TroubleError:
+        """One request and its outcome, or why it got none: an exception that was raised here would
+        keep the body for as long as the row waits for its next try.
+        """
         async with self._places:
-            taken = await self._limiter.admit(estimated_tokens(asked.body))
+            body, tokens = await asked.sent()
+            taken = await self._limiter.admit(tokens)
             work.profile.engine.enter()
             asked.sent_at = began = time.monotonic()
             try:
                 async with asyncio.timeout(work.row_timeout_seconds - asked.spent_seconds):
-                    response = await self._client.ask(asker.path, asked.body)
+                    response = await self._client.ask(asker.path, body)
             except TimeoutError:
                 # Its tokens stay taken: the server may have used them.
                 asked.spent_seconds = 0.0
-                raise TroubleError(
+                return TroubleError(
                     f"no answer within row_timeout_seconds {work.row_timeout_seconds:g}",
                     kind=RowErrorKind.TIMEOUT,
                     is_timeout=True,
-                ) from None
+                )
             except openai.APIError as error:
                 asked.spent_seconds += time.monotonic() - began
-                raise await self._refused(taken, of_error(error, self._censor)) from None
+                return await self._refused(taken, of_error(error, self._censor))
             finally:
                 work.profile.engine.leave()
             asked.spent_seconds += time.monotonic() - began
         outcome = _outcome(asker, response)
+        if isinstance(outcome, TroubleError):
+            return outcome
         self._answered_at = time.monotonic()
         if used := outcome.prompt_tokens + outcome.output_tokens:
             await self._limiter.settle(taken, used)
@@ -374,8 +390,9 @@ class OpenaiEngine:
                 return self._probed_well
             try:
                 async with asyncio.timeout(self._patience.probe_seconds):
-                    await self._client.ask(asker.path, asker.probe())
-                self._probed_well = True
+                    response = await self._client.ask(asker.path, asker.probe())
+                # A page of a proxy is no answer, whatever its status.
+                self._probed_well = not isinstance(_outcome(asker, response), TroubleError)
             except (openai.APIError, TimeoutError) as error:
                 status = getattr(error, "status_code", None)
                 self._probed_well = status in (400, 413, 422)
@@ -384,13 +401,18 @@ class OpenaiEngine:
             return self._probed_well
 
 
-def _outcome(asker: Asker, response: httpx2.Response) -> Outcome:
+def _sent(asker: Asker, request: Request, how: Try) -> Sent:
+    body = asker.body(request, how)
+    return body, estimated_tokens(body)
+
+
+def _outcome(asker: Asker, response: httpx2.Response) -> Outcome | TroubleError:
     """What a 2xx says of its row; TroubleError when it says nothing that the API knows."""
     try:
         return asker.outcome(
             response.text, response.status_code, response.headers.get("x-request-id")
         )
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-        raise TroubleError(
+        return TroubleError(
             f"the server's answer is none of the OpenAI API ({type(error).__name__}: {error})"
-        ) from None
+        )

@@ -22,7 +22,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from common.errors import EngineDead, EngineLoadFailed, Permanent
+from common.errors import EngineDead, EngineLoadFailed, Permanent, StorageUnavailable
 from common.spec import ClassifyTask, EmbedTask, GenerateTask, RequestsTask, ScoreTask
 from common.spec import VllmEngine as VllmSpec
 from common.spec.engines import SERVER_ARGUMENTS
@@ -69,10 +69,10 @@ class VllmEngine:
         except BaseException:
             self._end_loop()
             raise
-        self._pooler = None if runner == "generate" else self._pooling(runner)
         self._model = Model(
             self._llm, self._llm.get_tokenizer(), int(self._llm.model_config.max_model_len)
         )
+        self._pooler = None if runner == "generate" else self._pooling(runner)
         self._serving = Serving(self._llm, spec)
         if SERVER_ARGUMENTS & spec.args.keys():
             self._on_loop(self._serving.state())  # arguments that do not fit are said now
@@ -95,7 +95,11 @@ class VllmEngine:
             ) from error
 
     def start(self, work: Work) -> "Future[None]":
-        """Tokenises here and submits every request; EngineDead when EngineCore died."""
+        """Tokenises here and submits every request.
+
+        The future's exception is EngineDead when EngineCore died, StorageUnavailable when a store
+        of images was away: the rows that needed none were answered.
+        """
         asker = self._asker(work)
         with work.profile.span(Stage.TOKENIZE):
             prompts = asker.prepare(work)
@@ -110,6 +114,7 @@ class VllmEngine:
     def close(self) -> None:
         """Ends EngineCore and the loop thread."""
         self._llm.shutdown(timeout=SHUTDOWN_SECONDS)
+        self._model.reads.close()
         self._end_loop()
 
     def _end_loop(self) -> None:
@@ -173,14 +178,19 @@ class VllmEngine:
         count = 0
         try:
             # gather, not a TaskGroup: the first EngineDead comes out as itself.
-            await asyncio.gather(
+            outages = await asyncio.gather(
                 *(self._one(work, asker, position, prompt) for position, prompt in prompts)
             )
             count = 1
         finally:
             work.profile.add(Stage.INFER, work.profile.clock() - began_at, count=count)
+        for outage in filter(None, outages):
+            raise outage
 
-    async def _one(self, work: Work, asker: Asker, position: int, prompt: Any) -> None:
+    async def _one(
+        self, work: Work, asker: Asker, position: int, prompt: Any
+    ) -> StorageUnavailable | None:
+        """Emits the row's outcome; returns why it has none yet when a store of its was away."""
         request = work.requests[position]
         asked_at = work.profile.clock()
         await self._places.acquire()
@@ -203,6 +213,8 @@ class VllmEngine:
             raise EngineDead("vLLM's engine process died") from error
         except EngineDead:
             raise
+        except StorageUnavailable as error:
+            return error
         except Exception as error:  # whatever one row provokes stays with that row
             outcome = Refusal(
                 RowErrorKind.REFUSED, f"vLLM refused the row: {type(error).__name__}: {error}"
@@ -212,6 +224,7 @@ class VllmEngine:
             work.profile.engine.leave()
             self._places.release()
         work.emit(position, outcome)
+        return None
 
 
 async def _cancel_rest() -> None:

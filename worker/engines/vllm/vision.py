@@ -1,11 +1,12 @@
 """Text generation with images: vLLM's own renderer puts them where the model's template wants them.
 
-An image is read and decoded in a thread once its row has a place in the engine, so that no more
-pictures are in memory than rows under way, and the loop that feeds the engine moves on.
+Images are read for rows that have a place in the engine, decoded for a few of them at a time, and
+let go once vLLM's processor has made its own of them: none is held while its row is answered.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from vllm.exceptions import VLLMValidationError
@@ -13,19 +14,24 @@ from vllm.multimodal.image import convert_image_mode
 from vllm.renderers import ChatParams
 
 from common.errors import JobRefused
+from common.spec import GenerateTask
 from common.states import RowErrorKind
-from worker.engines.protocol import Outcome, Refusal, Request, Work
+from worker.engines.protocol import Refusal, Work
 from worker.engines.vllm.generate import Generation
-from worker.images import BadImage
-
-READ_SECONDS = 60.0
-"""Of all images of a row; less than the time after which an engine that stands still is ended."""
+from worker.engines.vllm.model import Model
+from worker.images import BadImage, BatchReads, Image
 
 CHAT = ChatParams(chat_template_kwargs={"add_generation_prompt": True})
+
+Messages = Sequence[Mapping[str, Any]]
 
 
 class Vision(Generation):
     """Asks for the text of rows that have images among their messages."""
+
+    def __init__(self, model: Model, task: GenerateTask) -> None:
+        super().__init__(model, task)
+        self._reads = BatchReads(model.reads)
 
     def prepare(self, work: Work) -> Sequence[tuple[int, Any]]:
         """Nothing to tokenise yet: how many tokens an image has is known once it is decoded.
@@ -38,24 +44,18 @@ class Vision(Generation):
                 f"task.messages has images, and the model {config.model} takes only text"
             )
         self.verify()
-        return [(position, None) for position in range(len(work.requests))]
+        return [
+            (position, request.messages or ()) for position, request in enumerate(work.requests)
+        ]
 
-    async def ask(self, request: Request, prompt: Any) -> tuple[Outcome, float]:
-        """The row's outcome, and for how many seconds it waited in vLLM's own queue."""
-        reading = asyncio.to_thread(_with_pictures, request.messages or ())
+    async def _ready(self, prompt: Messages) -> Any:
+        # Anew for each try: vLLM keeps only the newest images of those that it was sent.
         try:
-            messages = await asyncio.wait_for(reading, READ_SECONDS)
+            fetched = await self._reads.run(partial(_with_images, prompt, _fetched))
+            async with self._model.seeing:
+                ready = await self._rendered(fetched)
         except BadImage as error:
-            return Refusal(RowErrorKind.RENDER_ERROR, str(error)), 0.0
-        except TimeoutError:
-            said = f"its images could not be read within {READ_SECONDS:g} s"
-            return Refusal(RowErrorKind.RENDER_ERROR, said), 0.0
-        return await super().ask(request, messages)
-
-    async def _ready(self, prompt: Any) -> Any:
-        try:
-            # Anew for each try: vLLM keeps only the newest images of those that it was sent.
-            _, (ready,) = await self._model.llm.renderer.render_chat_async([prompt], CHAT)
+            return Refusal(RowErrorKind.RENDER_ERROR, str(error))
         except VLLMValidationError as error:
             if error.parameter != "input_tokens":
                 raise
@@ -63,24 +63,32 @@ class Vision(Generation):
         count = len(ready["prompt_token_ids"])
         return self.too_long(count) if count >= self._model.longest else ready
 
+    async def _rendered(self, messages: Messages) -> Any:
+        seen = await asyncio.to_thread(_with_images, messages, _decoded)
+        _, (ready,) = await self._model.llm.renderer.render_chat_async([seen], CHAT)
+        return ready
 
-def _with_pictures(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The messages as vLLM's renderer takes them; BadImage for the first that cannot be used."""
+
+def _with_images(messages: Messages, made: Any) -> list[dict[str, Any]]:
+    """The messages with `made(image)` as the part of each image."""
     return [
-        {**message, "content": _content(message["content"])}
+        {
+            **message,
+            "content": [
+                made(part["image"]) if part["type"] == "image" else dict(part)
+                for part in message["content"]
+            ],
+        }
         if isinstance(message["content"], list)
         else dict(message)
         for message in messages
     ]
 
 
-def _content(parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "type": "image_pil",
-            "image_pil": convert_image_mode(part["image"].picture(), "RGB"),
-        }
-        if part["type"] == "image"
-        else dict(part)
-        for part in parts
-    ]
+def _fetched(image: Image) -> dict[str, Any]:
+    return {"type": "image", "image": image.fetched()}
+
+
+def _decoded(image: Image) -> dict[str, Any]:
+    """As vLLM's renderer takes it."""
+    return {"type": "image_pil", "image_pil": convert_image_mode(image.picture(), "RGB")}
