@@ -27,8 +27,6 @@ __all__ = [
     "check_content",
     "compression",
     "file_format",
-    "file_schema",
-    "infer_input_schema",
     "iter_part_batches",
     "merge_schemas",
     "part_metadata",
@@ -262,31 +260,6 @@ _NAMES: dict[InputFormat, str] = {
     "csv": "CSV",
     "openai": "JSONL",
 }
-
-
-def file_schema(info: FileInfo, kind: InputFormat, rows: int = jsonl.HEAD_ROWS) -> pa.Schema:
-    """Columns of a Parquet or JSONL file: from the footer, or from its first rows (null: nothing
-    known).
-    """
-    check_content(info, kind)
-    if kind == "parquet":
-        return parquet.input_schema(parquet.read_footer(info.uri))
-    if kind == "openai":
-        return openai_batch.SCHEMA
-    return jsonl.head_schema(info.uri, rows)
-
-
-def infer_input_schema(
-    infos: Iterable[FileInfo],
-    declared: InputFormat | None = None,
-    columns: Sequence[str] | None = None,
-) -> pa.Schema:
-    """The columns of a whole dataset, see `merge_schemas`."""
-    found = []
-    for info in infos:
-        kind = file_format(info.uri, declared)
-        found.append((info.uri, kind, file_schema(info, kind)))
-    return merge_schemas(found, columns)
 
 
 def merge_schemas(

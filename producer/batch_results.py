@@ -16,10 +16,11 @@ from common import storage
 from common.errors import BadInput
 from common.ledger import Ledger, jobs
 from common.ledger.jobs import Job
-from common.spec import REQUEST_ID, RequestsTask
+from common.spec import REQUEST_ID, JobSpec, RequestsTask
 from common.states import JobState, RowErrorKind
 from common.values import to_rows
-from producer.collect import BATCHES_AHEAD, refuse_inside, rows_for
+from producer import part_files
+from producer.collect import BATCHES_AHEAD, rows_for
 from producer.read_ahead import read_ahead
 
 SUFFIX = ".jsonl"
@@ -48,7 +49,7 @@ def collect(
     Each file appears whole or not at all, the errors first, and is there also when it is empty.
     `partial`, `force` and what is raised are those of producer.collect.
     """
-    done = _files(job, to)
+    done = _files(job.spec, to)
     job, rows = rows_for(
         ledger, job, [done.results_file, done.errors_file], partial=partial, force=force
     )
@@ -76,19 +77,21 @@ def errors_file(results_file: str) -> str:
     return f"{stem.removesuffix('.results')}.errors{SUFFIX}"
 
 
-def refuse_strangers(job: Job, to: str) -> None:
-    """BadInput, before any work, for files that cannot become this job's.
+def refuse_strangers(spec: JobSpec, identity: str, to: str) -> None:
+    """BadInput, before any work, for files that cannot become those of this settled spec's job.
 
-    Those that are there may be replaced if they are the job's own already.
+    Those that are there may be replaced if they are the job's own already, by its `identity`.
     """
-    done = _files(job, to)
-    mine = f'{{"id": "{_id_prefix(job)}'.encode()
+    done = _files(spec, to)
+    mine = f'{{"id": "{_id_prefix(identity)}'.encode()
     for uri in (done.results_file, done.errors_file):
-        refuse_inside(job, uri)
+        part_files.refuse_inside(spec.output.uri, uri)
         if not storage.exists(uri) or not storage.stat(uri).size:
             continue
         if storage.read_range(uri, 0, len(mine)) != mine:
-            raise BadInput(f"{uri} exists and is not of job {job.id}: name another file with --to")
+            raise BadInput(
+                f"{uri} exists and is not of this job of {spec.name}: name another file with --to"
+            )
 
 
 def report(ledger: Ledger, job: Job, to: str, console: Console) -> None:
@@ -110,11 +113,11 @@ def summary(done: Collected) -> str:
     )
 
 
-def _files(job: Job, to: str) -> Collected:
-    if not isinstance(job.spec.task, RequestsTask):
+def _files(spec: JobSpec, to: str) -> Collected:
+    if not isinstance(spec.task, RequestsTask):
         raise BadInput(
-            f"job {job.id} ({job.spec.name}) is of task.kind {job.spec.task.kind}, and only jobs "
-            "of OpenAI requests have results in that format"
+            f"the job {spec.name} is of task.kind {spec.task.kind}, and only jobs of OpenAI "
+            "requests have results in that format"
         )
     results_file = storage.resolve(to)
     return Collected(results_file, errors_file(results_file))
@@ -122,15 +125,15 @@ def _files(job: Job, to: str) -> Collected:
 
 def _lines(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, bool]]:
     """One line a row, and whether it is an answer."""
-    prefix = _id_prefix(job)
+    prefix = _id_prefix(job.identity)
     for batch in batches:
         for row in to_rows(pa.Table.from_batches([batch]).select(COLUMNS)):
             yield f"{_line(prefix, row)}\n".encode(), row["error"] is None
 
 
-def _id_prefix(job: Job) -> str:
+def _id_prefix(identity: str) -> str:
     """What the ids of this job's lines begin with; the row's number follows."""
-    return f"batch_req_{job.identity[:20]}"
+    return f"batch_req_{identity[:20]}"
 
 
 def _line(prefix: str, row: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from common.states import RowErrorKind
     from producer.estimate import Estimate
 
-EXIT_FINDINGS, EXIT_NOT_FINISHED = 1, 3
+EXIT_FINDINGS = 1
 
 PIPE_COLUMNS = 160
 """Width of a table that nobody looks at in a terminal."""
@@ -102,9 +102,9 @@ def run(
     spec = job_spec(target, flags)
     if yes and pilot is None:
         raise BadInput("--yes answers the question after a --pilot: add one, such as --pilot 200")
-    if flags.format == "openai":
-        to = to or f"{spec.name}.results.jsonl"
-    elif to is not None and spec.task.kind != "requests":
+    if spec.task.kind == "requests":
+        to = _target(settings, to or f"{spec.name}.results.jsonl")
+    elif to is not None:
         raise BadInput("--to is for OpenAI batch files: `nightshift collect` writes other outputs")
     from producer import local
     from producer.pilot import Pilot
@@ -153,7 +153,7 @@ def _estimate(
     workers: int | None,
     console: "Console",
 ) -> "Estimate":
-    from producer import local
+    from producer import local, progress
     from producer.connect import has_ledger, open_ledger
     from producer.estimate import estimate as guess
 
@@ -167,7 +167,7 @@ def _estimate(
                 return guess(spec, settings, opened.ledger, workers=workers)
             made = local.try_out(spec, settings, pilot, workers, console, fleet=opened.ledger)
     if made is None:
-        raise typer.Exit(EXIT_NOT_FINISHED)
+        raise typer.Exit(progress.EXIT_NOT_FINISHED)
     return made
 
 
@@ -225,14 +225,21 @@ def collect(
     ] = None,
 ) -> None:
     """Write the output of a job as one file, in the order of the dataset."""
+    settings = _settings()
+    to = _target(settings, to)
     if manifest:
-        _collect_manifest(job, to, force=force)
+        if partial or form is not None:
+            raise BadInput(
+                f"{'--partial' if partial else '--format'} is for the rows of a job, and --manifest "
+                "lists its parts as they are: leave one out"
+            )
+        _collect_manifest(settings, job, to, force=force)
         return
     from producer import batch_results
     from producer.collect import collect as gather
     from producer.vectors import ids_uri
 
-    with _ledger(_settings()) as ledger:
+    with _ledger(settings) as ledger:
         found = _find(ledger, job)
         if form == "openai":
             done = batch_results.collect(ledger, found, to, partial=partial, force=force)
@@ -333,7 +340,12 @@ def sample(
     from producer import pictures, sample_page
     from producer.sample import sample as draw
 
-    with _ledger(_settings()) as ledger:
+    if html is not None and as_json:
+        raise BadInput("--html writes a page and --json lines: give one of them")
+    settings = _settings()
+    if html is not None:
+        _target(settings, html)
+    with _ledger(settings) as ledger:
         found = _find(ledger, job)
         drawn = draw(ledger, found, count, seed, errors_only=errors_only)
         if html is not None:
@@ -517,10 +529,18 @@ def _settings() -> "Settings":
     return settings
 
 
-def _collect_manifest(reference: str, to: str, *, force: bool) -> None:
+def _target(settings: "Settings", uri: str) -> str:
+    """A file that is to be written, which may lie only where the operator lets files lie."""
+    from common import storage
+
+    storage.check_roots([storage.resolve(uri)], settings.allowed_roots)
+    return uri
+
+
+def _collect_manifest(settings: "Settings", reference: str, to: str, *, force: bool) -> None:
     from producer import manifest_table
 
-    with _ledger(_settings()) as ledger:
+    with _ledger(settings) as ledger:
         job = _find(ledger, reference)
         done = manifest_table.write(ledger, job, to, force=force)
     typer.echo(f"{done.parts:,} parts in {to}")

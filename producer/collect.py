@@ -73,18 +73,9 @@ def _refuse(job: Job, target: str, left: int, *, partial: bool, force: bool) -> 
     if not partial and (left or job.closed_at is None):
         why = f"{left:,} rows have no output" if left else "its files are being finished"
         raise BadInput(f"job {job.id} is {job.state} and {why}: --partial takes what is there")
-    refuse_inside(job, target)
+    part_files.refuse_inside(job.output_uri, target)
     if storage.exists(target) and not force:
         raise BadInput(f"{target} exists: --force replaces it")
-
-
-def refuse_inside(job: Job, target: str) -> None:
-    """BadInput for a file in the output directory of the job."""
-    if target.startswith(f"{job.output_uri.rstrip('/')}/"):
-        raise BadInput(
-            f"{target} lies inside the output directory of job {job.id}, where it would be read "
-            "as one more part: name another place"
-        )
 
 
 def _in_order(ledger: Ledger, job: Job, expected: int | None) -> Iterator[pa.RecordBatch]:

@@ -1,12 +1,15 @@
 """What a job will take before it runs: prompts from a sample, speed from what such engines did."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from common.ledger import Ledger, spending
 from common.ledger.spending import Kin
+from common.money import money
 from common.settings import Settings
 from common.spec import STORED, GenerateTask, JobSpec, OpenaiEngine
 from producer import forecast
@@ -80,10 +83,13 @@ def estimate(
     """Plans the job, counts the prompts of a sample and looks for what such engines did.
 
     `pilot` is a job of the ledger: then only that one counts. Without a `ledger` nothing is
-    measured. Raises BadInput for what a submit would refuse in the input.
+    measured. Without a pilot the output directory is neither looked at nor written to. Raises
+    BadInput for what a submit would refuse in the input.
     """
-    spec, plan = survey(spec, settings)
-    found = prompts(spec, draw(plan, spec, SAMPLE_ROWS, SAMPLE_SEED))
+    own = TemporaryDirectory(prefix="nightshift-") if pilot is None else nullcontext()
+    with own as copies:
+        spec, plan = survey(spec, settings, copies=copies)
+        found = prompts(spec, draw(plan, spec, SAMPLE_ROWS, SAMPLE_SEED))
     measured, living = (None, 0) if ledger is None else _measured(ledger, spec, pilot)
     return _estimate(spec, plan, found, measured, _workers(spec, workers, living))
 
@@ -101,10 +107,8 @@ def _measured(ledger: Ledger, spec: JobSpec, pilot: int | None) -> tuple[Measure
     task = spec.task.model_dump_json(by_alias=True, context=STORED)
     with ledger.transaction() as connection:
         living, window_rows = spending.slots(connection, spec.pool)
-        found = spending.kin(connection, spec.pool, spec.engine_key, task)
-        alike = [each for each in found if each.job == pilot]
-        if pilot is None:
-            alike = [each for each in found if each.same_task] or found
+        found = spending.kin(connection, spec.pool, spec.engine_key, task, only=pilot)
+        alike = [each for each in found if each.same_task] or found
         commits = spending.commits_of(connection, [each.job for each in alike])
     if not commits:
         return None, living
@@ -136,7 +140,8 @@ def _estimate(
     workers: tuple[int, str],
 ) -> Estimate:
     rows = plan.rows_total
-    prompt_tokens = forecast.mean_range(found.run) if len(found.lengths) else None
+    share = found.sampled / rows
+    prompt_tokens = forecast.mean_range(found.run, share) if len(found.lengths) else None
     output_tokens, source = _output_tokens(spec, measured)
     pace = measured.pace if measured else None
     engine_seconds = pace.under(rows) if pace else None
@@ -230,6 +235,8 @@ def _notes(spec: JobSpec, made: Estimate) -> list[str]:
         )
     elif measured.pace is None:
         notes.append("speed is not measured: what ran was over before a clock could tell")
+    elif not measured.pace.low:
+        notes.append("the speed varies too much to say the time: a larger --pilot tells")
     elif measured.pace.low == measured.pace.high:
         notes.append("too few commits to say how much the speed varies: a larger --pilot tells")
     if measured is not None and 0 < measured.rows < FULL_WINDOWS * measured.window_rows:
@@ -245,7 +252,7 @@ def _notes(spec: JobSpec, made: Estimate) -> list[str]:
     if budget is not None and made.cost is not None and made.cost.high > budget:
         sure = made.cost.low > budget
         notes.append(
-            f"limits.budget {budget:g} {'is not' if sure else 'may not be'} enough: the job would "
+            f"limits.budget {money(budget)} {'is not' if sure else 'may not be'} enough: the job would "
             "pause before it passes it"
         )
     return notes

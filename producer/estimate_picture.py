@@ -33,7 +33,7 @@ def picture(made: Estimate) -> RenderableType:
     if made.cost is not None:
         cost = Text.assemble((_shown(made.cost, money), "bold"))
         if made.budget is not None:
-            cost.append(f"   limits.budget {made.budget:g}", "bright_black")
+            cost.append(f"   limits.budget {money(made.budget)}", "bright_black")
         table.add_row("cost", cost)
     elif made.has_price:
         table.add_row("cost", Text("not known", "yellow"))

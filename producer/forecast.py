@@ -46,8 +46,12 @@ class Range:
         middle = None if self.middle is None else self.middle * factor
         return Range(self.low * factor, middle, self.high * factor)
 
-    def under(self, whole: float) -> "Range":
-        """`whole` over each figure: rows over rows a second give seconds."""
+    def under(self, whole: float) -> "Range | None":
+        """`whole` over each figure: rows over rows a second give seconds; None where a figure may
+        be 0.
+        """
+        if self.low <= 0:
+            return None
         middle = None if self.middle is None else whole / self.middle
         return Range(whole / self.high, middle, whole / self.low)
 
@@ -67,13 +71,14 @@ class Prices:
     output: float | None
 
 
-def mean_range(values: Sequence[int] | np.ndarray) -> Range:
-    """The mean of all rows, from those of a random sample."""
+def mean_range(values: Sequence[int] | np.ndarray, share: float = 0.0) -> Range:
+    """The mean of all rows, from those of a random sample that was `share` of them."""
     found = np.asarray(values, dtype=float)
     mean = float(found.mean())
     if len(found) < 2:
         return Range.exactly(mean)
-    margin = NORMAL_90 * float(found.std(ddof=1)) / len(found) ** 0.5
+    error = float(found.std(ddof=1)) * ((1 - share) / len(found)) ** 0.5
+    margin = NORMAL_90 * error
     return Range(max(0.0, mean - margin), mean, mean + margin)
 
 

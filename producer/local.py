@@ -22,8 +22,8 @@ from common.spec import FunctionEngine, JobSpec
 from common.states import JobState
 from producer import batch_results, pilot, progress
 from producer.estimate import Estimate, estimate
-from producer.pilot import Pilot
-from producer.submit import Submitted, is_known, submit
+from producer.pilot import Pilot, Tried
+from producer.submit import Submitted, identified, is_known, submit
 
 log = structlog.get_logger(__name__)
 
@@ -46,19 +46,21 @@ def run(
     """Submits or continues the job and works until it is over; returns the exit code.
 
     0 every row has an answer, 1 finished with row errors, 3 failed, paused, cancelled, or stopped
-    after the pilot that came `first`. `results` is where the lines of an OpenAI batch go. Raises BadInput when the spec, the input or the home folder
-    cannot be used.
+    after the pilot that came `first`. `results` is where the lines of an OpenAI batch go. Raises
+    BadInput when the spec, the input, `results` or the home folder cannot be used.
     """
+    if results is not None:
+        batch_results.refuse_strangers(*identified(spec, settings), results)
     with machine(settings) as here:
         # Whoever said yes once is not asked again after a crash.
         if first is not None and not is_known(here.ledger, spec):
-            job = here.try_out(spec, first.rows, console)
-            code = pilot.verdict(here.ledger, spec, settings, job, console, first)
+            tried = here.try_out(spec, first.rows, console)
+            code = pilot.verdict(here.ledger, spec, settings, tried, console, first)
             if code is not None:
                 return code
         job = here.opened(spec, new=new, console=console)
         if results is not None:
-            batch_results.refuse_strangers(job, results)
+            batch_results.refuse_strangers(job.spec, job.identity, results)
         job = here.worked(job, console)
         code = progress.report_end(here.ledger, job, console)
         if results is not None:
@@ -81,16 +83,16 @@ def try_out(
     capable of says little. Else this machine does.
     """
     if fleet is not None and _lives(fleet, spec.pool):
-        submitted = pilot.begin(fleet, spec, settings, rows)
-        job = progress.follow(fleet, _opened(fleet, submitted, spec, console).id, console)
-        if not pilot.show(fleet, job, console):
+        begun = pilot.begin(fleet, spec, settings, rows)
+        job = progress.follow(fleet, _opened(fleet, begun.submitted, spec, console).id, console)
+        if not pilot.show(fleet, Tried(job, begun.bad), console):
             return None
         return estimate(spec, settings, fleet, workers=workers, pilot=job.id)
     with machine(settings) as here:
-        job = here.try_out(spec, rows, console)
-        if not pilot.show(here.ledger, job, console):
+        tried = here.try_out(spec, rows, console)
+        if not pilot.show(here.ledger, tried, console):
             return None
-        return estimate(spec, settings, here.ledger, workers=workers, pilot=job.id)
+        return estimate(spec, settings, here.ledger, workers=workers, pilot=tried.job.id)
 
 
 def _lives(ledger: Ledger, pool: str) -> bool:
@@ -128,10 +130,11 @@ class Machine:
         submitted = submit(self.ledger, spec, self._settings, new=new)
         return _opened(self.ledger, submitted, spec, console)
 
-    def try_out(self, spec: JobSpec, rows: int, console: Console) -> Job:
+    def try_out(self, spec: JobSpec, rows: int, console: Console) -> Tried:
         """Carries out a pilot of so many rows."""
-        submitted = pilot.begin(self.ledger, spec, self._settings, rows)
-        return self.worked(_opened(self.ledger, submitted, spec, console), console)
+        begun = pilot.begin(self.ledger, spec, self._settings, rows)
+        job = self.worked(_opened(self.ledger, begun.submitted, spec, console), console)
+        return Tried(job, begun.bad)
 
     def worked(self, job: Job, console: Console) -> Job:
         """The job as it is once it is over or paused; Permanent when the fleet broke down."""

@@ -62,7 +62,7 @@ def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> Manifest
     """
     target = storage.resolve(to)
     writer = _writer(target)
-    part_files.refuse_inside(job, target)
+    part_files.refuse_inside(job.output_uri, target)
     if storage.exists(target) and not force:
         raise BadInput(f"{target} exists: --force replaces it")
     with ledger.transaction() as connection:

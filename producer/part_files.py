@@ -82,12 +82,11 @@ def place(job: Job, name: str) -> str:
     return uri
 
 
-def refuse_inside(job: Job, target: str) -> None:
+def refuse_inside(output_uri: str, target: str) -> None:
     """BadInput for a file that readers of the output directory would take for one of its own."""
-    if target.startswith(f"{job.output_uri.rstrip('/')}/"):
-        raise BadInput(
-            f"{target} lies inside the output directory of job {job.id}: name another place"
-        )
+    folder = output_uri.rstrip("/")
+    if target.startswith(f"{folder}/"):
+        raise BadInput(f"{target} lies inside the output directory {folder}: name another place")
 
 
 def read(job: Job, name: str) -> pa.Table:

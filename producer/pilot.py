@@ -1,5 +1,10 @@
 """A pilot: a random sample of a job's rows, run first, as a job of its own beside the real one."""
 
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -8,17 +13,19 @@ from rich.prompt import Confirm
 
 from common import formats, storage
 from common.errors import BadInput
+from common.formats import BadRow
 from common.ledger import Ledger, audit, jobs
 from common.ledger.jobs import Job
 from common.settings import Settings
-from common.spec import InputSpec, JobSpec, digest
+from common.spec import REQUEST_COLUMNS, JobSpec, RequestsTask, digest, parse_spec
 from common.states import JobState
+from common.values import to_rows
 from producer import estimate_picture, pictures, progress
 from producer.draw import draw
 from producer.estimate import Estimate, estimate
 from producer.progress import EXIT_NOT_FINISHED
 from producer.sample import sample
-from producer.submit import Submitted, submit, survey
+from producer.submit import Submitted, refuse_read_as_input, submit, survey
 
 SEED = 0
 """The same spec over the same input draws the same rows: a pilot that was cut short goes on."""
@@ -37,64 +44,96 @@ class Pilot:
     agreed: bool
 
 
-def begin(ledger: Ledger, spec: JobSpec, settings: Settings, rows: int) -> Submitted:
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The job of a pilot, and by row of the dataset why others that were drawn cannot be read."""
+
+    submitted: Submitted
+    bad: Mapping[int, BadRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """The same once the job has come to its end, whatever that was."""
+
+    job: Job
+    bad: Mapping[int, BadRow]
+
+
+def begin(ledger: Ledger, spec: JobSpec, settings: Settings, rows: int) -> Begun:
     """Writes the sample, if it is not there yet, and submits its job.
 
     Both lie beside the output, in a folder that belongs to this spec, input and number of rows:
     a spec that was changed after a pilot gets a new one. Raises BadInput for what a submit of the
     spec itself would refuse.
     """
-    spec, plan = survey(spec, settings, free_output=True)
+    spec, plan = survey(spec, settings)
     files = sorted((file.uri, file.size, file.fingerprint) for file in plan.files)
     folder = f"{spec.output.uri}-pilot/{digest([spec.identity, files, rows, SEED])[:8]}"
     storage.check_roots([folder], settings.allowed_roots)
-    source = f"{folder}/rows.parquet"
-    if not storage.exists(source):
-        _write(source, draw(plan, spec, rows, SEED))
-    return submit(ledger, _spec(spec, source, f"{folder}/out", rows), settings)
-
-
-def _write(source: str, drawn: formats.Rows) -> None:
-    table = drawn.table
-    if not len(drawn.row_index):
+    is_requests = isinstance(spec.task, RequestsTask)
+    name = "rows.jsonl" if is_requests else "rows.parquet"
+    for ours in (name, f"out/part-0.{spec.output.format}"):
+        refuse_read_as_input(spec, "the folder of the pilot", folder, ours)
+    source = f"{folder}/{name}"
+    # Drawn again for a pilot that goes on: which rows cannot be read stands nowhere else.
+    drawn = draw(plan, spec, rows, SEED)
+    if not drawn.row_index:
         why = next(iter(drawn.bad.values())).message
         raise BadInput(f"none of the rows that were drawn can be read: {why}")
+    if not storage.exists(source):
+        (_write_requests if is_requests else _write)(source, drawn.table, drawn.row_index)
+    submitted = submit(ledger, _spec(spec, source, f"{folder}/out", rows), settings)
+    return Begun(submitted, drawn.bad)
+
+
+def _write_requests(source: str, table: pa.Table, _: Sequence[int]) -> None:
+    """Lines of a batch file; each body is the text that it was."""
+    lines = []
+    for row in to_rows(table.select(list(REQUEST_COLUMNS))):
+        *said, body = REQUEST_COLUMNS
+        members = [f"{json.dumps(name)}: {json.dumps(row[name])}" for name in said]
+        lines.append(f"{{{', '.join(members)}, {json.dumps(body)}: {row[body]}}}\n")
+    storage.write_bytes(source, "".join(lines).encode())
+
+
+def _write(source: str, table: pa.Table, row_index: Sequence[int]) -> None:
     if not table.num_columns:  # a template without a column; Parquet counts rows by columns
-        table = pa.table({"row": drawn.row_index})
+        table = pa.table({"row": row_index})
     formats.write_batches(source, table.to_batches(), table.schema, "parquet", {}, replace=True)
 
 
 def _spec(spec: JobSpec, source: str, output: str, rows: int) -> JobSpec:
     batch_rows = max(1, min(spec.batch.rows, -(-rows // BATCHES)))
-    chosen = {"uri": source, "format": "parquet", "partitioning": "none", "id": spec.input.id}
-    return spec.model_copy(
-        update={
-            "name": f"{spec.name[:57]}-pilot",
-            "input": InputSpec.model_validate({**chosen, "columns": spec.input.columns}),
-            "output": spec.output.model_copy(update={"uri": output}),
-            "batch": spec.batch.model_copy(update={"rows": batch_rows}),
-        }
-    )
+    form = "openai" if isinstance(spec.task, RequestsTask) else "parquet"
+    chosen = {"uri": source, "format": form, "partitioning": "none", "id": spec.input.id}
+    said = spec.model_dump(mode="json", by_alias=True)
+    said["name"] = f"{spec.name[:57]}-pilot"
+    said["input"] = {**chosen, "columns": spec.input.columns}
+    said["output"]["uri"] = output
+    said["batch"]["rows"] = batch_rows
+    return parse_spec(said, "the pilot")
 
 
 def verdict(
-    ledger: Ledger, spec: JobSpec, settings: Settings, job: Job, console: Console, pilot: Pilot
+    ledger: Ledger, spec: JobSpec, settings: Settings, tried: Tried, console: Console, pilot: Pilot
 ) -> int | None:
     """Shows what the pilot gave and what the whole job would take, and asks.
 
     None when the whole job shall run, else the exit code.
     """
-    if not show(ledger, job, console):
+    if not show(ledger, tried, console):
         return EXIT_NOT_FINISHED
-    made = estimate(spec, settings, ledger, pilot=job.id)
+    made = estimate(spec, settings, ledger, pilot=tried.job.id)
     console.print("", estimate_picture.picture(made), "", sep="\n")
-    return _decided(ledger, spec, job, made, console, pilot)
+    return _decided(ledger, spec, tried, made, console, pilot)
 
 
-def show(ledger: Ledger, job: Job, console: Console) -> bool:
+def show(ledger: Ledger, tried: Tried, console: Console) -> bool:
     """Some rows with their answers, and what failed; False, with how it ended, when the pilot did
     not come to its end.
     """
+    job = tried.job
     if job.state is not JobState.COMPLETED:
         progress.report_end(ledger, job, console)
         return False
@@ -102,30 +141,40 @@ def show(ledger: Ledger, job: Job, console: Console) -> bool:
     console.print(f"pilot: some rows of job {job.id}, {job.output_uri}\n", soft_wrap=True)
     console.print(pictures.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
     with ledger.transaction() as connection:
-        kinds = audit.count_errors(connection, job.id)
+        kinds = Counter(audit.count_errors(connection, job.id))
         rows = audit.errors(connection, job.id, kind=None, limit=SHOWN_ROWS)
+    if tried.bad:
+        console.print(
+            f"\n{len(tried.bad):,} of the rows that were drawn cannot be read and are not in the "
+            f"pilot: {next(iter(tried.bad.values())).message}",
+            markup=False,
+            soft_wrap=True,
+        )
+    kinds.update(bad.kind for bad in tried.bad.values())
     console.print("", pictures.errors(rows, kinds), sep="\n")
     return True
 
 
 def _decided(
-    ledger: Ledger, spec: JobSpec, job: Job, made: Estimate, console: Console, pilot: Pilot
+    ledger: Ledger, spec: JobSpec, tried: Tried, made: Estimate, console: Console, pilot: Pilot
 ) -> int | None:
     with ledger.transaction() as connection:
-        row = jobs.progress(connection, job.id)
+        row = jobs.progress(connection, tried.job.id)
     allowed = spec.limits.max_failed_fraction
-    if row["rows_failed"] > allowed * row["rows_total"]:
+    failed, drawn = (row[name] + len(tried.bad) for name in ("rows_failed", "rows_total"))
+    if failed > allowed * drawn:
         console.print(
-            f"{row['rows_failed']:,} of {row['rows_total']:,} rows of the pilot failed, more than "
+            f"{failed:,} of {drawn:,} rows of the pilot failed, more than "
             f"limits.max_failed_fraction {allowed:g} allows: the whole job is not run"
         )
         return EXIT_NOT_FINISHED
     if pilot.agreed:
         return None
-    if not console.is_interactive:
-        console.print("the whole job is not run: nobody can be asked here; --yes says yes")
-        return EXIT_NOT_FINISHED
-    if Confirm.ask(f"run all {made.rows:,} rows?", console=console, default=False):
-        return None
-    console.print("the whole job is not run; the same command asks again, without a new pilot")
+    said = "nobody can be asked here; --yes says yes"
+    if console.is_interactive and sys.stdin.isatty():
+        with suppress(EOFError):
+            if Confirm.ask(f"run all {made.rows:,} rows?", console=console, default=False):
+                return None
+            said = "the same command asks again, without a new pilot"
+    console.print(f"the whole job is not run: {said}")
     return EXIT_NOT_FINISHED

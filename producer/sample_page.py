@@ -23,7 +23,7 @@ CELL_CHARACTERS = 4_000
 def write(ledger: Ledger, job: Job, drawn: Sample, to: str) -> None:
     """Puts the page where `to` says; an older one is replaced."""
     target = storage.resolve(to)
-    part_files.refuse_inside(job, target)
+    part_files.refuse_inside(job.output_uri, target)
     with ledger.transaction() as connection:
         progress = jobs.progress(connection, job.id)
     storage.write_bytes(target, page(job, progress, drawn).encode())

@@ -71,14 +71,24 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
     return Submitted(job_id, True, plan.rows_total, count, JobState.RUNNING)
 
 
-def survey(spec: JobSpec, settings: Settings, *, free_output: bool = False) -> tuple[JobSpec, Plan]:
-    """The settled spec and its plan, without a ledger; refuses what `submit` would of the input,
-    and of the output if it has to be free.
+def survey(spec: JobSpec, settings: Settings, *, copies: str | None = None) -> tuple[JobSpec, Plan]:
+    """The settled spec and its plan, without a ledger; refuses what `submit` of a new job would.
+
+    With a folder for `copies` of the input, that is the output directory of the spec that comes
+    back, and its own is not looked at.
     """
-    spec, infos = _looked_at(spec, settings)
-    if free_output:
+    if copies is None:
+        spec, infos = _looked_at(spec, settings)
         check_output(spec, infos)
+    else:
+        spec, infos = _looked_at(spec, settings, copies)
     return spec, _planned(spec, infos)
+
+
+def identified(spec: JobSpec, settings: Settings) -> tuple[JobSpec, str]:
+    """The settled spec, and the identity of the job that a submit of it would make or find."""
+    spec, infos = _looked_at(spec, settings)
+    return spec, _identity(spec, infos)
 
 
 def is_known(ledger: Ledger, spec: JobSpec) -> bool:
@@ -87,10 +97,19 @@ def is_known(ledger: Ledger, spec: JobSpec) -> bool:
         return jobs.by_output(connection, settled(spec).output.uri) is not None
 
 
-def _looked_at(spec: JobSpec, settings: Settings) -> tuple[JobSpec, list[FileInfo]]:
-    """The spec with what its own files say of it, and the files, all of them below allowed folders."""
+def _looked_at(
+    spec: JobSpec, settings: Settings, output: str | None = None
+) -> tuple[JobSpec, list[FileInfo]]:
+    """The spec with what its own files say of it, and the files, all of them below allowed folders.
+
+    An `output` of our own takes the place of the spec's, and may lie anywhere.
+    """
     spec = settled(spec)
-    storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
+    storage.check_roots(spec.input.uris, settings.allowed_roots)
+    if output is None:
+        storage.check_roots([spec.output.uri], settings.allowed_roots)
+    else:
+        spec = spec.model_copy(update={"output": spec.output.model_copy(update={"uri": output})})
     if isinstance(spec.engine, OpenaiEngine):
         remotes.check(spec.engine.base_url, settings.allowed_remotes)
     infos = storage.expand(spec.input.uris)
@@ -206,17 +225,24 @@ def check_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
         if info.uri.startswith(f"{output}/") and not own:
             raise BadInput(f"the input {info.uri} lies inside the output directory {output}")
     storage.check_directory(output)
+    refuse_read_as_input(spec, "the output directory", output, f"part-0.{spec.output.format}")
+
+
+def refuse_read_as_input(spec: JobSpec, what: str, folder: str, name: str) -> None:
+    """BadInput where a file of that name in a folder of ours would be among the input."""
+    places = [f"{folder}/{name}"]
+    while len(places[-1]) > len(folder):
+        places.append(places[-1].rpartition("/")[0])
     for uri in spec.input.uris:
-        folder = uri.rstrip("/")
-        if storage.is_pattern_over(uri, f"{output}/part-0.{spec.output.format}"):
+        plain = uri.rstrip("/")
+        # A folder that a pattern matches is read to its bottom.
+        if any(storage.is_pattern_over(uri, place) for place in places):
             raise BadInput(
-                f"the output directory {output} lies under the input {uri}: its parts would be "
-                "read as input"
+                f"{what} {folder} lies under the input {uri}: its files would be read as input"
             )
-        if output == folder or output.startswith(f"{folder}/"):
+        if folder == plain or folder.startswith(f"{plain}/"):
             raise BadInput(
-                f"the output directory {output} lies inside the input {folder}: its parts would "
-                "be read as input"
+                f"{what} {folder} lies inside the input {plain}: its files would be read as input"
             )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
 
 from common.descriptor import Descriptor, SourceFile
@@ -53,6 +54,7 @@ class NewJob:
 def insert(connection: Connection, new: NewJob, files: Sequence[SourceFile]) -> int:
     """The job row and its files; the batches follow in the same transaction.
 
+    Raises BadInput for a spec that could not be read again.
     A second submit of the same identity or output waits here for the first one's COMMIT and then
     gets BadInput by the unique index (the caller looks the job up and hands it back).
     """
@@ -73,7 +75,7 @@ def insert(connection: Connection, new: NewJob, files: Sequence[SourceFile]) -> 
             "pool": spec.pool,
             "priority": spec.priority,
             "engine_key": spec.engine_key,
-            "spec": spec.model_dump_json(by_alias=True, context=STORED),
+            "spec": _stored(spec),
             "identity": new.identity,
             "spec_identity": new.spec_identity,
             "output_uri": new.output_uri,
@@ -106,6 +108,17 @@ def insert(connection: Connection, new: NewJob, files: Sequence[SourceFile]) -> 
         ],
     )
     return int(job_id)
+
+
+def _stored(spec: JobSpec) -> str:
+    """The spec as JSON that `_job` reads: copies of a spec are not validated when they are made."""
+    stored = spec.model_dump_json(by_alias=True, context=STORED)
+    try:
+        JobSpec.model_validate(json.loads(stored), context=STORED)
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise BadInput(f"the spec of {spec.name} could not be read again: {why}") from error
+    return stored
 
 
 def insert_batches(

@@ -34,7 +34,7 @@ def over_budget(connection: Connection) -> list[tuple[int, str]]:
         (
             job.job,
             f"{money(job.cost)} is spent and about {money(job.under_way)} under way, which reaches "
-            f"limits.budget {job.budget:g}: `nightshift resume {job.job} --budget MORE` goes on",
+            f"limits.budget {money(job.budget)}: `nightshift resume {job.job} --budget MORE` goes on",
         )
         for job in connection.execute(OVER_BUDGET)
     ]
@@ -89,7 +89,7 @@ def refuse_spent(connection: Connection, job_id: int) -> None:
         return
     if jobs.lock(connection, job_id) is JobState.PAUSED:
         raise BadInput(
-            f"job {job_id} has spent {money(now['cost'])} of limits.budget {now['budget']:g}: "
+            f"job {job_id} has spent {money(now['cost'])} of limits.budget {money(now['budget'])}: "
             f"`nightshift resume {job_id} --budget MORE` goes on"
         )
 
@@ -107,8 +107,12 @@ class Kin:
     output_tokens: int
 
 
-def kin(connection: Connection, pool: str, engine_key: str, task: str) -> list[Kin]:
-    """The latest 20 of them that have run rows, newest first; `task` is the task as JSON."""
+def kin(
+    connection: Connection, pool: str, engine_key: str, task: str, *, only: int | None = None
+) -> list[Kin]:
+    """The latest 20 of them that have run rows, newest first, or `only` the job of that number;
+    `task` is the task as JSON.
+    """
     found = connection.execute(
         text("""
             SELECT j.id AS job, j.name, j.spec -> 'task' = CAST(:task AS jsonb) AS same_task,
@@ -121,9 +125,10 @@ def kin(connection: Connection, pool: str, engine_key: str, task: str) -> list[K
                 FROM job_spending WHERE job_id = j.id
             ) AS s
             WHERE j.pool = :pool AND j.engine_key = :engine_key AND s.rows_run > 0
+              AND (CAST(:only AS bigint) IS NULL OR j.id = :only)
             ORDER BY j.id DESC LIMIT 20
         """),
-        {"pool": pool, "engine_key": engine_key, "task": task},
+        {"pool": pool, "engine_key": engine_key, "task": task, "only": only},
     )
     return [Kin(**row) for row in found.mappings()]
 

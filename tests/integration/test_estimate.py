@@ -9,14 +9,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from common.errors import BadInput
+from common.formats import BadRow
 from common.ledger import Ledger, jobs, workers
 from common.ledger.batches import Lease
 from common.settings import Settings
 from common.spec import JobSpec, parse_spec
-from common.states import JobState
+from common.states import JobState, RowErrorKind
 from producer import estimate_picture, pilot
-from producer.estimate import Estimate, as_json, estimate
-from producer.pilot import Pilot
+from producer.estimate import Estimate, Measured, _estimate, as_json, estimate
+from producer.forecast import Range
+from producer.pilot import Pilot, Tried
+from producer.sample import Sample
+from producer.submit import survey
 from tests.integration.fleet import commit_one, write_rows
 from tests.integration.test_ledger import World, part_of
 
@@ -155,7 +160,14 @@ def test_rate_limits_bound_the_time_and_a_budget_that_is_too_small_is_said(
     assert bounded.seconds.high > 900
     assert set(as_json(bounded)["finished_at"]) == {"low", "high"}
     assert any("rate limits alone take 0:16:40" in note for note in made.notes)
-    assert any("limits.budget 1 is not enough" in note for note in made.notes)
+    assert any("limits.budget 1.00 is not enough" in note for note in made.notes)
+
+
+class Terminal(io.StringIO):
+    """A terminal with nobody in front of it."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", None), ("n", 3)])
@@ -168,6 +180,7 @@ def test_after_a_pilot_somebody_is_asked(
 ) -> None:
     job = finished(world, spec(), failing=0)
     monkeypatch.setattr("builtins.input", lambda *_: answer)
+    monkeypatch.setattr("sys.stdin", Terminal())
     assert decided(world, spec(), job, Pilot(10, agreed=False), interactive=True) == code
 
 
@@ -178,6 +191,110 @@ def test_a_pilot_that_fails_too_often_ends_it_whatever_was_agreed(
     assert decided(world, spec(), good, Pilot(10, agreed=True)) is None
     assert decided(world, spec(), bad, Pilot(10, agreed=True)) == 3
     assert decided(world, spec(), good, Pilot(10, agreed=False)) == 3
+    # Eleven were drawn, and six of them are of no use.
+    assert decided(world, spec(), good, Pilot(10, agreed=True), bad=1) == 3
+
+
+@pytest.mark.parametrize("stdin", [io.StringIO("y\n"), Terminal()], ids=["no terminal", "its end"])
+def test_where_nobody_answers_the_whole_job_is_not_run(
+    world: World, spec: Callable[..., JobSpec], monkeypatch: pytest.MonkeyPatch, stdin: io.StringIO
+) -> None:
+    job = finished(world, spec(), failing=0)
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert decided(world, spec(), job, Pilot(10, agreed=False), interactive=True) == 3
+
+
+def test_a_pilot_is_what_is_measured_however_many_jobs_came_after(
+    world: World, spec: Callable[..., JobSpec]
+) -> None:
+    first = ran(world, spec(), "pilot", batches=4)
+    for later in range(20):
+        ran(world, spec(), f"later-{later}", batches=1)
+    made = estimate(spec(), Settings(), world.ledger, pilot=first)
+    assert made.measured is not None
+    assert (made.measured.source, made.measured.rows) == (f"the pilot (job {first})", 40)
+
+
+def test_a_speed_that_may_be_0_gives_no_time(world: World, spec: Callable[..., JobSpec]) -> None:
+    made = estimate(spec(), Settings(), None)
+    measured = Measured("here", 10, Range(0.0, 5.0, 9.0), None, 0)
+    found = _estimate(spec(), survey(spec(), Settings())[1], made.prompts, measured, (1, "here"))
+    assert found.engine_seconds is found.seconds is found.cost is None
+    assert "varies too much" in said(found)
+
+
+def test_an_estimate_leaves_no_copies_and_asks_nothing_of_the_output(
+    tmp_path: Path, spec: Callable[..., JobSpec]
+) -> None:
+    source = tmp_path / "in" / "b.csv"
+    (tmp_path / "in" / "a.parquet").unlink()
+    source.write_text("id\n" + "abcd\n" * 30)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "part-000000-a1.parquet").write_bytes(b"of another job")
+    settings = Settings(allowed_roots=(str(tmp_path / "in"),))
+    assert estimate(spec(), settings, None).rows == 30
+    assert [each.name for each in (tmp_path / "out").iterdir()] == ["part-000000-a1.parquet"]
+
+
+REQUEST = (
+    b"""{"custom_id": "%d", "method": "POST", "url": "/v1/embeddings", "body": {"input": 1.0}}\n"""
+)
+
+
+def test_a_pilot_of_requests_is_a_batch_file_whose_job_can_be_read(
+    world: World, tmp_path: Path
+) -> None:
+    source = tmp_path / "b.jsonl"
+    source.write_bytes(b"".join(REQUEST % at for at in range(40)) + b"{no json\n")
+    data = {
+        "name": "asked",
+        "input": {"uri": str(source), "format": "openai"},
+        "engine": {"backend": "vllm", "model": "M"},
+        "output": {"uri": str(tmp_path / "out")},
+    }
+    wanted = parse_spec(data, "here")
+    begun = pilot.begin(world.ledger, wanted, Settings(), 41)
+    job = world.run(jobs.get, begun.submitted.job_id)
+    assert job is not None
+    assert (job.spec.input.format, job.spec.task.kind) == ("openai", "requests")
+    assert job.spec.engine_key == survey(wanted, Settings())[0].engine_key
+    [lines] = job.spec.input.uris
+    assert Path(lines).read_bytes() == b"".join(REQUEST % at for at in range(40))
+    assert [(at, bad.kind) for at, bad in begun.bad.items()] == [(40, "bad_record")]
+    again = pilot.begin(world.ledger, wanted, Settings(), 41)
+    assert (again.submitted.job_id, again.bad) == (job.id, begun.bad)
+    world.run(jobs.cancel, job.id)
+
+
+def test_a_pilot_whose_rows_the_job_would_read_is_refused(
+    world: World, tmp_path: Path, spec: Callable[..., JobSpec]
+) -> None:
+    for uri in ("in/*/*/*.parquet", "in/*/*", "in/**/*.parquet"):
+        (tmp_path / "in" / "a" / "b").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / "a" / "b" / "c.parquet").write_bytes(
+            (tmp_path / "in" / "a.parquet").read_bytes()
+        )
+        wanted = spec(
+            input={"uri": str(tmp_path / uri)}, output={"uri": str(tmp_path / "in" / "out")}
+        )
+        with pytest.raises(BadInput, match="would be read as input"):
+            pilot.begin(world.ledger, wanted, Settings(), 5)
+    assert not list((tmp_path / "in").glob("out*"))
+
+
+def test_rows_that_were_drawn_and_cannot_be_read_are_shown(
+    world: World, spec: Callable[..., JobSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = finished(world, spec(), failing=0)
+    monkeypatch.setattr("producer.pilot.sample", lambda *_: Sample(10, 0))
+    console = Console(file=io.StringIO(), width=200)
+    bad = {7: BadRow(RowErrorKind.BAD_RECORD, "a.jsonl line 8 is no JSON")}
+    assert pilot.show(world.ledger, Tried(job, bad), console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "1 of the rows that were drawn cannot be read" in shown
+    assert "a.jsonl line 8 is no JSON" in shown
+    assert "in all: 1 bad_record" in shown
+    assert "no row has failed" not in shown
 
 
 def finished(world: World, spec: JobSpec, failing: int) -> jobs.Job:
@@ -191,8 +308,15 @@ def finished(world: World, spec: JobSpec, failing: int) -> jobs.Job:
 
 
 def decided(
-    world: World, spec: JobSpec, job: jobs.Job, first: Pilot, *, interactive: bool = False
+    world: World,
+    spec: JobSpec,
+    job: jobs.Job,
+    first: Pilot,
+    *,
+    interactive: bool = False,
+    bad: int = 0,
 ) -> int | None:
     made = estimate(spec, Settings(), world.ledger)
     console = Console(file=io.StringIO(), force_interactive=interactive)
-    return pilot._decided(world.ledger, spec, job, made, console, first)
+    unread = dict.fromkeys(range(bad), BadRow(RowErrorKind.BAD_RECORD, "no JSON"))
+    return pilot._decided(world.ledger, spec, Tried(job, unread), made, console, first)

@@ -130,6 +130,27 @@ def test_uris_are_held_to_the_roots_that_the_operator_set(ledger: Ledger, folder
         submit(ledger, parse_spec(spec_data(folder), "test"), settings)
 
 
+def test_a_spec_that_could_not_be_read_again_is_not_stored(ledger: Ledger, folder: Path) -> None:
+    spec = parse_spec(spec_data(folder), "test")
+    torn = spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": 1.0})})
+    with pytest.raises(BadInput, match=r"could not be read again: limits\.budget needs a price"):
+        submit(ledger, torn, Settings())
+    with ledger.transaction() as connection:
+        assert jobs.listed(connection) == []
+
+
+def test_a_folder_that_a_pattern_matches_is_read_to_its_bottom(
+    ledger: Ledger, folder: Path
+) -> None:
+    data = spec_data(folder)
+    (folder / "some").mkdir()
+    (folder / "in.parquet").rename(folder / "some" / "in.parquet")
+    data["input"]["uri"] = str(folder / "some" / "*")
+    data["output"]["uri"] = str(folder / "some" / "out")
+    with pytest.raises(BadInput, match="read as input"):
+        put(ledger, data)
+
+
 def test_a_submit_over_copies_is_about_the_files_that_were_given(
     ledger: Ledger, folder: Path
 ) -> None:

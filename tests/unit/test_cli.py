@@ -126,6 +126,12 @@ def test_a_bad_setting_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "rows.parquet", "--model", "M", "--callable", "a:b"], "--model is for models"),
         (["submit", "rows.parquet", "--model", "M", "--prompt", "x"], "--out is missing"),
         (["run", "no-such.yaml"], "cannot be read"),
+        (["sample", "1", "--json", "--html", "x.html"], "give one of them"),
+        (["collect", "1", "--to", "x.csv", "--manifest", "--partial"], "--partial is for the rows"),
+        (
+            ["collect", "1", "--to", "x.csv", "--manifest", "--format", "openai"],
+            "--format is for the rows",
+        ),
     ],
 )
 def test_flags_that_do_not_fit_end_with_2(arguments: list[str], sentence: str) -> None:
@@ -153,6 +159,39 @@ def test_flags_that_do_not_fit_end_with_2(arguments: list[str], sentence: str) -
 )
 def test_what_cannot_be_parsed_ends_with_2(arguments: list[str]) -> None:
     assert nightshift(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments", [["collect", "1", "--to", "x.parquet"], ["sample", "1", "--html", "x.html"]]
+)
+def test_files_go_only_where_the_operator_lets_them(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_ALLOWED_ROOTS", str(tmp_path / "data"))
+    result = nightshift(*arguments)
+    assert result.exit_code == 2
+    assert "NIGHTSHIFT_ALLOWED_ROOTS" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [([], "b.results.jsonl exists"), (["--to", "out/x.jsonl"], "inside the output directory")],
+)
+def test_a_spec_of_requests_writes_results_and_their_place_is_looked_at_first(
+    to: list[str], said: str
+) -> None:
+    Path("b.jsonl").write_text(
+        '{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {}}\n'
+    )
+    Path("b.results.jsonl").write_text("precious")
+    Path("b.yaml").write_text(
+        "name: b\ninput: {uri: b.jsonl}\ntask: {kind: requests}\n"
+        "engine: {backend: vllm, model: M}\noutput: {uri: out}\n"
+    )
+    result = nightshift("run", "b.yaml", *to)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not Path(".nightshift").exists()
 
 
 def test_debug_lets_the_traceback_fly() -> None:

@@ -11,6 +11,7 @@ from producer.forecast import Prices, Range
 
 def test_rows_over_a_pace_give_the_longest_time_for_the_slowest() -> None:
     assert Range(8, 10, 20).under(400) == Range(20, 40, 50)
+    assert Range(0, 10, 20).under(400) is None
 
 
 def test_a_sum_adds_bounds_and_has_no_middle_where_one_has_none() -> None:
@@ -25,6 +26,13 @@ def test_the_mean_of_a_sample_is_bounded_by_its_standard_error() -> None:
     # The standard deviation is 5.025, over the root of 100 and times 1.645: 0.827.
     assert (found.low, found.high) == pytest.approx((15 - 0.827, 15 + 0.827), abs=0.001)
     assert forecast.mean_range([7]) == Range.exactly(7)
+
+
+def test_the_mean_of_all_rows_is_known() -> None:
+    assert forecast.mean_range([10, 20] * 50, share=1.0) == Range.exactly(15)
+    # Three quarters of the rows: half the margin.
+    found = forecast.mean_range([10, 20] * 50, share=0.75)
+    assert (found.low, found.high) == pytest.approx((15 - 0.413, 15 + 0.413), abs=0.001)
 
 
 def test_the_interval_of_the_mean_holds_it_nine_times_in_ten() -> None:

@@ -361,22 +361,14 @@ def test_what_a_request_says_itself_is_no_flag() -> None:
 
 
 def test_only_files_of_the_job_itself_are_replaced(tmp_path: Path) -> None:
-    job = cast(
-        "Job",
-        SimpleNamespace(
-            id=1,
-            identity="ab" * 32,
-            output_uri=str(tmp_path / "out"),
-            spec=asked(tmp_path / "b.jsonl"),
-        ),
-    )
+    spec = asked(tmp_path / "b.jsonl", output={"uri": str(tmp_path / "out")})
     results, errors = tmp_path / "x.results.jsonl", tmp_path / "x.errors.jsonl"
-    batch_results.refuse_strangers(job, str(results))
+    batch_results.refuse_strangers(spec, "ab" * 32, str(results))
     results.write_bytes(result(custom_id="a", response="{}", status_code=200)[0])
     errors.write_bytes(b"")
-    batch_results.refuse_strangers(job, str(results))
+    batch_results.refuse_strangers(spec, "ab" * 32, str(results))
     errors.write_text('{"id": "batch_req_123", "custom_id": "a"}')
-    with pytest.raises(BadInput, match=r"x\.errors\.jsonl exists and is not of job 1"):
-        batch_results.refuse_strangers(job, str(results))
+    with pytest.raises(BadInput, match=r"x\.errors\.jsonl exists and is not of this job"):
+        batch_results.refuse_strangers(spec, "ab" * 32, str(results))
     with pytest.raises(BadInput, match="inside the output directory"):
-        batch_results.refuse_strangers(job, str(tmp_path / "out" / "y.jsonl"))
+        batch_results.refuse_strangers(spec, "ab" * 32, str(tmp_path / "out" / "y.jsonl"))
