@@ -112,9 +112,15 @@ def header(uri: str, head: bytes, delimiter: str) -> list[str]:
         delimiter=delimiter, newlines_in_values=True, invalid_row_handler=lambda _: "skip"
     )
     # A header may be all there is, and its line without an end.
-    first = csv.open_csv(pa.BufferReader(head + b"\n"), _reading(), options)
     try:
+        first = csv.open_csv(pa.BufferReader(head + b"\n"), _reading(), options)
         names: list[str] = first.schema.names
+    except pa.ArrowInvalid as error:
+        if b'"' not in head:
+            raise
+        raise BadInput(
+            f"{uri}: its header has no end: a quote in it opens what none closes"
+        ) from error
     except UnicodeDecodeError as error:
         raise BadInput(f"{uri}: its header is not UTF-8: {MEND_ENCODING}") from error
     if "" in names:
