@@ -116,7 +116,7 @@ def header(uri: str, head: bytes, delimiter: str) -> list[str]:
         first = csv.open_csv(pa.BufferReader(head + b"\n"), _reading(), options)
         names: list[str] = first.schema.names
     except pa.ArrowInvalid as error:
-        if b'"' not in head:
+        if b'"' not in head.strip().partition(b"\n")[0]:
             raise
         raise BadInput(
             f"{uri}: its header has no end: a quote in it opens what none closes"
