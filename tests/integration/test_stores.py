@@ -21,8 +21,9 @@ from producer.submit import partitioned
 from tests.faults.object_store import BUCKET, ObjectStore, close_client
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def store() -> Iterator[ObjectStore]:
+    """One for each test: an upload that failed may have a piece under way that comes later."""
     found = ObjectStore()
     with found.as_own():
         yield found
@@ -43,7 +44,6 @@ def client(store: ObjectStore, fresh: str) -> Iterator[s3fs.S3FileSystem]:
     found = store.filesystem()
     found.mkdir(fresh)
     yield found
-    store.rule = lambda _operation: None
     close_client(found)
 
 
