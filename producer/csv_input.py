@@ -9,6 +9,7 @@ import secrets
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -148,14 +149,14 @@ class _Ended:
         self._stream = stream
         self._left = f"\n{record}".encode()
 
-    def read(self, size: int) -> bytes:
-        data: bytes = self._stream.read(size)
-        while len(data) < size and (more := self._stream.read(size - len(data))):
-            data += more
-        if len(data) < size:
-            # Not as a block of its own: Arrow wants the end of the header's line in the first.
-            data, self._left = data + self._left, b""
-        return data
+    def read(self, size: int) -> pa.Buffer | bytes:
+        data = self._stream.read_buffer(size)
+        if len(data) == size:
+            return data
+        # Not as a block of its own: Arrow wants the end of the header's line in the first.
+        whole = b"".join([data, *iter(partial(self._stream.read, BLOCK_BYTES), b""), self._left])
+        self._left = b""
+        return whole
 
     def close(self) -> None:
         self.closed = True
