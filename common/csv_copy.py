@@ -50,10 +50,12 @@ def _type(fit: Sequence[Candidate]) -> pa.DataType:
     return pa.type_for_alias(fit[0]) if fit else pa.string()
 
 
-def common_types(every: Sequence[Types]) -> Types:
-    """What the texts of all files fit, for each column of any."""
+def common_types(every: Sequence[Types], id_column: str | None) -> Types:
+    """What the texts of all files fit, for each column of any. Ids are whole numbers or texts:
+    as another type two that differ could become the same.
+    """
     names = dict.fromkeys(name for types in every for name in types)
-    return {
+    found = {
         name: [
             each
             for each in CANDIDATES
@@ -61,6 +63,9 @@ def common_types(every: Sequence[Types]) -> Types:
         ]
         for name in names
     }
+    if id_column in found and found[id_column] != list(CANDIDATES):
+        found[id_column] = [each for each in found[id_column] if each == "int64"]
+    return found
 
 
 def typed(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, dict[int, str]]:

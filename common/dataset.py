@@ -25,13 +25,18 @@ def is_streamed(uri: str, kind: InputFormat) -> bool:
 
 
 def copy_uri(
-    spec_input: InputSpec, output_uri: str, uri: str, kind: InputFormat, facts: tuple[int, str]
+    spec_input: InputSpec,
+    output_uri: str,
+    uri: str,
+    kind: InputFormat,
+    facts: tuple[int, str],
+    limit: int | None,
 ) -> str:
-    """Where the copy of a file lies: named after the file, its size and fingerprint, and what
-    the spec says about reading it.
+    """Where the copy of a file lies: named after the file, its size and fingerprint, what the
+    spec says about reading it, and how many of its first rows are copied at most.
     """
     delimiter = spec_input.delimiter if kind == "csv" else None
-    said = [uri, kind, *facts, delimiter, spec_input.limit]
+    said = [uri, kind, *facts, delimiter, limit]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePosixPath(uri).name)[:80]
     suffix = "parquet" if kind == "csv" else kind
     return f"{output_uri.rstrip('/')}/{FOLDER}/{digest(said)[:16]}-{stem}.{suffix}"
@@ -42,7 +47,13 @@ def copy_of(spec_input: InputSpec, output_uri: str, source: SourceFile) -> str |
     if not is_streamed(source.uri, source.format):
         return None
     facts = (source.size, source.fingerprint)
-    return copy_uri(spec_input, output_uri, source.uri, source.format, facts)
+    limit = rows_left(spec_input, source)
+    return copy_uri(spec_input, output_uri, source.uri, source.format, facts, limit)
+
+
+def rows_left(spec_input: InputSpec, source: SourceFile) -> int | None:
+    """How many rows the files before a planned one leave of the input's limit."""
+    return None if spec_input.limit is None else spec_input.limit - source.first_row
 
 
 def read_rows(

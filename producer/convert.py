@@ -6,10 +6,9 @@ it, and a crash leaves nothing that anybody reads.
 """
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from io import BufferedReader
 from threading import BoundedSemaphore
 from typing import Any, BinaryIO
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common import csv_copy, dataset, formats, jsonl, parquet, storage
-from common.descriptor import InputFormat
+from common.descriptor import InputFormat, SourceFile
 from common.errors import BadInput, StorageUnavailable
 from common.spec import InputSpec
 from common.storage import FileInfo
@@ -42,16 +41,36 @@ class Converter:
     def copy(self, info: FileInfo, kind: InputFormat, limit: int | None = None) -> FileInfo:
         """The copy of a file, made if it is not there; with a limit of its first rows only.
 
-        Raises BadInput for what is cut off, damaged or no such file, StorageUnavailable.
+        Raises BadInput for what is cut off, damaged, changes meanwhile or is no such file,
+        StorageUnavailable.
         """
         facts = (info.size, info.fingerprint)
-        uri = dataset.copy_uri(self.spec_input, self.output_uri, info.uri, kind, facts)
-        # How many rows a limited copy needs depends on the files before it.
-        if limit is not None or not storage.exists(uri):
-            write = self._csv if kind == "csv" else _lines
-            with _turns, _content(info.uri):
-                storage.write_whole(uri, partial(write, info, limit), replace=True)
+        uri = dataset.copy_uri(self.spec_input, self.output_uri, info.uri, kind, facts, limit)
+        if not storage.exists(uri):
+            self._make(uri, info, kind, limit)
         return storage.stat(uri)
+
+    def restore(self, files: Sequence[SourceFile]) -> None:
+        """Makes the copies again that a planned job has and somebody removed; raises as `copy`."""
+        folder = f"{self.output_uri.rstrip('/')}/{dataset.FOLDER}"
+        there = {f"{folder}/{name}" for name in storage.list_names(folder)}
+        for file in files:
+            uri = dataset.copy_of(self.spec_input, self.output_uri, file)
+            if uri is not None and file.rows and uri not in there:
+                info = FileInfo(file.uri, file.size, file.fingerprint)
+                self._make(uri, info, file.format, dataset.rows_left(self.spec_input, file))
+
+    def _make(self, uri: str, info: FileInfo, kind: InputFormat, limit: int | None) -> None:
+        write = self._csv if kind == "csv" else _lines
+
+        def write_checked(sink: BinaryIO) -> None:
+            write(info, limit, sink)
+            # The copy's name says what it was made of, and a later submit believes it.
+            if storage.stat(info.uri) != info:
+                raise BadInput(f"{info.uri} changed while it was read: submit when it is complete")
+
+        with _turns, _content(info.uri):
+            storage.write_whole(uri, write_checked, replace=True)
 
     def _csv(self, info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
         delimiter = csv_input.delimiter_of(info.uri, self.spec_input.delimiter)
@@ -86,9 +105,10 @@ def _limited(records: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[p
     left = limit
     for batch in records:
         yield batch.slice(0, left)
-        left -= batch.num_rows
-        if left <= 0:
+        # The last record of a file is not known to be one before its end was seen.
+        if left < batch.num_rows:
             return
+        left -= batch.num_rows
 
 
 def _lines(info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
@@ -97,15 +117,16 @@ def _lines(info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
             while chunk := stream.read(CHUNK_BYTES):
                 sink.write(chunk)
             return
-        held, left = b"", limit
-        while left and (chunk := stream.read(CHUNK_BYTES)):
-            *lines, held = (held + chunk).split(b"\n")
-            for line in lines:
-                if left:
-                    sink.write(line + b"\n")
-                    left -= not jsonl.is_blank(line + b"\n")
-        if left:
-            sink.write(held)
+        handle = BufferedReader(stream, CHUNK_BYTES)
+        piece = handle.readline(CHUNK_BYTES).removeprefix(codecs.BOM_UTF8)
+        left, is_blank = limit, True
+        while left and piece:
+            sink.write(piece)
+            is_blank = is_blank and jsonl.is_blank(piece)
+            if piece.endswith(b"\n"):
+                left -= not is_blank
+                is_blank = True
+            piece = handle.readline(CHUNK_BYTES)
 
 
 def lines(uri: str) -> Iterator[bytes]:

@@ -5,16 +5,19 @@ record with too many or too few fields is a row that says so, unless it is one o
 are refused, since then it is most likely not this kind of CSV.
 """
 
+import secrets
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from common import csv_copy
+from common import csv_copy, formats
 from common.csv_copy import CANDIDATES, WHY, Candidate
 from common.errors import BadInput
 
@@ -23,6 +26,9 @@ BLOCK_BYTES = 16 * 2**20
 
 HEAD_RECORDS = 1000
 """A record of the wrong width among so many first ones is refused."""
+
+MOST_STRANGE = 10**6
+"""Records of the wrong width that wait for a right one, which Arrow hands out nothing without."""
 
 WHOLE = r"^(0|-?[1-9][0-9]{0,18})$"
 """Whole numbers that come back as the same text: 007 and +7 are none."""
@@ -41,7 +47,9 @@ def delimiter_of(uri: str, said: str | None) -> str:
     """The declared delimiter, else a tab for .tsv (compressed too) and a comma for the rest."""
     if said is not None:
         return said
-    return "\t" if ".tsv" in uri.lower().rpartition("/")[2] else ","
+    path = PurePosixPath(uri)
+    bare = path.with_suffix("") if formats.compression(uri) else path
+    return "\t" if bare.suffix.lower() == ".tsv" else ","
 
 
 @dataclass(slots=True)
@@ -104,9 +112,16 @@ def header(uri: str, head: bytes, delimiter: str) -> list[str]:
     options = csv.ParseOptions(
         delimiter=delimiter, newlines_in_values=True, invalid_row_handler=lambda _: "skip"
     )
-    first = csv.open_csv(pa.BufferReader(head), _reading(), options)
+    # A header may be all there is, and its line without an end.
     try:
+        first = csv.open_csv(pa.BufferReader(head + b"\n"), _reading(), options)
         names: list[str] = first.schema.names
+    except pa.ArrowInvalid as error:
+        if b'"' not in head.strip().partition(b"\n")[0]:
+            raise
+        raise BadInput(
+            f"{uri}: its header has no end: a quote in it opens what none closes"
+        ) from error
     except UnicodeDecodeError as error:
         raise BadInput(f"{uri}: its header is not UTF-8: {MEND_ENCODING}") from error
     if "" in names:
@@ -115,10 +130,57 @@ def header(uri: str, head: bytes, delimiter: str) -> list[str]:
         )
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise BadInput(f"{uri}: its header names the column {doubled[0]!r} more than once")
+    if WHY in names:
+        raise BadInput(f"{uri}: its header names a column {WHY!r}, which is kept: call it another")
     return names
 
 
 MEND_ENCODING = "convert it, for example with `iconv -f latin1 -t utf-8`"
+
+
+class _Ended:
+    """A file for Arrow that has one more record at its end: where that does not come out as a
+    record, a quote is open.
+    """
+
+    closed = False
+
+    def __init__(self, stream: Any, record: str) -> None:
+        self._stream = stream
+        self._left = f"\n{record}".encode()
+
+    def read(self, size: int) -> pa.Buffer | bytes:
+        data = self._stream.read_buffer(size)
+        if len(data) == size:
+            return data
+        # Not as a block of its own: Arrow wants the end of the header's line in the first.
+        whole = b"".join([data, *iter(partial(self._stream.read, BLOCK_BYTES), b""), self._left])
+        self._left = b""
+        return whole
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass(slots=True)
+class _Refused:
+    """Takes the records that are of the wrong width; `last` is the one more at the end."""
+
+    last: str
+    strange: Strange = field(default_factory=deque)
+    is_closed: bool = False
+
+    def __call__(self, row: Any) -> str:
+        if row.text == self.last:
+            self.is_closed = True
+            return "skip"
+        # The header is record 1.
+        at = row.number - 2
+        self.strange.append((at, f"{row.actual_columns} fields in place of {row.expected_columns}"))
+        if row.text.endswith(self.last):
+            return "skip"
+        is_early = at < HEAD_RECORDS
+        return "error" if is_early or len(self.strange) > MOST_STRANGE else "skip"
 
 
 def batches(
@@ -127,34 +189,42 @@ def batches(
     """The records of a stream in order as texts, with the column WHY; bounded memory.
 
     Raises pa.ArrowInvalid for what is no CSV or no UTF-8, BadInput for a strange record among the
-    first.
+    first, for too many of them together and for a quote that is open at the end.
     """
-    strange: Strange = deque()
-
-    def refuse(row: Any) -> str:
-        why = f"{row.actual_columns} fields in place of {row.expected_columns}"
-        # The header is record 1.
-        strange.append((row.number - 2, why))
-        return "skip"
-
-    reader = csv.open_csv(
-        stream,
-        _reading(),
-        csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse),
-        csv.ConvertOptions(
-            column_types={name: pa.string() for name in names},
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
+    # One field more than the columns, and none of its characters a delimiter.
+    last = secrets.token_hex(16).replace(delimiter, "") + delimiter * len(names)
+    refused = _Refused(last)
+    strange = refused.strange
     at = 0
-    for batch in reader:
-        _refuse_early(uri, strange)
-        placed = _placed(batch, at, strange)
-        at += placed.num_rows
-        yield placed
-    _refuse_early(uri, strange)
+    try:
+        reader = csv.open_csv(
+            pa.PythonFile(_Ended(stream, last), mode="r"),
+            _reading(),
+            csv.ParseOptions(
+                delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refused
+            ),
+            csv.ConvertOptions(
+                column_types={name: pa.string() for name in names},
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+        for batch in reader:
+            placed = _placed(batch, at, strange)
+            at += placed.num_rows
+            yield placed
+    except pa.ArrowInvalid as error:
+        _refuse_strange(uri, strange)
+        if "straddl" in str(error):
+            raise pa.ArrowInvalid(
+                f"{error}; it is after row {at}, maybe of an open quote"
+            ) from error
+        raise
+    if not refused.is_closed:
+        row = at + len(strange)
+        place = f"{uri} row {row}" if row else f"{uri}: its header"
+        raise BadInput(f"{place}: a quote opens a field that is open at the end of the file")
     yield _placed(pa.RecordBatch.from_pylist([], reader.schema), at, strange)
 
 
@@ -163,10 +233,16 @@ def _reading() -> csv.ReadOptions:
     return csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
 
 
-def _refuse_early(uri: str, strange: Strange) -> None:
-    if strange and strange[0][0] < HEAD_RECORDS:
-        at, why = strange[0]
+def _refuse_strange(uri: str, strange: Strange) -> None:
+    if not strange:
+        return
+    at, why = strange[0]
+    if at < HEAD_RECORDS:
         raise BadInput(f"{uri} row {at + 1}: {why}: mend it, or say input.delimiter")
+    if len(strange) > MOST_STRANGE:
+        raise BadInput(
+            f"{uri} row {at + 1}: {why}, and so on in more than {MOST_STRANGE} records: mend them"
+        )
 
 
 def _placed(batch: pa.RecordBatch, at: int, strange: Strange) -> pa.RecordBatch:

@@ -111,14 +111,20 @@ def plan(
     if not rows_total:
         raise BadInput(f"the input has no rows: {', '.join(spec_input.uris)}")
     path = hive.schema_of(spec_input, [info.uri for info in files])
-    schema = _merged([one for one in found if one.rows], columns, path)
+    schema = _merged([one for one in found if one.rows], columns, path, spec_input.id)
     scans = {one.info.uri: one.scan for one in found if one.scan is not None}
     return Plan(_placed(files, kinds, found), schema, rows_total, batch_rows, scans)
 
 
-def _merged(found: Sequence[_Found], columns: Sequence[str] | None, path: pa.Schema) -> pa.Schema:
+def _merged(
+    found: Sequence[_Found],
+    columns: Sequence[str] | None,
+    path: pa.Schema,
+    id_column: str | None,
+) -> pa.Schema:
     """The columns of all files and those of their path; BadInput where one is used and in both."""
-    types = csv_copy.common_types([one.types for one in found if one.types is not None])
+    known = [one.types for one in found if one.types is not None]
+    types = csv_copy.common_types(known, id_column)
     in_files = formats.merge_schemas(
         (
             (

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from common import dataset, hive, parts, remotes, storage
-from common.descriptor import SourceFile
+from common import hive, parts, remotes, storage
 from common.errors import BadInput
 from common.ledger import Ledger, jobs, workers
 from common.ledger.jobs import Job, NewJob
@@ -176,7 +175,7 @@ def _existing(
         )
     if job.identity != _identity(spec, infos):
         _refuse_changed(job, infos, {file.uri: (file.size, file.fingerprint) for file in files})
-    _copy_again(spec, files)
+    Converter(spec.input, spec.output.uri).restore(files)
     return Submitted(job.id, False, progress["rows_total"], progress["batches_total"], job.state)
 
 
@@ -186,16 +185,6 @@ def partitioned(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:
     if said == "none" or not hive.detected(spec.input, [info.uri for info in infos]):
         return spec
     return spec.model_copy(update={"input": spec.input.model_copy(update={"partitioning": "hive"})})
-
-
-def _copy_again(spec: JobSpec, files: Sequence[SourceFile]) -> None:
-    """Copies that somebody removed, such as before a retry."""
-    converter = Converter(spec.input, spec.output.uri)
-    for file in files:
-        uri = dataset.copy_of(spec.input, spec.output.uri, file)
-        if uri is not None and file.rows and not storage.exists(uri):
-            limit = None if spec.input.limit is None else file.rows
-            converter.copy(FileInfo(file.uri, file.size, file.fingerprint), file.format, limit)
 
 
 def _refuse_changed(job: Job, infos: Sequence[FileInfo], known: dict[str, tuple[int, str]]) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -20,8 +21,9 @@ from producer.submit import partitioned
 from tests.faults.object_store import BUCKET, ObjectStore, close_client
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def store() -> Iterator[ObjectStore]:
+    """One for each test: an upload that failed may have a piece under way that comes later."""
     found = ObjectStore()
     with found.as_own():
         yield found
@@ -29,13 +31,19 @@ def store() -> Iterator[ObjectStore]:
 
 
 @pytest.fixture
-def client(store: ObjectStore) -> Iterator[s3fs.S3FileSystem]:
+def fresh() -> str:
+    """Name of the test's own bucket: what moto holds is shared by all servers of a process, and
+    so by other tests.
+    """
+    return f"bucket-{uuid4().hex}"
+
+
+@pytest.fixture
+def client(store: ObjectStore, fresh: str) -> Iterator[s3fs.S3FileSystem]:
     """A client beside the code's own, with an empty bucket."""
     found = store.filesystem()
-    found.mkdir(BUCKET)
+    found.mkdir(fresh)
     yield found
-    store.rule = lambda _operation: None
-    s3_backends[DEFAULT_ACCOUNT_ID]["aws"].reset()
     close_client(found)
 
 
@@ -62,11 +70,11 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.fixture(params=["s3", "gs"])
-def bucket(request: pytest.FixtureRequest) -> str:
+def bucket(request: pytest.FixtureRequest, fresh: str) -> str:
     if request.param == "gs":
         return str(request.getfixturevalue("google"))
     request.getfixturevalue("client")
-    return f"s3://{BUCKET}"
+    return f"s3://{fresh}"
 
 
 def spec_of(uri: str, output: str, **inputs: Any):
@@ -83,20 +91,20 @@ def spec_of(uri: str, output: str, **inputs: Any):
 
 
 def test_thousands_of_keys_are_all_found_and_only_as_many_files_opened_as_a_limit_needs(
-    store: ObjectStore, client: s3fs.S3FileSystem
+    store: ObjectStore, client: s3fs.S3FileSystem, fresh: str
 ) -> None:
     moto = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
     for at in range(2500):
-        moto.put_object(BUCKET, f"many/day={at % 5}/{at:05d}.jsonl", b'{"id": %d}\n' % at)
-    moto.put_object(BUCKET, "many/_SUCCESS", b"")
-    moto.put_object(BUCKET, "many/day=0/.hidden.jsonl", b"no row")
+        moto.put_object(fresh, f"many/day={at % 5}/{at:05d}.jsonl", b'{"id": %d}\n' % at)
+    moto.put_object(fresh, "many/_SUCCESS", b"")
+    moto.put_object(fresh, "many/day=0/.hidden.jsonl", b"no row")
     store.did.clear()
-    infos = storage.expand([f"s3://{BUCKET}/many"])
+    infos = storage.expand([f"s3://{fresh}/many"])
     assert len({info.uri for info in infos}) == 2500
     assert store.did["LIST", None] >= 3
-    assert len(storage.expand([f"s3://{BUCKET}/many/day=[34]/*.jsonl"])) == 1000
+    assert len(storage.expand([f"s3://{fresh}/many/day=[34]/*.jsonl"])) == 1000
 
-    spec = spec_of(f"s3://{BUCKET}/many", f"s3://{BUCKET}/out", limit=7)
+    spec = spec_of(f"s3://{fresh}/many", f"s3://{fresh}/out", limit=7)
     spec = partitioned(spec, infos)
     store.did.clear()
     plan = planner.plan(spec.input, 100, infos=infos, output_uri=spec.output.uri)
@@ -111,22 +119,22 @@ def test_thousands_of_keys_are_all_found_and_only_as_many_files_opened_as_a_limi
 
 
 def test_large_files_go_up_in_pieces_and_come_back_whole(
-    store: ObjectStore, client: s3fs.S3FileSystem, small_pieces: int
+    store: ObjectStore, client: s3fs.S3FileSystem, fresh: str, small_pieces: int
 ) -> None:
     data = os.urandom(2 * small_pieces + 5)
     store.did.clear()
-    written = storage.write_bytes(f"s3://{BUCKET}/large.bin", data)
+    written = storage.write_bytes(f"s3://{fresh}/large.bin", data)
     assert written.bytes == len(data)
     assert (store.did["PART", None], store.did["PUT", None]) == (3, 0)
-    assert storage.checksum(f"s3://{BUCKET}/large.bin") == written.checksum
-    storage.move(f"s3://{BUCKET}/large.bin", f"s3://{BUCKET}/moved.bin")
-    assert storage.checksum(f"s3://{BUCKET}/moved.bin") == written.checksum
-    assert storage.list_names(f"s3://{BUCKET}") == ["moved.bin"]
+    assert storage.checksum(f"s3://{fresh}/large.bin") == written.checksum
+    storage.move(f"s3://{fresh}/large.bin", f"s3://{fresh}/moved.bin")
+    assert storage.checksum(f"s3://{fresh}/moved.bin") == written.checksum
+    assert storage.list_names(f"s3://{fresh}") == ["moved.bin"]
 
 
 @pytest.mark.parametrize("operation", ["PART", "POST"])
 def test_an_upload_that_fails_half_way_leaves_nothing_to_see(
-    store: ObjectStore, client: s3fs.S3FileSystem, small_pieces: int, operation: str
+    store: ObjectStore, client: s3fs.S3FileSystem, fresh: str, small_pieces: int, operation: str
 ) -> None:
     asked = 0
 
@@ -138,26 +146,26 @@ def test_an_upload_that_fails_half_way_leaves_nothing_to_see(
     store.rule = second
     data = bytes(2 * small_pieces)
     with pytest.raises(StorageUnavailable, match=r"part\.parquet cannot be written"):
-        storage.write_bytes(f"s3://{BUCKET}/out/part.parquet", data)
+        storage.write_bytes(f"s3://{fresh}/out/part.parquet", data)
     store.rule = lambda _operation: None
-    assert not storage.exists(f"s3://{BUCKET}/out/part.parquet")
-    assert storage.list_names(f"s3://{BUCKET}/out") == []
-    assert client.list_multipart_uploads(BUCKET) == []
+    assert not storage.exists(f"s3://{fresh}/out/part.parquet")
+    assert storage.list_names(f"s3://{fresh}/out") == []
+    assert client.list_multipart_uploads(fresh) == []
 
 
-def test_an_upload_that_nobody_ends_is_no_file(client: s3fs.S3FileSystem) -> None:
-    begun = client.call_s3("create_multipart_upload", Bucket=BUCKET, Key="in/b.parquet")
+def test_an_upload_that_nobody_ends_is_no_file(client: s3fs.S3FileSystem, fresh: str) -> None:
+    begun = client.call_s3("create_multipart_upload", Bucket=fresh, Key="in/b.parquet")
     client.call_s3(
         "upload_part",
-        Bucket=BUCKET,
+        Bucket=fresh,
         Key="in/b.parquet",
         UploadId=begun["UploadId"],
         PartNumber=1,
         Body=b"PAR1" * 10,
     )
-    storage.write_bytes(f"s3://{BUCKET}/in/a.jsonl", b'{"id": 1}\n')
-    assert [info.uri for info in storage.expand([f"s3://{BUCKET}/in"])] == [
-        f"s3://{BUCKET}/in/a.jsonl"
+    storage.write_bytes(f"s3://{fresh}/in/a.jsonl", b'{"id": 1}\n')
+    assert [info.uri for info in storage.expand([f"s3://{fresh}/in"])] == [
+        f"s3://{fresh}/in/a.jsonl"
     ]
 
 

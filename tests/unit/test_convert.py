@@ -248,6 +248,7 @@ def test_a_record_of_another_width_is_a_bad_row_in_its_place(tmp_path, monkeypat
         (b"id,value\n1,2\n3\n", r"a\.csv row 2: 1 fields in place of 2: mend it, or say input.del"),
         (b"id,id\n1,2\n", r"a\.csv: its header names the column 'id' more than once"),
         (b"id,\n1,2\n", r"a\.csv: column 2 of its header has no name"),
+        (b"id,\0why\n1,2\n", r"a\.csv: its header names a column '.x00why', which is kept"),
         ("id,näme\n1,2\n".encode("latin-1"), r"a\.csv: its header is not UTF-8.*iconv"),
         ("id,name\n1,Jürgen\n".encode("latin-1"), r"a\.csv is no CSV in UTF-8"),
         ("id,name\n1,x\n".encode("utf-16"), r"a\.csv"),
@@ -261,6 +262,122 @@ def test_what_is_no_csv_is_refused_with_one_sentence(tmp_path, monkeypatch, cont
         plan(spec_of(tmp_path))
     assert "\n" not in str(caught.value)
     assert copies(tmp_path) == []
+
+
+@pytest.mark.parametrize("text", ['"oops', 'oops,"', '"'])
+def test_a_quote_that_nothing_closes_is_refused_and_swallows_no_rows(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(csv_input, "BLOCK_BYTES", 2**17)
+    lines = [f'{at},"say ""{at}""\n5"" disk"' for at in range(5000)]
+    lines[1999] = f"1999,{text}"
+    put(tmp_path, **{"a.csv": "\n".join(["id,text", *lines[:1999], *["7,x"] * 9]).encode()})
+    assert len(rows_of(spec_of(tmp_path))) == 2008
+    put(tmp_path, **{"a.csv": "\n".join(["id,text", *lines[:2000], *["7,x"] * 3000]).encode()})
+    for limit in (None, 2000, 4000):
+        with pytest.raises(BadInput, match=r"a\.csv row 2000: a quote opens a field that is open"):
+            plan(spec_of(tmp_path, limit=limit))
+    assert len(rows_of(spec_of(tmp_path, limit=1999))) == 1999
+    monkeypatch.setattr(csv_input, "BLOCK_BYTES", 5000)
+    with pytest.raises(BadInput, match=r"a\.csv is no CSV .* maybe of an open quote"):
+        plan(spec_of(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        (b'id,x\n1,"a"', 1),
+        (b'id,x\n1,"a""b"', 1),
+        (b'id,x\n1,5" disk\n2,a"', 2),
+        (b'id,x\n1,"a" b"\n2,c', 2),
+        (b'\xef\xbb\xbf"id",x\n1,"a\n"\r\n', 1),
+        (b'id,x\n1,"a""', None),
+        (b'id,x\n1,"', None),
+        (b'id,x\n1,5"\n2,"5\n', None),
+        (b'id,x\n"1,2', None),
+        (b'id,"x\n1,2\n', None),
+    ],
+)
+def test_which_quotes_are_open_at_the_end(tmp_path, content, rows):
+    put(tmp_path, **{"a.csv": content})
+    if rows is not None:
+        assert plan(spec_of(tmp_path)).rows_total == rows
+        return
+    with pytest.raises(BadInput, match=r"a quote (opens a field that is open at the end|in it)"):
+        plan(spec_of(tmp_path))
+
+
+def test_records_of_another_width_end_the_reading_early(tmp_path, monkeypatch):
+    """No row of it is right, so Arrow hands out nothing before the end."""
+    many = b"".join(b"%d;x,y,z\n" % at for at in range(20_000))
+    put(tmp_path, **{"a.csv": b"id;x\n" + many})
+    seen = 0
+    read = csv_input._Ended.read
+
+    def counted(stream, size):
+        nonlocal seen
+        data = read(stream, size)
+        seen += len(data)
+        return data
+
+    monkeypatch.setattr(csv_input._Ended, "read", counted)
+    monkeypatch.setattr(csv_input, "BLOCK_BYTES", 1000)
+    with pytest.raises(BadInput, match=r"row 1: 3 fields in place of 1: mend it, or say"):
+        plan(spec_of(tmp_path))
+    assert seen < 50_000
+
+
+def test_records_of_another_width_without_a_right_one_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_input, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(csv_input, "MOST_STRANGE", 300)
+    good, strange = b"1,2\n" * 1500, b"1\n"
+    put(tmp_path, **{"a.csv": b"id,x\n" + good + strange * 300})
+    assert len(rows_of(spec_of(tmp_path))) == 1800
+    put(tmp_path, **{"a.csv": b"id,x\n" + good + strange * 9000})
+    with pytest.raises(BadInput, match=r"row 1501: 1 fields in place of 2, and so on in more than"):
+        plan(spec_of(tmp_path))
+
+
+@pytest.mark.parametrize("header", [b"id,x", b"id,x\n", b"\xef\xbb\xbfid,x", b'id,"x"'])
+def test_a_header_alone_is_no_rows_with_or_without_its_line_end(tmp_path, header):
+    put(tmp_path, **{"a.csv": b"id,x\n1,2\n", "b.csv": header})
+    assert rows_of(spec_of(tmp_path)) == [{"id": 1, "x": 2}]
+    (tmp_path / "in" / "a.csv").unlink()
+    with pytest.raises(BadInput, match="the input has no rows"):
+        plan(spec_of(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "delimiter"),
+    [
+        ("a.tsv", "\t"),
+        ("A.TSV.gz", "\t"),
+        ("a.csv.tsv.bz2", "\t"),
+        ("my.tsv.backup.csv", ","),
+        ("my.tsv.csv.gz", ","),
+        ("x.tsv/a.csv", ","),
+    ],
+)
+def test_the_suffix_alone_says_that_fields_are_separated_by_tabs(name, delimiter):
+    assert csv_input.delimiter_of(f"s3://bucket/{name}", None) == delimiter
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [
+        (["1.10", "1.1"], "string"),
+        (["12E4", "1200e2"], "string"),
+        (["-0", "0"], "string"),
+        (["true", "TRUE"], "string"),
+        (["1", "-20"], "int64"),
+    ],
+)
+def test_ids_are_whole_numbers_or_texts(tmp_path, texts, kind):
+    put(tmp_path, **{"a.csv": "\n".join(["key,x", *(f"{text},1.50" for text in texts)]).encode()})
+    spec = spec_of(tmp_path, id="key")
+    planned = plan(spec)
+    assert planned.schema.field("key").type == pa.type_for_alias(kind)
+    rows = rows_of(spec, planned)
+    assert [str(row["key"]) for row in rows] == texts
+    assert {row["x"] for row in rows} == {1.5}
 
 
 def test_files_with_other_columns_are_refused_where_these_are_used(tmp_path):
@@ -352,6 +469,61 @@ def test_a_limit_ends_the_copying_early(tmp_path, limit, monkeypatch):
     assert rows == [{"id": at % 1500} for at in range(min(limit, 3000))]
     sizes = [path.stat().st_size for path in (tmp_path / "out" / "_input").glob("*.jsonl")]
     assert sum(sizes) <= max(0, limit - 1500) * 13
+
+
+@pytest.mark.parametrize("name", ["a.csv", "b.jsonl.gz"])
+def test_a_copy_under_a_limit_is_found_again_and_made_again_as_it_was(tmp_path, name, monkeypatch):
+    """A worker that reads it meanwhile must not see another file."""
+    put(
+        tmp_path,
+        **{
+            "a.csv": b"id\n1\n2\n3\n",
+            "b.jsonl.gz": gzip.compress(b'{"id": 4}\n{"id": 5}\n{"id": 6}\n'),
+        },
+    )
+    spec = spec_of(tmp_path, limit=5)
+    planned = plan(spec)
+    before = {each: storage.stat(f"{tmp_path}/out/_input/{each}") for each in copies(tmp_path)}
+    assert len(before) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(convert.Converter, "_make", None)
+        plan(spec)
+        convert.Converter(spec.input, spec.output.uri).restore(planned.files)
+    assert {each: storage.stat(f"{tmp_path}/out/_input/{each}") for each in before} == before
+    lost = next(each for each in before if name in each)
+    (tmp_path / "out" / "_input" / lost).unlink()
+    convert.Converter(spec.input, spec.output.uri).restore(planned.files)
+    assert copies(tmp_path) == sorted(before)
+    assert rows_of(spec, planned) == [{"id": at} for at in range(1, 6)]
+    plan(spec_of(tmp_path, limit=4))
+    assert len(copies(tmp_path)) == 4
+
+
+def test_what_changes_while_it_is_copied_leaves_no_copy(tmp_path, monkeypatch):
+    put(tmp_path, **{"a.csv": b"id\n1\n"})
+    header = csv_input.header
+
+    def change(uri, head, delimiter):
+        put(tmp_path, **{"a.csv": b"id\n1\n2\n"})
+        return header(uri, head, delimiter)
+
+    monkeypatch.setattr(csv_input, "header", change)
+    with pytest.raises(BadInput, match=r"a\.csv changed while it was read: submit when it is"):
+        plan(spec_of(tmp_path))
+    assert copies(tmp_path) == []
+
+
+@pytest.mark.parametrize("start", [b"\xef\xbb\xbf", b""])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_limit_counts_no_blank_line_however_it_comes(tmp_path, start, suffix, monkeypatch):
+    monkeypatch.setattr(convert, "CHUNK_BYTES", 8)
+    text = (
+        start + b"\n" + b" " * 50 + b"\r\n" + b'{"id": 1, "text": "longer"}\n\n{"id": 2}\n{"id": 3}'
+    )
+    put(tmp_path, **{f"a.jsonl{suffix}": PACK[suffix](text)})
+    for limit in (1, 2, 3, 4):
+        rows = rows_of(spec_of(tmp_path, limit=limit))
+        assert [row["id"] for row in rows] == [1, 2, 3][:limit]
 
 
 def test_a_copy_that_is_gone_is_told_and_says_how_it_comes_back(tmp_path):
