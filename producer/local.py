@@ -143,6 +143,10 @@ class Machine:
         fleet = self._fleet_for(job.spec, console)
         job = progress.follow(self.ledger, job.id, console, stop=fleet.is_broken)
         fleet.raise_if_broken()
+        if job.state is JobState.PAUSED:
+            # What is under way is finished or given back, and counts, before anything is told.
+            self._started.close()
+            self._fleet = None
         return job
 
     def _fleet_for(self, spec: JobSpec, console: Console) -> "Fleet":
