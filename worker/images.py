@@ -108,11 +108,15 @@ class BatchReads:
         def asked() -> T:
             if self._outage is not None:
                 raise StorageUnavailable(str(self._outage))
-            return read()
+            try:
+                return read()
+            except StorageUnavailable as error:
+                self._outage = error  # at once: the next read may begin before the loop hears of it
+                raise
 
         try:
             return await self._reads.run(asked)
-        except StorageUnavailable as error:
+        except StorageUnavailable as error:  # one that hung as well
             self._outage = error
             raise
 
