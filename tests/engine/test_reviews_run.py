@@ -17,7 +17,7 @@ from tests.integration.fleet import Fleet, is_alive, logs, runs, tree, wait_unti
 
 ROWS = 800
 
-pytestmark = pytest.mark.timeout(290)
+pytestmark = pytest.mark.timeout(500)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_the_reviews_are_done_once_each_also_after_a_kill_while_the_engine_loads
 ) -> None:
     spec = reviews_spec(fleet)
     process = fleet.start("producer.cli", "run", str(spec))
-    wait_until(lambda: runs(process, "EngineCore"), seconds=120, what="the start of EngineCore")
+    wait_until(lambda: runs(process, "EngineCore"), seconds=300, what="the start of EngineCore")
     members = tree(process)
     process.kill()
     process.wait()

@@ -99,7 +99,8 @@ def test_every_request_has_one_line_among_results_and_errors(
 
     with requests.open("a") as file:
         file.write(json.dumps({"custom_id": asked[3]}) + "\n")
-    twice = batch.command(*words[:4], "-m", "../reviews/model", "-o", "other")
+    elsewhere = ("-o", "other", "--to", "other.jsonl")
+    twice = batch.command(*words[:4], "-m", "../reviews/model", *elsewhere)
     assert twice.returncode == 2
     assert f"{asked[3]!r} stands twice" in twice.stderr
     assert "line 4 and in" in twice.stderr
