@@ -1,5 +1,7 @@
 """Engines: what turns requests into outcomes. Only `load` knows them by name."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from common.errors import EngineLoadFailed
@@ -22,33 +24,30 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
             return FunctionEngine.load(spec.engine, settings.allowed_modules, paths)
         case VllmEngine(model=model):
             _check_folder(model)
-            try:
+            with _wanted("vLLM", "gpu", "cpu"):
                 from worker.engines.vllm.engine import VllmEngine as Vllm
-            except ImportError as error:
-                raise EngineLoadFailed(
-                    f"vLLM cannot be imported on this worker ({error}): install "
-                    "nightshift-fleet[gpu] or nightshift-fleet[cpu]"
-                ) from error
             return Vllm.load(spec.engine, revision, spec.task.runner)
         case TransformersEngine(model=model):
             _check_folder(model)
-            try:
+            with _wanted("transformers", "transformers"):
                 from worker.engines.transformers.engine import TransformersEngine as Transformers
-            except ImportError as error:
-                raise EngineLoadFailed(
-                    f"transformers cannot be imported on this worker ({error}): install "
-                    "nightshift-fleet[transformers]"
-                ) from error
             return Transformers.load(spec.engine, revision, spec.task.runner)
         case OpenaiEngine():
-            try:
+            with _wanted("the OpenAI client", "openai"):
                 from worker.engines.openai.engine import OpenaiEngine as Openai
-            except ImportError as error:
-                raise EngineLoadFailed(
-                    f"the OpenAI client cannot be imported on this worker ({error}): install "
-                    "nightshift-fleet[openai]"
-                ) from error
             return Openai.load(spec.engine, settings)
+
+
+@contextmanager
+def _wanted(library: str, *extras: str) -> Iterator[None]:
+    """Around the import of an engine, whose libraries this worker may lack."""
+    try:
+        yield
+    except ImportError as error:
+        install = " or ".join(f"nightshift-fleet[{extra}]" for extra in extras)
+        raise EngineLoadFailed(
+            f"{library} cannot be imported on this worker ({error}): install {install}"
+        ) from error
 
 
 def _check_folder(model: str) -> None:

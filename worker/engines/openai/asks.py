@@ -216,13 +216,12 @@ class Forward:
         if not isinstance(data, dict):
             raise TypeError("the answer is no JSON object")
         prompt_tokens, output_tokens = usage(data)
-        reasons = [choice.get("finish_reason") for choice in data.get("choices") or ()]
         columns = {
             "status_code": status,
             "request_id": request_id or data.get("id"),
             "response": text,
         }
-        return Answer(columns, reasons[0] if reasons else None, prompt_tokens, output_tokens)
+        return Answer(columns, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
     def refusal(self, trouble: TroubleError) -> Refusal:
         """With the server's own answer, for the file of errors."""

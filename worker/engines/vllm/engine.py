@@ -72,10 +72,14 @@ class VllmEngine:
         self._model = Model(
             self._llm, self._llm.get_tokenizer(), int(self._llm.model_config.max_model_len)
         )
-        self._pooler = None if runner == "generate" else self._pooling(runner)
         self._serving = Serving(self._llm, spec)
-        if SERVER_ARGUMENTS & spec.args.keys():
-            self._on_loop(self._serving.state())  # arguments that do not fit are said now
+        try:
+            self._pooler = None if runner == "generate" else self._pooling(runner)
+            if SERVER_ARGUMENTS & spec.args.keys():
+                self._on_loop(self._serving.state())  # arguments that do not fit are said now
+        except BaseException:
+            self.close()
+            raise
         self.concurrency = int(self._llm.vllm_config.scheduler_config.max_num_seqs)
         self.revision = _resolved_revision(self._llm.model_config)
         log.info("vllm_started", **effective(self._llm.vllm_config))
@@ -127,12 +131,8 @@ class VllmEngine:
             self._loop.close()
 
     def _pooling(self, runner: str) -> Pooler:
-        try:
-            tasks = self._on_loop(self._llm.get_supported_tasks())
-            return Pooler.of(self._llm.model_config, runner, tasks)
-        except BaseException:
-            self.close()
-            raise
+        tasks = self._on_loop(self._llm.get_supported_tasks())
+        return Pooler.of(self._llm.model_config, runner, tasks)
 
     def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
