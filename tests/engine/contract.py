@@ -3,12 +3,14 @@
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 
+import psutil
 import pytest
 
 from common.spec import Task
+from tests.integration.fleet import is_alive
 from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 
 LIMIT_SECONDS = 60.0
@@ -120,6 +122,33 @@ class Contract:
         refused = {row: each for row, each in found.items() if not isinstance(each, Answer)}
         assert not refused
         return {row: each for row, each in found.items() if isinstance(each, Answer)}
+
+
+def lent(load: Callable[[], Engine]) -> Iterator[Engine]:
+    """A loaded engine for a fixture; closed at the end, when nothing of its own may be left."""
+    threads, children = _own_threads(), _children()
+    engine = load()
+    threads, children = _own_threads() - threads, _children() - children
+    yield engine
+    engine.close()
+    ends = time.monotonic() + LIMIT_SECONDS
+    while left := [*(threads & _own_threads()), *(children & _children())]:
+        assert time.monotonic() < ends, f"the closed engine {engine.name} left {left}"
+        time.sleep(0.05)
+
+
+def _own_threads() -> set[threading.Thread]:
+    names = ("engine-loop", "function", "images", "passes")
+    return {each for each in threading.enumerate() if each.name.startswith(names)}
+
+
+def _children() -> set[psutil.Process]:
+    """Processes below this one, but for Python's own that watches over shared memory."""
+    return {
+        each
+        for each in psutil.Process().children(recursive=True)
+        if is_alive(each) and "resource_tracker" not in " ".join(each.cmdline())
+    }
 
 
 def ask(engine: Engine, task: Task, requests: Sequence[Request]) -> dict[int, Outcome]:

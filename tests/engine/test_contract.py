@@ -13,7 +13,7 @@ from common.spec import EmbedTask, FunctionTask, GenerateTask, RequestsTask, Tas
 from common.spec import OpenaiEngine as OpenaiSpec
 from common.spec import TransformersEngine as TransformersSpec
 from tests.engine.conftest import MINILM
-from tests.engine.contract import Contract
+from tests.engine.contract import Contract, lent
 from tests.integration.remote import Call, Remote, Reply, answered, refused
 from worker.engines.function import FunctionEngine
 from worker.engines.openai.engine import OpenaiEngine
@@ -34,9 +34,7 @@ class TestFunction(Contract):
     @pytest.fixture(scope="class")
     @classmethod
     def engine(cls) -> Iterator[Engine]:
-        engine = FunctionEngine(picky, "tests:picky")
-        yield engine
-        engine.close()
+        yield from lent(lambda: FunctionEngine(picky, "tests:picky"))
 
     def request(self, index: int) -> Request:
         return Request(index, row={"n": index})
@@ -63,9 +61,7 @@ class TestFunctionClass(TestFunction):
     @pytest.fixture(scope="class")
     @classmethod
     def engine(cls) -> Iterator[Engine]:
-        engine = FunctionEngine(Squares(2), "tests:Squares")
-        yield engine
-        engine.close()
+        yield from lent(lambda: FunctionEngine(Squares(2), "tests:Squares"))
 
 
 class Embeds(Contract):
@@ -93,9 +89,7 @@ class TestTransformers(Embeds):
         from worker.engines.transformers.engine import TransformersEngine
 
         spec = TransformersSpec(backend="transformers", model=MINILM, batch_size=8)
-        engine = TransformersEngine.load(spec, None, "embed")
-        yield engine
-        engine.close()
+        yield from lent(lambda: TransformersEngine.load(spec, None, "embed"))
 
 
 class TestVllmPooling(Embeds):
@@ -147,9 +141,7 @@ class TestOpenai(Contract):
         with Remote().running() as remote:
             remote.behave = cls.behave
             spec = OpenaiSpec(backend="openai", model="m", base_url=remote.url, concurrency=8)
-            engine = OpenaiEngine.load(spec, Settings())
-            yield engine
-            engine.close()
+            yield from lent(lambda: OpenaiEngine.load(spec, Settings()))
 
     @staticmethod
     def behave(call: Call) -> Reply:

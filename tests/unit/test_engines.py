@@ -25,3 +25,23 @@ def test_a_model_folder_that_is_not_there_is_said_at_once() -> None:
     with pytest.raises(EngineLoadFailed, match="/no/such/folder is not on this worker"):
         engines.load(spec, Settings())
     assert "vllm" not in set(sys.modules) - before
+
+
+@pytest.mark.parametrize("backend", ["vllm", "transformers", "openai"])
+def test_an_engine_whose_library_is_not_here_names_its_extra(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, f"worker.engines.{backend}.engine", None)
+    spec = parse_spec(
+        {
+            "name": "t",
+            "input": {"uri": "x.parquet"},
+            "task": {"kind": "embed", "text": "{{ text }}"},
+            "engine": {"backend": backend, "model": "m"},
+            "output": {"uri": "out"},
+        },
+        "test",
+    )
+    extra = "gpu" if backend == "vllm" else backend
+    with pytest.raises(EngineLoadFailed, match=rf"install nightshift-fleet\[{extra}\]"):
+        engines.load(spec, Settings())
