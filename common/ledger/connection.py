@@ -75,9 +75,10 @@ class Ledger:
             pool_pre_ping=False,
             connect_args=CONNECT_ARGS,
         )
-        # No session state is relied on, so the limits travel with each transaction.
+        # No session state is relied on, so the limits travel with each transaction; in one message
+        # with its BEGIN, or a process frozen between the two would hold it open without any.
         # Compiling costs more than any of our short statements, whatever rows are estimated.
-        self._limits = "SET LOCAL jit = off; " + "; ".join(
+        self._begin = "BEGIN; SET LOCAL jit = off; " + "; ".join(
             f"SET LOCAL {name} = {round(seconds * 1000)}"
             for name, seconds in (
                 ("lock_timeout", min(LOCK_SECONDS, answer_seconds)),
@@ -89,7 +90,7 @@ class Ledger:
             )
         )
         self._silence_seconds = answer_seconds + SILENCE_SECONDS
-        event.listen(self.engine, "begin", self._set_limits)
+        event.listen(self.engine, "begin", self._begin_limited)
         event.listen(self.engine, "do_connect", self._connect)
 
     @contextmanager
@@ -114,13 +115,14 @@ class Ledger:
         """Closes every idle connection."""
         self.engine.dispose()
 
-    def _set_limits(self, connection: Connection) -> None:
+    def _begin_limited(self, connection: Connection) -> None:
         _driver(connection).silence_seconds = self._silence_seconds
-        connection.exec_driver_sql(self._limits)
+        connection.exec_driver_sql(self._begin)
 
     def _connect(self, _dialect: object, _record: object, args: Any, options: Any) -> Any:
         usual = {"connect_timeout": max(2, min(CONNECT_SECONDS, int(self._silence_seconds)))}
-        connection = PatientConnection.connect(*args, **{**usual, **options})
+        # autocommit: the driver sends no BEGIN of its own; COMMIT and ROLLBACK it sends all the same.
+        connection = PatientConnection.connect(*args, autocommit=True, **{**usual, **options})
         connection.silence_seconds = self._silence_seconds
         return connection
 

@@ -1485,6 +1485,16 @@ def test_every_transaction_has_its_time_limits(world: World) -> None:
     assert shown == ["5s", "30s", "10s"]
 
 
+def test_no_transaction_is_ever_open_without_its_limits(world: World) -> None:
+    """BEGIN and the limits are one message: nobody can be frozen between the two."""
+    query = "SELECT query FROM pg_stat_activity WHERE pid = %s"
+    with world.ledger.engine.connect() as connection, connection.begin():
+        pid = connection.connection.driver_connection.info.backend_pid
+        with psycopg.connect(world.ledger.url, autocommit=True) as other:
+            [found] = other.execute(query, [pid])
+    assert found[0].startswith("BEGIN; SET LOCAL"), found
+
+
 def test_a_broken_connection_is_an_error_that_may_be_tried_again(
     world: World, database_url: str
 ) -> None:
