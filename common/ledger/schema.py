@@ -11,7 +11,7 @@ from common.ledger.connection import Connection, Ledger, take_long
 if TYPE_CHECKING:
     from alembic.config import Config
 
-SCHEMA = 2
+SCHEMA = 3
 """The newest migration that this code knows, as a number."""
 
 MIGRATION_LOCK = 0x6E69676874

@@ -1317,6 +1317,20 @@ def test_pool_demand_asks_for_workers_only_while_work_is_open(world: World) -> N
     assert world.ask("SELECT desired_workers FROM pool_demand")[0].desired_workers == 0
 
 
+def test_pool_demand_never_falls_below_the_workers_that_hold_leases(world: World) -> None:
+    """Else an autoscaler would take busy ones away at the end of a job."""
+    job_id = world.job(1, 1, 1)
+    demand = "SELECT workers, rows_open, desired_workers FROM pool_demand"
+    for number in (1, 2, 3):
+        make_ready(world, child_of(world.specs[job_id], number))
+    assert tuple(world.ask(demand)[0]) == (3, 3, 1)
+    for name in ("child-1", "child-2"):
+        lease = world.lease(job_id, owner=name)
+    assert tuple(world.ask(demand)[0]) == (3, 3, 2)
+    world.commit(lease)
+    assert tuple(world.ask(demand)[0]) == (3, 2, 1)
+
+
 def test_there_is_no_eta_before_the_first_commit(world: World) -> None:
     job_id = world.job(2, 2)
     world.lease(job_id)
