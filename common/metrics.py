@@ -97,10 +97,10 @@ BATCHES = Metric(
     "nightshift_batches_total",
     Kind.COUNTER,
     Side.WORKER,
-    "Leases that ended in this child: committed whole (done), committed in part at a drain "
-    "(split), given back uncharged (released), failed and charged (failed), taken away (lost), "
-    "held when the engine died (engine_died). What a killed child held is not in it.",
-    {**_ENGINE, "outcome": ("done", "split", "released", "failed", "lost", "engine_died")},
+    "Leases that ended on this machine: committed whole (done), committed in part at a drain "
+    "(split), given back uncharged (released), failed and charged (failed), found to belong to "
+    "others (lost), held by a child when it died (died).",
+    {**_ENGINE, "outcome": ("done", "split", "released", "failed", "lost", "died")},
     "batches",
 )
 BATCH_SECONDS = Metric(
