@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from common import logs
 from common.errors import NightshiftError, Retryable, SchemaMismatch
 from common.ledger import Ledger, schema, workers
 from common.ledger.workers import Wanted
@@ -303,6 +304,8 @@ class Supervisor:
             metrics=self._metrics.are_wanted,
         )
         extra = {"VLLM_NO_USAGE_STATS": "1", **self._metrics.child_starts(config.id, slot.number)}
+        if self._settings.log_format == "json":
+            extra |= logs.JSON_OF_LIBRARIES
         if slot.gpus:
             extra["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
         slot.group = ProcessGroup.start(

@@ -1,6 +1,7 @@
 """The metrics of a small real fleet agree with its ledger, whatever happens to its processes."""
 
 import json
+import os
 import signal
 import socket
 import urllib.request
@@ -13,7 +14,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from common import metrics
-from tests.integration.fleet import RULES, Fleet, function_spec, logs, tree, wait_until, write_rows
+from common.ledger import Ledger
+from common.settings import Settings
+from common.spec import JobSpec
+from producer.submit import submit
+from tests.integration.fleet import RULES, Fleet, function_spec, logs, wait_until, write_rows
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 Ask = Callable[[str], list[tuple[Any, ...]]]
@@ -77,7 +82,7 @@ def scrape(port: int) -> Samples:
     }
 
 
-def total(samples: Samples, name: str, **labels: str) -> float:
+def total(samples: Samples, name: str, /, **labels: str) -> float:
     """The sum over all series of that name that have these labels."""
     return sum(
         value
@@ -86,19 +91,25 @@ def total(samples: Samples, name: str, **labels: str) -> float:
     )
 
 
-def submit(fleet: Fleet, name: str, rows: int) -> None:
+def submitted(fleet: Fleet, ledger: Ledger, name: str, rows: int) -> None:
     source = fleet.folder / f"in-{name}"
     write_rows(source, [("a.parquet", rows)])
     engine = {"backend": "function", "callable": "rules:tired"}
     spec = function_spec(name, source, fleet.folder / name, engine=engine, batch={"rows": 5})
-    done = fleet.command("submit", str(fleet.spec(spec)))
-    assert done.returncode == 0, done.stderr
+    submit(ledger, JobSpec.model_validate(spec), Settings())
+
+
+def closed(ask: Ask) -> None:
+    def is_closed() -> bool:
+        return ask("SELECT status FROM job_progress") == [("completed",)]
+
+    wait_until(is_closed, 120, "the end of the job")
 
 
 def test_both_sides_agree_with_the_ledger_and_a_killed_child_keeps_its_counts(
-    fleet: Fleet, ask: Ask
+    fleet: Fleet, ask: Ask, ledger: Ledger
 ) -> None:
-    submit(fleet, "night", 400)
+    submitted(fleet, ledger, "night", 400)
     fleet.reaper()
     worker = fleet.worker()
     machine, reaper = port(fleet, 1), port(fleet, 0)
@@ -109,16 +120,14 @@ def test_both_sides_agree_with_the_ledger_and_a_killed_child_keeps_its_counts(
     wait_until(lambda: ask("SELECT rows_done FROM job_progress")[0][0] > 20, what="the first rows")
     before = rows_of(scrape(machine))
     assert before > 20
-    children = [each for each in tree(worker) if "worker.celery_app" in " ".join(each.cmdline())]
-    for child in children:
-        child.send_signal(signal.SIGKILL)
+    (child,) = [line["pid"] for line in lines(fleet, 1) if line["event"] == "child_started"]
+    os.kill(child, signal.SIGKILL)
     wait_until(
         lambda: total(scrape(machine), "nightshift_child_exits_total", reason="died") >= 1,
         what="the death of a child",
     )
     assert rows_of(scrape(machine)) >= before
-    waited = fleet.command("wait", "night")
-    assert waited.returncode == 0, waited.stderr + logs(fleet.folder)
+    closed(ask)
 
     # What a child had committed at its death and not counted yet is less than a group of batches.
     (ran, failed), *_ = ask(
@@ -169,21 +178,6 @@ def test_both_sides_agree_with_the_ledger_and_a_killed_child_keeps_its_counts(
     assert fleet.processes[0].wait(60) == 0
     events = {line["event"] for number in (0, 1) for line in lines(fleet, number)}
     assert {"metrics_served", "reaper_ended", "child_ended", "engine_ready", "drained"} <= events
-
-
-def test_without_a_port_nothing_is_counted_and_nothing_listens(fleet: Fleet, ask: Ask) -> None:
-    del fleet.environment["NIGHTSHIFT_METRICS_PORT"]
-    submit(fleet, "quiet", 10)
-    fleet.reaper()
-    worker = fleet.worker()
-    wait_until(
-        lambda: ask("SELECT rows_done FROM job_progress")[0][0] == 10, what="the end of the job"
-    )
-    for process in [*tree(worker), *tree(fleet.processes[0])]:
-        listening = [each for each in process.net_connections() if each.status == "LISTEN"]
-        assert not listening
-        assert "PROMETHEUS_MULTIPROC_DIR" not in process.environ()
-    assert not (fleet.folder / "run").exists()
 
 
 @pytest.mark.parametrize("command", ["worker.cli", "producer.cli"])
