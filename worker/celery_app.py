@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import structlog
 from celery import signals
+from celery.apps import worker as celery_worker
 from celery.exceptions import SecurityWarning
 from prometheus_client import CollectorRegistry
 from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
@@ -304,12 +305,17 @@ def main() -> None:
     logs.configure(settings, worker_id=config.id)
     # Celery warns root about messages that carry code; ours are JSON and carry nothing.
     warnings.simplefilter("ignore", SecurityWarning)
+    # Its signal handlers write to the terminal past every logger; `draining` says the same.
+    celery_worker.safe_say = _say_nothing
     ledger = Ledger(settings.database_url or "", answer_seconds=settings.answer_seconds)
     try:
         ChildProcess(config, settings, ledger).run()
     except Retryable as error:
         log.error("ledger_away", error=str(error))
         os._exit(exits.LEDGER_AWAY)
+
+
+def _say_nothing(*_: object) -> None: ...
 
 
 if __name__ == "__main__":
