@@ -1,12 +1,28 @@
 """Log lines: constant event names with fields, for people or as JSON, always on stderr."""
 
 import logging
+import multiprocessing
+import os
 import sys
+import threading
+from pathlib import Path
+from types import TracebackType
 
 import structlog
 
 from common.plain import one_line
-from common.settings import Settings
+from common.settings import Settings, load_settings
+
+log = structlog.get_logger(__name__)
+
+JSON_OF_LIBRARIES = {
+    "VLLM_CONFIGURE_LOGGING": "1",
+    "VLLM_LOGGING_CONFIG_PATH": str(Path(__file__).with_name("vllm_logging.json")),
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TQDM_DISABLE": "1",
+}
+"""Environment of a child whose lines are JSON: vLLM's processes then log like ours, and nobody
+draws bars."""
 
 
 def configure(settings: Settings, **fields: object) -> None:
@@ -33,7 +49,7 @@ def configure(settings: Settings, **fields: object) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
@@ -42,6 +58,34 @@ def configure(settings: Settings, **fields: object) -> None:
     root.setLevel(level)
     for noisy in ("alembic", "kombu", "celery", "amqp", "openai", "httpx2"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
+    if settings.log_format == "json":
+        _log_what_python_prints()
+
+
+def json_handler() -> logging.Handler:
+    """For vllm_logging.json: the handler of this process, also where vLLM itself started it."""
+    root = logging.getLogger()
+    if not root.handlers:
+        process = multiprocessing.current_process().name
+        configure(load_settings(log_format="json"), process=process, pid=os.getpid())
+    return root.handlers[0]
+
+
+def _log_what_python_prints() -> None:
+    """Warnings and the tracebacks of threads and processes that end, on one line each."""
+    logging.captureWarnings(True)
+
+    def ended(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        log.critical("process_crashed", exc_info=(kind, error, trace))
+
+    def thread_ended(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is not SystemExit:
+            name = None if args.thread is None else args.thread.name
+            trace = (args.exc_type, args.exc_value, args.exc_traceback)
+            log.critical("thread_crashed", thread=name, exc_info=trace)
+
+    sys.excepthook = ended
+    threading.excepthook = thread_ended
 
 
 def _one_line(

@@ -84,6 +84,20 @@ class Settings(BaseSettings):
         description="OPENAI_BASE_URL: where OPENAI_API_KEY is for.",
     )
 
+    run_dir: Path | None = Field(
+        None, description="Folder in which running processes keep what probes and metrics need."
+    )
+    metrics_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port on which a reaper or a worker serves its metrics; 0 takes a free one.",
+    )
+    metrics_host: str = Field("127.0.0.1", description="Address on which it does so.")
+    metrics_key: SecretStr | None = Field(
+        None, min_length=1, description="Bearer token that a scrape must bring."
+    )
+
     log_format: Literal["console", "json"] = Field("console", description="Form of log lines.")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -135,6 +149,8 @@ class Settings(BaseSettings):
                 continue
             if name == "api_keys":
                 value = json.dumps({url: key.get_secret_value() for url, key in value.items()})
+            if isinstance(value, SecretStr):
+                value = value.get_secret_value()
             if isinstance(value, tuple):
                 value = (":" if name == "callable_paths" else ",").join(value)
             variables[f"NIGHTSHIFT_{name.upper()}"] = str(value)
@@ -170,13 +186,21 @@ def python_path() -> tuple[str, ...]:
 
 def visible_gpus() -> tuple[str, ...]:
     """GPUs of this machine that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    given = named_gpus()
     if given is not None:
-        return tuple(gpu.strip() for gpu in given.split(",") if gpu.strip())
+        return given
     return tuple(
         device.name.removeprefix("nvidia")
         for device in sorted(Path("/dev").glob("nvidia[0-9]*"), key=lambda path: path.name)
     )
+
+
+def named_gpus() -> tuple[str, ...] | None:
+    """CUDA_VISIBLE_DEVICES: what this process was given; None where nobody said."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return None
+    return tuple(gpu.strip() for gpu in given.split(",") if gpu.strip())
 
 
 def _words(value: object, separator: str) -> object:

@@ -13,7 +13,7 @@ import structlog
 from rich.console import Console
 
 from common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
-from common.errors import Permanent, Retryable
+from common.errors import BadInput, Permanent, Retryable
 from common.ledger import Ledger, jobs, schema, spending, workers
 from common.ledger.jobs import Job
 from common.processes import ProcessGroup
@@ -266,6 +266,7 @@ class Member:
 
     name: str
     argv: list[str]
+    environment: dict[str, str]
     group: ProcessGroup | None = None
     starts: int = 0
 
@@ -287,11 +288,15 @@ class Fleet:
         self._servers = servers
         self._supervisor = f"run-{secrets.token_hex(6)}"
         self._drain_seconds = settings.drain_seconds
-        self._environment = child_environment(_for_worker(spec, settings))
+        settings = _for_worker(spec, settings)
         self._broken: str | None = None
         self._lock = threading.Lock()
         self._members = [
-            Member("reaper", [sys.executable, "-m", "producer.cli", "reaper"]),
+            Member(
+                "reaper",
+                [sys.executable, "-m", "producer.cli", "reaper"],
+                child_environment(_beside_worker(settings)),
+            ),
             Member(
                 "worker",
                 [
@@ -305,6 +310,7 @@ class Fleet:
                     "--supervisor-id",
                     self._supervisor,
                 ],
+                child_environment(settings),
             ),
         ]
 
@@ -365,7 +371,7 @@ class Fleet:
         with self._log(member).open("ab") as output:
             member.group = ProcessGroup.start(
                 member.argv,
-                env=self._environment,
+                env=member.environment,
                 stdout=output,
                 stderr=output,
                 record=self._home / "processes",
@@ -373,6 +379,16 @@ class Fleet:
 
     def _log(self, member: Member) -> Path:
         return self._home / f"{member.name}.log"
+
+
+def _beside_worker(settings: Settings) -> Settings:
+    """The worker serves its metrics on the port that is set, the reaper on the next one."""
+    port = settings.metrics_port
+    if not port:
+        return settings
+    if port == 65535:
+        raise BadInput("NIGHTSHIFT_METRICS_PORT is the last one, and the reaper takes the next")
+    return settings.model_copy(update={"metrics_port": port + 1})
 
 
 def _for_worker(spec: JobSpec, settings: Settings) -> Settings:

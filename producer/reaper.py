@@ -12,13 +12,15 @@ from contextlib import suppress
 from functools import partial
 
 import structlog
+from prometheus_client import CollectorRegistry
 
 from common.broker import Announcer
 from common.errors import NightshiftError, Retryable
 from common.faultpoints import Moment, reached
 from common.ledger import Ledger, claims, dispatch, schema, spending, workers
 from common.settings import Settings
-from producer import dispatcher, finish
+from producer import dispatcher, finish, reaper_metrics
+from producer.reaper_metrics import Rounds
 
 log = structlog.get_logger(__name__)
 
@@ -47,8 +49,9 @@ class Reaper:
     `pressed` says that a queue ran low since the last round, so the next should come soon.
     """
 
-    def __init__(self, ledger: Ledger, settings: Settings) -> None:
+    def __init__(self, ledger: Ledger, settings: Settings, rounds: Rounds | None = None) -> None:
         self._ledger = ledger
+        self._rounds = rounds or Rounds(CollectorRegistry())
         self._settings = settings
         self._name = f"r-{uuid.uuid4().hex[:8]}"
         self._announcer = Announcer(settings.broker_url) if settings.broker_url else None
@@ -76,7 +79,7 @@ class Reaper:
         renew, or that this process missed it: they get a lease of time before anything is reaped.
         """
         for duty in (self._hold_budgets, self._dispatch, self._reap, self._tidy):
-            if not _did(duty) or self._was_silent():
+            if not self.did(duty) or self._was_silent():
                 self._reap_from = time.monotonic() + self._settings.lease_seconds
             self._heard_at = time.monotonic()
 
@@ -88,7 +91,20 @@ class Reaper:
         with self._ledger.transaction() as connection:
             over = dispatch.finishable(connection, self._name, FINISH_HOLD_SECONDS)
         for job_id in over:
-            _did(partial(finish.finish, self._ledger, job_id, self._settings.allowed_roots))
+            self.did(partial(finish.finish, self._ledger, job_id, self._settings.allowed_roots))
+
+    def did(self, duty: Callable[[], object]) -> bool:
+        """Runs a duty; False, with a line in the log, when it failed."""
+        try:
+            duty()
+        except NightshiftError as error:
+            log.warning("duty_failed", duty=_name(duty), error=str(error))
+        except Exception:
+            log.exception("duty_crashed", duty=_name(duty))
+        else:
+            return True
+        self._rounds.duty_failed(_name(duty))
+        return False
 
     def close(self) -> None:
         """Lets the broker go."""
@@ -100,7 +116,7 @@ class Reaper:
         with self._ledger.transaction() as connection:
             over = spending.over_budget(connection)
         for job_id, why in over:  # one whose row is held for long stops neither others nor us
-            _did(partial(self._hold, job_id, why))
+            self.did(partial(self._hold, job_id, why))
 
     def _hold(self, job_id: int, why: str) -> None:
         with self._ledger.transaction() as connection:
@@ -148,6 +164,7 @@ class Reaper:
             reached(Moment.REAPING)
         if lost:
             log.warning("leases_reaped", batches=lost)
+            self._rounds.reaped(lost)
 
     def _tidy(self) -> None:
         with self._ledger.transaction() as connection:
@@ -157,15 +174,23 @@ class Reaper:
 
 
 def run(ledger: Ledger, settings: Settings, stop: threading.Event) -> None:
-    """Rounds until `stop` is set; SchemaMismatch when the tables no longer fit this code."""
-    reaper = Reaper(ledger, settings)
+    """Rounds until `stop` is set; SchemaMismatch when the tables no longer fit this code.
+
+    BadInput when the metrics that the settings ask for cannot be served.
+    """
+    with reaper_metrics.served(settings) as rounds:
+        _run(Reaper(ledger, settings, rounds), settings, stop, rounds)
+
+
+def _run(reaper: Reaper, settings: Settings, stop: threading.Event, rounds: Rounds) -> None:
     log.info("reaper_started")
     finisher = threading.Thread(target=_finish_on, args=(reaper, settings, stop), daemon=True)
     finisher.start()
     try:
         while not stop.is_set():
             reaper.check_schema()
-            reaper.round()
+            with rounds.round():
+                reaper.round()
             stop.wait(settings.dispatch_seconds / (PRESSED_SPEEDUP if reaper.pressed else 1))
     finally:
         stop.set()
@@ -177,20 +202,7 @@ def run(ledger: Ledger, settings: Settings, stop: threading.Event) -> None:
 
 def _finish_on(reaper: Reaper, settings: Settings, stop: threading.Event) -> None:
     while not stop.wait(settings.dispatch_seconds):
-        _did(reaper.finish_round)
-
-
-def _did(duty: Callable[[], object]) -> bool:
-    """Runs a duty; False, with a line in the log, when it failed."""
-    try:
-        duty()
-    except NightshiftError as error:
-        log.warning("duty_failed", duty=_name(duty), error=str(error))
-    except Exception:
-        log.exception("duty_crashed", duty=_name(duty))
-    else:
-        return True
-    return False
+        reaper.did(reaper.finish_round)
 
 
 def _name(duty: Callable[[], object]) -> str:

@@ -38,6 +38,7 @@ from worker.job_cache import JobCache, KnownJob
 from worker.profile import NO_PROFILE, Profile, Stage
 from worker.publish import Publication, Publisher
 from worker.results import PartTable, RowResults, merged, part_table
+from worker.tally import NO_TALLY, Tally
 from worker.window import HeldBatch, Window
 
 log = structlog.get_logger(__name__)
@@ -100,6 +101,7 @@ class Carrier:
         engine_died: Callable[[str], None],
         given_up: threading.Event,
         profile: Profile = NO_PROFILE,
+        tally: Tally = NO_TALLY,
     ) -> None:
         self._ledger = ledger
         self._engine = engine
@@ -108,10 +110,11 @@ class Carrier:
         self._engine_died = engine_died
         self._given_up = given_up
         self._profile = profile
+        self._tally = tally
         self._turns = threading.RLock()
         self._jobs = JobCache(ledger, settings.allowed_roots)
         self._cache = formats.ReadCache(settings.read_cache_bytes)
-        self._publisher = Publisher(ledger, given_up, profile, window.engine_time)
+        self._publisher = Publisher(ledger, given_up, profile, window.engine_time, tally)
 
     def carry(self, bundle: Sequence[HeldBatch]) -> None:
         """Batches of one job from their leases to their commits.
@@ -190,9 +193,9 @@ class Carrier:
             match error:
                 case None:
                     if unfinished:
-                        self._release(lease)
+                        self._release(lease, outcome="lost" if batch.lost else "released")
                 case LeaseLost():
-                    log.info("lease_lost", batch_id=lease.batch_id, attempt=lease.attempt)
+                    self._lost(lease)
                 case EngineDead():
                     self._engine_died(str(error))
                 case StorageUnavailable() | LedgerUnavailable() | EngineUnavailable():
@@ -340,7 +343,8 @@ class Carrier:
             table = self._with_kept(lease, job, table, uri)
             kept = formats.part_metadata(uri) if job.spec.output.format == "parquet" else {}
             made_by = provenance.with_kept(made_by, lease.todo, kept)
-        return Publication(lease, job.spec, table, made_by, kept_rows, bare)
+        claimed_at = load.batch.claimed_at
+        return Publication(lease, job.spec, table, made_by, kept_rows, bare, claimed_at)
 
     def _job(self, job_id: int) -> KnownJob:
         """Asked for by every batch: only the first of a job waits for the ledger."""
@@ -368,7 +372,13 @@ class Carrier:
             "revision": self._engine.revision or "",
         }
 
-    def _release(self, lease: Lease, outage: Exception | None = None) -> None:
+    def _lost(self, lease: Lease) -> None:
+        log.info("lease_lost", batch_id=lease.batch_id, attempt=lease.attempt)
+        self._tally.ended("lost")
+
+    def _release(
+        self, lease: Lease, outage: Exception | None = None, outcome: str = "released"
+    ) -> None:
         """Gives a batch back and waits for the ledger: one that expires is charged. Best effort
         once the child has no time left.
         """
@@ -388,6 +398,7 @@ class Carrier:
 
         try:
             self._publisher.patiently(release)
+            self._tally.ended(outcome)
         except Retryable as error:
             log.warning("release_failed", batch_id=lease.batch_id, error=str(error))
 
@@ -442,8 +453,9 @@ class Carrier:
 
         try:
             self._publisher.patiently(fail)
+            self._tally.ended("failed")
         except LeaseLost:
-            log.info("lease_lost", batch_id=lease.batch_id, attempt=lease.attempt)
+            self._lost(lease)
         except Retryable as unreachable:
             log.warning("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
 

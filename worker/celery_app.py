@@ -14,7 +14,9 @@ from typing import NoReturn
 
 import structlog
 from celery import signals
+from celery.apps import worker as celery_worker
 from celery.exceptions import SecurityWarning
+from prometheus_client import CollectorRegistry
 from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
 
 from common import logs
@@ -33,6 +35,7 @@ from worker.heartbeat import Heartbeat
 from worker.profile import NO_PROFILE, Profile
 from worker.profile_file import ProfileFile
 from worker.runner import Runner
+from worker.tally import NO_TALLY, Tally
 
 log = structlog.get_logger(__name__)
 
@@ -122,8 +125,17 @@ class ChildProcess:
             engine.name,
             engine.version,
         )
-        profile = self._profiled(engine)
-        self._runner = Runner(who, self._ledger, engine, self._settings, self._engine_died, profile)
+        self._profile = self._profiled(engine)
+        self._tally = self._tallied(engine)
+        self._runner = Runner(
+            who,
+            self._ledger,
+            engine,
+            self._settings,
+            self._engine_died,
+            self._profile,
+            self._tally,
+        )
         self._heartbeat = Heartbeat(
             self._config.id,
             self._pulse,
@@ -131,6 +143,7 @@ class ChildProcess:
             self._runner.window,
             self._settings,
             self._engine_died,
+            self._tally,
         )
         tasks.register(self._app, self._runner)
         # What is loaded stays: a full collection that walks it would hold up the engine's loop.
@@ -140,23 +153,32 @@ class ChildProcess:
         self._heartbeat.start()
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
         threading.Thread(target=self._drain, name="drain", daemon=True).start()
+        load_seconds = time.monotonic() - began
+        self._tally.loaded(load_seconds, engine.concurrency)
+        self._tally.follow(self._profile)
         log.info(
             "engine_ready",
             engine=engine.name,
             version=engine.version,
             window_rows=self._runner.window.rows,
-            load_seconds=round(time.monotonic() - began, 1),
+            load_seconds=round(load_seconds, 1),
         )
 
     def _profiled(self, engine: Engine) -> Profile:
-        if self._config.profile is None:
+        if self._config.profile is None and not self._config.metrics:
             return NO_PROFILE
         profile = Profile(engine.concurrency)
-        self._profile_file = ProfileFile(
-            Path(self._config.profile), profile, self._config.id, self._config.supervisor
-        )
-        self._profile_file.start()
+        if self._config.profile is not None:
+            self._profile_file = ProfileFile(
+                Path(self._config.profile), profile, self._config.id, self._config.supervisor
+            )
+            self._profile_file.start()
         return profile
+
+    def _tallied(self, engine: Engine) -> Tally:
+        if not self._config.metrics:
+            return NO_TALLY
+        return Tally(self._config.pool, engine.name, self._config.slot, CollectorRegistry())
 
     def _load(self, spec: JobSpec) -> Engine:
         beating = threading.Event()
@@ -256,8 +278,7 @@ class ChildProcess:
         except Retryable as error:
             log.warning("end_failed", error=str(error))
         self._engine.close()
-        if self._profile_file is not None:
-            self._profile_file.finish()
+        self._last_figures()
         log.info("drained")
         os._exit(exits.DRAINED)
 
@@ -268,9 +289,13 @@ class ChildProcess:
         log.error("engine_died", error=error)
         self._runner.window.close()
         self._runner.window.wait_published(LAST_COMMITS_SECONDS)
+        self._last_figures()
+        os._exit(exits.ENGINE_DEAD)
+
+    def _last_figures(self) -> None:
+        self._tally.show(self._profile)
         if self._profile_file is not None:
             self._profile_file.finish()
-        os._exit(exits.ENGINE_DEAD)
 
 
 def main() -> None:
@@ -280,12 +305,17 @@ def main() -> None:
     logs.configure(settings, worker_id=config.id)
     # Celery warns root about messages that carry code; ours are JSON and carry nothing.
     warnings.simplefilter("ignore", SecurityWarning)
+    # Its signal handlers write to the terminal past every logger; `draining` says the same.
+    celery_worker.safe_say = _say_nothing
     ledger = Ledger(settings.database_url or "", answer_seconds=settings.answer_seconds)
     try:
         ChildProcess(config, settings, ledger).run()
     except Retryable as error:
         log.error("ledger_away", error=str(error))
         os._exit(exits.LEDGER_AWAY)
+
+
+def _say_nothing(*_: object) -> None: ...
 
 
 if __name__ == "__main__":

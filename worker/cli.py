@@ -12,7 +12,7 @@ from common import logs
 from common.errors import BadInput, NightshiftError, Retryable
 from common.ledger import Ledger, schema
 from common.settings import load_settings, visible_gpus
-from worker import profile_file
+from worker import machine_metrics, profile_file
 from worker.supervisor import Supervisor, install_signals
 
 QUICK_ANSWER_SECONDS = 5.0
@@ -53,22 +53,24 @@ def serve(
         connections=2,
         answer_seconds=min(settings.answer_seconds, QUICK_ANSWER_SECONDS),
     )
-    supervisor = Supervisor(
-        ledger,
-        settings,
-        pool=pool,
-        slots=slots or max(1, len(gpus)),
-        gpus=gpus,
-        engine_key=engine_key,
-        identity=supervisor_id,
-        profile=profile,
-    )
-    install_signals(supervisor)
-    try:
-        schema.check(ledger)
-    except Retryable as error:
-        raise BadInput(str(error)) from error
-    supervisor.run()
+    with machine_metrics.served(settings, pool) as metrics:
+        supervisor = Supervisor(
+            ledger,
+            settings,
+            pool=pool,
+            slots=slots or max(1, len(gpus)),
+            gpus=gpus,
+            engine_key=engine_key,
+            identity=supervisor_id,
+            profile=profile,
+            metrics=metrics,
+        )
+        install_signals(supervisor)
+        try:
+            schema.check(ledger)
+        except Retryable as error:
+            raise BadInput(str(error)) from error
+        supervisor.run()
     if profile is not None:
         lines = profile_file.read(profile, supervisor.identity)
         profile_file.show(profile_file.Figures.of(list(lines.values())), Console())

@@ -10,6 +10,7 @@ from common.faultpoints import Moment, reached
 from common.ledger import Ledger, claims, workers
 from common.settings import Settings
 from worker.engines.protocol import Engine
+from worker.tally import NO_TALLY, Tally
 from worker.window import HeldBatch, Window
 
 log = structlog.get_logger(__name__)
@@ -33,6 +34,7 @@ class Heartbeat:
         window: Window,
         settings: Settings,
         stalled: Callable[[str], None],
+        tally: Tally = NO_TALLY,
     ) -> None:
         self.state = "ready"
         self._worker_id = worker_id
@@ -41,6 +43,7 @@ class Heartbeat:
         self._window = window
         self._settings = settings
         self._stalled = stalled
+        self._tally = tally
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
 
@@ -63,18 +66,21 @@ class Heartbeat:
                 connection, self._worker_id, leases, self._settings.lease_seconds
             )
             reached(Moment.RENEWING)
-        for batch in held:
-            self._tell(batch, renewal)
+        lost = sum(self._is_lost_now(batch, renewal) for batch in held)
+        self._tally.renewed(len(renewal.held), lost)
 
-    def _tell(self, batch: HeldBatch, renewal: claims.Renewal) -> None:
+    def _is_lost_now(self, batch: HeldBatch, renewal: claims.Renewal) -> bool:
+        """Tells a batch what became of its lease; True when it is found to be lost."""
         lease = (batch.lease.batch_id, batch.lease.attempt)
         if lease not in renewal.held:
             # A batch that is being published may have been committed since the beat began.
             if not batch.publishing:
                 log.warning("lease_lost", batch_id=lease[0], attempt=lease[1])
                 batch.give_up(lost=True)
+                return True
         elif lease in renewal.unwanted:
             batch.give_up(lost=False)
+        return False
 
     def _beat_on(self) -> None:
         stalls = 0
@@ -90,6 +96,7 @@ class Heartbeat:
             try:
                 self.beat()
             except Retryable as error:
+                self._tally.unanswered()
                 log.warning("heartbeat_failed", error=str(error))
                 pause = min(pause, AGAIN_SECONDS)
             except Exception:

@@ -1,6 +1,7 @@
 """Where a child's time goes: spans by stage, and how full its engine was.
 
-Made for `nightshift-worker --profile`; without it NO_PROFILE stands in its place and costs nothing.
+Made for `nightshift-worker --profile` and for metrics; without either NO_PROFILE stands in its
+place and costs nothing.
 """
 
 import threading
@@ -53,6 +54,7 @@ class Fullness:
     waiting in its own queue or running; of these in turn, `empty_seconds` had no row at all, and
     `dry_seconds` came after a claim that found nothing: the queue, not the child, left the engine
     hungry. `row_seconds` over `seconds` is the mean number of rows in the engine; `rows` went in.
+    `no_work_seconds` are the pauses, outside of `seconds`.
     """
 
     concurrency: int = 0
@@ -62,6 +64,7 @@ class Fullness:
     empty_seconds: float = 0.0
     dry_seconds: float = 0.0
     row_seconds: float = 0.0
+    no_work_seconds: float = 0.0
 
 
 class EngineMeter:
@@ -101,6 +104,11 @@ class EngineMeter:
             self._advance()
             self._rows -= rows
 
+    @property
+    def rows(self) -> int:
+        """Rows in the engine now."""
+        return self._rows
+
     def sums(self) -> Fullness:
         """The figures up to now."""
         with self._lock:
@@ -110,9 +118,10 @@ class EngineMeter:
     def _advance(self) -> None:
         now = self._clock()
         passed, self._since = now - self._since, now
-        if not self._held and self._dry:
-            return
         sums = self._sums
+        if not self._held and self._dry:
+            sums.no_work_seconds += passed
+            return
         sums.seconds += passed
         sums.row_seconds += passed * self._rows
         if self._rows < sums.concurrency:
@@ -201,6 +210,11 @@ class Profile:
         """Makes a span the innermost of this thread."""
         self._local.span = span
 
+    def seconds(self) -> dict[Stage, float]:
+        """What each stage took so far."""
+        with self._lock:
+            return {stage: spent.seconds for stage, spent in self._spent.items()}
+
     def figures(self) -> dict[str, Any]:
         """Everything so far, as it stands in a line of the profile's file."""
         with self._lock:
@@ -237,4 +251,4 @@ class _NoProfile(Profile):
 
 
 NO_PROFILE: Profile = _NoProfile()
-"""Keeps nothing: what a child without `--profile` has."""
+"""Keeps nothing: what a child has whose time nobody asked for."""

@@ -3,8 +3,9 @@
 import dataclasses
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
@@ -36,6 +37,7 @@ from common.spec import JobSpec
 from worker.engine_time import EngineTime
 from worker.profile import NO_PROFILE, Profile, Stage
 from worker.results import PartTable
+from worker.tally import NO_TALLY, Ran, Tally
 
 log = structlog.get_logger(__name__)
 
@@ -60,7 +62,7 @@ class Publication:
     """A batch whose rows are finished, and what becomes of it.
 
     `bare` says that the job's columns are not known yet. With `kept_rows` only those rows are kept
-    and the rest is split off. In the end it is `committed`, or `error` says why not: LeaseLost
+    and the rest is split off. `claimed_at` is in monotonic seconds. In the end it is `committed`, or `error` says why not: LeaseLost
     when it belongs to somebody else, StorageUnavailable or LedgerUnavailable when it was given up.
     """
 
@@ -70,6 +72,7 @@ class Publication:
     provenance: dict[str, str]
     kept_rows: RowRanges | None = None
     bare: bool = False
+    claimed_at: float = field(default_factory=time.monotonic)
     part: Part | None = None
     committed: bool = False
     error: Exception | None = None
@@ -78,6 +81,23 @@ class Publication:
         """What its commit is asked for."""
         assert self.part is not None
         return self.lease, self.part
+
+    def ran(self) -> Ran:
+        """What it counts for once it is committed: the rows that ran, not those that were kept."""
+        lease, part = self.commit()
+        rows = lease.todo if self.kept_rows is None else self.kept_rows
+        errors = part.errors
+        if lease.redo is not None:
+            ran = set(rows)
+            errors = [error for error in errors if error.row_index in ran]
+        return Ran(
+            rows=len(rows),
+            rows_failed=len(errors),
+            prompt_tokens=part.tokens_spent.prompt,
+            output_tokens=part.tokens_spent.output,
+            seconds=time.monotonic() - self.claimed_at,
+            whole=self.kept_rows is None,
+        )
 
 
 class Publisher:
@@ -92,9 +112,11 @@ class Publisher:
         given_up: threading.Event,
         profile: Profile = NO_PROFILE,
         engine_time: EngineTime | None = None,
+        tally: Tally = NO_TALLY,
     ) -> None:
         self._ledger = ledger
         self._profile = profile
+        self._tally = tally
         self._engine_time = engine_time or EngineTime()
         self._given_up = given_up
         self._commits: dict[int, Grouped[list[Commit], list[bool | Exception]]] = {}
@@ -168,6 +190,8 @@ class Publisher:
             self._charge_and_commit(group)
             done = [each for each in group if each.committed]
             span.count = len(done)
+        for each in done:
+            self._tally.committed(each.ran())
         for each in group:
             if isinstance(each.error, LeaseLost):
                 self._discard(each)

@@ -17,6 +17,7 @@ from common.settings import Settings
 from worker.carrier import Carrier
 from worker.engines.protocol import Engine
 from worker.profile import NO_PROFILE, Profile, Stage
+from worker.tally import NO_TALLY, Tally
 from worker.window import MOST_BATCHES, SHARE_SECONDS, HeldBatch, Window
 
 log = structlog.get_logger(__name__)
@@ -45,6 +46,7 @@ class Runner:
         settings: Settings,
         engine_died: Callable[[str], None],
         profile: Profile = NO_PROFILE,
+        tally: Tally = NO_TALLY,
     ) -> None:
         # Twice what the engine runs at once: as many rows wait in it as it works on.
         self.window = Window(rows=2 * engine.concurrency)
@@ -56,7 +58,7 @@ class Runner:
         self._given_up = threading.Event()
         self._profile = profile
         self._carrier = Carrier(
-            ledger, engine, settings, self.window, engine_died, self._given_up, profile
+            ledger, engine, settings, self.window, engine_died, self._given_up, profile, tally
         )
         self._claiming = threading.Lock()
         self._unsure_until = self._looked_at = -math.inf

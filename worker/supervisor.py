@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from common import logs
 from common.errors import NightshiftError, Retryable, SchemaMismatch
 from common.ledger import Ledger, schema, workers
 from common.ledger.workers import Wanted
@@ -19,6 +20,7 @@ from common.processes import ProcessGroup
 from common.settings import Settings, child_environment
 from worker import exits
 from worker.child_config import ChildConfig
+from worker.machine_metrics import NO_METRICS, MachineMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +45,7 @@ class Slot:
     """A place for one engine: its GPUs, and the child that has it now.
 
     `promised` is the engine key for which a leaving child makes room; `fault` is why it had to be
-    killed.
+    killed; `state` is the child's as last read from the ledger.
     """
 
     number: int
@@ -53,13 +55,24 @@ class Slot:
     leaving_since: float | None = None
     promised: str | None = None
     fault: str | None = None
+    state: str = "loading"
+
+    def stands(self) -> str:
+        """The state of its child, for people: loading, ready or draining; free without one."""
+        if self.config is None:
+            return "free"
+        return self.state if self.leaving_since is None else "draining"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A child that is gone and must be reported; `died` is None when that charges nothing."""
+    """A child that is gone and must be reported; `died` is None when that charges nothing.
+
+    `engine` is the name of the engine that it had ready, if it had one and counted.
+    """
 
     config: ChildConfig
+    engine: str | None
     died: str | None
     while_loading: bool
 
@@ -81,10 +94,13 @@ class Supervisor:
         engine_key: str | None = None,
         identity: str | None = None,
         profile: Path | None = None,
+        metrics: MachineMetrics = NO_METRICS,
     ) -> None:
         self.identity = identity or f"s-{uuid.uuid4().hex[:12]}"
         self._ledger = ledger
         self._settings = settings
+        # One listener a machine is ours, and nobody below needs its key.
+        self._of_child = settings.model_copy(update={"metrics_port": None, "metrics_key": None})
         self._pool = pool
         self._engine_key = engine_key
         self._profile = None if profile is None else str(profile)
@@ -98,6 +114,8 @@ class Supervisor:
         self._chosen_at = 0.0
         self._heard_since = time.monotonic()
         self._host = socket.gethostname()
+        self._metrics = metrics
+        metrics.watch(lambda: [slot.stands() for slot in self._slots])
 
     def run(self) -> None:
         """Works until `stop`; then drains every child, reports it and returns.
@@ -153,15 +171,18 @@ class Supervisor:
         slot.group.kill()
         asked = slot.leaving_since is not None
         log.info("child_ended", worker_id=slot.config.id, code=code, asked=asked)
+        engine = self._metrics.child_ended(slot.config.id, _reason(slot, code))
         # Only what we asked for is free: a row may make the child end with any code.
         self._unreported.append(
             Ended(
                 slot.config,
+                engine,
                 died=None if asked else slot.fault or _cause(code),
                 while_loading=not asked and code not in (exits.LOAD_FAILED, exits.LEDGER_AWAY),
             )
         )
         slot.group = slot.config = slot.leaving_since = slot.promised = slot.fault = None
+        slot.state = "loading"
 
     def _report(self) -> None:
         """Frees the leases of gone children; what cannot be reported now is tried again."""
@@ -171,7 +192,10 @@ class Supervisor:
                 with self._ledger.transaction() as connection:
                     standing = workers.standing(connection, ended.config.id)
                     freed = workers.end(connection, ended.config.id, died=ended.died)
-                    if ended.while_loading and (standing is None or standing.state == "loading"):
+                    unloaded = ended.while_loading and (
+                        standing is None or standing.state == "loading"
+                    )
+                    if unloaded:
                         workers.load_failed(
                             connection,
                             self._pool,
@@ -186,6 +210,7 @@ class Supervisor:
                 log.error("report_refused", error=str(error))
             else:
                 log.info("leases_freed", worker_id=ended.config.id, batches=freed)
+                self._metrics.reported(ended.engine, freed, ended.died, load_failed=unloaded)
             self._unreported.pop(0)
 
     def _choose(self) -> None:
@@ -202,12 +227,15 @@ class Supervisor:
                 if slot.config is not None
             }
         for slot in self._slots:
+            standing = standings.get(slot.number)
+            if standing is not None:
+                slot.state = standing.state
             if slot.config is None:
                 best = self._best(wanted)
                 if best is not None:
                     self._start(slot, best)
-            elif slot.leaving_since is None and not self._end_hung(slot, standings[slot.number]):
-                slot.promised = self._better_use(slot.config, standings[slot.number], wanted)
+            elif slot.leaving_since is None and not self._end_hung(slot, standing):
+                slot.promised = self._better_use(slot.config, standing, wanted)
                 if slot.promised is not None:
                     self._replace(slot)
 
@@ -273,13 +301,16 @@ class Supervisor:
             engine_key=work.engine_key,
             job_id=work.job_id,
             profile=self._profile,
+            metrics=self._metrics.are_wanted,
         )
-        extra = {"VLLM_NO_USAGE_STATS": "1"}
+        extra = {"VLLM_NO_USAGE_STATS": "1", **self._metrics.child_starts(config.id, slot.number)}
+        if self._settings.log_format == "json":
+            extra |= logs.JSON_OF_LIBRARIES
         if slot.gpus:
             extra["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
         slot.group = ProcessGroup.start(
             [sys.executable, "-m", "worker.celery_app", config.argument()],
-            env=child_environment(self._settings, **extra),
+            env=child_environment(self._of_child, **extra),
         )
         slot.config = config
         log.info(
@@ -328,6 +359,15 @@ def install_signals(supervisor: Supervisor) -> None:
     """SIGTERM and SIGINT begin the drain."""
     signal.signal(signal.SIGTERM, supervisor.stop)
     signal.signal(signal.SIGINT, supervisor.stop)
+
+
+def _reason(slot: Slot, code: int | None) -> str:
+    """Why a child ended, as nightshift_child_exits_total has it."""
+    if slot.leaving_since is not None:
+        return "asked"
+    if slot.fault is not None:
+        return "hung"
+    return "load_failed" if code == exits.LOAD_FAILED else "died"
 
 
 def _cause(code: int | None) -> str:

@@ -1,6 +1,7 @@
 """The rows that a child holds in flight at once, and the batches they belong to."""
 
 import threading
+import time
 from dataclasses import dataclass, field
 
 from common.ledger.batches import Lease
@@ -25,7 +26,8 @@ MOST_BATCHES = 256
 class HeldBatch:
     """A leased batch between claim and commit.
 
-    `publishing` from the moment at which it left the engine; `over` when it is held no more.
+    `publishing` from the moment at which it left the engine; `over` when it is held no more;
+    `claimed_at` in monotonic seconds.
     """
 
     lease: Lease
@@ -36,6 +38,7 @@ class HeldBatch:
     unwanted: bool = False
     publishing: bool = False
     over: bool = False
+    claimed_at: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def attach(self, work: Work) -> None:

@@ -1,13 +1,13 @@
 """What the pages say is what the code has."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
-from common import spec
+from common import metrics, spec
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -81,3 +81,31 @@ def test_every_link_of_the_pages_leads_somewhere() -> None:
     for page in pages:
         for link in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
             assert "://" in link or (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_every_metric_stands_in_its_page_with_type_labels_and_meaning() -> None:
+    page = (DOCS / "metrics.md").read_text()
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `nightshift_")]
+    said = {
+        row[0].strip("| `"): (row[1], row[2].strip(), row[3].strip(), row[4].removesuffix(" |"))
+        for row in rows
+    }
+    assert len(said) == len(rows)
+    assert said == {
+        metric.name: (metric.kind, described(metric.labels), metric.unit, metric.help)
+        for metric in metrics.METRICS
+    }
+
+
+def described(labels: Mapping[str, tuple[str, ...]]) -> str:
+    return ", ".join(
+        f"`{name}`" + (f" ({', '.join(values)})" if values else "")
+        for name, values in labels.items()
+    )
+
+
+def test_no_page_names_a_metric_that_is_not_exported() -> None:
+    for page in DOCS.glob("*.md"):
+        named = set(re.findall(r"\bnightshift_[a-z_]+\b", page.read_text()))
+        families = {metric.name for metric in metrics.METRICS}
+        assert named <= metrics.series_names() | families, page.name

@@ -1,0 +1,375 @@
+"""Every metric that Nightshift exports: name, type, labels and meaning, as data.
+
+docs/metrics.md lists the same, and a test holds the two together. Names follow Prometheus: base
+units, `_total` for counters, `_seconds`, `_bytes` and `_ratio`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import Metric as Family
+
+
+class Kind(StrEnum):
+    """Prometheus's types that are used here."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Side(StrEnum):
+    """Who exports it: the supervisor of a worker machine, for all its children; or each reaper."""
+
+    WORKER = "worker"
+    REAPER = "reaper"
+    BOTH = "both"
+
+
+ANY: tuple[str, ...] = ()
+"""A label whose values are not known beforehand."""
+
+BATCH_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
+ROUND_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric; `labels` are their names with the values that each can have (ANY: open)."""
+
+    name: str
+    kind: Kind
+    side: Side
+    help: str
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unit: str = ""
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def family(self) -> str:
+        """The name without `_total`, as prometheus_client and OpenMetrics keep it."""
+        return self.name.removesuffix("_total")
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The names that an expression may use."""
+        if self.kind is Kind.HISTOGRAM:
+            return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
+        return (self.name,)
+
+    def empty(self) -> Family:
+        """Its family, to add samples to."""
+        return Family(self.family, self.help, self.kind.value)
+
+
+_ENGINE = {"pool": ANY, "engine": ANY}
+_SLOT = {**_ENGINE, "slot": ANY}
+_JOB = {"job": ANY, "name": ANY, "pool": ANY}
+
+BUILD_INFO = Metric(
+    "nightshift_build_info",
+    Kind.GAUGE,
+    Side.BOTH,
+    "Always 1; the label says which code runs.",
+    {"version": ANY},
+)
+
+ROWS = Metric(
+    "nightshift_rows_total",
+    Kind.COUNTER,
+    Side.WORKER,
+    "Rows in committed parts: with an answer, or with an error in place of one. A row that runs "
+    "again counts again.",
+    {**_ENGINE, "outcome": ("ok", "failed")},
+    "rows",
+)
+TOKENS = Metric(
+    "nightshift_tokens_total",
+    Kind.COUNTER,
+    Side.WORKER,
+    "Tokens of the rows in nightshift_rows_total.",
+    {**_ENGINE, "kind": ("prompt", "output")},
+    "tokens",
+)
+BATCHES = Metric(
+    "nightshift_batches_total",
+    Kind.COUNTER,
+    Side.WORKER,
+    "Leases that ended on this machine: committed whole (done), committed in part at a drain "
+    "(split), given back uncharged (released), failed and charged (failed), found to belong to "
+    "others (lost), held by a child when it died (died).",
+    {**_ENGINE, "outcome": ("done", "split", "released", "failed", "lost", "died")},
+    "batches",
+)
+BATCH_SECONDS = Metric(
+    "nightshift_batch_seconds",
+    Kind.HISTOGRAM,
+    Side.WORKER,
+    "Time from the claim of a batch to its commit.",
+    _ENGINE,
+    "seconds",
+    BATCH_BUCKETS,
+)
+STAGE_SECONDS = Metric(
+    "nightshift_stage_seconds_total",
+    Kind.COUNTER,
+    Side.WORKER,
+    "Time that threads spent in each stage of a batch, summed over threads.",
+    {
+        **_ENGINE,
+        "stage": (
+            "claim",
+            "read",
+            "render",
+            "tokenize",
+            "queue",
+            "infer",
+            "table",
+            "write",
+            "commit",
+            "settle",
+        ),
+    },
+    "seconds",
+)
+LEASE_RENEWALS = Metric(
+    "nightshift_lease_renewals_total",
+    Kind.COUNTER,
+    Side.WORKER,
+    "Leases asked to be renewed: held for longer, or lost to others. `failed` counts heartbeats "
+    "that Postgres did not answer, whatever they held.",
+    {"pool": ANY, "outcome": ("held", "lost", "failed")},
+    "leases",
+)
+ENGINE_ROWS = Metric(
+    "nightshift_engine_rows",
+    Kind.GAUGE,
+    Side.WORKER,
+    "Rows in the engine now, running or waiting in its own queue.",
+    _SLOT,
+    "rows",
+)
+ENGINE_CONCURRENCY = Metric(
+    "nightshift_engine_concurrency",
+    Kind.GAUGE,
+    Side.WORKER,
+    "Rows that the engine can run at once.",
+    _SLOT,
+    "rows",
+)
+ENGINE_SECONDS = Metric(
+    "nightshift_engine_seconds_total",
+    Kind.COUNTER,
+    Side.WORKER,
+    "Time since the engine was ready, by how full it was: as many rows as it can run or more "
+    "(full), fewer (partial), none although the child had or expected work (empty), none because "
+    "no work was admitted (no_work).",
+    {**_SLOT, "state": ("full", "partial", "empty", "no_work")},
+    "seconds",
+)
+ENGINE_LOAD_SECONDS = Metric(
+    "nightshift_engine_load_seconds",
+    Kind.GAUGE,
+    Side.WORKER,
+    "How long the load of the engine in this slot took.",
+    _SLOT,
+    "seconds",
+)
+ENGINE_LOADS = Metric(
+    "nightshift_engine_loads_total",
+    Kind.COUNTER,
+    Side.WORKER,
+    "Engine loads that ended, by how; a child that died while loading is a failed one.",
+    {"pool": ANY, "outcome": ("ready", "failed")},
+    "loads",
+)
+CHILDREN = Metric(
+    "nightshift_children",
+    Kind.GAUGE,
+    Side.WORKER,
+    "Slots of this machine by the state of their child; free: no child.",
+    {"pool": ANY, "state": ("loading", "ready", "draining", "free")},
+    "slots",
+)
+CHILD_EXITS = Metric(
+    "nightshift_child_exits_total",
+    Kind.COUNTER,
+    Side.WORKER,
+    "Children that ended: as asked, by themselves, because their engine could not be loaded, or "
+    "killed since they hung.",
+    {"pool": ANY, "reason": ("asked", "died", "load_failed", "hung")},
+    "children",
+)
+GPU_MEMORY_USED = Metric(
+    "nightshift_gpu_memory_used_bytes",
+    Kind.GAUGE,
+    Side.WORKER,
+    "Memory of the GPU in use, by whatever process. Absent without a GPU and NVML.",
+    {"gpu": ANY},
+    "bytes",
+)
+GPU_MEMORY_TOTAL = Metric(
+    "nightshift_gpu_memory_total_bytes",
+    Kind.GAUGE,
+    Side.WORKER,
+    "Memory of the GPU. Absent without a GPU and NVML.",
+    {"gpu": ANY},
+    "bytes",
+)
+GPU_UTILIZATION = Metric(
+    "nightshift_gpu_utilization_ratio",
+    Kind.GAUGE,
+    Side.WORKER,
+    "Share of NVML's last sample period (up to 1 s) in which a kernel ran, 0 to 1. Absent "
+    "without a GPU and NVML.",
+    {"gpu": ANY},
+    "ratio",
+)
+
+REAPER_ROUNDS = Metric(
+    "nightshift_reaper_rounds_total",
+    Kind.COUNTER,
+    Side.REAPER,
+    "Rounds that came to their end, also those in which a duty failed.",
+    {},
+    "rounds",
+)
+REAPER_ROUND_SECONDS = Metric(
+    "nightshift_reaper_round_seconds",
+    Kind.HISTOGRAM,
+    Side.REAPER,
+    "How long a round took.",
+    {},
+    "seconds",
+    ROUND_BUCKETS,
+)
+REAPER_LAST_ROUND = Metric(
+    "nightshift_reaper_last_round_timestamp_seconds",
+    Kind.GAUGE,
+    Side.REAPER,
+    "When the last round came to its end, in Unix time; 0 before the first.",
+    {},
+    "seconds",
+)
+REAPER_DUTY_FAILURES = Metric(
+    "nightshift_reaper_duty_failures_total",
+    Kind.COUNTER,
+    Side.REAPER,
+    "Duties that failed and are tried again.",
+    {"duty": ("hold_budgets", "hold", "dispatch", "reap", "tidy", "finish_round", "finish")},
+    "failures",
+)
+LEASES_REAPED = Metric(
+    "nightshift_leases_reaped_total",
+    Kind.COUNTER,
+    Side.REAPER,
+    "Expired leases that this reaper took back.",
+    {},
+    "leases",
+)
+JOB_ROWS = Metric(
+    "nightshift_job_rows",
+    Kind.GAUGE,
+    Side.REAPER,
+    "Rows of the job: of its dataset, with an answer, with an error. What is left is total - done "
+    "- failed.",
+    {**_JOB, "state": ("total", "done", "failed")},
+    "rows",
+)
+JOB_BATCHES = Metric(
+    "nightshift_job_batches",
+    Kind.GAUGE,
+    Side.REAPER,
+    "Batches of the job by state.",
+    {**_JOB, "state": ("pending", "queued", "leased", "done", "dead")},
+    "batches",
+)
+JOB_STATUS = Metric(
+    "nightshift_job_status",
+    Kind.GAUGE,
+    Side.REAPER,
+    "Always 1; the label says how the job stands.",
+    {**_JOB, "status": ("running", "paused", "completed", "failed", "cancelled")},
+)
+POOL_BATCHES_WAITING = Metric(
+    "nightshift_pool_batches_waiting",
+    Kind.GAUGE,
+    Side.REAPER,
+    "Batches of running jobs that nobody has leased. 0 for a pool that has workers and no work.",
+    {"pool": ANY},
+    "batches",
+)
+POOL_BATCHES_LEASED = Metric(
+    "nightshift_pool_batches_leased",
+    Kind.GAUGE,
+    Side.REAPER,
+    "Batches of running jobs that workers hold.",
+    {"pool": ANY},
+    "batches",
+)
+POOL_DESIRED_WORKERS = Metric(
+    "nightshift_pool_desired_workers",
+    Kind.GAUGE,
+    Side.REAPER,
+    "Children that would have something to do, at least one for each engine with open work.",
+    {"pool": ANY},
+    "workers",
+)
+POOL_WORKERS = Metric(
+    "nightshift_pool_workers",
+    Kind.GAUGE,
+    Side.REAPER,
+    "Living worker children as the ledger knows them.",
+    {"pool": ANY, "state": ("loading", "ready", "draining")},
+    "workers",
+)
+LEDGER_UP = Metric(
+    "nightshift_ledger_up",
+    Kind.GAUGE,
+    Side.REAPER,
+    "1 when Postgres answered this reaper's last look, 0 when not; then the gauges of jobs and "
+    "pools are absent.",
+    {},
+)
+
+METRICS: tuple[Metric, ...] = tuple(
+    each for each in list(globals().values()) if isinstance(each, Metric)
+)
+"""All of them, in the order in which docs/metrics.md has them."""
+
+
+def series_names() -> frozenset[str]:
+    """Every name that an expression or a dashboard may use."""
+    return frozenset(name for metric in METRICS for name in metric.series)
+
+
+def counter(metric: Metric, registry: CollectorRegistry) -> Counter:
+    """A live counter."""
+    assert metric.kind is Kind.COUNTER
+    return Counter(metric.name, metric.help, tuple(metric.labels), registry=registry)
+
+
+def gauge(metric: Metric, registry: CollectorRegistry) -> Gauge:
+    """A live gauge; of several processes the last one to set it is believed."""
+    assert metric.kind is Kind.GAUGE
+    return Gauge(
+        metric.name,
+        metric.help,
+        tuple(metric.labels),
+        registry=registry,
+        multiprocess_mode="mostrecent",
+    )
+
+
+def histogram(metric: Metric, registry: CollectorRegistry) -> Histogram:
+    """A live histogram."""
+    assert metric.kind is Kind.HISTOGRAM
+    return Histogram(
+        metric.name,
+        metric.help,
+        tuple(metric.labels),
+        registry=registry,
+        buckets=metric.buckets,
+    )

@@ -1,0 +1,134 @@
+"""The listener that Prometheus scrapes: metrics over HTTP, for this machine alone by default."""
+
+import hmac
+import ipaddress
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import structlog
+from prometheus_client import CollectorRegistry, disable_created_metrics, make_wsgi_app
+
+from common.errors import BadInput
+from common.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+PATH = "/metrics"
+
+PATIENCE_SECONDS = 10.0
+"""Longest silence of a client in the middle of a request."""
+
+StartResponse = Callable[..., Any]
+Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
+
+
+class Listener:
+    """Serves a registry in threads of its own from its making until it is closed."""
+
+    def __init__(self, registry: CollectorRegistry, host: str, port: int, key: str | None) -> None:
+        server = _Server6 if ":" in host else _Server
+        try:
+            self._server = make_server(host, port, _guarded(registry, key), server, _Request)
+        except OSError as error:
+            raise BadInput(
+                f"the metrics cannot be served on {host} port {port} "
+                f"({error.strerror or error}): set NIGHTSHIFT_METRICS_PORT to a port that is free, "
+                "and NIGHTSHIFT_METRICS_HOST to an address of this machine"
+            ) from error
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
+
+    def close(self) -> None:
+        """Answers nobody any more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def serve(settings: Settings, registry: CollectorRegistry) -> Listener | None:
+    """The listener that the settings ask for; None when they ask for none.
+
+    BadInput when the port is taken, or when others could read without a key.
+    """
+    if settings.metrics_port is None:
+        return None
+    host, key = settings.metrics_host, settings.metrics_key
+    if key is None and not _is_loopback(host):
+        raise BadInput(
+            f"NIGHTSHIFT_METRICS_HOST is {host}, which other machines reach: set "
+            "NIGHTSHIFT_METRICS_KEY as well, or leave the host at 127.0.0.1"
+        )
+    disable_created_metrics()  # a series more for each counter, and nobody reads it
+    listener = Listener(
+        registry, host, settings.metrics_port, None if key is None else key.get_secret_value()
+    )
+    log.info("metrics_served", host=host, port=listener.port)
+    return listener
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _guarded(registry: CollectorRegistry, key: str | None) -> Application:
+    """The metrics, for whoever brings the key."""
+    metrics: Application = make_wsgi_app(registry)
+    wanted = None if key is None else key.encode()
+
+    def application(environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
+        if wanted is not None and not _brings(environ, wanted):
+            return _refused(start, "401 Unauthorized", ("WWW-Authenticate", "Bearer"))
+        if environ.get("PATH_INFO") != PATH:
+            return _refused(start, "404 Not Found")
+        try:
+            return metrics(environ, start)
+        except Exception:
+            log.exception("scrape_failed")
+            return _refused(start, "500 Internal Server Error")
+
+    return application
+
+
+def _brings(environ: dict[str, Any], wanted: bytes) -> bool:
+    scheme, _, token = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
+    # WSGI hands over header bytes as latin-1.
+    given = token.strip().encode("latin-1", "replace")
+    return hmac.compare_digest(given, wanted) and scheme.lower() == "bearer"
+
+
+def _refused(start: StartResponse, status: str, *headers: tuple[str, str]) -> list[bytes]:
+    said = f"{status.partition(' ')[2]}\n".encode()
+    start(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(said))), *headers])
+    return [said]
+
+
+class _Request(WSGIRequestHandler):
+    timeout = PATIENCE_SECONDS
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """A scrape is no event."""
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Without the name of the host, for which http.server asks a name server."""
+        socketserver.TCPServer.server_bind(self)
+        host, self.server_port = self.server_address[:2]
+        self.server_name = str(host)
+        self.setup_environ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that left is nobody's trouble."""
+        log.debug("scrape_broken", exc_info=True)
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6

@@ -1,0 +1,189 @@
+"""What a reaper exports: its own rounds, and jobs and pools as the ledger has them."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
+
+from common import metrics, scrape
+from common.errors import NightshiftError
+from common.ledger import Ledger, figures
+from common.metrics import Metric
+from common.provenance import code_version
+from common.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+CACHE_SECONDS = 5.0
+"""However many scrape, the ledger is asked no more often."""
+
+WAIT_SECONDS = 3.0
+"""A scrape waits so long for the ledger and then does without; Prometheus gives up after 10."""
+
+ANSWER_SECONDS = 5.0
+"""Longest that Postgres works on a look."""
+
+RECENT_SECONDS = 3600.0
+"""Jobs that were closed so lately are still shown."""
+
+MOST_JOBS = 200
+"""Jobs shown at most, so that series do not grow with the ledger."""
+
+
+class Rounds:
+    """Counts the rounds and duties of one reaper."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._rounds = metrics.counter(metrics.REAPER_ROUNDS, registry)
+        self._seconds = metrics.histogram(metrics.REAPER_ROUND_SECONDS, registry)
+        self._last = metrics.gauge(metrics.REAPER_LAST_ROUND, registry)
+        self._failures = metrics.counter(metrics.REAPER_DUTY_FAILURES, registry)
+        for duty in metrics.REAPER_DUTY_FAILURES.labels["duty"]:  # a first failure is a rise
+            self._failures.labels(duty)
+        self._reaped = metrics.counter(metrics.LEASES_REAPED, registry)
+
+    @contextmanager
+    def round(self) -> Iterator[None]:
+        """Around a round."""
+        began = time.monotonic()
+        yield
+        self._seconds.observe(time.monotonic() - began)
+        self._rounds.inc()
+        self._last.set_to_current_time()
+
+    def duty_failed(self, duty: str) -> None:
+        """A duty failed and comes again."""
+        self._failures.labels(duty).inc()
+
+    def reaped(self, leases: int) -> None:
+        """Expired leases were taken back."""
+        self._reaped.inc(leases)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the ledger said at one moment."""
+
+    jobs: Sequence[figures.JobFigures]
+    pools: Sequence[figures.PoolFigures]
+    workers: Sequence[figures.WorkerFigures]
+
+
+class LedgerGauges(Collector):
+    """Gauges of jobs, pools and workers, asked at a scrape in a thread that nobody waits for long.
+
+    `look` asks the ledger. One that failed or is too slow gives nightshift_ledger_up 0 and no
+    other gauge: a figure that is not known is not repeated.
+    """
+
+    def __init__(self, look: Callable[[], Look], wait_seconds: float = WAIT_SECONDS) -> None:
+        self._ask = look
+        self._wait_seconds = wait_seconds
+        self._look: Look | None = None
+        self._good_until = 0.0
+        self._asking: threading.Event | None = None
+        self._lock = threading.Lock()
+
+    def collect(self) -> Iterable[Family]:
+        """For one scrape."""
+        look = self._latest()
+        yield _family(metrics.LEDGER_UP, [((), look is not None)])
+        yield _family(metrics.BUILD_INFO, [((code_version(),), 1)])
+        if look is not None:
+            yield from _of_jobs(look.jobs)
+            yield from _of_pools(look)
+
+    def _latest(self) -> Look | None:
+        with self._lock:
+            if time.monotonic() < self._good_until:
+                return self._look
+            if self._asking is None:
+                self._asking = threading.Event()
+                threading.Thread(
+                    target=self._renew, args=(self._asking,), name="look", daemon=True
+                ).start()
+            asked = self._asking
+        asked.wait(self._wait_seconds)
+        with self._lock:
+            return self._look if time.monotonic() < self._good_until else None
+
+    def _renew(self, asked: threading.Event) -> None:
+        look = None
+        try:
+            look = self._ask()
+        except NightshiftError as error:
+            log.warning("look_failed", error=str(error))
+        except Exception:
+            log.exception("look_crashed")
+        with self._lock:
+            self._look, self._asking = look, None
+            self._good_until = time.monotonic() + CACHE_SECONDS
+        asked.set()
+
+
+@contextmanager
+def served(settings: Settings) -> Iterator[Rounds]:
+    """The counts of a reaper, and the listener that shows them if the settings ask for one."""
+    registry = CollectorRegistry()
+    rounds = Rounds(registry)
+    if settings.metrics_port is None:
+        yield rounds
+        return
+    # A connection of its own: a round waits for none of it.
+    ledger = Ledger(settings.database_url or "", connections=1, answer_seconds=ANSWER_SECONDS)
+
+    def look() -> Look:
+        with ledger.transaction() as connection:
+            return Look(
+                figures.jobs(connection, RECENT_SECONDS, MOST_JOBS),
+                figures.pools(connection),
+                figures.living(connection),
+            )
+
+    registry.register(LedgerGauges(look))
+    listener = scrape.serve(settings, registry)
+    assert listener is not None
+    try:
+        yield rounds
+    finally:
+        listener.close()
+        ledger.close()
+
+
+Values = Iterable[tuple[Sequence[object], float]]
+
+
+def _family(metric: Metric, values: Values) -> Family:
+    """A family from label values, in the order of the metric's labels."""
+    family = metric.empty()
+    for labels, value in values:
+        named = dict(zip(metric.labels, map(str, labels), strict=True))
+        family.add_sample(metric.name, named, float(value))
+    return family
+
+
+def _of_jobs(jobs: Sequence[figures.JobFigures]) -> Iterator[Family]:
+    each = [((job.job, job.name, job.pool), job) for job in jobs]
+    yield _family(
+        metrics.JOB_ROWS,
+        [((*who, state), rows) for who, job in each for state, rows in job.rows.items()],
+    )
+    yield _family(
+        metrics.JOB_BATCHES,
+        [((*who, state), count) for who, job in each for state, count in job.batches.items()],
+    )
+    yield _family(metrics.JOB_STATUS, [((*who, job.status), 1) for who, job in each])
+
+
+def _of_pools(look: Look) -> Iterator[Family]:
+    pools = look.pools
+    yield _family(metrics.POOL_BATCHES_WAITING, [((p.pool,), p.batches_waiting) for p in pools])
+    yield _family(metrics.POOL_BATCHES_LEASED, [((p.pool,), p.batches_leased) for p in pools])
+    yield _family(metrics.POOL_DESIRED_WORKERS, [((p.pool,), p.desired_workers) for p in pools])
+    yield _family(metrics.POOL_WORKERS, [((w.pool, w.state), w.workers) for w in look.workers])

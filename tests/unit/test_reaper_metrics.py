@@ -1,0 +1,85 @@
+"""A reaper's figures: rounds as they were, and a ledger that nobody waits for."""
+
+import threading
+
+from prometheus_client import CollectorRegistry
+
+from common.errors import LedgerUnavailable
+from common.ledger import Ledger
+from common.ledger.figures import JobFigures, PoolFigures, WorkerFigures
+from common.settings import Settings
+from producer.reaper import Reaper
+from producer.reaper_metrics import LedgerGauges, Look, Rounds
+
+LOOK = Look(
+    [JobFigures(3, "a", "p", "running", {"total": 9, "done": 4}, {"leased": 2})],
+    [PoolFigures("p", 5, 2, 1)],
+    [WorkerFigures("p", "ready", 1)],
+)
+
+
+def registered(gauges: LedgerGauges) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(gauges)
+    return registry
+
+
+def test_a_scrape_shows_what_the_ledger_said() -> None:
+    value = registered(LedgerGauges(lambda: LOOK, 60)).get_sample_value
+    job = {"job": "3", "name": "a", "pool": "p"}
+    assert value("nightshift_ledger_up") == 1
+    assert value("nightshift_job_rows", {**job, "state": "done"}) == 4
+    assert value("nightshift_job_batches", {**job, "state": "leased"}) == 2
+    assert value("nightshift_job_status", {**job, "status": "running"}) == 1
+    assert value("nightshift_pool_batches_waiting", {"pool": "p"}) == 5
+    assert value("nightshift_pool_workers", {"pool": "p", "state": "ready"}) == 1
+
+
+def test_many_scrapes_ask_the_ledger_once() -> None:
+    asked = []
+
+    def look() -> Look:
+        asked.append(1)
+        return LOOK
+
+    registry = registered(LedgerGauges(look, 60))
+    for _ in range(5):
+        assert registry.get_sample_value("nightshift_ledger_up") == 1
+    assert len(asked) == 1
+
+
+def test_a_ledger_that_fails_or_is_silent_is_not_up_and_shows_no_old_figures() -> None:
+    def away() -> Look:
+        raise LedgerUnavailable("no answer")
+
+    answered = threading.Event()
+
+    def silent() -> Look:
+        answered.wait(60)
+        return LOOK
+
+    for look, wait in ((away, 60.0), (silent, 0.01)):
+        registry = registered(LedgerGauges(look, wait))
+        assert registry.get_sample_value("nightshift_ledger_up") == 0
+        assert registry.get_sample_value("nightshift_pool_batches_waiting", {"pool": "p"}) is None
+    answered.set()
+
+
+def test_rounds_and_failed_duties_are_counted_and_a_failed_round_is_one_too() -> None:
+    registry = CollectorRegistry()
+    rounds = Rounds(registry)
+    reaper = Reaper(Ledger("postgresql://nobody@127.0.0.1:1/none"), Settings(), rounds)
+
+    def _dispatch() -> None:
+        raise LedgerUnavailable("no answer")
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"nightshift_reaper_{name}", labels)
+
+    assert value("duty_failures_total", duty="dispatch") == 0
+    with rounds.round():
+        assert not reaper.did(_dispatch)
+        assert reaper.did(lambda: None)
+    assert value("duty_failures_total", duty="dispatch") == 1
+    assert value("rounds_total") == value("round_seconds_count") == 1
+    assert value("last_round_timestamp_seconds")

@@ -1,0 +1,73 @@
+"""Memory and utilisation of this machine's GPUs, read from NVML where there is one."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from common import metrics
+from common.metrics import Metric
+
+log = structlog.get_logger(__name__)
+
+Reading = tuple[Metric, str, float]
+
+
+class Gpus:
+    """GPUs by the name that they are known by, and NVML to ask; `nvml` is the module pynvml."""
+
+    def __init__(self, nvml: Any, handles: Sequence[tuple[str, Any]]) -> None:
+        self._nvml = nvml
+        self._handles = handles
+
+    @classmethod
+    def find(cls, named: Sequence[str] | None) -> "Gpus":
+        """Those of CUDA_VISIBLE_DEVICES (indices or UUIDs), or all when nobody said.
+
+        Without NVML, its package or a GPU there are none, and a debug line says why.
+        """
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            names = named
+            if names is None:
+                names = [str(number) for number in range(pynvml.nvmlDeviceGetCount())]
+        except Exception as error:  # an import or a driver: it is metrics that are missing
+            log.debug("no_nvml", error=str(error))
+            return NO_GPUS
+        handles = []
+        for name in names:
+            try:
+                handles.append((name, _handle(pynvml, name)))
+            except pynvml.NVMLError as error:
+                log.debug("no_gpu", gpu=name, error=str(error))
+        return cls(pynvml, handles)
+
+    def read(self) -> Iterator[Reading]:
+        """What each GPU says now; what it cannot say is left out."""
+        for gpu, handle in self._handles:
+            for ask in (self._memory, self._utilization):
+                with suppress(self._nvml.NVMLError):
+                    yield from ask(gpu, handle)
+
+    def _memory(self, gpu: str, handle: Any) -> list[Reading]:
+        memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+        return [
+            (metrics.GPU_MEMORY_USED, gpu, float(memory.used)),
+            (metrics.GPU_MEMORY_TOTAL, gpu, float(memory.total)),
+        ]
+
+    def _utilization(self, gpu: str, handle: Any) -> list[Reading]:
+        percent = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu
+        return [(metrics.GPU_UTILIZATION, gpu, percent / 100)]
+
+
+def _handle(nvml: Any, name: str) -> Any:
+    by_name: Callable[[Any], Any] = nvml.nvmlDeviceGetHandleByUUID
+    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else by_name(name)
+
+
+NO_GPUS = Gpus(None, ())
+"""A machine without any."""

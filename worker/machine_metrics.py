@@ -1,0 +1,275 @@
+"""What one worker machine exports: the counts of its children, living and ended, slots and GPUs.
+
+Each child writes into a folder of its own, so what a replaced child leaves is added to ours once
+and its folder goes. A scrape reads files and never waits for the supervisor, nor it for a scrape.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric as Family
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from common import metrics, scrape
+from common.metrics import Kind, Metric
+from common.provenance import code_version
+from common.settings import Settings, named_gpus
+from worker.gpus import NO_GPUS, Gpus
+
+log = structlog.get_logger(__name__)
+
+FOLDERS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""Where prometheus_client writes in a child; it looks at it when it is imported."""
+
+SCRAPE_TRIES = 5
+"""A child that ends while it is read makes a scrape begin anew, so often at most."""
+
+Sample = tuple[str, tuple[tuple[str, str], ...]]
+
+
+@dataclass(slots=True)
+class Sums:
+    """Samples by family; what two sources have in common is added up."""
+
+    families: dict[str, Family] = field(default_factory=dict)
+    values: dict[str, dict[Sample, float]] = field(default_factory=dict)
+
+    def add(self, metric: Metric, value: float, **labels: str) -> None:
+        """A sample of ours."""
+        self._add(metric.empty(), metric.name, labels, value)
+
+    def add_all(self, families: Iterable[Family], **labels: str) -> None:
+        """Those of a child. Whatever is not ours, as vLLM's, gets `labels` that tell children
+        apart.
+        """
+        for family in families:
+            ours = family.name.startswith("nightshift_")
+            for sample in family.samples:
+                named = sample.labels if ours else {**sample.labels, **labels}
+                self._add(family, sample.name, named, sample.value)
+
+    def copy(self) -> "Sums":
+        """Another one that goes its own way."""
+        return Sums(dict(self.families), {name: dict(each) for name, each in self.values.items()})
+
+    def full(self) -> Iterator[Family]:
+        """Every family with its samples."""
+        for name, values in self.values.items():
+            known = self.families[name]
+            family = Family(known.name, known.documentation, known.type)
+            for (sample, labels), value in values.items():
+                family.add_sample(sample, dict(labels), value)
+            yield family
+
+    def _add(self, family: Family, sample: str, labels: Mapping[str, str], value: float) -> None:
+        known = self.families.setdefault(family.name, family)
+        if known.type != family.type:
+            return  # of two things by one name only one can be told
+        mine = self.values.setdefault(family.name, {})
+        key = (sample, tuple(sorted(labels.items())))
+        mine[key] = mine.get(key, 0.0) + value
+
+
+@dataclass(frozen=True, slots=True)
+class ChildFolder:
+    """Where a living child counts, and in which slot it is."""
+
+    path: Path
+    slot: int
+
+    def read(self) -> list[Family]:
+        """What it counted so far; nothing where that cannot be read."""
+        try:
+            files = [str(file) for file in self.path.glob("*.db")]
+            return list(MultiProcessCollector.merge(files))
+        except FileNotFoundError:
+            return []  # it is gone, and the caller sees that
+        except Exception as error:
+            log.warning("child_metrics_unreadable", folder=str(self.path), error=str(error))
+            return []
+
+
+class MachineMetrics(Collector):
+    """The metrics of one supervisor; `folder` is its own."""
+
+    are_wanted = True
+
+    def __init__(self, pool: str, folder: Path, gpus: Gpus = NO_GPUS) -> None:
+        self._pool = pool
+        self._folder = folder
+        self._gpus = gpus
+        self._sums = Sums()
+        self._children: dict[str, ChildFolder] = {}
+        self._ended = 0
+        self._lock = threading.Lock()
+        self._slots: Callable[[], Sequence[str]] = tuple
+        for metric, label in (
+            (metrics.CHILD_EXITS, "reason"),
+            (metrics.ENGINE_LOADS, "outcome"),
+            (metrics.LEASE_RENEWALS, "outcome"),
+        ):
+            for value in metric.labels[label]:  # a first event is a rise from 0
+                self._sums.add(metric, 0, pool=pool, **{label: value})
+
+    def watch(self, slots: Callable[[], Sequence[str]]) -> None:
+        """Asks for the state of each slot's child at each scrape; in any thread."""
+        self._slots = slots
+
+    def child_starts(self, worker_id: str, slot: int) -> dict[str, str]:
+        """Makes room for its counts; what its environment must say."""
+        folder = self._folder / worker_id
+        folder.mkdir()
+        with self._lock:
+            self._children[worker_id] = ChildFolder(folder, slot)
+        return {FOLDERS_VARIABLE: str(folder)}
+
+    def child_ended(self, worker_id: str, reason: str) -> str | None:
+        """Keeps the counts of a child that is gone; the name of its engine if that was ready."""
+        with self._lock:
+            folder = self._children.get(worker_id)
+        counted = [] if folder is None else folder.read()
+        lasting = [family for family in counted if family.type != Kind.GAUGE]
+        with self._lock:
+            if folder is not None:
+                self._sums.add_all(lasting, pool=self._pool, slot=str(folder.slot))
+                del self._children[worker_id]
+                self._ended += 1
+            self._sums.add(metrics.CHILD_EXITS, 1, pool=self._pool, reason=reason)
+            if reason == "load_failed":
+                self._sums.add(metrics.ENGINE_LOADS, 1, pool=self._pool, outcome="failed")
+        if folder is not None:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        return _engine_of(counted)
+
+    def reported(
+        self, engine: str | None, freed: int, died: str | None, *, load_failed: bool
+    ) -> None:
+        """The ledger was told of its end: so many leases were freed, a load may have failed."""
+        with self._lock:
+            if freed:
+                self._sums.add(
+                    metrics.BATCHES,
+                    freed,
+                    pool=self._pool,
+                    engine=engine or "",
+                    outcome="released" if died is None else "died",
+                )
+            if load_failed:
+                self._sums.add(metrics.ENGINE_LOADS, 1, pool=self._pool, outcome="failed")
+
+    def collect(self) -> Iterable[Family]:
+        """Everything, for one scrape."""
+        sums = self._counted()
+        for state in metrics.CHILDREN.labels["state"]:
+            sums.add(metrics.CHILDREN, 0, pool=self._pool, state=state)
+        for state, slots in Counter(self._slots()).items():
+            if state in metrics.CHILDREN.labels["state"]:
+                sums.add(metrics.CHILDREN, slots, pool=self._pool, state=state)
+        for metric, gpu, value in self._gpus.read():
+            sums.add(metric, value, gpu=gpu)
+        sums.add(metrics.BUILD_INFO, 1, version=code_version())
+        return sums.full()
+
+    def _counted(self) -> Sums:
+        """What ended and living children counted, each exactly once."""
+        for _ in range(SCRAPE_TRIES):
+            with self._lock:
+                sums, children, ended = self._sums.copy(), [*self._children.values()], self._ended
+            for child in children:
+                sums.add_all(child.read(), pool=self._pool, slot=str(child.slot))
+            if ended == self._ended:
+                break
+        return sums
+
+
+class _NoMetrics(MachineMetrics):
+    are_wanted = False
+
+    def __init__(self) -> None: ...
+    def watch(self, slots: Callable[[], Sequence[str]]) -> None: ...
+    def child_starts(self, worker_id: str, slot: int) -> dict[str, str]:
+        return {}
+
+    def child_ended(self, worker_id: str, reason: str) -> str | None:
+        return None
+
+    def reported(
+        self, engine: str | None, freed: int, died: str | None, *, load_failed: bool
+    ) -> None: ...
+
+
+NO_METRICS: MachineMetrics = _NoMetrics()
+"""Keeps nothing: what a supervisor has whose metrics nobody asked for."""
+
+
+@contextmanager
+def served(settings: Settings, pool: str) -> Iterator[MachineMetrics]:
+    """The metrics of a supervisor and their listener, if the settings ask for one."""
+    if settings.metrics_port is None:
+        yield NO_METRICS
+        return
+    with _own_folder(settings.run_dir) as folder:
+        found = MachineMetrics(pool, folder, Gpus.find(named_gpus()))
+        registry = CollectorRegistry()
+        registry.register(found)
+        listener = scrape.serve(settings, registry)
+        assert listener is not None
+        try:
+            yield found
+        finally:
+            listener.close()
+
+
+@contextmanager
+def _own_folder(run_dir: Path | None) -> Iterator[Path]:
+    """A folder for as long as this process lives; what killed ones left in `run_dir` goes."""
+    parent = None if run_dir is None else run_dir.absolute() / "metrics"
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
+        _sweep(parent)
+    folder = Path(tempfile.mkdtemp(prefix="nightshift-metrics-", dir=parent))
+    lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        os.close(lock)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(parent: Path) -> None:
+    for path in parent.glob("nightshift-metrics-*/lock"):
+        try:
+            lock = os.open(path, os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its holder is gone
+            shutil.rmtree(path.parent, ignore_errors=True)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(lock)
+
+
+def _engine_of(families: Iterable[Family]) -> str | None:
+    return next(
+        (
+            sample.labels["engine"]
+            for family in families
+            if family.name == metrics.ENGINE_CONCURRENCY.family
+            for sample in family.samples
+        ),
+        None,
+    )
