@@ -33,11 +33,9 @@ from worker.heartbeat import Heartbeat
 from worker.profile import NO_PROFILE, Profile
 from worker.profile_file import ProfileFile
 from worker.runner import Runner
+from worker.signs import LAST_COMMITS_SECONDS, ChildSigns
 
 log = structlog.get_logger(__name__)
-
-LAST_COMMITS_SECONDS = 5.0
-"""Time that batches whose rows are all finished get to commit after the engine died."""
 
 
 class ChildProcess:
@@ -53,6 +51,7 @@ class ChildProcess:
             connections=1,
             answer_seconds=min(settings.answer_seconds, max(2.0, settings.lease_seconds / 3)),
         )
+        self._signs = ChildSigns(settings, config.id)
         self._app = make_app(settings.broker_url)
         self._drain_asked = threading.Event()
         self._drained = threading.Event()
@@ -131,6 +130,7 @@ class ChildProcess:
             self._runner.window,
             self._settings,
             self._engine_died,
+            self._signs,
         )
         tasks.register(self._app, self._runner)
         # What is loaded stays: a full collection that walks it would hold up the engine's loop.
@@ -159,6 +159,7 @@ class ChildProcess:
         return profile
 
     def _load(self, spec: JobSpec) -> Engine:
+        self._signs.loading()
         beating = threading.Event()
         threading.Thread(target=self._beat_while_loading, args=(beating,), daemon=True).start()
         try:
