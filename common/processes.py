@@ -12,19 +12,21 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from common.errors import Permanent, Retryable
+from common.process_table import Process, kernel, look
 
 # The traps come first and are reported by a line, so that no signal to the group can end the
 # watcher early. Nobody ever writes to its stdin: `read` returns at end-of-file only.
 _WATCHER = "trap '' HUP INT QUIT USR1 USR2 PIPE ALRM TERM; echo; exec >&-; read _; kill -KILL 0"
 
-_EMPTY_SECONDS = 30.0  # a killed process may hang so long in the kernel (GPU drivers, slow disks)
+EMPTY_SECONDS = 30.0
+"""A killed process may hang so long in the kernel (GPU drivers, slow disks)."""
+
 _LOOK_SECONDS = 0.01
 
 Stream = int | IO[Any] | None
@@ -209,33 +211,15 @@ def _is_dead_child(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, look) is not None
 
 
-@dataclass(frozen=True)
-class _Process:
-    state: str
-    pgid: int
-    session: int
-    started: int  # clock ticks since the kernel's boot
-
-
-def _look(pid: int | str) -> _Process | None:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The command's name may hold anything, so count the fields behind its last parenthesis.
-    fields = text.rpartition(")")[2].split()
-    return _Process(fields[0], int(fields[2]), int(fields[3]), int(fields[19]))
-
-
-def _members(pgid: int) -> list[_Process]:
-    """The living processes of a group; a zombie holds nothing, and its parent may never reap it."""
-    everybody = (_look(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return [one for one in everybody if one and one.pgid == pgid and one.state not in "ZX"]
+def _members(pgid: int) -> list[Process]:
+    """The living processes of a group."""
+    everybody = (look(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [one for one in everybody if one and one.pgid == pgid and not one.is_over]
 
 
 def _wait_until_empty(pgid: int) -> None:
     looks = Retrying(
-        stop=stop_after_delay(_EMPTY_SECONDS),
+        stop=stop_after_delay(EMPTY_SECONDS),
         wait=wait_fixed(_LOOK_SECONDS),
         retry=retry_if_result(bool),
     )
@@ -243,7 +227,7 @@ def _wait_until_empty(pgid: int) -> None:
         looks(_members, pgid)
     except RetryError as error:
         raise Retryable(
-            f"process group {pgid} has not ended {_EMPTY_SECONDS:.0f} s after SIGKILL; "
+            f"process group {pgid} has not ended {EMPTY_SECONDS:.0f} s after SIGKILL; "
             "look at what holds it in the kernel"
         ) from error
 
@@ -253,20 +237,14 @@ def _kill_group(pgid: int) -> None:
         os.killpg(pgid, signal.SIGKILL)
 
 
-def _kernel() -> str:
-    """Names the boot of the kernel and the pid namespace: pids mean something only within both."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-
-
 def _write_record(directory: Path, pgid: int) -> Path:
-    leader = _look(pgid)
+    leader = look(pgid)
     assert leader is not None, "the watcher is our child and not reaped"
     facts = {
         "pgid": pgid,
         "started": leader.started,
         "session": leader.session,
-        "kernel": _kernel(),
+        "kernel": kernel(),
     }
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{pgid}.json"
@@ -279,7 +257,7 @@ def _write_record(directory: Path, pgid: int) -> Path:
 def _read_record(path: Path) -> dict[str, Any] | None:
     try:
         record = json.loads(path.read_text())
-        return record if record["kernel"] == _kernel() else None
+        return record if record["kernel"] == kernel() else None
     except (ValueError, KeyError, TypeError):
         return None  # never renamed into place, so its main process was never started
 
@@ -293,7 +271,7 @@ def _is_still_ours(record: dict[str, Any]) -> bool:
     is no such process, the members are ours or belong to a later group whose leader ended too; a
     group lies in one session, and only ours lies in the recorded one.
     """
-    leader = _look(record["pgid"])
+    leader = look(record["pgid"])
     if leader is not None:
         return bool(leader.started == record["started"])
     members = _members(record["pgid"])

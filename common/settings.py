@@ -23,6 +23,10 @@ Words = Annotated[tuple[str, ...], NoDecode]
 Keys = Annotated[dict[str, SecretStr], NoDecode]
 
 
+LEAVE_SECONDS = 30.0
+"""Beyond the drain, time for a child to let go of a silent broker and to close its engine."""
+
+
 class Settings(BaseSettings):
     """What an operator may set, as NIGHTSHIFT_<NAME> in the environment.
 
@@ -85,7 +89,8 @@ class Settings(BaseSettings):
     )
 
     run_dir: Path | None = Field(
-        None, description="Folder in which running processes keep what probes and metrics need."
+        None,
+        description="Folder where running processes keep what probes and metrics need; each its own.",
     )
     metrics_port: int | None = Field(
         None,
@@ -111,6 +116,11 @@ class Settings(BaseSettings):
     def _colons(cls, value: object) -> object:
         return _words(value, ":")
 
+    @field_validator("run_dir", mode="before")
+    @classmethod
+    def _unset(cls, value: object) -> object:
+        return None if value == "" else value  # as common/run_dir.py has it
+
     @field_validator("api_keys", mode="before")
     @classmethod
     def _json(cls, value: object) -> object:
@@ -127,6 +137,11 @@ class Settings(BaseSettings):
         if self.heartbeat_seconds * 2 > self.lease_seconds:
             raise ValueError("heartbeat_seconds must be at most half of lease_seconds")
         return self
+
+    @property
+    def leave_seconds(self) -> float:
+        """The longest that a worker may take to leave after SIGTERM."""
+        return 2 * self.drain_seconds + LEAVE_SECONDS
 
     def api_key(self, base_url: str) -> SecretStr | None:
         """The key that is bound to this very address; None where there is none."""

@@ -497,24 +497,34 @@ def migrate() -> None:
 @app.command(rich_help_panel=FLEET)
 def reaper() -> None:
     """Keep the fleet going: take back lost leases, hand out work, finish jobs; run two or more."""
-    from common import logs
-    from common.settings import load_settings
-
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    from common import logs
+    from common.settings import load_settings
+
     settings = load_settings()
     logs.configure(settings, process="reaper")
     if settings.database_url is None:
         raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a reaper needs the ledger")
+    from common import run_state
     from producer import reaper as duties
 
+    state = None if settings.run_dir is None else run_state.claim(settings.run_dir, "reaper")
     with _ledger(settings) as ledger:
-        duties.run(ledger, settings, stop)
+        duties.run(ledger, settings, stop, state)
+
+
+@app.command(rich_help_panel=FLEET)
+def alive() -> None:
+    """Say whether the reaper of NIGHTSHIFT_RUN_DIR makes its rounds; for a liveness probe."""
+    from producer import alive as probe
+
+    raise typer.Exit(probe.answer())
 
 
 def main() -> None:
-    """Console script."""
+    """Every command, by its own name whoever calls."""
     app(prog_name="nightshift")
 
 

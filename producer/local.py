@@ -392,7 +392,11 @@ def _beside_worker(settings: Settings) -> Settings:
 
 
 def _for_worker(spec: JobSpec, settings: Settings) -> Settings:
-    """The spec's own module may be loaded from the working directory and PYTHONPATH."""
+    """The spec's own module may be loaded from the working directory and PYTHONPATH.
+
+    No run_dir: a folder has one worker and one reaper, and those are the fleet's.
+    """
+    settings = settings.model_copy(update={"run_dir": None})
     if not isinstance(spec.engine, FunctionEngine):
         return settings
     folders = (str(Path.cwd()), *python_path(), *settings.callable_paths)

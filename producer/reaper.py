@@ -18,6 +18,7 @@ from common.broker import Announcer
 from common.errors import NightshiftError, Retryable
 from common.faultpoints import Moment, reached
 from common.ledger import Ledger, claims, dispatch, schema, spending, workers
+from common.run_state import StateFile
 from common.settings import Settings
 from producer import dispatcher, finish, reaper_metrics
 from producer.reaper_metrics import Rounds
@@ -39,6 +40,13 @@ FINISH_LEAVE_SECONDS = 10.0
 CHECK_SECONDS = 1.0
 """Pause between two looks at the version of the tables."""
 
+DUTY_ANSWERS = 2
+BROKER_SECONDS = 10.0
+DUTIES = 3
+"""A duty may wait so many times for Postgres, and for a silent Redis. A reaper that has been at one
+for three times that stands still.
+"""
+
 SILENT_LEASES = 4
 """A child not seen for so many lease times is marked ended."""
 
@@ -49,7 +57,14 @@ class Reaper:
     `pressed` says that a queue ran low since the last round, so the next should come soon.
     """
 
-    def __init__(self, ledger: Ledger, settings: Settings, rounds: Rounds | None = None) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        settings: Settings,
+        rounds: Rounds | None = None,
+        state: StateFile | None = None,
+    ) -> None:
+        self._state = state
         self._ledger = ledger
         self._rounds = rounds or Rounds(CollectorRegistry())
         self._settings = settings
@@ -79,6 +94,7 @@ class Reaper:
         renew, or that this process missed it: they get a lease of time before anything is reaped.
         """
         for duty in (self._hold_budgets, self._dispatch, self._reap, self._tidy):
+            self._say()
             if not self.did(duty) or self._was_silent():
                 self._reap_from = time.monotonic() + self._settings.lease_seconds
             self._heard_at = time.monotonic()
@@ -106,6 +122,15 @@ class Reaper:
         self._rounds.duty_failed(_name(duty))
         return False
 
+    def _say(self) -> None:
+        """Says that the rounds go on, and by when it says so again; for `nightshift alive`."""
+        if self._state is None:
+            return
+        duty_seconds = DUTY_ANSWERS * self._settings.answer_seconds + BROKER_SECONDS
+        trouble = self._state.say(time.monotonic() + DUTIES * duty_seconds)
+        if trouble is not None:
+            log.warning("run_dir_not_written", error=trouble)
+
     def close(self) -> None:
         """Lets the broker go."""
         if self._announcer is not None:
@@ -116,6 +141,7 @@ class Reaper:
         with self._ledger.transaction() as connection:
             over = spending.over_budget(connection)
         for job_id, why in over:  # one whose row is held for long stops neither others nor us
+            self._say()
             self.did(partial(self._hold, job_id, why))
 
     def _hold(self, job_id: int, why: str) -> None:
@@ -173,13 +199,15 @@ class Reaper:
                 workers.end_silent(connection, SILENT_LEASES * self._settings.lease_seconds)
 
 
-def run(ledger: Ledger, settings: Settings, stop: threading.Event) -> None:
+def run(
+    ledger: Ledger, settings: Settings, stop: threading.Event, state: StateFile | None = None
+) -> None:
     """Rounds until `stop` is set; SchemaMismatch when the tables no longer fit this code.
 
     BadInput when the metrics that the settings ask for cannot be served.
     """
     with reaper_metrics.served(settings) as rounds:
-        _run(Reaper(ledger, settings, rounds), settings, stop, rounds)
+        _run(Reaper(ledger, settings, rounds, state), settings, stop, rounds)
 
 
 def _run(reaper: Reaper, settings: Settings, stop: threading.Event, rounds: Rounds) -> None:

@@ -35,12 +35,10 @@ from worker.heartbeat import Heartbeat
 from worker.profile import NO_PROFILE, Profile
 from worker.profile_file import ProfileFile
 from worker.runner import Runner
+from worker.signs import LAST_COMMITS_SECONDS, ChildSigns
 from worker.tally import NO_TALLY, Tally
 
 log = structlog.get_logger(__name__)
-
-LAST_COMMITS_SECONDS = 5.0
-"""Time that batches whose rows are all finished get to commit after the engine died."""
 
 
 class ChildProcess:
@@ -56,6 +54,7 @@ class ChildProcess:
             connections=1,
             answer_seconds=min(settings.answer_seconds, max(2.0, settings.lease_seconds / 3)),
         )
+        self._signs = ChildSigns(settings, config.id)
         self._app = make_app(settings.broker_url)
         self._drain_asked = threading.Event()
         self._drained = threading.Event()
@@ -143,6 +142,7 @@ class ChildProcess:
             self._runner.window,
             self._settings,
             self._engine_died,
+            self._signs,
             self._tally,
         )
         tasks.register(self._app, self._runner)
@@ -181,6 +181,7 @@ class ChildProcess:
         return Tally(self._config.pool, engine.name, self._config.slot, CollectorRegistry())
 
     def _load(self, spec: JobSpec) -> Engine:
+        self._signs.loading()
         beating = threading.Event()
         threading.Thread(target=self._beat_while_loading, args=(beating,), daemon=True).start()
         try:

@@ -12,17 +12,17 @@ from common import logs
 from common.errors import BadInput, NightshiftError, Retryable
 from common.ledger import Ledger, schema
 from common.settings import load_settings, visible_gpus
-from worker import machine_metrics, profile_file
+from worker import machine_metrics, probes, profile_file
+from worker.signs import QUICK_ANSWER_SECONDS
 from worker.supervisor import Supervisor, install_signals
-
-QUICK_ANSWER_SECONDS = 5.0
-"""Longest wait of a supervisor for Postgres."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command()
+@app.callback(invoke_without_command=True)
 def serve(
+    context: typer.Context,
+    *,
     pool: Annotated[str, typer.Option(help="Pool whose jobs this machine runs.")] = "default",
     slots: Annotated[
         int | None,
@@ -41,6 +41,8 @@ def serve(
     supervisor_id: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run engines for a pool until SIGTERM, then drain: finish, commit, give back, exit 0."""
+    if context.invoked_subcommand is not None:
+        return
     settings = load_settings()
     logs.configure(settings)
     if settings.database_url is None:
@@ -76,10 +78,28 @@ def serve(
         profile_file.show(profile_file.Figures.of(list(lines.values())), Console())
 
 
+@app.command()
+def started() -> None:
+    """Say whether every slot has a warm engine or nothing to load; for a startup probe."""
+    raise typer.Exit(probes.answer("started"))
+
+
+@app.command()
+def alive() -> None:
+    """Say whether the worker of NIGHTSHIFT_RUN_DIR makes progress; for a liveness probe."""
+    raise typer.Exit(probes.answer("alive"))
+
+
+@app.command()
+def drain() -> None:
+    """Ask the worker of NIGHTSHIFT_RUN_DIR to drain, and wait for it; for a preStop hook."""
+    raise typer.Exit(probes.answer("drain"))
+
+
 def main() -> None:
     """Console script: one sentence and exit code 2 for what the operator can mend."""
     try:
-        app(standalone_mode=False)
+        sys.exit(app(standalone_mode=False))
     except NightshiftError as error:
         print(f"nightshift-worker: {error}", file=sys.stderr)
         sys.exit(2)

@@ -10,6 +10,7 @@ from common.faultpoints import Moment, reached
 from common.ledger import Ledger, claims, workers
 from common.settings import Settings
 from worker.engines.protocol import Engine
+from worker.signs import ChildSigns
 from worker.tally import NO_TALLY, Tally
 from worker.window import HeldBatch, Window
 
@@ -34,6 +35,7 @@ class Heartbeat:
         window: Window,
         settings: Settings,
         stalled: Callable[[str], None],
+        signs: ChildSigns,
         tally: Tally = NO_TALLY,
     ) -> None:
         self.state = "ready"
@@ -43,18 +45,21 @@ class Heartbeat:
         self._window = window
         self._settings = settings
         self._stalled = stalled
+        self._signs = signs
         self._tally = tally
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
 
     def start(self) -> None:
         """Begins to beat."""
+        self._signs.beats(self.state, 0.0)
         self._thread.start()
 
     def stop(self) -> None:
         """Beats no more; returns when a beat under way is over."""
         self._ended.set()
         self._thread.join(timeout=15)
+        self._signs.closing()
 
     def beat(self) -> None:
         """One beat: the child lives, its leases hold, what is lost or unwanted is dropped."""
@@ -88,7 +93,10 @@ class Heartbeat:
         while not self._ended.wait(pause):
             pause = self._settings.heartbeat_seconds
             # Twice, since a process that was frozen sees its clock jump before its engine moves.
-            stalled = self._engine.stalled_seconds() > self._settings.engine_stall_seconds
+            stalled_seconds = self._engine.stalled_seconds()
+            # Before Postgres is asked, which may be silent.
+            self._signs.beats(self.state, stalled_seconds)
+            stalled = stalled_seconds > self._settings.engine_stall_seconds
             stalls = stalls + 1 if stalled else 0
             if stalls > 1:
                 self._stalled("the engine made no progress in time")

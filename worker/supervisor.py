@@ -21,6 +21,7 @@ from common.settings import Settings, child_environment
 from worker import exits
 from worker.child_config import ChildConfig
 from worker.machine_metrics import NO_METRICS, MachineMetrics
+from worker.signs import SupervisorSigns, hung_seconds
 
 log = structlog.get_logger(__name__)
 
@@ -29,15 +30,6 @@ ROUND_SECONDS = 0.25
 
 CHOOSE_SECONDS = 1.0
 """Pause between two looks at the ledger for a slot without a child; none after a child ended."""
-
-HUNG_LEASES = 4
-LEAST_HUNG_SECONDS = 15.0
-"""A child that has not beaten for so many lease times, and for so long, hangs: a call that keeps
-Python's lock stops its heartbeat as well, and nothing inside it could end it.
-"""
-
-LEAVE_SECONDS = 30.0
-"""Beyond the drain, time for a child to let go of a silent broker and to close its engine."""
 
 
 @dataclass(slots=True)
@@ -109,6 +101,7 @@ class Supervisor:
             Slot(number, gpus[number * each : (number + 1) * each]) for number in range(slots)
         ]
         self._unreported: list[Ended] = []
+        self._signs = SupervisorSigns(settings)
         self._stopping = threading.Event()
         self._unfit: SchemaMismatch | None = None
         self._chosen_at = 0.0
@@ -128,6 +121,7 @@ class Supervisor:
                 self._look()
             except Exception:  # its death would end every child undrained
                 log.exception("round_failed")
+            self._signs.looked()
         self._drain_all()
         if self._unfit is not None:
             raise self._unfit
@@ -138,7 +132,9 @@ class Supervisor:
 
     def _look(self) -> None:
         for slot in self._slots:
+            self._signs.step(self._slots)
             self._watch(slot)
+        self._signs.step(self._slots)
         gone = bool(self._unreported)
         self._report()
         if (not gone or self._unreported) and time.monotonic() - self._chosen_at < CHOOSE_SECONDS:
@@ -149,6 +145,7 @@ class Supervisor:
         self._chosen_at = now
         try:
             schema.check(self._ledger)
+            self._signs.step(self._slots)
             self._choose()
         except SchemaMismatch as error:
             log.error("tables_do_not_fit", error=str(error))
@@ -164,11 +161,13 @@ class Supervisor:
             return
         code = slot.group.poll()
         overdue = slot.leaving_since is not None and (
-            time.monotonic() - slot.leaving_since > self._leave_seconds
+            time.monotonic() - slot.leaving_since > self._settings.leave_seconds
         )
         if code is None and not overdue:
             return
+        self._signs.kills(slot.config)
         slot.group.kill()
+        self._signs.ended(slot.config)
         asked = slot.leaving_since is not None
         log.info("child_ended", worker_id=slot.config.id, code=code, asked=asked)
         engine = self._metrics.child_ended(slot.config.id, _reason(slot, code))
@@ -244,9 +243,11 @@ class Supervisor:
 
         Not while it loads: a library may keep Python's lock for as long as a model takes.
         """
-        longest = max(HUNG_LEASES * self._settings.lease_seconds, LEAST_HUNG_SECONDS)
+        longest = hung_seconds(self._settings)
         heard = time.monotonic() - self._heard_since
-        if standing is None or slot.group is None or standing.state == "loading":
+        if standing is None or slot.group is None or slot.config is None:
+            return False
+        if standing.state == "loading":
             return False
         if min(standing.silent_seconds, heard) < longest:
             return False
@@ -254,6 +255,7 @@ class Supervisor:
             f"the worker child hung: not a sign of life for {standing.silent_seconds:.0f} s"
         )
         log.error("child_hung", silent_seconds=round(standing.silent_seconds))
+        self._signs.kills(slot.config)
         slot.group.kill()
         return True
 
@@ -329,10 +331,6 @@ class Supervisor:
         slot.leaving_since = time.monotonic()
         slot.group.terminate()
 
-    @property
-    def _leave_seconds(self) -> float:
-        return 2 * self._settings.drain_seconds + LEAVE_SECONDS
-
     def _drain_all(self) -> None:
         log.info("supervisor_draining")
         for slot in self._slots:
@@ -343,10 +341,12 @@ class Supervisor:
         while any(slot.group is not None for slot in self._slots):
             time.sleep(ROUND_SECONDS / 2)
             for slot in self._slots:
+                self._signs.step(self._slots, draining=True)
                 try:
                     self._watch(slot)
                 except Exception:
                     log.exception("watch_failed", slot=slot.number)
+            self._signs.step(self._slots, draining=True)
             asked_at = time.monotonic()
             self._report()
         # What failed at once met a connection of an earlier boot of Postgres; silence stays.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from common import processes
+from common import process_table, processes
 from common.errors import Permanent
 from common.processes import ProcessGroup, end_recorded
 
@@ -33,8 +33,8 @@ sys.stdin.read()
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
-    seen = processes._look(pid)
-    return seen is not None and seen.state not in "ZX"
+    seen = process_table.look(pid)
+    return seen is not None and not seen.is_over
 
 
 def until(condition: Callable[[], bool]) -> None:

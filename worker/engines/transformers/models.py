@@ -24,6 +24,7 @@ from transformers.utils.logging import disable_progress_bar
 from common.errors import EngineLoadFailed, JobRefused
 from common.spec import EmbedTask, Task
 from common.spec import TransformersEngine as TransformersSpec
+from worker.engines import hub
 from worker.engines.pooled import (
     Numbers,
     classification,
@@ -64,6 +65,7 @@ class TextModel(Protocol):
 def load(spec: TransformersSpec, revision: str | None, runner: str) -> TextModel:
     """The model for a task's runner; whatever the libraries raise comes out as it is."""
     disable_progress_bar()
+    revision = hub.fetch_snapshot(spec.model, revision)
     if runner == "classify":
         return Classifier(spec, revision)
     if runner == "score" and _is_classifier(spec.model, revision):

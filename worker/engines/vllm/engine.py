@@ -16,6 +16,7 @@ import structlog
 import vllm
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.model_executor.model_loader import get_model_loader
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -27,6 +28,7 @@ from common.spec import ClassifyTask, EmbedTask, GenerateTask, RequestsTask, Sco
 from common.spec import VllmEngine as VllmSpec
 from common.spec.engines import SERVER_ARGUMENTS
 from common.states import RowErrorKind
+from worker.engines import hub
 from worker.engines.protocol import Refusal, Work
 from worker.engines.vllm.generate import Generation
 from worker.engines.vllm.model import Asker, Model
@@ -148,10 +150,14 @@ class VllmEngine:
         arguments = AsyncEngineArgs(model=spec.model, revision=revision, **{**defaults, **said})
         # The defaults that vLLM has for LLM.generate: on a large GPU eight times the requests and
         # tokens a step that it gives to whoever says nothing.
-        return AsyncLLM.from_engine_args(
-            arguments,
+        config = arguments.create_engine_config(UsageContext.LLM_CLASS)
+        _fetch(config)
+        return AsyncLLM.from_vllm_config(
+            config,
             usage_context=UsageContext.LLM_CLASS,
             stat_loggers=[self._progress_logger],
+            enable_log_requests=arguments.enable_log_requests,
+            disable_log_stats=arguments.disable_log_stats,
         )
 
     def _progress_logger(self, _config: object, _index: int = 0) -> StatLoggerBase:
@@ -269,6 +275,19 @@ def effective(config: VllmConfig) -> dict[str, Any]:
         "kv_blocks": cache.num_gpu_blocks,
         "block_size": cache.block_size,
     }
+
+
+def _fetch(config: VllmConfig) -> None:
+    """The weights, by vLLM's own choice of files, before EngineCore looks for them."""
+    model, load = config.model_config, config.load_config
+    commit = getattr(model.revision, "resolved", model.revision)
+    hub.fetch_once(
+        model.model,
+        commit,
+        f"vllm-{load.load_format}",
+        lambda: get_model_loader(load).download_model(model),
+        load.download_dir,
+    )
 
 
 def _resolved_revision(config: Any) -> str | None:

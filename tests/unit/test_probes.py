@@ -1,0 +1,367 @@
+"""Probes judge what processes say of themselves in `run_dir`, and nothing else."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from common import run_dir, run_state
+from common.errors import BadInput
+from common.settings import Settings, load_settings
+from producer import alive as reaper_probe
+from worker import probes
+from worker.child_config import ChildConfig
+from worker.signs import ChildSigns, SupervisorSigns
+
+HERE = Path(__file__).parents[2]
+
+LONG_AGO = time.monotonic() - 3600
+
+WORKER = """
+import signal, sys, threading
+from common.settings import Settings
+from types import SimpleNamespace
+from worker.child_config import ChildConfig
+from worker.signs import SupervisorSigns
+
+signs = SupervisorSigns(Settings(run_dir=sys.argv[1], drain_seconds=float(sys.argv[2])))
+config = ChildConfig("w-1", "s", "default", 0, "here", "key", 1)
+slot = SimpleNamespace(number=0, config=config, group=None, leaving_since=None, promised=None)
+asked = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: asked.set())
+signs.step([slot])
+print("up", flush=True)
+asked.wait()
+print("asked", flush=True)
+signs.step([slot], draining=True)
+sys.stdin.readline()
+slot.config = None
+signs.step([slot], draining=True)
+sys.stdin.readline()
+"""
+
+
+def config(number: int) -> ChildConfig:
+    return ChildConfig(f"w-{number}", "s", "default", number, "here", "key", 1)
+
+
+def slot(number: int = 0, *, free: bool = False, leaving_since: float | None = None) -> Any:
+    return SimpleNamespace(
+        number=number,
+        config=None if free else config(number),
+        group=None,
+        leaving_since=leaving_since,
+        promised=None,
+    )
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(run_dir=tmp_path / "run")
+
+
+@pytest.fixture
+def folder(settings: Settings) -> Path:
+    assert settings.run_dir is not None
+    return settings.run_dir
+
+
+@pytest.fixture
+def signs(settings: Settings) -> SupervisorSigns:
+    return SupervisorSigns(settings)
+
+
+def lays_back(path: Path, **facts: object) -> None:
+    """The file as it would be had it been written with other facts."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **facts}))
+
+
+def test_a_worker_has_started_once_every_slot_is_warm_or_has_nothing_to_load(
+    settings: Settings, folder: Path, signs: SupervisorSigns
+) -> None:
+    signs.step([slot(0), slot(1, free=True)])
+    assert probes.started(folder) == (1, "the supervisor has not looked for work yet")
+    signs.looked()
+    assert probes.started(folder) == (1, "slot 0: w-0 is starting")
+    child = ChildSigns(settings, "w-0")
+    child.loading()
+    assert probes.started(folder) == (1, "slot 0: w-0 is loading")
+    child.beats("ready", 0.0)
+    assert probes.started(folder)[0] == 0
+    signs.step([slot(0), slot(1)])
+    assert probes.started(folder) == (1, "slot 1: w-1 is starting")
+
+
+def test_a_worker_lives_while_its_supervisor_looks_and_no_child_is_past_its_limits(
+    settings: Settings, folder: Path, signs: SupervisorSigns
+) -> None:
+    assert probes.alive(folder)[0] == 0
+    signs.step([slot(0)])
+    assert probes.alive(folder)[0] == 0
+    child = ChildSigns(settings, "w-0")
+    child.loading()
+    path = run_state.child_path(folder, "w-0")
+    lays_back(path, at=LONG_AGO)
+    assert probes.alive(folder)[0] == 0, "a model may load for as long as it takes"
+    child.beats("ready", 200.0)
+    assert probes.alive(folder)[0] == 0, "its own heartbeat ends it"
+    child.beats("ready", 400.0)
+    assert probes.alive(folder) == (1, "slot 0: w-0 has an engine that has not moved for 400 s")
+    child.beats("ready", 0.0)
+    assert probes.alive(folder)[0] == 0
+    lays_back(path, at=LONG_AGO, late_at=LONG_AGO + 300)
+    code, said = probes.alive(folder)
+    assert code == 1
+    assert said.startswith("slot 0: w-0 has said nothing for 3")
+    child.closing()
+    assert probes.alive(folder)[0] == 0, "how long it may close is the supervisor's to say"
+    lays_back(folder / "worker.json", at=LONG_AGO, late_at=LONG_AGO + 60)
+    code, said = probes.alive(folder)
+    assert code == 1
+    assert said.startswith("the supervisor has stood still for 3")
+
+
+def test_a_child_that_cannot_be_ended_is_stuck(
+    settings: Settings, folder: Path, signs: SupervisorSigns
+) -> None:
+    now = time.monotonic()
+    signs.step([slot(0, leaving_since=now - settings.leave_seconds - 30)])
+    assert probes.alive(folder)[0] == 0, "its supervisor may be killing it"
+    signs.step([slot(0, leaving_since=now - 2 * settings.leave_seconds - 61)])
+    assert probes.alive(folder)[0] == 1
+    signs.step([slot(0, free=True)])
+    assert probes.alive(folder)[0] == 0
+
+    signs.step([slot(1)])
+    signs.kills(config(1))
+    signs.step([slot(1)])
+    said = json.loads((folder / "worker.json").read_text())
+    (held,) = said["slots"]
+    assert held["overdue_at"] == pytest.approx(now + 60, abs=30)
+    lays_back(folder / "worker.json", slots=[{**held, "overdue_at": LONG_AGO}])
+    assert probes.alive(folder)[0] == 1
+    signs.ended(config(1))
+    signs.step([slot(1)])
+    assert json.loads((folder / "worker.json").read_text())["slots"][0]["overdue_at"] is None
+
+
+def test_a_supervisor_may_take_its_time_to_kill(folder: Path, signs: SupervisorSigns) -> None:
+    before = json.loads((folder / "worker.json").read_text())["late_at"]
+    signs.kills(config(0))
+    assert json.loads((folder / "worker.json").read_text())["late_at"] > before + 30
+
+
+def test_what_an_earlier_boot_left_fools_nobody(
+    settings: Settings, folder: Path, signs: SupervisorSigns
+) -> None:
+    path = folder / "worker.json"
+    signs.looked()
+    mine = json.loads(path.read_text())
+    assert probes.alive(folder)[0] == 0
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    for other in ({"kernel": "another boot"}, {"started": mine["started"] - 1}, {"pid": gone.pid}):
+        path.write_text(json.dumps({**mine, **other}))
+        for probe in (probes.alive, probes.started):
+            code, said = probe(folder)
+            assert (code, said[:29]) == (1, "no nightshift-worker runs wit")
+        assert probes.drain(folder)[0] == 0, "and it is not drained either"
+    path.write_text('{"torn')
+    assert probes.alive(folder)[0] == 1
+    ChildSigns(settings, "w-0").beats("ready", 0.0)
+    signs_again = folder / "worker.lock"
+    signs_again.unlink()  # as if that process were gone
+    SupervisorSigns(settings)
+    assert list((folder / "children").iterdir()) == []
+
+
+def test_a_folder_has_one_worker_and_one_reaper(
+    settings: Settings, folder: Path, signs: SupervisorSigns
+) -> None:
+    with pytest.raises(BadInput, match="another worker uses"):
+        SupervisorSigns(settings)
+    assert probes.alive(folder)[0] == 0
+    run_state.claim(folder, run_state.REAPER)
+    with pytest.raises(BadInput, match="another reaper uses"):
+        run_state.claim(folder, run_state.REAPER)
+
+
+def test_without_a_run_dir_nobody_writes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    signs, child = SupervisorSigns(Settings()), ChildSigns(Settings(), "w-0")
+    signs.step([slot(0)])
+    signs.kills(config(0))
+    signs.ended(config(0))
+    signs.looked()
+    child.loading()
+    child.beats("ready", 0.0)
+    child.closing()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_any_more_stops_no_work(tmp_path: Path) -> None:
+    home = tmp_path / "run"
+    file = run_state.claim(home, run_state.REAPER)
+    assert file.say(None, word=1) is None
+    for path in home.iterdir():
+        path.unlink()
+    home.rmdir()
+    assert "No such file" in (file.say(None, word=2) or "")
+    assert file.say(None, word=3) is None, "said once"
+    home.mkdir()
+    assert file.say(None, word=4) is None
+    assert json.loads((home / "reaper.json").read_text())["word"] == 4
+
+
+def test_what_stays_the_same_is_not_written_anew_each_time(tmp_path: Path) -> None:
+    file = run_state.claim(tmp_path, run_state.REAPER)
+    path = tmp_path / "reaper.json"
+    file.say(1000.0, word=1)
+    path.unlink()
+    file.say(1000.25, word=1)
+    assert not path.exists()
+    file.say(1000.5, word=2)
+    assert path.exists()
+
+
+@pytest.fixture
+def worker(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A supervisor of one child, which it keeps until it reads a line; then it waits for one."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER, folder, "0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=HERE,
+        env={"PYTHONPATH": str(HERE)},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        yield process
+        process.kill()
+
+
+def draining(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", "from worker.entry import main; main()", "drain"],
+        env={"NIGHTSHIFT_RUN_DIR": str(folder), "PYTHONPATH": str(HERE)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_drain_asks_the_supervisor_and_waits_for_its_last_child(
+    worker: subprocess.Popen[str], folder: Path
+) -> None:
+    assert worker.stdout is not None
+    assert worker.stdin is not None
+    with draining(folder) as first, draining(folder) as second:
+        assert worker.stdout.readline() == "asked\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            first.wait(1)
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+        assert [first.wait(60), second.wait(60)] == [0, 0], "also when it drains already"
+        assert first.stdout is not None
+        assert first.stdout.read() == "nightshift-worker drain: no child is left\n"
+    assert worker.poll() is None, "it does not wait for the supervisor to be gone"
+
+
+def test_drain_waits_no_longer_than_a_worker_may_take(
+    worker: subprocess.Popen[str], folder: Path
+) -> None:
+    lays_back(folder / "worker.json", leave_seconds=0.3)
+    code, said = probes.drain(folder)
+    assert (code, said) == (1, "w-1 still there after 0 s")
+
+
+def test_drain_is_over_when_the_supervisor_dies(
+    worker: subprocess.Popen[str], folder: Path
+) -> None:
+    with draining(folder) as asked:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "asked\n"
+        os.kill(worker.pid, signal.SIGKILL)
+        assert asked.wait(60) == 0
+
+
+def test_a_reaper_lives_while_it_makes_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_RUN_DIR", str(tmp_path))
+    assert reaper_probe.answer() == 1
+    assert "no nightshift reaper runs" in capsys.readouterr().err
+    file = run_state.claim(tmp_path, run_state.REAPER)
+    file.say(time.monotonic() + 60)
+    assert reaper_probe.answer() == 0
+    file.say(LONG_AGO)
+    assert reaper_probe.answer() == 1
+    assert "stood still" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (None, "NIGHTSHIFT_RUN_DIR is not set"),
+        ("", "NIGHTSHIFT_RUN_DIR is not set"),
+        ("/nowhere/at/all", "/nowhere/at/all cannot be read: No such file"),
+        (__file__, "cannot be read: Not a directory"),
+    ],
+)
+def test_without_a_usable_folder_a_probe_says_so_in_one_sentence(
+    said: str | None,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("NIGHTSHIFT_RUN_DIR", raising=False)
+    if said is not None:
+        monkeypatch.setenv("NIGHTSHIFT_RUN_DIR", said)
+    for name in probes.PROBES:
+        assert probes.answer(name) == 2
+        heard = capsys.readouterr()
+        assert heard.out == ""
+        assert heard.err.startswith(f"nightshift-worker {name}: ")
+        assert why in heard.err
+        assert heard.err.count("\n") == 1
+    assert reaper_probe.answer() == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("said", [None, "", "relative", "/run/nightshift"])
+def test_probes_and_settings_read_the_same_folder(
+    said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NIGHTSHIFT_RUN_DIR", raising=False)
+    if said is not None:
+        monkeypatch.setenv("NIGHTSHIFT_RUN_DIR", said)
+    assert load_settings().run_dir == run_dir.given()
+
+
+def test_a_folder_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="NIGHTSHIFT_RUN_DIR: "):
+        SupervisorSigns(Settings(run_dir=tmp_path / "file"))
+
+
+def test_probes_load_nothing_heavy() -> None:
+    """They run every few seconds, in containers that may have a tenth of a core."""
+    heavy = "typer click rich pydantic structlog sqlalchemy celery pyarrow tenacity dataclasses"
+    script = (
+        "import sys; from worker import entry, probes; from producer import entry, alive; "
+        f"print([name for name in {heavy.split()!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=HERE, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,126 @@
+"""What a container's probes ask: `nightshift-worker started`, `alive` and `drain`.
+
+They read `run_dir` and nothing else, so no outage of Postgres or Redis makes one fail, and import
+next to nothing, since they run every few seconds. Exit codes: 0 yes, 1 no, 2 cannot be asked; one
+sentence says why.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from common.run_dir import EXIT_NO_RUN_DIR, NoRunDir, usable
+from common.run_state import WORKER, child_path, heard, is_alive, is_late
+
+YES, NO = 0, 1
+
+LOOK_SECONDS = 0.2
+"""Pause between two looks of a drain."""
+
+WARM = ("ready", "draining", "closing")
+
+Answer = tuple[int, str]
+
+
+def answer(command: str) -> int:
+    """Runs a probe by its name and says its sentence; returns the exit code."""
+    try:
+        code, said = PROBES[command](usable())
+    except NoRunDir as error:
+        code, said = EXIT_NO_RUN_DIR, str(error)
+    print(f"nightshift-worker {command}: {said}", file=sys.stderr if code else sys.stdout)
+    return code
+
+
+def started(run_dir: Path) -> Answer:
+    """Yes once every slot has a warm engine or nothing to load."""
+    supervisor = heard(run_dir / f"{WORKER}.json")
+    if supervisor is None:
+        return NO, _nobody(run_dir)
+    if not supervisor["has_looked"]:
+        return NO, "the supervisor has not looked for work yet"
+    for slot, child in _slots(run_dir, supervisor):
+        state = "starting" if child is None else child["state"]
+        if slot["child"] is not None and state not in WARM:
+            return NO, f"slot {slot['slot']}: {slot['child']} is {state}"
+    return YES, f"{len(supervisor['slots'])} slots have a warm engine or nothing to load"
+
+
+def alive(run_dir: Path) -> Answer:
+    """No when the supervisor stands still, or could not end a child that hangs or stalls."""
+    supervisor = heard(run_dir / f"{WORKER}.json")
+    if supervisor is None:
+        return NO, _nobody(run_dir)
+    now = time.monotonic()
+    if is_late(supervisor, now):
+        return NO, f"the supervisor has stood still for {now - supervisor['at']:.0f} s"
+    for slot, child in _slots(run_dir, supervisor):
+        wrong = _wrong(slot, child, now)
+        if wrong is not None:
+            return NO, f"slot {slot['slot']}: {slot['child']} {wrong}"
+    return YES, f"the supervisor looks, and no child of {len(supervisor['slots'])} slots is stuck"
+
+
+def drain(run_dir: Path) -> Answer:
+    """Asks the supervisor to drain and waits until it has no child; yes too when none runs."""
+    path = run_dir / f"{WORKER}.json"
+    supervisor = heard(path)
+    if supervisor is None:
+        return YES, _nobody(run_dir)
+    until = time.monotonic() + supervisor["leave_seconds"]
+    try:
+        os.kill(supervisor["pid"], signal.SIGTERM)
+    except ProcessLookupError:
+        return YES, "the supervisor has just left"
+    except PermissionError:
+        return NO, f"the supervisor, pid {supervisor['pid']}, belongs to another user"
+    while is_alive(supervisor):
+        now = heard(path)
+        if now is not None and now["draining"] and not _children(now):
+            return YES, "no child is left"
+        if time.monotonic() > until:
+            left = ", ".join(_children(now or supervisor)) or "the supervisor"
+            return NO, f"{left} still there after {supervisor['leave_seconds']:.0f} s"
+        time.sleep(LOOK_SECONDS)
+    return YES, "the supervisor has left"
+
+
+PROBES: dict[str, Callable[[Path], Answer]] = {
+    "started": started,
+    "alive": alive,
+    "drain": drain,
+}
+
+
+def _slots(
+    run_dir: Path, supervisor: dict[str, Any]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
+    """Each slot, and what the child in it says of itself; None before it has spoken."""
+    for slot in supervisor["slots"]:
+        child = slot["child"]
+        yield slot, None if child is None else heard(child_path(run_dir, child))
+
+
+def _wrong(slot: dict[str, Any], child: dict[str, Any] | None, now: float) -> str | None:
+    """Why a child counts as stuck although its supervisor goes on."""
+    if slot["overdue_at"] is not None and now > slot["overdue_at"]:
+        return f"could not be ended for {now - slot['since']:.0f} s"
+    if child is None or slot["state"] == "leaving":
+        return None
+    if is_late(child, now):
+        return f"has said nothing for {now - child['at']:.0f} s"
+    if child["stalled_seconds"] > child["stall_limit_seconds"]:
+        return f"has an engine that has not moved for {child['stalled_seconds']:.0f} s"
+    return None
+
+
+def _children(supervisor: dict[str, Any]) -> list[str]:
+    return [slot["child"] for slot in supervisor["slots"] if slot["child"] is not None]
+
+
+def _nobody(run_dir: Path) -> str:
+    return f"no nightshift-worker runs with NIGHTSHIFT_RUN_DIR={run_dir}"

@@ -1,0 +1,180 @@
+"""What a supervisor and its children say of themselves in `run_dir`, and by when they speak again.
+
+The limits of `nightshift-worker alive` are set here, by those who know what they wait for. The
+supervisor ends a child that hangs or stalls; only when it could not, or stands still itself, is a
+limit passed: each is twice or more what it should have taken, its own waits included.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import structlog
+
+from common import run_state
+from common.processes import EMPTY_SECONDS, ProcessGroup
+from common.settings import Settings
+from worker.child_config import ChildConfig
+
+log = structlog.get_logger(__name__)
+
+HUNG_LEASES = 4
+LEAST_HUNG_SECONDS = 15.0
+"""A child that has not beaten for so many lease times, and for so long, hangs: a call that keeps
+Python's lock stops its heartbeat as well, and nothing inside it could end it.
+"""
+
+QUICK_ANSWER_SECONDS = 5.0
+"""Longest wait of a supervisor for one answer of Postgres."""
+
+STEP_SECONDS = 5.0
+"""What a step of the supervisor takes beyond three answers of Postgres: a new connection."""
+
+STEPS = 3
+"""The supervisor stands still when one step of it takes longer than so many should."""
+
+LAST_COMMITS_SECONDS = 5.0
+"""Time that batches whose rows are all finished get to commit after the engine died."""
+
+FACTOR = 2
+"""A child that its supervisor should have ended is given as long again."""
+
+
+class Held(Protocol):
+    """What is told of a slot of the supervisor."""
+
+    number: int
+    config: ChildConfig | None
+    group: ProcessGroup | None
+    leaving_since: float | None
+    promised: str | None
+
+
+def hung_seconds(settings: Settings) -> float:
+    """A child silent for so long hangs, and its supervisor ends it."""
+    return max(HUNG_LEASES * settings.lease_seconds, LEAST_HUNG_SECONDS)
+
+
+class SupervisorSigns:
+    """The file of a supervisor; without a `run_dir` it says nothing.
+
+    Raises BadInput when the folder cannot be used, or another supervisor has it.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._run_dir = settings.run_dir
+        self._file = (
+            None if self._run_dir is None else run_state.claim(self._run_dir, run_state.WORKER)
+        )
+        answer = min(settings.answer_seconds, QUICK_ANSWER_SECONDS)
+        self._step_seconds = 3 * answer + STEP_SECONDS
+        self._leave_seconds = settings.leave_seconds
+        self._since: dict[int, tuple[tuple[str, str | None], float]] = {}
+        self._killed_at: dict[str, float] = {}
+        self._has_looked = False
+        self._slots: list[dict[str, object]] = []
+        self._draining = False
+        self._say()
+
+    def looked(self) -> None:
+        """A look at everything is over, whatever came of it."""
+        self._has_looked = True
+        self._say()
+
+    def step(self, slots: Sequence[Held], *, draining: bool = False) -> None:
+        """The supervisor goes on; this is how its slots stand."""
+        self._slots, self._draining = [self._facts(slot) for slot in slots], draining
+        self._say()
+
+    def kills(self, child: ChildConfig) -> None:
+        """A child's process group is killed now, which the kernel may take its time for."""
+        self._killed_at.setdefault(child.id, time.monotonic())
+        self._say(EMPTY_SECONDS)
+
+    def ended(self, child: ChildConfig) -> None:
+        """A child is gone, and so is what it said."""
+        self._killed_at.pop(child.id, None)
+        if self._run_dir is not None:
+            run_state.forget_child(self._run_dir, child.id)
+
+    def _facts(self, slot: Held) -> dict[str, object]:
+        child = None if slot.config is None else slot.config.id
+        leaving = slot.leaving_since is not None
+        state = "free" if child is None else "leaving" if leaving else "running"
+        before, since = self._since.get(slot.number, (None, 0.0))
+        if before != (state, child):
+            since = time.monotonic()
+            self._since[slot.number] = ((state, child), since)
+        return {
+            "slot": slot.number,
+            "state": state,
+            "since": since,
+            "child": child,
+            "pid": None if slot.group is None else slot.group.pid,
+            "engine_key": slot.promised or (slot.config and slot.config.engine_key),
+            "overdue_at": self._overdue_at(slot),
+        }
+
+    def _overdue_at(self, slot: Held) -> float | None:
+        """When a child that was asked to leave, or killed, is there for far too long."""
+        ends = []
+        if slot.leaving_since is not None:
+            ends.append(slot.leaving_since + FACTOR * (self._leave_seconds + EMPTY_SECONDS))
+        if slot.config is not None and slot.config.id in self._killed_at:
+            ends.append(self._killed_at[slot.config.id] + FACTOR * EMPTY_SECONDS)
+        return min(ends, default=None)
+
+    def _say(self, seconds: float = 0.0) -> None:
+        if self._file is None:
+            return
+        trouble = self._file.say(
+            time.monotonic() + STEPS * (self._step_seconds + seconds),
+            slots=self._slots,
+            has_looked=self._has_looked,
+            draining=self._draining,
+            leave_seconds=self._leave_seconds,
+        )
+        if trouble is not None:
+            log.warning("run_dir_not_written", error=trouble)
+
+
+class ChildSigns:
+    """The file of a child; without a `run_dir` it says nothing.
+
+    While it loads it promises nothing: a library may keep Python's lock for as long as a model
+    takes. Nor while it closes: its supervisor then counts for how long it has been leaving.
+    """
+
+    def __init__(self, settings: Settings, worker_id: str) -> None:
+        self._file = None
+        if settings.run_dir is not None:
+            self._file = run_state.StateFile(run_state.child_path(settings.run_dir, worker_id))
+        self._silent_seconds = FACTOR * (hung_seconds(settings) + EMPTY_SECONDS)
+        beats = 2 * settings.heartbeat_seconds
+        self._stall_seconds = FACTOR * (
+            settings.engine_stall_seconds + beats + LAST_COMMITS_SECONDS + EMPTY_SECONDS
+        )
+
+    def loading(self) -> None:
+        """The engine is being loaded."""
+        self._say("loading", None, 0.0)
+
+    def beats(self, state: str, stalled_seconds: float) -> None:
+        """The heartbeat goes on; for how long the engine has not moved although it should."""
+        self._say(state, time.monotonic() + self._silent_seconds, stalled_seconds)
+
+    def closing(self) -> None:
+        """The engine is being closed, and the heartbeat is over."""
+        self._say("closing", None, 0.0)
+
+    def _say(self, state: str, late_at: float | None, stalled_seconds: float) -> None:
+        if self._file is None:
+            return
+        trouble = self._file.say(
+            late_at,
+            state=state,
+            stalled_seconds=stalled_seconds,
+            stall_limit_seconds=self._stall_seconds,
+        )
+        if trouble is not None:
+            log.warning("run_dir_not_written", error=trouble)
