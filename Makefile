@@ -25,8 +25,8 @@ MINUTES ?= 20
 ROUNDS ?= 7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults faults-long faults-mutants bench bench-engine bench-control bench-ledger bench-planning \
-	bench-collect bench-memory bench-tail lint format clean
+.PHONY: help setup demo test deploy-check faults faults-long faults-mutants bench bench-engine bench-control \
+	bench-ledger bench-planning bench-collect bench-memory bench-tail lint format clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,9 @@ demo: $(READY)  ## Run 2,000 held-out reviews through the whole fleet on one mac
 
 test: $(READY)  ## Pass every test
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope tests
+
+deploy-check: $(READY)  ## Check Dockerfile, compose file and manifests, without a container engine
+	$(BIN)/python -m pytest tests/deploy
 
 faults: $(READY)  ## Pass the fault suite
 	$(BIN)/python -m pytest tests/faults

@@ -1,0 +1,1 @@
+"""What ships the code is checked without a container engine: files, their words, their commands."""
