@@ -199,15 +199,16 @@ def python_path() -> tuple[str, ...]:
     return tuple(str(Path(folder).resolve()) for folder in given.split(os.pathsep) if folder)
 
 
-def visible_gpus() -> tuple[str, ...]:
-    """GPUs of this machine that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+def visible_gpus(devices: Path = Path("/dev")) -> tuple[str, ...]:
+    """GPUs of this machine that this process may use, as CUDA_VISIBLE_DEVICES names them.
+
+    CUDA counts from 0 what it sees: in a container that was given the machine's GPU 3 alone, the
+    device is /dev/nvidia3 and the GPU is 0.
+    """
     given = named_gpus()
     if given is not None:
         return given
-    return tuple(
-        device.name.removeprefix("nvidia")
-        for device in sorted(Path("/dev").glob("nvidia[0-9]*"), key=lambda path: path.name)
-    )
+    return tuple(str(place) for place, _ in enumerate(devices.glob("nvidia[0-9]*")))
 
 
 def named_gpus() -> tuple[str, ...] | None:

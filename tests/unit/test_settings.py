@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadInput
-from common.settings import Settings, child_environment, load_settings, python_path
+from common.settings import Settings, child_environment, load_settings, python_path, visible_gpus
 
 
 @pytest.fixture(autouse=True)
@@ -171,3 +171,16 @@ def test_keys_that_cannot_be_read_are_not_shown(
         load_settings()
     shown = "".join(traceback.format_exception(refused.value))
     assert "sk-secret" not in shown
+
+
+def test_gpus_are_counted_as_cuda_counts_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A container that has two of a machine's eight GPUs sees them as 0 and 1."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name in ("nvidia3", "nvidia5", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert visible_gpus(tmp_path) == ("0", "1")
+    assert visible_gpus(tmp_path / "none") == ()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, GPU-b")
+    assert visible_gpus(tmp_path) == ("GPU-a", "GPU-b")

