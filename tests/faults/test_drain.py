@@ -61,9 +61,10 @@ def test_sigterm_gives_everything_back_whatever_the_worker_is_at(rig: Rig) -> No
     for name, callable, rows, size, grace in (
         ("stuck", "rules:stuck", 10, 10, 1),
         ("loading", "asleep_at_import:note", 10, 10, 30),
-        # Rows get their answers some at a time, by halving: a batch can be cut anywhere.
-        ("shorter", "rules:some", 400, 200, 0.5),
-        ("longer", "rules:few", 200, 40, 30),
+        # Rows get their answers some at a time, by halving: a batch can be cut anywhere. There are
+        # more than any machine computes before it comes to the SIGTERM.
+        ("shorter", "rules:some", 6000, 200, 0.5),
+        ("longer", "rules:few", 3000, 40, 30),
     ):
         engine = {"backend": "function", "callable": callable}
         ids[name] = rig.submit(
@@ -178,8 +179,8 @@ def leased(rig: Rig, name: str) -> int:
 
 
 def draining(rig: Rig, name: str) -> bool:
-    """Whether a child of this job's engine has said that it drains."""
-    query = "SELECT count(*) FROM workers WHERE state = 'draining' AND engine_key = %s"
+    """Whether a child of this job's engine has said that it drains, or is through with it."""
+    query = "SELECT count(*) FROM workers WHERE state IN ('draining', 'ended') AND engine_key = %s"
     return bool(rig.value(query, engine_key(rig, name)))
 
 

@@ -52,7 +52,7 @@ FAST = {
 """Short leases: a test waits for seconds, not for half a minute."""
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 60, what: str = "it") -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 120, what: str = "it") -> Any:
     """Polls until the condition is true; fails the test with `what` when the time is over."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
