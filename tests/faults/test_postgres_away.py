@@ -12,7 +12,7 @@ from common.faultpoints import Moment
 from tests.faults.proxy import Mode, Proxy
 from tests.faults.rig import Rig
 from tests.faults.servers import Server
-from tests.integration.fleet import is_alive, wait_until
+from tests.integration.fleet import wait_until
 
 BACK_SECONDS = 60
 """Within so much of its return all must be well again."""
@@ -96,8 +96,8 @@ def test_a_worker_frozen_in_a_transaction_stops_nobody(rig: Rig, postgres: Serve
         rig.arm(moment, "freeze")
         frozen = rig.wait_fired(moment)
         done = rig.rows_done("frozen")
-        wait_for_old_transactions(rig)
-        assert is_alive(psutil.Process(frozen)), "not Postgres ended its transaction but its end"
+        last = wait_for_old_transactions(rig)
+        assert psutil.pid_exists(frozen), f"its own end ended its transaction:\n{last}"
         # More than it can have held itself.
         rig.wait_rows("frozen", done + 200, BACK_SECONDS)
         wait_until(lambda pid=frozen: not leases_of(rig, pid), what="the end of its leases")
@@ -111,8 +111,8 @@ def test_a_worker_frozen_in_a_transaction_stops_nobody(rig: Rig, postgres: Serve
     assert rig.charges()[0] == 0
 
 
-def wait_for_old_transactions(rig: Rig) -> None:
-    """Waits until every transaction that is open now is over."""
+def wait_for_old_transactions(rig: Rig) -> str:
+    """Waits until every transaction that is open now is over; returns those that took longest."""
     now = rig.value("SELECT now()")
     query = """
         SELECT pid, state, clock_timestamp() - xact_start, clock_timestamp() - state_change,
@@ -120,11 +120,19 @@ def wait_for_old_transactions(rig: Rig) -> None:
         FROM pg_stat_activity WHERE datname = current_database()
         AND backend_type = 'client backend' AND xact_start <= %s
     """
+    last = ""
+
+    def over() -> bool:
+        nonlocal last
+        found = rig.ask(query, now)
+        last = "\n".join(map(str, found)) or last
+        return not found
+
     try:
-        wait_until(lambda: not rig.ask(query, now), what="the end of a transaction")
+        wait_until(over, what="the end of a transaction")
     except AssertionError as error:
-        rows = "\n".join(map(str, rig.ask(query, now)))
-        raise AssertionError(f"{error}\n{rows}\n{rig.standing()}") from error
+        raise AssertionError(f"{error}\n{last}\n{rig.standing()}") from error
+    return last
 
 
 def leases_of(rig: Rig, pid: int) -> int:
