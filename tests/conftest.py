@@ -1,11 +1,13 @@
 """Fixtures of every suite: one Postgres and one Redis of our own for each process of the run."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+import structlog
 from xdist.scheduler import LoadScopeScheduling
 
 
@@ -21,6 +23,16 @@ class OneVllmAtOnce(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """The scheduler of `make test`; xdist's own groups do nothing under pytest 9.2."""
     return OneVllmAtOnce(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tracebacks in the log as Python writes them: with the locals of each frame, as structlog does
+    it unless told otherwise, one of them takes a second of a core.
+    """
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
+    # vLLM's workers do not go by themselves: their engine waits so long before it sends SIGTERM.
+    os.environ.setdefault("VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS", "1")
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,6 @@ from worker.engines.function import FunctionEngine
 from worker.engines.openai.engine import OpenaiEngine
 from worker.engines.protocol import Answer, Engine, Request
 
-pytestmark = pytest.mark.timeout(280)
-
 
 def picky(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Squares numbers, raises for what is none, sleeps where it is told to."""

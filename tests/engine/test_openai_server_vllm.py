@@ -1,18 +1,11 @@
-"""The remote engine against vLLM's own server of the OpenAI API, started once, on loopback."""
+"""The remote engine against vLLM's own server of the OpenAI API, on loopback."""
 
-import contextlib
+import asyncio
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pyarrow.dataset as ds
 import pytest
 
@@ -23,16 +16,19 @@ from common.states import RowErrorKind
 from tests.engine.conftest import MODEL
 from tests.engine.contract import ask
 from tests.examples.conftest import Example, example
-from tests.integration.fleet import is_alive, logs, tree, wait_until
+from tests.integration.fleet import logs, wait_until
 from worker.engines.openai.engine import OpenaiEngine
-from worker.engines.protocol import Answer, Refusal, Request
+from worker.engines.protocol import Answer, Engine, Refusal, Request
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from worker.engines.vllm.engine import VllmEngine
 
 __all__ = ["example"]
 
 KEY = "sk-loopback"
 SENTIMENTS = ["positive", "neutral", "negative"]
-
-pytestmark = pytest.mark.timeout(290)
 
 
 @dataclass(frozen=True)
@@ -42,54 +38,38 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = tmp_path_factory.mktemp("server") / "vllm.log"
-    options = {
-        "--model": str(MODEL),
-        "--served-model-name": "my-model",
-        "--host": "127.0.0.1",
-        "--port": str(port),
-        "--api-key": KEY,
-        "--max-model-len": "512",
-        "--max-num-seqs": "16",
-        "--kv-cache-memory-bytes": str(256 * 2**20),
-        "--structured-outputs-config": '{"backend": "xgrammar", "disable_any_whitespace": true}',
-    }
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"),
-                *(word for pair in options.items() for word in pair),
-            ],
-            stdout=output,
-            stderr=output,
-            env={**os.environ, "VLLM_NO_USAGE_STATS": "1"},
-            start_new_session=True,
-        )
+def server(vllm_engine: Engine) -> Iterator[Server]:
+    """vLLM's server as its command line builds it, over the model that is loaded already."""
+    from worker.engines.vllm.engine import VllmEngine
 
-    def answers() -> bool:
-        assert process.poll() is None, log.read_text()[-3000:]
-        try:
-            return httpx2.get(f"http://127.0.0.1:{port}/health").status_code == 200
-        except httpx2.TransportError:
-            time.sleep(0.2)
-            return False
+    assert isinstance(vllm_engine, VllmEngine)
+    loop = vllm_engine._loop
+    made = asyncio.run_coroutine_threadsafe(served(vllm_engine), loop).result()
+    serving = asyncio.run_coroutine_threadsafe(made.serve(), loop)
+    wait_until(lambda: made.started or serving.done(), what="vLLM's server")
+    port = made.servers[0].sockets[0].getsockname()[1]
+    url = f"http://127.0.0.1:{port}/v1"
+    yield Server(url, Settings.model_validate({"api_keys": {url: KEY}}))
+    made.should_exit = True
+    serving.result(60)
 
-    try:
-        wait_until(answers, seconds=250, what="vLLM's server")
-        url = f"http://127.0.0.1:{port}/v1"
-        yield Server(url, Settings.model_validate({"api_keys": {url: KEY}}))
-    finally:
-        members = tree(process)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for member in members:
-            if is_alive(member):
-                member.kill()
+
+async def served(engine: "VllmEngine") -> "uvicorn.Server":
+    import uvicorn
+    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+    from vllm.entrypoints.launchers.app import build_app
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    said = ["--model", str(MODEL), "--served-model-name", "my-model", "--api-key", KEY]
+    args = make_arg_parser(FlexibleArgumentParser()).parse_args(said)
+    args.structured_outputs_config = engine._llm.vllm_config.structured_outputs_config
+    tasks = await engine._llm.get_supported_tasks()
+    app = build_app(args, tasks, engine._llm.model_config)
+    await init_app_state(engine._llm, app.state, args, tasks)
+    # Its start would only freeze the heap of this process for the garbage collector.
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_level="warning")
+    return uvicorn.Server(config)
 
 
 @pytest.fixture(scope="module")

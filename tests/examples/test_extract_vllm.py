@@ -5,11 +5,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pytest
 
 from tests.examples.conftest import Example
-
-pytestmark = pytest.mark.timeout(280)
 
 
 def test_reviews_become_typed_columns(example: Callable[[str], Example]) -> None:

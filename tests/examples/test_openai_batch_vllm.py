@@ -10,7 +10,7 @@ import pytest
 
 from tests.examples.conftest import EXAMPLES, Example
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(1200)
 
 MORE = b"""{"custom_id": "other", "method": "POST", "url": "/v1/embeddings", "body": {"input": "x"}}
 {"custom_id": "got", "method": "GET", "url": "/v1/chat/completions", "body": {}}
@@ -37,7 +37,7 @@ def test_every_request_has_one_line_among_results_and_errors(
     with requests.open("ab") as file:
         file.write(MORE.replace(b"%s", b"word " * 2_000))
 
-    said = batch.nightshift("run", "job.yaml", "--to", "results.jsonl", exit_code=1, seconds=280)
+    said = batch.nightshift("run", "job.yaml", "--to", "results.jsonl", exit_code=1, seconds=500)
     assert f"33 results in {batch.folder / 'results.jsonl'}" in said
     results, errors = (
         lines(batch.folder / name) for name in ("results.jsonl", "results.errors.jsonl")

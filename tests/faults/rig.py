@@ -8,6 +8,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ class Rig(Fleet):
             },
         )
         self.ledger = Ledger(url, connections=2)
+        self._asking: psycopg.Connection[Any] | None = None
         self._members: set[psutil.Process] = set()
 
     # ------------------------------------------------------------ orders
@@ -101,7 +103,7 @@ class Rig(Fleet):
         taken = sorted((self.faults / "fired").glob(f"{moment}.*"))
         return [int(path.name.rpartition(".")[2]) for path in taken]
 
-    def wait_fired(self, moment: Moment, seconds: float = 30) -> int:
+    def wait_fired(self, moment: Moment, seconds: float = 120) -> int:
         """Waits until the order was taken; returns the process id of the first that did."""
         wait_until(lambda: self.fired(moment), seconds, f"the order at {moment}")
         return self.fired(moment)[0]
@@ -109,9 +111,12 @@ class Rig(Fleet):
     # ------------------------------------------------------------ looks
 
     def ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """A query, over a connection of its own that no fault reaches."""
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            return connection.execute(query, values or None).fetchall()
+        """A query, over a connection that no fault reaches but that of the server itself."""
+        with suppress(psycopg.OperationalError):  # it was of an earlier boot of the server
+            if self._asking is not None:
+                return self._asking.execute(query, values or None).fetchall()
+        self._asking = psycopg.connect(self.url, autocommit=True)
+        return self._asking.execute(query, values or None).fetchall()
 
     def value(self, query: str, *values: object) -> Any:
         """The one value of a query."""
@@ -121,11 +126,11 @@ class Rig(Fleet):
         """Rows with an answer so far."""
         return int(self.value("SELECT rows_done FROM job_progress WHERE name = %s", name))
 
-    def wait_rows(self, name: str, rows: int, seconds: float = 60) -> None:
+    def wait_rows(self, name: str, rows: int, seconds: float = 120) -> None:
         """Waits until so many rows have an answer."""
         wait_until(lambda: self.rows_done(name) >= rows, seconds, f"{rows} rows of {name}")
 
-    def wait_ready(self, children: int = 1, seconds: float = 60) -> list[str]:
+    def wait_ready(self, children: int = 1, seconds: float = 120) -> list[str]:
         """Waits until so many children have a warm engine; returns their ids."""
         query = "SELECT id FROM workers WHERE state = 'ready' ORDER BY ready_at"
         wait_until(lambda: len(self.ask(query)) >= children, seconds, f"{children} ready children")
@@ -154,7 +159,7 @@ class Rig(Fleet):
             if any(title in " ".join(_cmdline(member)) for title in titles)
         ]
 
-    def child(self, process: subprocess.Popen[bytes], seconds: float = 30) -> psutil.Process:
+    def child(self, process: subprocess.Popen[bytes], seconds: float = 120) -> psutil.Process:
         """The first worker child of a supervisor, as soon as there is one."""
         wait_until(lambda: self.children(process), seconds, "a worker child")
         return self.children(process)[0]
@@ -193,17 +198,19 @@ class Rig(Fleet):
         for process in self.processes:
             # The main process alone: what it started must end with it.
             process.kill()
-            process.wait(10)
+            process.wait(60)
         try:
             wait_until(
                 lambda: not self.tagged() and not any(map(is_alive, self._members)),
-                seconds=10,
+                seconds=60,
                 what="the end of every process",
             )
         finally:
             for left in self.tagged():
                 left.kill()
             self.ledger.close()
+            if self._asking is not None:
+                self._asking.close()
 
     # ------------------------------------------------------------ jobs
 
@@ -225,7 +232,7 @@ class Rig(Fleet):
         self.ledger.close()  # its connections may be of an earlier boot of the server
         return submit(self.ledger, JobSpec.model_validate(data), settings, new=False)
 
-    def wait_closed(self, name: str, seconds: float = 120) -> str:
+    def wait_closed(self, name: str, seconds: float = 240) -> str:
         """Waits until a job is over and its files are finished; returns its state."""
 
         def closed() -> bool:
@@ -256,7 +263,7 @@ class Rig(Fleet):
         *,
         failed: Mapping[str, str] | None = None,
         state: str = "completed",
-        seconds: float = 120,
+        seconds: float = 240,
     ) -> None:
         """Waits for the end of a job and asks the oracle; `failed` maps ids to error kinds."""
         ended = self.wait_closed(name, seconds)

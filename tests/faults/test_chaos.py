@@ -240,7 +240,7 @@ def test_three_jobs_through_a_bad_night(
     assert failures == 0
     for worker in chaos.workers:
         worker.terminate()
-    wait_until(lambda: all(one.poll() == 0 for one in chaos.workers), 60, "the drain")
+    wait_until(lambda: all(one.poll() == 0 for one in chaos.workers), 120, "the drain")
     assert rig.value("SELECT count(*) FROM batches WHERE state = 'leased'") == 0
 
 

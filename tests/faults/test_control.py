@@ -53,11 +53,11 @@ def count(rig: Rig, states: Iterable[str], name: str) -> int:
 
 def wait_state(rig: Rig, name: str, state: str) -> None:
     query = "SELECT state FROM jobs WHERE name = %s"
-    wait_until(lambda: rig.value(query, name) == state, 60, f"{name} to be {state}")
+    wait_until(lambda: rig.value(query, name) == state, 120, f"{name} to be {state}")
 
 
 def wait_let_go(rig: Rig, name: str) -> None:
-    wait_until(lambda: not count(rig, ["leased"], name), 60, f"the end of the leases of {name}")
+    wait_until(lambda: not count(rig, ["leased"], name), 120, f"the end of the leases of {name}")
 
 
 def test_a_job_is_paused_before_during_and_after_its_work_and_goes_on(rig: Rig) -> None:

@@ -61,9 +61,10 @@ def test_sigterm_gives_everything_back_whatever_the_worker_is_at(rig: Rig) -> No
     for name, callable, rows, size, grace in (
         ("stuck", "rules:stuck", 10, 10, 1),
         ("loading", "asleep_at_import:note", 10, 10, 30),
-        # Rows get their answers some at a time, by halving: a batch can be cut anywhere.
-        ("shorter", "rules:some", 400, 200, 0.5),
-        ("longer", "rules:few", 200, 40, 30),
+        # Rows get their answers some at a time, by halving: a batch can be cut anywhere. There are
+        # more than it computes while a busy machine comes to the SIGTERM.
+        ("shorter", "rules:some", 2400, 200, 0.5),
+        ("longer", "rules:few", 1200, 40, 30),
     ):
         engine = {"backend": "function", "callable": callable}
         ids[name] = rig.submit(
@@ -72,19 +73,28 @@ def test_sigterm_gives_everything_back_whatever_the_worker_is_at(rig: Rig) -> No
         rig.environment["NIGHTSHIFT_DRAIN_SECONDS"] = str(grace)
         workers[name] = rig.worker("--engine-key", engine_key(rig, name))
 
-    wait_until(lambda: leased(rig, "stuck"), what="the call that never returns")
-    workers["stuck"].terminate()
-    wait_until((rig.folder / "asleep").exists, what="the load of an engine")
-    workers["loading"].terminate()
-    for name in ("shorter", "longer"):
-        wait_until(lambda name=name: computed(rig, name), what=f"the first answers of {name}")
-        workers[name].terminate()
-        workers[name].terminate()
+    comes_to: dict[str, Callable[[], object]] = {
+        "stuck": lambda: leased(rig, "stuck"),  # the call that never returns
+        "loading": (rig.folder / "asleep").exists,  # the load of an engine
+        "shorter": lambda: computed(rig, "shorter"),  # its first answers
+        "longer": lambda: computed(rig, "longer"),
+    }
+
+    def asked_to_leave() -> bool:
+        """Each as soon as it is where it shall be met, whichever comes first."""
+        for name in [name for name, there in comes_to.items() if there()]:
+            workers[name].terminate()
+            if name in ("shorter", "longer"):
+                workers[name].terminate()
+            del comes_to[name]
+        return not comes_to
+
+    wait_until(asked_to_leave, what="the work of every worker")
     wait_until(lambda: draining(rig, "longer"), what="the drain")
     workers["longer"].terminate()
 
     for name in ("longer", "shorter", "loading", "stuck"):
-        assert workers[name].wait(40) == 0
+        assert workers[name].wait(100) == 0
         assert not leased(rig, name)
         assert rig.rows_done(name) == len(computed(rig, name))
     # What is cut off is split, what was not begun is given back.
@@ -118,17 +128,17 @@ def test_a_batch_that_is_still_being_read_when_the_time_is_over_does_not_run(
     def slow_storage(moment: Moment) -> None:
         if moment is Moment.READING:
             reading.set()
-            read_on.wait(30)
+            read_on.wait(60)
 
     monkeypatch.setattr(faultpoints, "observer", slow_storage)
     with runner(rig, "reading", refuse) as first:
         wait_until(lambda: first.work("poll", wait=False), what="the claim")
-        assert reading.wait(10)
+        assert reading.wait(60)
         drain = threading.Thread(target=first.drain, args=(0,))
         drain.start()
         wait_until(lambda: all(batch.stopped for batch in first.window.held()), what="the end")
         read_on.set()
-        drain.join(30)
+        drain.join(60)
     assert outcomes(rig, "reading") == {"released"}
     do_the_rest(rig, "reading")
     rig.finished("reading", ids)
@@ -178,8 +188,8 @@ def leased(rig: Rig, name: str) -> int:
 
 
 def draining(rig: Rig, name: str) -> bool:
-    """Whether a child of this job's engine has said that it drains."""
-    query = "SELECT count(*) FROM workers WHERE state = 'draining' AND engine_key = %s"
+    """Whether a child of this job's engine has said that it drains, or is through with it."""
+    query = "SELECT count(*) FROM workers WHERE state IN ('draining', 'ended') AND engine_key = %s"
     return bool(rig.value(query, engine_key(rig, name)))
 
 

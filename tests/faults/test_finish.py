@@ -78,7 +78,7 @@ def test_a_slow_finish_deletes_no_part_that_a_retry_is_about_to_commit(rig: Rig)
     rig.thaw(tree(slow))
     # It leaves only when its finish is over.
     slow.terminate()
-    assert slow.wait(30) == 0
+    assert slow.wait(60) == 0
     let_others_finish(rig)
     rig.thaw([child])
     rig.finished("slow", ids)
@@ -104,7 +104,7 @@ def test_a_late_manifest_never_stays_over_the_one_of_a_later_end(rig: Rig) -> No
     rig.finished("stale", ids)
     rig.thaw(tree(late))
     late.terminate()
-    assert late.wait(30) == 0
+    assert late.wait(60) == 0
     rig.oracle("stale", ids)
 
 

@@ -39,7 +39,7 @@ def test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on(rig: Rig)
         assert claimants(rig, name) == both
     for worker in workers:
         worker.terminate()
-    assert [worker.wait(30) for worker in workers] == [0, 0]
+    assert [worker.wait(60) for worker in workers] == [0, 0]
     for name, expected in ids.items():  # once more, when nobody has anything in hand
         rig.oracle(name, expected)
     failures, _ = rig.charges()
@@ -115,7 +115,7 @@ def overtaken(
     at = rig.value("SELECT clock_timestamp()")
     rig.thaw(frozen)
     alive = "SELECT seen_at > %s AND state = 'ready' FROM workers WHERE id = %s"
-    wait_until(lambda: rig.value(alive, at, owner), 30, "the next heartbeat of the thawed child")
+    wait_until(lambda: rig.value(alive, at, owner), 60, "the next heartbeat of the thawed child")
 
 
 def claimants(rig: Rig, name: str) -> set[int]:

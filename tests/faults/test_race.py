@@ -40,7 +40,7 @@ class Race:
         line = threading.Barrier(3)
 
         def started(play: Callable[[World, list[float]], None], number: int) -> None:
-            line.wait(10)
+            line.wait(60)
             play(self.worlds[number], self.pauses[number])
 
         plays = (self._old_owner, self._new_owner, self._reaper)
@@ -186,5 +186,5 @@ def test_no_batch_is_split_under_a_job_that_is_being_cancelled(
                 what="the split at the job's lock",
             )
         with pytest.raises(LeaseLost):
-            splitting.result(30)
+            splitting.result(60)
     assert world.states(job) == ["leased"]

@@ -48,7 +48,7 @@ class Admitted:
             yield
         finally:
             self._ended.set()
-            watcher.join(30)
+            watcher.join(60)
 
     def _watch(self) -> None:
         with psycopg.connect(self._url, autocommit=True) as connection:
@@ -126,4 +126,4 @@ def end(reapers: Iterator[subprocess.Popen[bytes]]) -> None:
     for reaper in leaving:
         reaper.terminate()
     for reaper in leaving:
-        assert reaper.wait(30) == 0
+        assert reaper.wait(60) == 0

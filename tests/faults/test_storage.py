@@ -76,7 +76,7 @@ def test_a_full_disk_and_lost_permissions_cost_time_only(
     wait_for_more(rig, "waiting", "File too large")
     if minutes:  # for longer than a part is tried again: the batches are given back
         wait_for_more(rig, "outage", "File too large", lines=1, seconds=180)
-    wait_until(lambda: not list(staging.iterdir()), 10, "the end of torn parts")
+    wait_until(lambda: not list(staging.iterdir()), 60, "the end of torn parts")
     with forbidden(staging, 0o555):
         resource.prlimit(child.pid, resource.RLIMIT_FSIZE, limits)
         wait_for_more(rig, "waiting", "Permission denied", lines=1)

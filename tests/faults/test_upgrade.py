@@ -55,7 +55,7 @@ def refused(rig: Rig, sentence: str) -> None:
     before = rig.value(claimed)
     started = [rig.start(*entry) for entry in ENTRIES]
     for process in started:
-        assert process.wait(60) == REFUSED, log_of(rig, process)
+        assert process.wait(120) == REFUSED, log_of(rig, process)
         (said,) = log_of(rig, process).splitlines()
         assert said.startswith("nightshift"), said
         assert sentence in said
@@ -80,10 +80,10 @@ def test_a_fleet_goes_on_with_newer_tables_until_they_say_that_it_must_not(rig: 
     rig.wait_rows("stopped", 20)
     move_tables(rig, LATER[2], compatible_from=int(LATER[2]))
     for process in fleet:
-        assert process.wait(60) == REFUSED, log_of(rig, process)
+        assert process.wait(120) == REFUSED, log_of(rig, process)
         assert log_of(rig, process).splitlines()[-1].endswith(UNFIT)
     held = "SELECT count(*) FROM batches WHERE state = 'leased'"
-    wait_until(lambda: rig.value(held) == 0, 10, "the end of every lease")
+    wait_until(lambda: rig.value(held) == 0, 60, "the end of every lease")
     assert 0 < rig.rows_done("stopped") < 600
 
     refused(rig, UNFIT)

@@ -188,7 +188,7 @@ def test_what_left_the_engine_meanwhile_is_committed_together(
     thread = scene.carry()
     wait_until(lambda: len(sent) == 1, what="a commit")
     scene.engine.answer(ROWS - 1)
-    thread.join(30)
+    thread.join(60)
     assert sent == [ROWS - 1, 1]
     assert scene.states() == ["done"] * ROWS
     assert scene.parts() == ROWS
@@ -212,7 +212,7 @@ def test_a_slow_read_holds_back_no_finished_neighbour(
     assert seen[2][0] == "done"
     for at in range(1, ROWS):
         scene.engine.answer(at)
-    thread.join(30)
+    thread.join(60)
     assert scene.states() == ["done"] * ROWS
 
 
@@ -229,7 +229,7 @@ def test_a_batch_that_cannot_be_read_stops_no_neighbour(
     scene.wait_taken(ROWS - 1)
     for at in range(ROWS - 1):
         scene.engine.answer(at)
-    thread.join(30)
+    thread.join(60)
     wanted = "dead" if isinstance(error, BadInput) else "pending"
     assert scene.states() == ["done", wanted, *["done"] * (ROWS - 2)]
     assert scene.errors()[1] == str(error)
@@ -242,7 +242,7 @@ def test_what_was_finished_is_committed_before_the_child_of_a_dead_engine_ends(
 ) -> None:
     scene.engine.start = _at_once(scene.engine, order)  # type: ignore[method-assign]
     thread = scene.carry(scene.bundle[:2])
-    thread.join(30)
+    thread.join(60)
     assert [sorted(states)[:1] for states in scene.died] == [["done"]]
 
 
@@ -270,17 +270,17 @@ def test_a_finished_batch_is_marked_before_its_thread_comes_to_it(
     def hang(number: int) -> None:
         if number == 1:
             reading.set()
-            read_on.wait(30)
+            read_on.wait(60)
 
     read_then(hang)
     thread = scene.carry(scene.bundle[:2])
-    assert reading.wait(30)
+    assert reading.wait(60)
     scene.engine.answer(0)
     assert scene.bundle[0].publishing
     for batch in scene.bundle[:2]:
         batch.stop()
     read_on.set()
-    thread.join(30)
+    thread.join(60)
     assert scene.states()[:2] == ["done", "pending"]
 
 
@@ -297,7 +297,7 @@ def test_a_stop_ends_the_reading_of_what_is_left(
                 batch.stop()
 
     read_then(stop_all)
-    scene.carry().join(30)
+    scene.carry().join(60)
     assert read == [0, 1]
     assert scene.states() == ["done", *["pending"] * (ROWS - 1)]
     assert scene.errors() == [None] * ROWS
@@ -311,7 +311,7 @@ def test_a_job_that_the_engine_can_run_for_no_row_ends_at_once_and_charges_no_ba
         raise JobRefused("vLLM takes no row of this task: no lookahead")
 
     monkeypatch.setattr(scene.engine, "start", refuse)
-    scene.carry().join(30)
+    scene.carry().join(60)
     assert scene.states() == ["pending"] * ROWS
     with scene.ledger.transaction() as connection:
         job = connection.execute(text("SELECT state, reason FROM jobs")).one()
@@ -340,7 +340,7 @@ def test_images_that_rows_name_are_held_to_the_roots_of_the_worker(
         (part,) = message["content"]
         assert part["image"].roots == (str(tmp_path),)
         future.cancel()
-    thread.join(30)
+    thread.join(60)
 
 
 def test_a_crash_of_the_thread_leaves_nothing_held(
@@ -353,7 +353,7 @@ def test_a_crash_of_the_thread_leaves_nothing_held(
     thread = scene.carry()
     scene.wait_taken(ROWS)
     scene.engine.answer(0)
-    thread.join(30)
+    thread.join(60)
     assert scene.is_over()
     assert set(scene.states()) == {"pending"}
 
@@ -375,7 +375,7 @@ def test_a_part_that_the_store_refuses_for_long_holds_up_no_neighbour(
     scene.wait_taken(ROWS)
     for at in range(ROWS):
         scene.engine.answer(at)
-    thread.join(30)
+    thread.join(60)
     assert scene.states() == ["done"] * ROWS
     assert scene.parts() == ROWS
     assert tried == [["leased"] * ROWS, ["leased", *["done"] * (ROWS - 1)]]
@@ -401,7 +401,7 @@ def test_nothing_is_committed_before_its_directory_is_synced(
     thread = scene.carry(scene.bundle[:1])
     scene.wait_taken(1)
     scene.engine.answer(0)
-    thread.join(30)
+    thread.join(60)
     storage._syncs_of.cache_clear()
     assert scene.states()[0] == "done"
     tail = happened[happened.index("failed") :]
@@ -419,7 +419,7 @@ def test_a_server_that_serves_nobody_charges_nothing_and_keeps_what_it_answered(
     work.emit(1, Answer({"loud": "PAID FOR"}))
     future.set_exception(error("the server is away"))
     scene.engine.taken[1][1].set_exception(error("the server is away"))
-    thread.join(30)
+    thread.join(60)
     assert scene.is_over()
     assert scene.died == []
     with ledger.transaction() as connection:

@@ -77,7 +77,7 @@ def test_workers_come_and_go_and_a_second_job_comes_in_between(fleet: Fleet, ask
     second = submit(fleet, "second", [("c.jsonl", 150)], priority=5)
     wait_until(lambda: done_rows(ask, "second") > 10, what="rows of the second job")
     one.send_signal(signal.SIGTERM)
-    assert one.wait(30) == 0
+    assert one.wait(60) == 0
     kill_tree(fleet.worker())
     victim = fleet.worker()
     wait_until(
@@ -101,7 +101,7 @@ def test_a_drained_worker_keeps_its_finished_rows_and_holds_nothing(fleet: Fleet
     wait_until(lambda: ask("SELECT 1 FROM attempts WHERE ended_at IS NULL"), what="a lease")
     worker.send_signal(signal.SIGTERM)
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(30) == 0
+    assert worker.wait(60) == 0
     assert ask("SELECT count(*) FROM batches WHERE state = 'leased'") == [(0,)]
     assert ask("SELECT count(*) FROM batches WHERE failures + losses > 0") == [(0,)]
     assert ask("SELECT count(*) FROM workers WHERE state <> 'ended'") == [(0,)]

@@ -49,18 +49,23 @@ def a_slow_machine_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_SECONDS", 30.0)
 
 
-async def admitted(limiters: list[Limiter], seconds: float, tokens: float = 0) -> int:
-    """How many requests all of them let go in so long."""
-    count = 0
+async def admitted(
+    limiters: list[Limiter], seconds: float, tokens: float = 0, *, least: int = 0
+) -> int:
+    """How many requests all of them let go in so long, or until it was `least` of them."""
+    count, enough = 0, asyncio.Event()
 
     async def go_on(limiter: Limiter) -> None:
         nonlocal count
         while True:
+            if count >= least:
+                enough.set()
             await limiter.admit(tokens)
             count += 1
 
     tasks = [asyncio.create_task(go_on(limiter)) for limiter in limiters for _ in range(8)]
     await asyncio.sleep(seconds)
+    await asyncio.wait_for(enough.wait(), 100)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -82,14 +87,14 @@ def test_two_members_hold_one_rate_together(redis_url: str) -> None:
         bucket = name()
         both = [member(redis_url, bucket, Rates(requests=1200)) for _ in range(2)]
         began = time.monotonic()
-        count = await admitted(both, 1.5)
+        # More than the burst, however slow this machine.
+        count = await admitted(both, 1.5, least=30)
         took = time.monotonic() - began
         await close(*both)
         return count, took
 
     count, seconds = finished(run)
     assert count <= most(20, seconds)
-    assert count >= 20  # the burst at least, however slow this machine
 
 
 MEMBER = """
@@ -108,7 +113,7 @@ async def run(url, bucket):
         while int(client.get(bucket)) < 2:
             time.sleep(0.01)
     began = time.time()
-    count = await admitted([limiter], 1.5)
+    count = await admitted([limiter], 1.5, least=15)
     print(count, began, time.time())
     await limiter.close()
 
@@ -117,6 +122,7 @@ asyncio.run(run(sys.argv[1], sys.argv[2]))
 
 
 def test_two_processes_hold_one_rate_together(redis_url: str) -> None:
+    """Each goes on until it had its part: how fast one of them gets there is the machine's affair."""
     bucket = name()
     processes = [
         subprocess.Popen(
@@ -127,11 +133,11 @@ def test_two_processes_hold_one_rate_together(redis_url: str) -> None:
         )
         for _ in range(2)
     ]
-    said = [process.communicate(timeout=60)[0].split() for process in processes]
+    said = [process.communicate(timeout=150)[0].split() for process in processes]
     counts = [int(count) for count, _, _ in said]
     seconds = max(float(end) for _, _, end in said) - min(float(began) for _, began, _ in said)
-    assert all(count > 0 for count in counts)
-    assert 20 <= sum(counts) <= most(20, seconds)
+    assert all(count >= 15 for count in counts)
+    assert sum(counts) <= most(20, seconds)
 
 
 def test_jobs_with_different_rates_share_one_minute(redis_url: str) -> None:

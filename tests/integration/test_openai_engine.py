@@ -88,7 +88,7 @@ def ask(
         found[position] = outcome
 
     work = Work(task or generate(), requests, seconds, emit)  # type: ignore[arg-type]
-    engine.start(work).result(30)
+    engine.start(work).result(60)
     assert sorted(found) == list(range(len(requests)))
     return [found[position] for position in range(len(requests))]
 
@@ -130,7 +130,7 @@ def test_each_row_has_its_own_answer_and_the_servers_count_of_tokens(
     four = threading.Barrier(4)
 
     def behave(call: Call) -> Reply:
-        four.wait(10)  # nobody is answered before four are there
+        four.wait(60)  # nobody is answered before four are there
         return answered(call)
 
     remote.behave = behave
@@ -310,9 +310,9 @@ def test_a_server_that_is_away_gives_the_batch_back_and_keeps_what_it_answered(
         first.set()
 
     future = engine.start(Work(generate(), chats("a", "b", "c"), 60, emit))  # type: ignore[arg-type]
-    assert first.wait(10)
+    assert first.wait(60)
     with pytest.raises(EngineUnavailable, match=r"serves nobody: 503: away"):
-        future.result(10)
+        future.result(60)
     assert list(found) == [0]
     remote.behave = answered
     assert len(ask(engine, chats("b", "c"))) == 2
@@ -324,7 +324,7 @@ def test_a_server_that_only_hangs_is_away_and_no_row_is_blamed(
     remote.behave = lambda call: Reply(hang=True)
     future = load().start(Work(generate(), chats("a", "b"), 0.3, pytest.fail))  # type: ignore[arg-type]
     with pytest.raises(EngineUnavailable, match="no answer within row_timeout_seconds"):
-        future.result(10)
+        future.result(60)
 
 
 def test_a_page_of_a_proxy_is_no_sign_that_the_server_lives(
@@ -334,7 +334,7 @@ def test_a_page_of_a_proxy_is_no_sign_that_the_server_lives(
     remote.behave = lambda call: Reply(body=b"<html>We will be back soon</html>")
     future = engine.start(Work(generate(), chats("a", "b"), 60, pytest.fail))  # type: ignore[arg-type]
     with pytest.raises(EngineUnavailable, match="none of the OpenAI API"):
-        future.result(10)
+        future.result(60)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_a_key_or_account_that_is_refused_to_all_wants_a_person(
     remote.behave = lambda call: reply
     future = engine.start(Work(generate(), chats("a", "b"), 60, pytest.fail))  # type: ignore[arg-type]
     with pytest.raises(EngineRefused, match="mend the key or the account") as refused_all:
-        future.result(10)
+        future.result(60)
     assert "sk-secret" not in str(refused_all.value)
 
 
@@ -368,7 +368,7 @@ def test_a_stop_ends_what_is_under_way_and_the_engine_serves_others(
         time.sleep(0.01)
     work.stop()
     with pytest.raises(CancelledError):
-        future.result(10)
+        future.result(60)
     assert output(ask(engine, chats("y"))[0]) == "Y"
     assert remote.texts().count("hang") == 2
 
@@ -527,7 +527,7 @@ def test_a_server_that_is_away_at_load_is_an_outage_of_the_batches(
     engine = load()
     future = engine.start(Work(generate(), chats("a"), 0.3, pytest.fail))  # type: ignore[arg-type]
     with pytest.raises(EngineUnavailable, match="serves nobody"):
-        future.result(10)
+        future.result(60)
     remote.behave = answered
     assert output(ask(engine, chats("a"))[0]) == "A"
 
@@ -622,7 +622,7 @@ def test_a_store_of_images_that_is_away_gives_back_its_rows_and_no_others(
         rows = shows(drawn(), str(path), b"no image", drawn())
         future = engine.start(Work(LOOK, rows, 60, found.__setitem__))
         with pytest.raises(StorageUnavailable, match="the store is away"):
-            future.result(10)
+            future.result(60)
     assert {type(outcome) for outcome in found.values()} <= {Answer, Refusal}
     assert 1 not in found
     assert isinstance(ask(engine, shows(str(path)), LOOK)[0], Answer)

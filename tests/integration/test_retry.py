@@ -348,21 +348,21 @@ def test_a_child_that_drains_in_a_retry_keeps_the_rows_it_has_finished(site: Sit
             raise ValueError("one at a time")
         if number(rows[0]) == 7:
             calling.set()
-            leave.wait(30)
+            leave.wait(60)
         return [loud(row) for row in rows]
 
     site.admit()
     runner = site.runner(one_by_one)
     runner.work("poll", wait=False)
-    assert calling.wait(30)
+    assert calling.wait(60)
     assert site.agrees() == {}
     draining = threading.Thread(target=runner.drain, args=(0.1,))
     draining.start()
     [held] = runner.window.held()
     assert held.work is not None
-    assert held.work.stopped.wait(30)
+    assert held.work.stopped.wait(60)
     leave.set()
-    draining.join(30)
+    draining.join(60)
     assert site.agrees() == {}
     assert site.ask("SELECT rows_done FROM job_progress") == [(9,)]
     assert site.ask("SELECT state, redo_count, losses FROM batches") == [("pending", 1, 0)]

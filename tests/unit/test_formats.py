@@ -177,12 +177,12 @@ def test_two_threads_load_one_entry_once():
     def load() -> str:
         loads.append(1)
         started.set()
-        assert go.wait(10)
+        assert go.wait(60)
         return "value"
 
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(cache.get, "k", load, len)
-        assert started.wait(10)
+        assert started.wait(60)
         others = [pool.submit(cache.get, "k", load, len) for _ in range(3)]
         go.set()
         assert {future.result() for future in [first, *others]} == {"value"}

@@ -93,7 +93,7 @@ def test_calls_come_from_one_thread_in_the_order_of_their_batches() -> None:
         for at in range(20)
     ]
     for future in futures:
-        future.result(10)
+        future.result(60)
     assert [number for _, number in seen] == list(range(20))
     assert len({thread for thread, _ in seen} | {threading.get_ident()}) == 2
 
@@ -103,18 +103,18 @@ def test_a_closed_engine_ends_its_call_and_cancels_what_waits() -> None:
 
     def slow(rows: Rows) -> Rows:
         calling.set()
-        go_on.wait(30)
+        go_on.wait(60)
         return rows
 
     engine = FunctionEngine(slow, "rules:f")
     first, second = (
         engine.start(Work(TASK, [Request(0, row={})], 600, lambda *_: None)) for _ in range(2)
     )
-    assert calling.wait(10)
+    assert calling.wait(60)
     engine.close()
     assert second.cancelled()
     go_on.set()
-    first.result(10)
+    first.result(60)
 
 
 def test_a_call_over_its_time_is_stalled_and_an_idle_engine_is_not() -> None:

@@ -62,8 +62,8 @@ def test_those_who_come_meanwhile_go_next_in_groups_of_at_most_so_many() -> None
             wait_for(grouped, wish)
         for _ in range(3):
             act.leave.release()
-        assert first.result(10) == 0
-        assert [other.result(10) for other in others] == [10, 20, 30, 40, 50]
+        assert first.result(60) == 0
+        assert [other.result(60) for other in others] == [10, 20, 30, 40, 50]
     assert act.groups == [[0], [1, 2, 3], [4, 5]]
 
 
@@ -79,11 +79,11 @@ def test_an_error_reaches_its_own_group_only_and_stops_nobody() -> None:
             wait_for(grouped, place)
         for _ in range(3):
             act.leave.release()
-        assert first.result(10) == 0
+        assert first.result(60) == 0
         for refused in others[:2]:
             with pytest.raises(ValueError, match="refused"):
-                refused.result(10)
-        assert others[2].result(10) == 20
+                refused.result(60)
+        assert others[2].result(60) == 20
     act.leave.release()
     assert grouped.ask(7) == 70
 
@@ -129,7 +129,7 @@ def test_one_who_is_interrupted_while_it_waits_stops_nobody(
         with monkeypatch.context() as patched:
             patched.setattr(module, "Future", made)
             gone = threads.submit(grouped.ask, 1)
-            assert came.wait(10)
+            assert came.wait(60)
         if interrupted is InterruptedAtOnce:
             assert isinstance(gone.exception(10), KeyboardInterrupt)
         else:
@@ -138,8 +138,8 @@ def test_one_who_is_interrupted_while_it_waits_stops_nobody(
         wait_for(grouped, 1 if interrupted is InterruptedAtOnce else 2)
         act.leave.release()
         act.leave.release()
-        assert first.result(10) == 0
-        assert last.result(10) == 20
+        assert first.result(60) == 0
+        assert last.result(60) == 20
         assert isinstance(gone.exception(10), KeyboardInterrupt)
     assert act.groups == [[0], [2]]
 
@@ -154,7 +154,7 @@ def test_too_few_answers_are_an_error_for_everybody() -> None:
         wait_for(grouped, 2)
         act.leave.release()
         act.leave.release()
-        assert first.result(10) == 0
+        assert first.result(60) == 0
         for other in others:
             with pytest.raises(ValueError, match="1 answers to 2 wishes"):
-                other.result(10)
+                other.result(60)

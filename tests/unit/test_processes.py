@@ -92,12 +92,12 @@ def test_watcher_survives_polite_signals_to_the_group(
 def test_parent_that_dies_before_the_main_process_leaves_no_watcher() -> None:
     watcher, lifeline = processes._start_watcher()
     os.close(lifeline)  # what the kernel does for a dead parent
-    assert watcher.wait(10) == -signal.SIGKILL
+    assert watcher.wait(60) == -signal.SIGKILL
 
 
 def test_kill_ends_what_a_dead_main_process_left_and_may_be_repeated() -> None:
     group, grandchild = start_and_read(LEAVES_A_CHILD)
-    assert group.wait(10) == 0
+    assert group.wait(60) == 0
     assert is_alive(grandchild)
     group.kill()
     assert not is_alive(grandchild)
@@ -111,7 +111,7 @@ def test_terminate_reaches_the_main_process_alone() -> None:
         ["/bin/sh", "-c", "trap 'exit 7' TERM; sleep 1000 & echo $!; wait"]
     )
     group.terminate()
-    assert group.wait(10) == 7
+    assert group.wait(60) == 7
     assert is_alive(grandchild)
     group.kill()
     assert not is_alive(grandchild)
@@ -166,9 +166,9 @@ def test_groups_started_by_several_threads_end_one_by_one() -> None:
         # No other child may hold this group's pipe open, else its watcher would never wake.
         assert group._lifeline is not None
         os.close(group._lifeline)
-        assert group._watcher.wait(10) == -signal.SIGKILL
+        assert group._watcher.wait(60) == -signal.SIGKILL
         group._lifeline = None
-        group._main.wait(10)
+        group._main.wait(60)
 
 
 def test_record_lives_as_long_as_the_group(tmp_path: Path) -> None:
@@ -230,8 +230,8 @@ def test_group_of_a_later_owner_in_another_session_is_left_alone(tmp_path: Path)
     assert processes._is_still_ours(facts)
     end_recorded(tmp_path)
     assert not is_alive(grandchild)
-    group._main.wait(10)
-    group._watcher.wait(10)
+    group._main.wait(60)
+    group._watcher.wait(60)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}"])

@@ -36,7 +36,7 @@ def test_no_more_than_so_many_are_taken_ahead():
 
     ahead = read_ahead(items(), 3)
     assert next(ahead) == 0
-    assert third.wait(10)
+    assert third.wait(60)
     assert taken == [0, 1, 2, 3]
     ahead.close()
 
@@ -47,11 +47,11 @@ def test_it_reads_while_the_item_before_is_used():
     def items():
         yield "first"
         entered.set()
-        assert used.wait(10)
+        assert used.wait(60)
         yield "second"
 
     ahead = read_ahead(items(), 1)
     assert next(ahead) == "first"
-    assert entered.wait(10)
+    assert entered.wait(60)
     used.set()
     assert next(ahead) == "second"

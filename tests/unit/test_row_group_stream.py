@@ -201,19 +201,19 @@ def test_who_waits_for_a_piece_that_is_passed_gets_it():
     def opened(rows, stack):
         starts.append(1)
         entered.set()
-        assert go.wait(10)
+        assert go.wait(60)
         for number in range(10):
             yield pa.record_batch({"n": [number] * rows})
 
     stream = RowGroupStream(opened, 3, lambda _: False)
     with ThreadPoolExecutor(4) as pool:
         last = pool.submit(stream.piece, 9, NoShelf())
-        assert entered.wait(10)
+        assert entered.wait(60)
         others = [pool.submit(stream.piece, number, NoShelf()) for number in (4, 2, 7)]
         while len(stream._wanted) < 4:
             threading.Event().wait(0.001)
         go.set()
-        found = [one.result(10).column("n").to_pylist() for one in (last, *others)]
+        found = [one.result(60).column("n").to_pylist() for one in (last, *others)]
     assert found == [[9] * 3, [4] * 3, [2] * 3, [7] * 3]
     assert starts == [1]
 
