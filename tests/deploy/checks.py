@@ -357,6 +357,15 @@ def selects_what_has_its_ports(objects: list[Object]) -> Faults:
                 yield f"{name_of(thing)}: a pod has no port {point['port']}"
 
 
+def listens_where_it_says(objects: list[Object]) -> Faults:
+    for owner, template in templates(objects):
+        for container in filter(is_ours, template["spec"]["containers"]):
+            port = settings_of(objects, container).get("NIGHTSHIFT_METRICS_PORT")
+            named = [each["containerPort"] for each in container.get("ports", [])]
+            if named != ([int(port)] if port else []):
+                yield f"{owner}: names the ports {named} and listens on {port}"
+
+
 def has_port(template: Object, port: int | str) -> bool:
     ports = [port for container in containers(template) for port in container.get("ports", [])]
     return port in {value for each in ports for value in (each["name"], each["containerPort"])}
@@ -505,6 +514,7 @@ CHECKS: list[Any] = [
     has_images_of_this_release,
     selects_its_own_pods,
     selects_what_has_its_ports,
+    listens_where_it_says,
     lets_through_what_is_used,
     refers_to_what_is_there,
     asks_for_resources,

@@ -109,6 +109,8 @@ FAULTS: list[tuple[Any, str, str, tuple[Any, ...], Any, str]] = [
     (checks.selects_what_has_its_ports, "gpu", "PodDisruptionBudget/nightshift-worker", ("spec", "selector", "matchLabels", "a"), "b", "nothing"),
     (checks.selects_what_has_its_ports, "cpu-demo", "Service/nightshift-redis", ("spec", "selector", "a"), "b", "no pod"),
     (checks.selects_what_has_its_ports, ALL, "PodMonitor/nightshift", ("spec", "podMetricsEndpoints", 0, "port"), "http", "port http"),
+    (checks.listens_where_it_says, ALL, WORKER, (*MAIN, "ports", 0, "containerPort"), 80, "listens"),
+    (checks.listens_where_it_says, ALL, "ConfigMap/nightshift-settings", ("data", "NIGHTSHIFT_METRICS_PORT"), "80", "listens"),
     (checks.lets_through_what_is_used, "gpu", "NetworkPolicy/nightshift-deny", ("spec", "podSelector", "matchLabels"), {"a": "b"}, "open"),
     (checks.lets_through_what_is_used, "gpu", "NetworkPolicy/nightshift-ledger", ("spec", "egress", 0, "ports", 0, "port"), 5433, "5433"),
     (checks.lets_through_what_is_used, "gpu", "NetworkPolicy/nightshift-https", ("spec", "podSelector", "matchLabels", "a"), "b", "nothing"),
