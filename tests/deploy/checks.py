@@ -236,6 +236,19 @@ def runs_commands_that_exist(objects: list[Object]) -> Faults:
                 fault = refusal(line)
                 if fault is not None:
                     yield f"{where}: `{' '.join(line)}`: {fault}"
+            for script in scripts(container):
+                if not (ROOT / script.removeprefix(SHIPPED)).is_file():
+                    yield f"{where}: there is no {script}"
+
+
+SHIPPED = "/usr/share/nightshift/"
+"""Where the images keep what they ship of examples/."""
+
+
+def scripts(container: Object) -> list[str]:
+    """Files that a shell is told to run."""
+    words = container.get("command", [])
+    return [word for word in words[1:2] if words[0] == "sh" and word.startswith("/")]
 
 
 def command_lines(container: Object) -> Iterator[list[str]]:

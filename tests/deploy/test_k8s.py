@@ -93,6 +93,7 @@ FAULTS: list[tuple[Any, str, str, tuple[Any, ...], Any, str]] = [
     (checks.runs_commands_that_exist, "gpu", WORKER, (*MAIN, "livenessProbe", "exec", "command", 1), "lives", "lives"),
     (checks.runs_commands_that_exist, "gpu", WORKER, (*MAIN, "lifecycle", "preStop", "exec", "command"), ["sleep", "9"], "sleep"),
     (checks.runs_commands_that_exist, "gpu", REAPER, (*POD, "initContainers", 0, "command", 2), "nightshift statos", "statos"),
+    (checks.runs_commands_that_exist, "cpu-demo", "Job/nightshift-reviews", (*MAIN, "command", 1), "/usr/share/nightshift/examples/no.sh", "no.sh"),
     (checks.leaves_in_time, "gpu", WORKER, (*POD, "terminationGracePeriodSeconds"), 90, "killed"),
     (checks.leaves_in_time, "gpu", "ConfigMap/nightshift-settings", ("data", "NIGHTSHIFT_DRAIN_SECONDS"), "60", "killed"),
     (checks.is_watched, "gpu", WORKER, (*MAIN, "livenessProbe"), None, "livenessProbe"),
