@@ -236,6 +236,19 @@ def runs_commands_that_exist(objects: list[Object]) -> Faults:
                 fault = refusal(line)
                 if fault is not None:
                     yield f"{where}: `{' '.join(line)}`: {fault}"
+            for script in scripts(container):
+                if not (ROOT / script.removeprefix(SHIPPED)).is_file():
+                    yield f"{where}: there is no {script}"
+
+
+SHIPPED = "/usr/share/nightshift/"
+"""Where the images keep what they ship of examples/."""
+
+
+def scripts(container: Object) -> list[str]:
+    """Files that a shell is told to run."""
+    words = container.get("command", [])
+    return [word for word in words[1:2] if words[0] == "sh" and word.startswith("/")]
 
 
 def command_lines(container: Object) -> Iterator[list[str]]:
@@ -355,6 +368,15 @@ def selects_what_has_its_ports(objects: list[Object]) -> Faults:
         for point in thing["spec"]["podMetricsEndpoints"]:
             if not all(has_port(pod, point["port"]) for pod in pods):
                 yield f"{name_of(thing)}: a pod has no port {point['port']}"
+
+
+def listens_where_it_says(objects: list[Object]) -> Faults:
+    for owner, template in templates(objects):
+        for container in filter(is_ours, template["spec"]["containers"]):
+            port = settings_of(objects, container).get("NIGHTSHIFT_METRICS_PORT")
+            named = [each["containerPort"] for each in container.get("ports", [])]
+            if named != ([int(port)] if port else []):
+                yield f"{owner}: names the ports {named} and listens on {port}"
 
 
 def has_port(template: Object, port: int | str) -> bool:
@@ -505,6 +527,7 @@ CHECKS: list[Any] = [
     has_images_of_this_release,
     selects_its_own_pods,
     selects_what_has_its_ports,
+    listens_where_it_says,
     lets_through_what_is_used,
     refers_to_what_is_there,
     asks_for_resources,
