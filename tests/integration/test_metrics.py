@@ -19,11 +19,13 @@ from common.ledger import Ledger
 from common.settings import Settings
 from common.spec import JobSpec
 from producer.submit import submit
-from tests.integration.fleet import RULES, Fleet, function_spec, logs, wait_until, write_rows
+from tests.integration import fleet as fleets
+from tests.integration.fleet import RULES, Fleet, function_spec, logs, write_rows
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-wait_until = partial(fleets.wait_until, seconds=120)
 Ask = Callable[[str], list[tuple[Any, ...]]]
+
+wait_until = partial(fleets.wait_until, seconds=120)
 
 
 TIRED = """
