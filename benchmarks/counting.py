@@ -9,8 +9,6 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry
-
 from common.settings import child_environment, load_settings
 from worker.profile import NO_PROFILE, Profile, Stage
 from worker.tally import NO_TALLY, Ran, Tally
@@ -31,7 +29,7 @@ def main() -> None:
 
 def measure() -> None:
     """Prints both contenders."""
-    tally = Tally("pool", "function", 0, CollectorRegistry())
+    tally = Tally("pool", "function", 0)
     contenders = {"off": (NO_PROFILE, NO_TALLY), "on": (Profile(64), tally)}
     for what, one in (("row", _row), ("batch", _batch)):
         found = {

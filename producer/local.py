@@ -295,7 +295,7 @@ class Fleet:
             Member(
                 "reaper",
                 [sys.executable, "-m", "producer.cli", "reaper"],
-                child_environment(_beside_worker(settings)),
+                child_environment(for_reaper(settings)),
             ),
             Member(
                 "worker",
@@ -381,7 +381,7 @@ class Fleet:
         return self._home / f"{member.name}.log"
 
 
-def _beside_worker(settings: Settings) -> Settings:
+def for_reaper(settings: Settings) -> Settings:
     """The worker serves its metrics on the port that is set, the reaper on the next one."""
     port = settings.metrics_port
     if not port:

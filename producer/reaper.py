@@ -12,7 +12,6 @@ from contextlib import suppress
 from functools import partial
 
 import structlog
-from prometheus_client import CollectorRegistry
 
 from common.broker import Announcer
 from common.errors import NightshiftError, Retryable
@@ -66,7 +65,7 @@ class Reaper:
     ) -> None:
         self._state = state
         self._ledger = ledger
-        self._rounds = rounds or Rounds(CollectorRegistry())
+        self._rounds = rounds or Rounds()
         self._settings = settings
         self._name = f"r-{uuid.uuid4().hex[:8]}"
         self._announcer = Announcer(settings.broker_url) if settings.broker_url else None

@@ -39,7 +39,8 @@ MOST_JOBS = 200
 class Rounds:
     """Counts the rounds and duties of one reaper."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        registry = registry or CollectorRegistry()
         self._rounds = metrics.counter(metrics.REAPER_ROUNDS, registry)
         self._seconds = metrics.histogram(metrics.REAPER_ROUND_SECONDS, registry)
         self._last = metrics.gauge(metrics.REAPER_LAST_ROUND, registry)

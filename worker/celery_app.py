@@ -16,7 +16,6 @@ import structlog
 from celery import signals
 from celery.apps import worker as celery_worker
 from celery.exceptions import SecurityWarning
-from prometheus_client import CollectorRegistry
 from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
 
 from common import logs
@@ -178,7 +177,7 @@ class ChildProcess:
     def _tallied(self, engine: Engine) -> Tally:
         if not self._config.metrics:
             return NO_TALLY
-        return Tally(self._config.pool, engine.name, self._config.slot, CollectorRegistry())
+        return Tally(self._config.pool, engine.name, self._config.slot)
 
     def _load(self, spec: JobSpec) -> Engine:
         self._signs.loading()

@@ -32,7 +32,10 @@ class Ran:
 class Tally:
     """The counts of one child, from all of its threads."""
 
-    def __init__(self, pool: str, engine: str, slot: int, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, pool: str, engine: str, slot: int, registry: CollectorRegistry | None = None
+    ) -> None:
+        registry = registry or CollectorRegistry()
         each = {"pool": pool, "engine": engine}
         here = {**each, "slot": str(slot)}
         rows = metrics.counter(metrics.ROWS, registry)

@@ -6,6 +6,7 @@ import signal
 import socket
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,13 @@ from common.ledger import Ledger
 from common.settings import Settings
 from common.spec import JobSpec
 from producer.submit import submit
-from tests.integration.fleet import RULES, Fleet, function_spec, logs, wait_until, write_rows
+from tests.integration import fleet as fleets
+from tests.integration.fleet import RULES, Fleet, function_spec, logs, write_rows
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 Ask = Callable[[str], list[tuple[Any, ...]]]
+
+wait_until = partial(fleets.wait_until, seconds=120)
 
 
 TIRED = """
@@ -103,7 +107,7 @@ def closed(ask: Ask) -> None:
     def is_closed() -> bool:
         return ask("SELECT status FROM job_progress") == [("completed",)]
 
-    wait_until(is_closed, 120, "the end of the job")
+    wait_until(is_closed, what="the end of the job")
 
 
 def test_both_sides_agree_with_the_ledger_and_a_killed_child_keeps_its_counts(

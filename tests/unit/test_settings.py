@@ -184,3 +184,20 @@ def test_gpus_are_counted_as_cuda_counts_them(
     assert visible_gpus(tmp_path / "none") == ()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, GPU-b")
     assert visible_gpus(tmp_path) == ("GPU-a", "GPU-b")
+
+
+def test_a_key_reaches_a_child_process_and_no_printed_settings() -> None:
+    settings = Settings(metrics_port=9464, metrics_host="10.0.0.7", metrics_key="secret")
+    assert settings.environment() == {
+        "NIGHTSHIFT_METRICS_PORT": "9464",
+        "NIGHTSHIFT_METRICS_HOST": "10.0.0.7",
+        "NIGHTSHIFT_METRICS_KEY": "secret",
+    }
+    assert "secret" not in repr(settings)
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "many"])
+def test_a_port_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, port: str) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_METRICS_PORT", port)
+    with pytest.raises(BadInput, match="NIGHTSHIFT_METRICS_PORT"):
+        load_settings()

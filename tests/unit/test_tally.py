@@ -72,9 +72,9 @@ def test_no_tally_takes_everything_and_starts_no_thread() -> None:
 
 COUNT = """
 import os, signal, sys
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import Counter
 from worker.tally import Ran, Tally
-tally = Tally("p", "function", int(sys.argv[1]), CollectorRegistry())
+tally = Tally("p", "function", int(sys.argv[1]))
 tally.loaded(1.5, 8)
 tally.committed(Ran(int(sys.argv[2]), 0, 0, 0, 1.0, whole=True))
 tally.renewed(1, 0)
