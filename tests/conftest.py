@@ -1,6 +1,5 @@
 """Fixtures of every suite: one Postgres and one Redis of our own for each process of the run."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
-    # vLLM's workers do not go by themselves: their engine waits so long before it sends SIGTERM.
-    os.environ.setdefault("VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS", "1")
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ ARGUMENTS = {
     "enforce_eager": True,
     "max_model_len": 512,
     "max_num_seqs": 16,
+    "kv_cache_memory_bytes": 2**27,
     # A model this small otherwise fills JSON with spaces until max_tokens.
     "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
 }

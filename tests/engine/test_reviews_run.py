@@ -49,7 +49,12 @@ def reviews_spec(fleet: Fleet) -> Path:
             "engine": {
                 "backend": "vllm",
                 "model": str(MODEL),
-                "args": {"enforce_eager": True, "max_model_len": 512, "max_num_seqs": 16},
+                "args": {
+                    "enforce_eager": True,
+                    "max_model_len": 512,
+                    "max_num_seqs": 16,
+                    "kv_cache_memory_bytes": 2**27,
+                },
                 "price_per_hour": 2.0,
                 "price_per_million_prompt_tokens": 0.5,
             },

@@ -111,10 +111,11 @@ def test_a_function_that_cannot_be_imported_fails_the_job_with_one_sentence(flee
     assert "nothing_here" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("alone", [False, True], ids=["whole tree", "run alone"])
-@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize(
+    ("rows", "alone"), [(1, False), (7, True)], ids=["whole tree", "run alone"]
+)
 def test_killed_at_random_moments_the_same_command_ends_with_each_row_once(
-    fleet: Fleet, alone: bool, rows: int
+    fleet: Fleet, rows: int, alone: bool
 ) -> None:
     ids = write_rows(fleet.folder / "in", MIXED)
     output = fleet.folder / "out"
