@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from common import spec
+from common.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -81,3 +82,11 @@ def test_every_link_of_the_pages_leads_somewhere() -> None:
     for page in pages:
         for link in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
             assert "://" in link or (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_every_setting_that_a_page_names_can_be_set() -> None:
+    settings = {f"NIGHTSHIFT_{name.upper()}" for name in Settings.model_fields}
+    pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md"), *DOCS.parent.glob("examples/*/*.md")]
+    for page in pages:
+        named = set(re.findall(r"NIGHTSHIFT_[A-Z_]*[A-Z]", page.read_text()))
+        assert named <= settings, f"{page.name}: {named - settings}"
