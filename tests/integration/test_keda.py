@@ -161,7 +161,7 @@ def test_a_worker_that_died_is_not_busy(world: World, keda: Callable[[str], floa
         assert claims.release_owner(connection, "b") == 1
 
 
-def test_the_role_reads_the_two_views_and_nothing_else(
+def test_the_role_reads_the_view_and_nothing_else(
     world: World, keda: Callable[[str], float], database_url: str
 ) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
@@ -178,7 +178,7 @@ def test_the_role_reads_the_two_views_and_nothing_else(
             == (True,)
         ]
         assert len(tables) > 10
-        assert readable == ["pool_demand", "worker_status"]
+        assert readable == ["pool_demand"]
         connection.execute(f"SET ROLE {ROLE}")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("SELECT * FROM jobs")

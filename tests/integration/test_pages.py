@@ -1,4 +1,4 @@
-"""Every command of the README's tour and every query of docs/sql.md is run."""
+"""Every command of the README's tour and every query of the pages is run."""
 
 import re
 import shlex
@@ -44,7 +44,7 @@ def test_the_tour_of_the_readme_works_as_it_is_written(fleet: Fleet) -> None:
     assert "A SMALL STEP" in lines[0]
 
 
-QUERIES = blocks("docs/sql.md", "sql")
+QUERIES = [*blocks("docs/sql.md", "sql"), *blocks("docs/operations.md", "sql")]
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=range(len(QUERIES)))

@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from common import metrics, spec
+from common.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -109,3 +110,11 @@ def test_no_page_names_a_metric_that_is_not_exported() -> None:
         named = set(re.findall(r"\bnightshift_[a-z_]+\b", page.read_text()))
         families = {metric.name for metric in metrics.METRICS}
         assert named <= metrics.series_names() | families, page.name
+
+
+def test_every_setting_that_a_page_names_can_be_set() -> None:
+    settings = {f"NIGHTSHIFT_{name.upper()}" for name in Settings.model_fields}
+    pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md"), *DOCS.parent.glob("examples/*/*.md")]
+    for page in pages:
+        named = set(re.findall(r"NIGHTSHIFT_[A-Z_]*[A-Z]", page.read_text()))
+        assert named <= settings, f"{page.name}: {named - settings}"

@@ -12,13 +12,15 @@ VIEW = """
 CREATE OR REPLACE VIEW pool_demand AS
 WITH open_work AS (
     SELECT j.pool, j.engine_key, max(j.priority) AS priority, count(*) AS jobs,
-           sum(p.batches_pending + p.batches_queued)::bigint AS batches_waiting,
+           sum(CASE WHEN j.state = 'running' THEN p.batches_pending + p.batches_queued
+                    ELSE 0 END)::bigint AS batches_waiting,
            sum(p.batches_leased)::bigint AS batches_leased,
-           sum(p.rows_total - p.rows_done - p.rows_failed)::bigint AS rows_open,
+           sum(CASE WHEN j.state = 'running' THEN p.rows_total - p.rows_done - p.rows_failed
+                    ELSE 0 END)::bigint AS rows_open,
            sum(least(p.batches_pending + p.batches_queued + p.batches_leased,
                      coalesce(j.max_parallel, 2147483647)))::bigint AS batches_allowed
     FROM jobs j JOIN job_progress p ON p.job = j.id
-    WHERE j.state = 'running'
+    WHERE j.state = 'running' OR j.state = 'paused' AND p.batches_leased > 0
     GROUP BY j.pool, j.engine_key
 )
 SELECT o.pool, o.engine_key, o.priority, o.jobs, o.batches_waiting, o.batches_leased, o.rows_open,
@@ -37,7 +39,8 @@ CROSS JOIN LATERAL (
 ) AS w;
 COMMENT ON VIEW pool_demand IS
     'One row for each engine with open work: how much waits, how many workers would have something '
-    'to do (desired_workers: at least 1 while work is open, and never fewer than hold leases).';
+    'to do (desired_workers: at least 1 while work is open, and never fewer than hold leases; of a '
+    'paused job what is under way).';
 """
 
 
