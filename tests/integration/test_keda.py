@@ -13,7 +13,7 @@ from common.ledger.workers import Child
 from tests.integration.test_ledger import World
 
 ROOT = Path(__file__).parents[2]
-ROLE = "nightshift_keda"
+ROLE = "keda_nightshift"
 
 
 def query(pool: str) -> str:
