@@ -133,7 +133,11 @@ def test_two_processes_hold_one_rate_together(redis_url: str) -> None:
         )
         for _ in range(2)
     ]
-    said = [process.communicate(timeout=150)[0].split() for process in processes]
+    try:
+        said = [process.communicate(timeout=150)[0].split() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
     counts = [int(count) for count, _, _ in said]
     seconds = max(float(end) for _, _, end in said) - min(float(began) for _, began, _ in said)
     assert all(count >= 15 for count in counts)
@@ -203,6 +207,23 @@ def test_a_pause_holds_the_whole_fleet_also_without_a_rate(redis_url: str) -> No
         return time.monotonic() - began
 
     assert finished(run) >= 0.6
+
+
+def test_whoever_is_cancelled_at_whatever_step_goes_no_further(redis_url: str) -> None:
+    async def run() -> list[int]:
+        one, went_on = member(redis_url, name(), Rates()), []
+        for steps in range(40):
+            await one.admit(0)  # connected
+            task = asyncio.create_task(one.admit(0))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            if task.cancel():
+                (ended,) = await asyncio.gather(task, return_exceptions=True)
+                if not isinstance(ended, asyncio.CancelledError):
+                    went_on.append(steps)
+        return went_on
+
+    assert finished(run) == []
 
 
 @pytest.fixture

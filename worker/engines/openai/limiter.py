@@ -178,7 +178,7 @@ class Limiter:
         if url is not None:
             limiter.client = redis.asyncio.Redis.from_url(
                 url,
-                socket_timeout=ANSWER_SECONDS,
+                socket_timeout=None,
                 socket_connect_timeout=ANSWER_SECONDS,
                 retry=Retry(NoBackoff(), 0),
             )
@@ -209,7 +209,7 @@ class Limiter:
             self._local.tokens_at += seconds * self._fleet.members
         elif self.client is not None and not self._is_away():
             try:
-                async with self.client.pipeline(transaction=False) as both:
+                async with self._answer(), self.client.pipeline(transaction=False) as both:
                     await (
                         both.hincrbyfloat(self.name, "tokens", seconds)
                         .expire(self.name, 3600)
@@ -226,7 +226,8 @@ class Limiter:
         self._paused_until = max(self._paused_until, time.monotonic() + seconds)
         if self.client is not None and not self._is_away():
             try:
-                await self._pause(keys=[self.name], args=[seconds])
+                async with self._answer():
+                    await self._pause(keys=[self.name], args=[seconds])
             except (RedisError, OSError) as error:
                 self._miss(error)
 
@@ -243,10 +244,11 @@ class Limiter:
         requests, tokens = self.rates.seconds(taken.reserved)
         if self.client is not None and not self._is_away():
             try:
-                milliseconds, members = await self._admit(
-                    keys=[self.name, f"{self.name}:members"],
-                    args=[self.member, BURST_SECONDS, requests, tokens],
-                )
+                async with self._answer():
+                    milliseconds, members = await self._admit(
+                        keys=[self.name, f"{self.name}:members"],
+                        args=[self.member, BURST_SECONDS, requests, tokens],
+                    )
             except (RedisError, OSError) as error:
                 self._miss(error)
             else:
@@ -259,6 +261,13 @@ class Limiter:
         taken.is_local = True
         share = self._fleet.members
         return self._local.admit(time.monotonic(), requests * share, tokens * share)
+
+    @staticmethod
+    def _answer() -> asyncio.Timeout:
+        """How long Redis may take. The client's own limit is `asyncio.wait_for`, which before Python
+        3.12 loses a cancel that comes just as it ends: a stopped row would go on.
+        """
+        return asyncio.timeout(ANSWER_SECONDS)
 
     def _is_away(self) -> bool:
         return time.monotonic() < self._ask_at
