@@ -108,6 +108,7 @@ def described(labels: Mapping[str, tuple[str, ...]]) -> str:
 def test_no_page_names_a_metric_that_is_not_exported() -> None:
     for page in DOCS.glob("*.md"):
         named = set(re.findall(r"\bnightshift_[a-z_]+\b", page.read_text()))
+        named.discard("nightshift_version")  # Alembic's table
         families = {metric.name for metric in metrics.METRICS}
         assert named <= metrics.series_names() | families, page.name
 
