@@ -18,12 +18,13 @@ FIRST_BYTES = 1024
 class FakeHub:
     """Serves the files of a folder as the model `name`.
 
-    `gets` counts GETs of file contents by name. While `may_go_on` is not set, a GET of weights
+    `gets` counts GETs of whole files by name, `peeks` those of a part. While `may_go_on` is not set, a GET of weights
     stops after its first bytes.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
         self.gets: Counter[str] = Counter()
+        self.peeks: Counter[str] = Counter()
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self._files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
@@ -77,6 +78,13 @@ class FakeHub:
         headers = {"ETag": f'"{_sha256(content)}"', "X-Repo-Commit": COMMIT}
         if request.method == "HEAD":
             return Response(content, 200, headers)  # the server leaves the content out
+        asked = request.headers.get("Range")
+        if asked is not None:
+            # The head of a safetensors file, which vLLM reads to learn the type of its numbers.
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            part = content[int(first) : int(last) + 1 if last else None]
+            self.peeks[file] += 1
+            return Response(part, 206, headers)
         self.gets[file] += 1
         return Response(
             self._sent(file, content), 200, {**headers, "Content-Length": str(len(content))}

@@ -173,7 +173,7 @@ def test_the_reviews_are_done_by_the_pieces_as_containers_run_them(pieces: Piece
     the_answers_are_right(containers.outside("data") / "out")
 
     hub: Any = pieces.hub  # type: ignore[attr-defined]
-    assert hub.gets["model.safetensors"] == 1
+    assert hub.gets["model.safetensors"] == 1, (hub.gets, hub.peeks)
     said = [
         json.loads(line)
         for line in (pieces.logs / "worker.log").read_text().splitlines()
