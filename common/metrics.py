@@ -66,7 +66,7 @@ class Metric:
 
 _ENGINE = {"pool": ANY, "engine": ANY}
 _SLOT = {**_ENGINE, "slot": ANY}
-_JOB = {"job": ANY, "name": ANY, "pool": ANY}
+_JOB = {"job_id": ANY, "name": ANY, "pool": ANY}
 
 BUILD_INFO = Metric(
     "nightshift_build_info",

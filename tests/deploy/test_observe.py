@@ -32,7 +32,7 @@ METRIC_OF = {series: metric for metric in metrics.METRICS for series in metric.s
 
 PROMETHEUS_OWN = {
     "up": {"job", "instance"},
-    "ALERTS": {"alertname", "alertstate", "severity", "pool", "job", "name", "instance"},
+    "ALERTS": {"alertname", "alertstate", "severity", "pool", "job_id", "name", "instance"},
 }
 """Series that Prometheus itself makes, with the labels that we may expect."""
 
@@ -373,7 +373,6 @@ def test_compose_mounts_what_prometheus_reads() -> None:
 def test_prometheus_scrapes_each_service_that_has_metrics_with_its_key() -> None:
     looked_up: set[str] = set()
     for job in CONFIG["scrape_configs"]:
-        assert job["honor_labels"] is True, "`job` of a metric would become `exported_job`"
         key = job["authorization"]["credentials_file"]
         assert key in "".join(COMPOSE["prometheus"]["entrypoint"])
         (names,) = job["dns_sd_configs"]

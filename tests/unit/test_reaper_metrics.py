@@ -4,6 +4,7 @@ import threading
 
 from prometheus_client import CollectorRegistry
 
+from common import metrics
 from common.errors import LedgerUnavailable
 from common.ledger import Ledger
 from common.ledger.figures import JobFigures, PoolFigures, WorkerFigures
@@ -26,7 +27,7 @@ def registered(gauges: LedgerGauges) -> CollectorRegistry:
 
 def test_a_scrape_shows_what_the_ledger_said() -> None:
     value = registered(LedgerGauges(lambda: LOOK, 60)).get_sample_value
-    job = {"job": "3", "name": "a", "pool": "p"}
+    job = {"job_id": "3", "name": "a", "pool": "p"}
     assert value("nightshift_ledger_up") == 1
     assert value("nightshift_job_rows", {**job, "state": "done"}) == 4
     assert value("nightshift_job_batches", {**job, "state": "leased"}) == 2
@@ -83,3 +84,9 @@ def test_rounds_and_failed_duties_are_counted_and_a_failed_round_is_one_too() ->
     assert value("duty_failures_total", duty="dispatch") == 1
     assert value("rounds_total") == value("round_seconds_count") == 1
     assert value("last_round_timestamp_seconds")
+
+
+def test_no_label_is_one_that_prometheus_gives_its_targets() -> None:
+    """Prometheus would rename ours to exported_job, and every query would come back empty."""
+    for metric in metrics.METRICS:
+        assert not {"job", "instance"} & set(metric.labels), metric.name
