@@ -22,7 +22,7 @@ def look(pid: int | str) -> Process | None:
     """The process that has this pid now; None when there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:  # it is gone, or hidden from us
         return None
     # The command's name may hold anything, so count the fields behind its last parenthesis.
     fields = text.rpartition(")")[2].split()

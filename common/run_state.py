@@ -23,7 +23,7 @@ from typing import Any
 
 from common.errors import BadInput
 from common.process_table import kernel, look
-from common.run_dir import VARIABLE
+from common.run_dir import VARIABLE, NoRunDir
 
 WORKER, REAPER, CHILDREN = "worker", "reaper", "children"
 
@@ -104,11 +104,16 @@ def forget_child(run_dir: Path, worker_id: str) -> None:
 
 
 def heard(path: Path) -> dict[str, Any] | None:
-    """What the living process says that wrote this file; None when there is none."""
+    """What the living process says that wrote this file; None when there is none.
+
+    Raises NoRunDir when the file is there and cannot be read.
+    """
     try:
         said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
+    except OSError as error:
+        raise NoRunDir(f"{VARIABLE}: {path} cannot be read: {error.strerror}") from error
     return said if is_alive(said) else None
 
 

@@ -16,9 +16,9 @@ def answer() -> int:
     """
     try:
         run_dir = usable()
+        reaper = heard(run_dir / f"{REAPER}.json")
     except NoRunDir as error:
         return _said(EXIT_NO_RUN_DIR, str(error))
-    reaper = heard(run_dir / f"{REAPER}.json")
     if reaper is None:
         return _said(1, f"no nightshift reaper runs with NIGHTSHIFT_RUN_DIR={run_dir}")
     silent = time.monotonic() - reaper["at"]

@@ -126,7 +126,8 @@ class Reaper:
         if self._state is None:
             return
         duty_seconds = DUTY_ANSWERS * self._settings.answer_seconds + BROKER_SECONDS
-        trouble = self._state.say(time.monotonic() + DUTIES * duty_seconds)
+        pause_seconds = self._settings.dispatch_seconds
+        trouble = self._state.say(time.monotonic() + DUTIES * duty_seconds + pause_seconds)
         if trouble is not None:
             log.warning("run_dir_not_written", error=trouble)
 
@@ -156,6 +157,7 @@ class Reaper:
         self.pressed = any(queue.runs_low for queue in queues or ())
         for queue in queues or ():
             if queue.queued:
+                self._say()
                 self._announce(queue)
 
     def _announce(self, queue: dispatcher.Queue) -> None:

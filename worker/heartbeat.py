@@ -79,7 +79,7 @@ class Heartbeat:
         lease = (batch.lease.batch_id, batch.lease.attempt)
         if lease not in renewal.held:
             # A batch that is being published may have been committed since the beat began.
-            if not batch.publishing:
+            if not batch.publishing and not batch.lost:
                 log.warning("lease_lost", batch_id=lease[0], attempt=lease[1])
                 batch.give_up(lost=True)
                 return True

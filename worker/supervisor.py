@@ -186,6 +186,7 @@ class Supervisor:
     def _report(self) -> None:
         """Frees the leases of gone children; what cannot be reported now is tried again."""
         while self._unreported:
+            self._signs.step(self._slots, draining=self._stopping.is_set())
             ended = self._unreported[0]
             try:
                 with self._ledger.transaction() as connection:
@@ -220,13 +221,11 @@ class Supervisor:
                 for work in workers.wanted(connection, self._pool, self._settings.lease_seconds)
                 if self._engine_key in (None, work.engine_key)
             ]
-            standings = {
-                slot.number: workers.standing(connection, slot.config.id)
-                for slot in self._slots
-                if slot.config is not None
-            }
+            standings = workers.standings(
+                connection, [slot.config.id for slot in self._slots if slot.config is not None]
+            )
         for slot in self._slots:
-            standing = standings.get(slot.number)
+            standing = None if slot.config is None else standings.get(slot.config.id)
             if standing is not None:
                 slot.state = standing.state
             if slot.config is None:

@@ -1,5 +1,6 @@
 """Worker children and the engines they load: register, beat, end, choose, count failed loads."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import RowMapping, text
@@ -156,24 +157,32 @@ class Standing:
     silent_seconds: float
 
 
-def standing(connection: Connection, worker_id: str) -> Standing | None:
-    """How a child stands; None when it never registered."""
+def standings(connection: Connection, worker_ids: Sequence[str]) -> dict[str, Standing]:
+    """How children stand, by their ids; without those that never registered."""
     found = (
         connection.execute(
             text("""
-            SELECT w.state, CASE WHEN EXISTS (SELECT FROM batches b WHERE b.owner = w.id
+            SELECT w.id, w.state, CASE WHEN EXISTS (SELECT FROM batches b WHERE b.owner = w.id
                                               AND b.state = 'leased') THEN 0
                    ELSE extract(epoch FROM now() - coalesce(w.busy_at, w.ready_at, now()))
                    END::float8 AS idle_seconds,
                    extract(epoch FROM now() - w.seen_at)::float8 AS silent_seconds
-            FROM workers w WHERE w.id = :id
+            FROM workers w WHERE w.id = ANY(:ids)
         """),
-            {"id": worker_id},
+            {"ids": list(worker_ids)},
         )
         .mappings()
-        .one_or_none()
+        .all()
     )
-    return None if found is None else Standing(**found)
+    return {
+        row["id"]: Standing(row["state"], row["idle_seconds"], row["silent_seconds"])
+        for row in found
+    }
+
+
+def standing(connection: Connection, worker_id: str) -> Standing | None:
+    """How a child stands; None when it never registered."""
+    return standings(connection, [worker_id]).get(worker_id)
 
 
 def load_failed(

@@ -7,6 +7,7 @@ try writes a file of its own, and nobody else ever removes it). The lock is the 
 with its holder, in whichever container that was.
 """
 
+import errno
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,9 @@ LOOK_SECONDS = 0.25
 LEFT_SECONDS = 600.0
 """A half-fetched file that nobody has written to for so long has nobody who writes it."""
 
+NOWHERE_TO_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM)
+"""Errors of a cache that is only read."""
+
 SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
 """Configuration and tokenizer, at the root and in the folders of sentence-transformers' modules."""
 
@@ -46,8 +50,9 @@ def fetch_once(
     """Calls `download` in one process of all that share the cache folder, while others of the same
     model, revision and library wait; in none any more once it was done for a commit.
 
-    Without a word where there is nothing to fetch or nowhere to write. What goes wrong is logged:
-    the library that loads the model says it better, and may find all it needs in the cache.
+    Without a word where there is nothing to fetch, or nowhere to write: a cache that was filled
+    beforehand. What goes wrong is logged: the library that loads the model says it better, and may
+    find all it needs in the cache.
     """
     folder = Path(cache or constants.HF_HUB_CACHE)
     name = "--".join(("models", *model.split("/")))
@@ -71,7 +76,9 @@ def fetch_once(
                 if files.is_dir():  # named by the commit; a branch may move on
                     done.touch()
     except Exception as error:
-        log.warning("model_not_fetched", model=model, revision=revision, error=str(error)[:300])
+        nowhere = isinstance(error, OSError) and error.errno in NOWHERE_TO_WRITE
+        say = log.debug if nowhere else log.warning
+        say("model_not_fetched", model=model, revision=revision, error=str(error)[:300])
 
 
 def fetch_snapshot(model: str, revision: str | None) -> str | None:
