@@ -14,7 +14,7 @@ import yaml
 from pydantic_settings import BaseSettings
 
 from common.settings import Settings, load_settings
-from tests.deploy.commands import complaint, settings_variables
+from tests.deploy.commands import refusal, settings_variables
 from tests.deploy.images import (
     IMAGES,
     ROOT,
@@ -369,7 +369,7 @@ def test_every_command_is_one_of_ours_and_understands_its_words(
         assert service.get("entrypoint") is None, name
         entry = exec_form(last(service["build"]["target"], "ENTRYPOINT"))
         assert entry[:2] == ["tini", "--"]
-        assert complaint(*entry[2:], *service["command"]) is None
+        assert refusal([*entry[2:], *service["command"]]) is None
 
 
 def test_the_demo_is_a_script_of_the_control_image(services: dict[str, Service]) -> None:
@@ -510,5 +510,5 @@ def test_the_page_and_the_file_name_profiles_and_services_that_there_are(
         for name in named:
             wanted = set(services[name].get("profiles", chosen))
             assert "run" in line.split() or not wanted or wanted & chosen, line
-    for words in re.findall(r"run --rm cli ([a-z]+)", _page()):
-        assert complaint("nightshift", words) is None
+    for words in re.findall(r"run --rm cli (.+?)(?: +#.*)?$", _page(), re.MULTILINE):
+        assert refusal(["nightshift", *words.split()]) is None, words

@@ -20,7 +20,7 @@ from pathspec import PathSpec
 
 from common.spec import VllmEngine, load_spec
 from producer.submit import settled
-from tests.deploy.commands import FOREIGN, complaint, settings_variables
+from tests.deploy.commands import FOREIGN, refusal, settings_variables
 from tests.deploy.images import (
     IMAGES,
     ROOT,
@@ -93,6 +93,15 @@ def test_every_base_is_another_stage_or_an_argument_with_a_version() -> None:
             assert re.fullmatch(r"[a-z]+(/[a-z-]+)?:v?\d+\.\d+[\w.-]*", stage.base)
 
 
+@pytest.mark.parametrize("file", ["Makefile", "Dockerfile"])
+def test_uv_itself_is_the_pinned_one(file: str) -> None:
+    whole = re.sub(r"\\\n\s*", "", (ROOT / file).read_text())
+    installed = re.findall(r"pip install (.*) uv$", whole, re.MULTILINE)
+    assert len(installed) == 1
+    assert "--constraint constraints.txt" in installed[0]
+    assert "uv" in pinned()
+
+
 def test_no_version_of_a_package_is_written_into_the_dockerfile() -> None:
     assert "==" not in re.sub(r'"\^.*?"', "", (ROOT / "Dockerfile").read_text()).replace(
         "-F ==", ""
@@ -117,7 +126,7 @@ def test_an_image_runs_its_command_under_an_init_as_nobody_special(
 def test_an_image_is_probed_by_a_command_that_there_is(target: str) -> None:
     probe = exec_form(last(target, "HEALTHCHECK"))
     assert probe == [IMAGES[target], "alive"]
-    assert complaint(*probe) is None
+    assert refusal(probe) is None
     said = re.search(r"timeout of (\d+) s", (ROOT / "docs/probes.md").read_text())
     assert said is not None
     assert f"--timeout={said[1]}s " in last(target, "HEALTHCHECK")
