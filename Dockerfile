@@ -139,7 +139,7 @@ ARG REVISION=""
 ARG UV_DEFAULT_INDEX
 ARG UV_EXTRA_INDEX_URL
 ARG UV_FIND_LINKS
-ARG GPU_EXTRAS=openai,s3,gcs
+ARG GPU_EXTRAS=openai,nvml,s3,gcs
 # Packages of the image that may change, as name|name: kombu pins packaging to one version.
 ARG GPU_MAY_CHANGE=packaging
 LABEL org.opencontainers.image.title="Nightshift worker (GPU)" \

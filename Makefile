@@ -35,7 +35,8 @@ setup: $(READY)  ## Install everything into .venv
 
 $(READY): pyproject.toml constraints.txt uv-overrides.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	test -x $(UV) || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	test -x $(UV) || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt uv
 	$(UV) pip install --quiet --python $(BIN)/python $(TORCH) \
 		--constraint constraints.txt --override uv-overrides.txt --editable '.[cpu,transformers,embedded,dev]'
 	touch $(READY)

@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import kubernetes_validate
-import typer
 from jsonschema import Draft202012Validator
 
-import producer.cli
-import worker.cli
 from common.settings import Settings
+from tests.deploy.commands import refusal
 from tests.deploy.kustomize import ROOT, Object
 from tests.deploy.schemas import schema_of
 
@@ -221,9 +219,6 @@ def sets_what_is_read(objects: list[Object]) -> Faults:
                 yield f"{name_of(thing)}: nobody reads {name}"
 
 
-CLIS = {"nightshift": producer.cli.app, "nightshift-worker": worker.cli.app}
-
-
 IDLE = ["sleep", "infinity"]
 """What the client's pod does until somebody gives a command in it."""
 
@@ -269,25 +264,6 @@ def command_lines(container: Object) -> Iterator[list[str]]:
         elif line[1] == "-c":
             for call in re.findall(r"\bnightshift(?:-worker)? [a-z -]+", line[2]):
                 yield shlex.split(call)
-
-
-def refusal(line: list[str]) -> str | None:
-    """Why the program would not take this command line; None when it would."""
-    if line[0] not in CLIS:
-        return f"{line[0]} is no command of the image"
-    command: Any = typer.main.get_command(CLIS[line[0]])
-    rest = [word.replace("$(POOL)", "default") for word in line[1:]]
-    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
-        command = command.commands.get(rest.pop(0))
-    if command is None:
-        return "no such command"
-    try:
-        command.make_context(line[0], rest)
-    except Exception as error:  # of the click that Typer brings along
-        if not hasattr(error, "show"):
-            raise
-        return str(error)
-    return None
 
 
 def leaves_in_time(objects: list[Object]) -> Faults:

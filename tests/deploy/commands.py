@@ -1,10 +1,11 @@
 """Whether the commands of images and manifests are commands of this code."""
 
-import subprocess
-import sys
-from functools import cache
-from pathlib import Path
+from typing import Any
 
+import typer
+
+import producer.cli
+import worker.cli
 from common.settings import Settings
 
 FOREIGN = {
@@ -23,7 +24,7 @@ FOREIGN = {
 }
 """Variables of other programs that our images and manifests may set, and whose they are."""
 
-PROBE = "--no-such-option"
+CLIS = {"nightshift": producer.cli.app, "nightshift-worker": worker.cli.app}
 
 
 def settings_variables() -> set[str]:
@@ -32,26 +33,20 @@ def settings_variables() -> set[str]:
     return own | {"OPENAI_API_KEY", "OPENAI_BASE_URL"}
 
 
-@cache
-def complaint(*words: str) -> str | None:
-    """What is wrong with a command line such as `nightshift-worker --pool default`; None if nothing.
-
-    The command runs with an option behind it that none has. It reads its words in order, so what it
-    complains about is that option, or something before it; nothing is started.
-    """
-    script = Path(sys.executable).parent / words[0]
-    if not script.exists():
-        return f"there is no command {words[0]}"
-    ran = subprocess.run(
-        [str(script), *words[1:], PROBE],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={"PATH": "/usr/bin:/bin", "COLUMNS": "200"},
-    )
-    said = ran.stdout + ran.stderr
-    subcommand = [word for word in words[1:2] if not word.startswith("-")]
-    read = f"Usage: {' '.join([words[0], *subcommand])} " in said
-    if ran.returncode == 2 and f"No such option: {PROBE}" in said and read:
-        return None
-    return f"{' '.join(words)}: {said.strip()}"
+def refusal(line: list[str]) -> str | None:
+    """Why the program would not take this command line; None when it would."""
+    if line[0] not in CLIS:
+        return f"{line[0]} is no command of the image"
+    command: Any = typer.main.get_command(CLIS[line[0]])
+    rest = [word.replace("$(POOL)", "default") for word in line[1:]]
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+        command = command.commands.get(rest.pop(0))
+    if command is None:
+        return "no such command"
+    try:
+        command.make_context(line[0], rest)
+    except Exception as error:  # of the click that Typer brings along
+        if not hasattr(error, "show"):
+            raise
+        return str(error)
+    return None

@@ -48,6 +48,11 @@ def arguments() -> dict[str, str]:
     raise AssertionError("the Dockerfile has no FROM")
 
 
+def arguments_of(target: str) -> dict[str, str]:
+    """The arguments of a target that have a value."""
+    return pairs([value for value in stages()[target].values("ARG") if "=" in value])
+
+
 def stages() -> dict[str, Stage]:
     """Every stage by its name."""
     found: dict[str, Stage] = {}

@@ -14,7 +14,7 @@ import yaml
 from pydantic_settings import BaseSettings
 
 from common.settings import Settings, load_settings
-from tests.deploy.commands import complaint, settings_variables
+from tests.deploy.commands import refusal, settings_variables
 from tests.deploy.images import (
     IMAGES,
     ROOT,
@@ -40,6 +40,17 @@ FOREIGN = {
     "worker-gpu": r"HF_TOKEN",
 }
 """Variables of a service that are not ours to read."""
+
+WRITTEN = {
+    "postgres": {"/var/lib/postgresql", "/run/postgresql", "/tmp"},
+    "redis": {"/data", "/tmp"},
+    "prometheus": {"/prometheus", "/run/secrets", "/tmp"},
+    "grafana": {"/var/lib/grafana", "/tmp"},
+}
+"""All that a foreign image writes to: the volumes of its Dockerfile, the folder of Postgres's socket
+(/var/run there, a link to /run), the key that our entrypoint makes for Prometheus, and /tmp. From the
+Dockerfiles of docker-library/postgres (18), docker-library/redis (8), prometheus and grafana.
+"""
 
 SECRET = re.compile(r"PASSWORD|KEY|TOKEN|SECRET")
 
@@ -71,9 +82,15 @@ def env_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("env")
     example = (ROOT / ".env.example").read_text()
     (folder / ".env.example").write_text(example)
-    command = re.findall(r"^#     +(.+)$", example, re.MULTILINE)
-    subprocess.run(["sh", "-c", "\n".join(command)], cwd=folder, check=True)
+    subprocess.run(["sh", "-c", _making_env(example, "#     ")], cwd=folder, check=True)
     return folder / ".env"
+
+
+def _making_env(text: str, margin: str) -> str:
+    """The command that makes .env, without what stands in front of its lines."""
+    lines = re.search(rf"^{margin}\(umask .*\n{margin} +printf .*$", text, re.MULTILINE)
+    assert lines is not None
+    return "\n".join(line.removeprefix(margin) for line in lines[0].splitlines())
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +205,14 @@ def test_the_ledger_and_the_broker_are_on_a_network_that_leads_nowhere(
         assert set(services[name]["networks"]) == {"inside"}
 
 
+def test_ours_reach_the_ledger_and_what_is_outside(services: dict[str, Service]) -> None:
+    """A hub for weights, an object store, a server of the openai engine."""
+    for name in OURS:
+        wanted = {"inside"} if name == "migrate" else {"inside", "outside"}
+        assert set(services[name]["networks"]) == wanted, name
+    assert yaml.safe_load(_text())["networks"]["outside"] == {}
+
+
 def test_every_process_has_the_least(services: dict[str, Service]) -> None:
     for name, service in services.items():
         assert service["read_only"], name
@@ -225,6 +250,40 @@ def test_what_our_images_write_is_on_a_tmpfs_or_a_volume(services: dict[str, Ser
         assert "uid=10001,gid=10001" in owned, name
 
 
+def test_what_foreign_images_write_is_on_a_tmpfs_or_a_volume(services: dict[str, Service]) -> None:
+    assert set(WRITTEN) == set(services) - OURS
+    for name, wanted in WRITTEN.items():
+        places = {one.partition(":")[0] for one in services[name]["tmpfs"]}
+        volumes = services[name].get("volumes", [])
+        assert places | {one["target"] for one in volumes if one["type"] == "volume"} == wanted
+    assert "--storage.tsdb.path=/prometheus" in services["prometheus"]["command"]
+
+
+def test_files_in_memory_leave_half_of_it_to_the_process(
+    services: dict[str, Service],
+) -> None:
+    """What goes to an object store is written to /tmp first; compilers load what they put there."""
+    for name in OURS:
+        options = _tmpfs(services[name])
+        limit = int(services[name]["deploy"]["resources"]["limits"]["memory"])
+        assert _bytes(options["/tmp"]["size"]) <= limit / 2, name
+        assert _bytes(options["/run/nightshift"]["size"]) <= 2**26, name
+        assert ("exec" in options["/tmp"]) == (name in WORKERS), name
+
+
+def _tmpfs(service: Service) -> dict[str, dict[str, str]]:
+    """Path to options of each file system in memory."""
+    split = [one.partition(":") for one in service["tmpfs"]]
+    return {
+        path: dict(word.partition("=")[::2] for word in options.split(","))
+        for path, _, options in split
+    }
+
+
+def _bytes(size: str) -> int:
+    return int(size[:-1]) << {"m": 20, "g": 30}[size[-1]]
+
+
 def test_everybody_sees_the_same_data_and_nothing_beside_it(services: dict[str, Service]) -> None:
     seen = {
         next(
@@ -242,6 +301,16 @@ def test_postgres_keeps_its_data_where_18_has_it(services: dict[str, Service]) -
     assert re.fullmatch(r"postgres:1[89]", postgres["image"])
     assert [volume["target"] for volume in postgres["volumes"]] == ["/var/lib/postgresql"]
     assert "PGDATA" not in postgres["environment"]
+
+
+@pytest.mark.parametrize("name", ["postgres", "redis"])
+def test_a_foreign_image_is_the_same_in_the_cluster(
+    name: str, services: dict[str, Service]
+) -> None:
+    manifests = yaml.safe_load_all((ROOT / f"k8s/overlays/cpu-demo/{name}.yaml").read_text())
+    templates = [one["spec"]["template"]["spec"] for one in manifests if "template" in one["spec"]]
+    images = [container["image"] for one in templates for container in one["containers"]]
+    assert images == [services[name]["image"]]
 
 
 # What is said to our own code.
@@ -300,7 +369,7 @@ def test_every_command_is_one_of_ours_and_understands_its_words(
         assert service.get("entrypoint") is None, name
         entry = exec_form(last(service["build"]["target"], "ENTRYPOINT"))
         assert entry[:2] == ["tini", "--"]
-        assert complaint(*entry[2:], *service["command"]) is None
+        assert refusal([*entry[2:], *service["command"]]) is None
 
 
 def test_the_demo_is_a_script_of_the_control_image(services: dict[str, Service]) -> None:
@@ -320,7 +389,7 @@ def test_our_images_are_built_here_and_have_the_version_of_the_code(
         target = service["build"]["target"]
         assert target in IMAGES
         assert service["image"] == f"nightshift/{target}:{project()['version']}"
-        assert service["pull_policy"] == "build", "else a stranger's image of that name is pulled"
+        assert service["pull_policy"] == "never", "else a stranger's image of that name is pulled"
 
 
 # Start, health, scale.
@@ -408,6 +477,10 @@ def _page() -> str:
     return (ROOT / "docs/containers.md").read_text()
 
 
+def test_the_page_makes_passwords_as_the_example_does() -> None:
+    assert _making_env(_page(), "") == _making_env(_example(), "#     ")
+
+
 def test_the_override_of_the_page_can_be_laid_over(env_file: Path, tmp_path: Path) -> None:
     override = tmp_path / "docker-compose.override.yml"
     blocks = re.findall(r"```yaml\n(.*?)```", _page(), re.DOTALL)
@@ -418,7 +491,7 @@ def test_the_override_of_the_page_can_be_laid_over(env_file: Path, tmp_path: Pat
     words = ("--profile", "*", "config", "--format", "json")
     ran = _compose(*words, env_file=more, files=(FILE, override))
     assert ran.returncode == 0, ran.stderr
-    for name in ("reaper", "worker", "cli"):
+    for name in ("reaper", "worker", "worker-gpu", "cli"):
         environment = json.loads(ran.stdout)["services"][name]["environment"]
         assert environment["AWS_REGION"] == "here"
         assert environment["NIGHTSHIFT_ALLOWED_ROOTS"] == "/data"
@@ -437,5 +510,5 @@ def test_the_page_and_the_file_name_profiles_and_services_that_there_are(
         for name in named:
             wanted = set(services[name].get("profiles", chosen))
             assert "run" in line.split() or not wanted or wanted & chosen, line
-    for words in re.findall(r"run --rm cli ([a-z]+)", _page()):
-        assert complaint("nightshift", words) is None
+    for words in re.findall(r"run --rm cli (.+?)(?: +#.*)?$", _page(), re.MULTILINE):
+        assert refusal(["nightshift", *words.split()]) is None, words

