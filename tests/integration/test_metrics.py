@@ -111,8 +111,9 @@ def closed(ask: Ask) -> None:
 
 
 def test_both_sides_agree_with_the_ledger_and_a_killed_child_keeps_its_counts(
-    fleet: Fleet, ask: Ask, ledger: Ledger
+    fleet: Fleet, ask: Ask, ledger: Ledger, database_url: str
 ) -> None:
+    """One fleet for the whole night: a child is killed, the job ends, Postgres goes and returns."""
     submitted(fleet, ledger, "night", 400)
     fleet.reaper()
     worker = fleet.worker()
@@ -178,10 +179,30 @@ def test_both_sides_agree_with_the_ledger_and_a_killed_child_keeps_its_counts(
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 0
     assert list((fleet.folder / "run" / "metrics").glob("*")) == []
+    a_postgres_that_is_away_leaves_a_scrape_that_says_so(reaper, database_url)
     fleet.processes[0].send_signal(signal.SIGTERM)
     assert fleet.processes[0].wait(60) == 0
     events = {line["event"] for number in (0, 1) for line in lines(fleet, number)}
     assert {"metrics_served", "reaper_ended", "child_ended", "engine_ready", "drained"} <= events
+
+
+def a_postgres_that_is_away_leaves_a_scrape_that_says_so(reaper: int, database_url: str) -> None:
+    name = database_url.rpartition("/")[2].partition("?")[0]
+
+    def up() -> float:
+        return total(scrape(reaper), "nightshift_ledger_up")
+
+    with psycopg.connect(database_url.replace(name, "postgres"), autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+        )
+        wait_until(lambda: up() == 0, what="a ledger that is away")
+        seen = scrape(reaper)
+        assert total(seen, "nightshift_reaper_duty_failures_total", duty="dispatch") > 0
+        assert not [name for name, _ in seen if name.startswith(("nightshift_job", "nightshift_p"))]
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        wait_until(lambda: up() == 1, what="a ledger that is back")
 
 
 @pytest.mark.parametrize("command", ["worker.cli", "producer.cli"])
@@ -194,28 +215,3 @@ def test_a_port_that_is_taken_is_said_in_one_sentence(fleet: Fleet, command: str
     said = logs(fleet.folder)
     assert f"the metrics cannot be served on 127.0.0.1 port {number}" in said
     assert "Traceback" not in said
-
-
-def test_a_postgres_that_is_away_leaves_a_scrape_that_says_so(
-    fleet: Fleet, database_url: str
-) -> None:
-    reaper = fleet.reaper()
-    number = port(fleet, 0)
-    assert total(scrape(number), "nightshift_ledger_up") == 1
-    name = database_url.rpartition("/")[2].partition("?")[0]
-    with psycopg.connect(database_url.replace(name, "postgres"), autocommit=True) as connection:
-        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-        connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
-        )
-        wait_until(
-            lambda: total(scrape(number), "nightshift_ledger_up") == 0, what="a ledger that is away"
-        )
-        seen = scrape(number)
-        assert total(seen, "nightshift_reaper_duty_failures_total", duty="dispatch") > 0
-        assert not [name for name, _ in seen if name.startswith(("nightshift_job", "nightshift_p"))]
-        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
-        wait_until(
-            lambda: total(scrape(number), "nightshift_ledger_up") == 1, what="a ledger that is back"
-        )
-    assert reaper.poll() is None
