@@ -26,9 +26,9 @@ def test_running_jobs_are_shown_first_and_those_left_out_are_counted(ledger: Led
             return [job.name for job in found], left_out
 
         assert shown(200) == ([], 0)
+        jobs("paused", 260)
         jobs("completed", 3)
         jobs("running", 120)
-        jobs("paused", 260)
         running = [f"running{number}" for number in range(1, 121)]
         paused = [f"paused{number}" for number in range(1, 261)]
         assert shown(200) == (running + paused[:80], 183)
