@@ -15,14 +15,15 @@ from common.settings import Settings, load_settings
 
 log = structlog.get_logger(__name__)
 
-JSON_OF_LIBRARIES = {
+JSON_OF_VLLM = {
     "VLLM_CONFIGURE_LOGGING": "1",
     "VLLM_LOGGING_CONFIG_PATH": str(Path(__file__).with_name("vllm_logging.json")),
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "TQDM_DISABLE": "1",
 }
-"""Environment of a child whose lines are JSON: vLLM's processes then log like ours, and nobody
-draws bars."""
+"""Environment of a child whose lines are JSON: vLLM's processes then log like ours. An operator who
+sets one of the two has other plans; and vLLM refuses the second without the first."""
+
+NO_BARS = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"}
+"""And nobody draws bars."""
 
 
 def configure(settings: Settings, **fields: object) -> None:

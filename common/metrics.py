@@ -293,6 +293,15 @@ JOB_STATUS = Metric(
     "Always 1; the label says how the job stands.",
     {**_JOB, "status": ("running", "paused", "completed", "failed", "cancelled")},
 )
+JOBS_LEFT_OUT = Metric(
+    "nightshift_jobs_left_out",
+    Kind.GAUGE,
+    Side.REAPER,
+    "Jobs that are open or were closed in the last hour and are not shown, since they are too "
+    "many.",
+    {},
+    "jobs",
+)
 POOL_BATCHES_WAITING = Metric(
     "nightshift_pool_batches_waiting",
     Kind.GAUGE,
@@ -332,6 +341,14 @@ LEDGER_UP = Metric(
     "1 when Postgres answered this reaper's last look, 0 when not; then the gauges of jobs and "
     "pools are absent.",
     {},
+)
+LEDGER_LOOK = Metric(
+    "nightshift_ledger_look_timestamp_seconds",
+    Kind.GAUGE,
+    Side.REAPER,
+    "When the gauges of jobs and pools were read, in Unix time; old while Postgres is slow.",
+    {},
+    "seconds",
 )
 
 METRICS: tuple[Metric, ...] = tuple(

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -116,10 +117,10 @@ class Settings(BaseSettings):
     def _colons(cls, value: object) -> object:
         return _words(value, ":")
 
-    @field_validator("run_dir", mode="before")
+    @field_validator("run_dir", "metrics_key", mode="before")
     @classmethod
     def _unset(cls, value: object) -> object:
-        return None if value == "" else value  # as common/run_dir.py has it
+        return None if value == "" else value  # run_dir: as common/run_dir.py has it
 
     @field_validator("api_keys", mode="before")
     @classmethod
@@ -185,12 +186,20 @@ def load_settings(**overrides: Any) -> Settings:
         raise BadInput(f"the environment cannot be used: {said}") from error
 
 
-def child_environment(settings: Settings, **extra: str) -> dict[str, str]:
-    """The environment of this process with `settings` and `extra` laid over it."""
+def child_environment(
+    settings: Settings, unless_given: Mapping[str, str] | None = None, /, **extra: str
+) -> dict[str, str]:
+    """The environment of this process with `settings` and `extra` laid over it.
+
+    `unless_given` counts as a whole, and not at all where this process has one of its variables.
+    """
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith("NIGHTSHIFT_")
     }
-    return {**inherited, **settings.environment(), **extra}
+    defaults = unless_given or {}
+    if defaults.keys() & inherited.keys():
+        defaults = {}
+    return {**inherited, **defaults, **settings.environment(), **extra}
 
 
 def python_path() -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """What a reaper exports: its own rounds, and jobs and pools as the ledger has them."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,10 +25,13 @@ CACHE_SECONDS = 5.0
 """However many scrape, the ledger is asked no more often."""
 
 WAIT_SECONDS = 3.0
-"""A scrape waits so long for the ledger and then does without; Prometheus gives up after 10."""
+"""A scrape waits so long for a new look and then shows the last; Prometheus gives up after 10."""
 
-ANSWER_SECONDS = 5.0
-"""Longest that Postgres works on a look."""
+KEEP_SECONDS = 60.0
+"""A look is shown for so long while a newer one is under way: two scrapes, usually."""
+
+ANSWER_SECONDS = 15.0
+"""Longest that Postgres may take for one statement of a look; then it counts as away."""
 
 RECENT_SECONDS = 3600.0
 """Jobs that were closed so lately are still shown."""
@@ -72,22 +76,32 @@ class Look:
     """What the ledger said at one moment."""
 
     jobs: Sequence[figures.JobFigures]
+    jobs_left_out: int
     pools: Sequence[figures.PoolFigures]
     workers: Sequence[figures.WorkerFigures]
+    at: float
+    """In Unix time."""
 
 
 class LedgerGauges(Collector):
     """Gauges of jobs, pools and workers, asked at a scrape in a thread that nobody waits for long.
 
-    `look` asks the ledger. One that failed or is too slow gives nightshift_ledger_up 0 and no
-    other gauge: a figure that is not known is not repeated.
+    `look` asks the ledger. One that failed gives nightshift_ledger_up 0 and no other gauge. While
+    a slow one is under way the last is shown, but not for ever: a figure that is no longer known
+    is not repeated. `now` is in monotonic seconds.
     """
 
-    def __init__(self, look: Callable[[], Look], wait_seconds: float = WAIT_SECONDS) -> None:
+    def __init__(
+        self,
+        look: Callable[[], Look],
+        wait_seconds: float = WAIT_SECONDS,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._ask = look
         self._wait_seconds = wait_seconds
+        self._now = now
         self._look: Look | None = None
-        self._good_until = 0.0
+        self._looked_at = -math.inf
         self._asking: threading.Event | None = None
         self._lock = threading.Lock()
 
@@ -97,22 +111,31 @@ class LedgerGauges(Collector):
         yield _family(metrics.LEDGER_UP, [((), look is not None)])
         yield _family(metrics.BUILD_INFO, [((code_version(),), 1)])
         if look is not None:
-            yield from _of_jobs(look.jobs)
+            yield _family(metrics.LEDGER_LOOK, [((), look.at)])
+            yield from _of_jobs(look)
             yield from _of_pools(look)
 
     def _latest(self) -> Look | None:
         with self._lock:
-            if time.monotonic() < self._good_until:
+            if self._now() - self._looked_at < CACHE_SECONDS:
                 return self._look
             if self._asking is None:
-                self._asking = threading.Event()
-                threading.Thread(
-                    target=self._renew, args=(self._asking,), name="look", daemon=True
-                ).start()
+                self._asking = self._begin()
             asked = self._asking
-        asked.wait(self._wait_seconds)
+        if asked is not None:
+            asked.wait(self._wait_seconds)
         with self._lock:
-            return self._look if time.monotonic() < self._good_until else None
+            return self._look if self._now() - self._looked_at < KEEP_SECONDS else None
+
+    def _begin(self) -> threading.Event | None:
+        asked = threading.Event()
+        thread = threading.Thread(target=self._renew, args=(asked,), name="look", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no thread to be had now; the next scrape tries again
+            log.warning("look_failed", error=str(error))
+            return None
+        return asked
 
     def _renew(self, asked: threading.Event) -> None:
         look = None
@@ -124,7 +147,7 @@ class LedgerGauges(Collector):
             log.exception("look_crashed")
         with self._lock:
             self._look, self._asking = look, None
-            self._good_until = time.monotonic() + CACHE_SECONDS
+            self._looked_at = self._now()
         asked.set()
 
 
@@ -141,10 +164,13 @@ def served(settings: Settings) -> Iterator[Rounds]:
 
     def look() -> Look:
         with ledger.transaction() as connection:
+            shown, left_out = figures.jobs(connection, RECENT_SECONDS, MOST_JOBS)
             return Look(
-                figures.jobs(connection, RECENT_SECONDS, MOST_JOBS),
+                shown,
+                left_out,
                 figures.pools(connection),
                 figures.living(connection),
+                time.time(),
             )
 
     registry.register(LedgerGauges(look))
@@ -169,8 +195,9 @@ def _family(metric: Metric, values: Values) -> Family:
     return family
 
 
-def _of_jobs(jobs: Sequence[figures.JobFigures]) -> Iterator[Family]:
-    each = [((job.job, job.name, job.pool), job) for job in jobs]
+def _of_jobs(look: Look) -> Iterator[Family]:
+    each = [((job.job, job.name, job.pool), job) for job in look.jobs]
+    yield _family(metrics.JOBS_LEFT_OUT, [((), look.jobs_left_out)])
     yield _family(
         metrics.JOB_ROWS,
         [((*who, state), rows) for who, job in each for state, rows in job.rows.items()],

@@ -35,7 +35,7 @@ from worker.profile import NO_PROFILE, Profile
 from worker.profile_file import ProfileFile
 from worker.runner import Runner
 from worker.signs import LAST_COMMITS_SECONDS, ChildSigns
-from worker.tally import NO_TALLY, Tally
+from worker.tally import Tally, tally_in
 
 log = structlog.get_logger(__name__)
 
@@ -164,7 +164,7 @@ class ChildProcess:
         )
 
     def _profiled(self, engine: Engine) -> Profile:
-        if self._config.profile is None and not self._config.metrics:
+        if self._config.profile is None and self._config.metrics is None:
             return NO_PROFILE
         profile = Profile(engine.concurrency)
         if self._config.profile is not None:
@@ -175,9 +175,7 @@ class ChildProcess:
         return profile
 
     def _tallied(self, engine: Engine) -> Tally:
-        if not self._config.metrics:
-            return NO_TALLY
-        return Tally(self._config.pool, engine.name, self._config.slot)
+        return tally_in(self._config.metrics, self._config.pool, engine.name, self._config.slot)
 
     def _load(self, spec: JobSpec) -> Engine:
         self._signs.loading()

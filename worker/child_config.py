@@ -8,7 +8,7 @@ from typing import Self
 @dataclass(frozen=True, slots=True)
 class ChildConfig:
     """What the supervisor tells a child: who it is, a job whose engine it loads, the file
-    that its profile goes to, and whether it counts for metrics.
+    that its profile goes to, and the folder in which it counts for metrics.
     """
 
     id: str
@@ -19,7 +19,7 @@ class ChildConfig:
     engine_key: str
     job_id: int
     profile: str | None = None
-    metrics: bool = False
+    metrics: str | None = None
 
     def argument(self) -> str:
         """For the command line."""

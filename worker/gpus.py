@@ -1,5 +1,6 @@
 """Memory and utilisation of this machine's GPUs, read from NVML where there is one."""
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -20,6 +21,7 @@ class Gpus:
     def __init__(self, nvml: Any, handles: Sequence[tuple[str, Any]]) -> None:
         self._nvml = nvml
         self._handles = handles
+        self._reading = threading.Lock()
 
     @classmethod
     def find(cls, named: Sequence[str] | None) -> "Gpus":
@@ -46,11 +48,19 @@ class Gpus:
         return cls(pynvml, handles)
 
     def read(self) -> Iterator[Reading]:
-        """What each GPU says now; what it cannot say is left out."""
-        for gpu, handle in self._handles:
-            for ask in (self._memory, self._utilization):
-                with suppress(self._nvml.NVMLError):
-                    yield from ask(gpu, handle)
+        """What each GPU says now; what it cannot say is left out.
+
+        Nothing while another thread reads: a driver that hangs keeps one thread, not one a scrape.
+        """
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            for gpu, handle in self._handles:
+                for ask in (self._memory, self._utilization):
+                    with suppress(self._nvml.NVMLError):
+                        yield from ask(gpu, handle)
+        finally:
+            self._reading.release()
 
     def _memory(self, gpu: str, handle: Any) -> list[Reading]:
         memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)

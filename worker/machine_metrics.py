@@ -22,18 +22,18 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from common import metrics, scrape
+from common.errors import BadInput
 from common.metrics import Kind, Metric
 from common.provenance import code_version
+from common.run_dir import VARIABLE
 from common.settings import Settings, named_gpus
 from worker.gpus import NO_GPUS, Gpus
+from worker.tally import ROOM_BYTES, has_room
 
 log = structlog.get_logger(__name__)
 
 FOLDERS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """Where prometheus_client writes in a child; it looks at it when it is imported."""
-
-SCRAPE_TRIES = 5
-"""A child that ends while it is read makes a scrape begin anew, so often at most."""
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -81,29 +81,32 @@ class Sums:
         mine[key] = mine.get(key, 0.0) + value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChildFolder:
     """Where a living child counts, and in which slot it is."""
 
     path: Path
     slot: int
+    _last: dict[str, Family] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self) -> list[Family]:
-        """What it counted so far; nothing where that cannot be read."""
-        try:
-            files = [str(file) for file in self.path.glob("*.db")]
-            return list(MultiProcessCollector.merge(files))
-        except FileNotFoundError:
-            return []  # it is gone, and the caller sees that
-        except Exception as error:
-            log.warning("child_metrics_unreadable", folder=str(self.path), error=str(error))
-            return []
+        """What it counted so far; what cannot be read now is as it was when it could."""
+        with self._lock:
+            try:
+                files = [str(file) for file in self.path.glob("*.db")]
+                read = list(MultiProcessCollector.merge(files))
+            except FileNotFoundError:
+                read = []  # it ended meanwhile, or somebody cleans up
+            except Exception as error:
+                log.warning("child_metrics_unreadable", folder=str(self.path), error=str(error))
+                read = []
+            self._last |= {family.name: family for family in read}
+            return list(self._last.values())
 
 
 class MachineMetrics(Collector):
     """The metrics of one supervisor; `folder` is its own."""
-
-    are_wanted = True
 
     def __init__(self, pool: str, folder: Path, gpus: Gpus = NO_GPUS) -> None:
         self._pool = pool
@@ -111,7 +114,7 @@ class MachineMetrics(Collector):
         self._gpus = gpus
         self._sums = Sums()
         self._children: dict[str, ChildFolder] = {}
-        self._ended = 0
+        self._refused = False
         self._lock = threading.Lock()
         self._slots: Callable[[], Sequence[str]] = tuple
         for metric, label in (
@@ -127,9 +130,25 @@ class MachineMetrics(Collector):
         self._slots = slots
 
     def child_starts(self, worker_id: str, slot: int) -> dict[str, str]:
-        """Makes room for its counts; what its environment must say."""
+        """Makes room for its counts; what its environment must say, nothing when it cannot count.
+
+        Work goes on whatever becomes of metrics.
+        """
         folder = self._folder / worker_id
-        folder.mkdir()
+        try:
+            # Its parent as well: whoever cleans up /tmp may have taken it.
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
+            why = None if has_room(folder) else f"less than {ROOM_BYTES} bytes are free"
+        except OSError as error:
+            why = str(error)
+        if why is not None:
+            if not self._refused:
+                log.warning("child_cannot_count", folder=str(folder), error=why)
+            self._refused = True
+            shutil.rmtree(folder, ignore_errors=True)
+            return {}
+        self._refused = False
         with self._lock:
             self._children[worker_id] = ChildFolder(folder, slot)
         return {FOLDERS_VARIABLE: str(folder)}
@@ -144,7 +163,6 @@ class MachineMetrics(Collector):
             if folder is not None:
                 self._sums.add_all(lasting, pool=self._pool, slot=str(folder.slot))
                 del self._children[worker_id]
-                self._ended += 1
             self._sums.add(metrics.CHILD_EXITS, 1, pool=self._pool, reason=reason)
             if reason == "load_failed":
                 self._sums.add(metrics.ENGINE_LOADS, 1, pool=self._pool, outcome="failed")
@@ -183,19 +201,18 @@ class MachineMetrics(Collector):
 
     def _counted(self) -> Sums:
         """What ended and living children counted, each exactly once."""
-        for _ in range(SCRAPE_TRIES):
-            with self._lock:
-                sums, children, ended = self._sums.copy(), [*self._children.values()], self._ended
-            for child in children:
-                sums.add_all(child.read(), pool=self._pool, slot=str(child.slot))
-            if ended == self._ended:
-                break
+        with self._lock:
+            children = dict(self._children)
+        counted = {worker_id: child.read() for worker_id, child in children.items()}
+        with self._lock:  # whoever ended since then is in the sums, with its last counts
+            sums, living = self._sums.copy(), set(self._children)
+        for worker_id in living & counted.keys():
+            slot = str(children[worker_id].slot)
+            sums.add_all(counted[worker_id], pool=self._pool, slot=slot)
         return sums
 
 
 class _NoMetrics(MachineMetrics):
-    are_wanted = False
-
     def __init__(self) -> None: ...
     def watch(self, slots: Callable[[], Sequence[str]]) -> None: ...
     def child_starts(self, worker_id: str, slot: int) -> dict[str, str]:
@@ -233,13 +250,21 @@ def served(settings: Settings, pool: str) -> Iterator[MachineMetrics]:
 
 @contextmanager
 def _own_folder(run_dir: Path | None) -> Iterator[Path]:
-    """A folder for as long as this process lives; what killed ones left in `run_dir` goes."""
+    """A folder for as long as this process lives; what killed ones left in `run_dir` goes.
+
+    BadInput when there is no place for it.
+    """
     parent = None if run_dir is None else run_dir.absolute() / "metrics"
-    if parent is not None:
-        parent.mkdir(parents=True, exist_ok=True)
-        _sweep(parent)
-    folder = Path(tempfile.mkdtemp(prefix="nightshift-metrics-", dir=parent))
-    lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        if run_dir is not None and parent is not None:
+            run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            parent.mkdir(mode=0o700, exist_ok=True)
+            _sweep(parent)
+        folder = Path(tempfile.mkdtemp(prefix="nightshift-metrics-", dir=parent))
+        lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        place = "the folder for temporary files" if run_dir is None else run_dir
+        raise BadInput(f"{VARIABLE}: {place} cannot be used: {error.strerror}") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder

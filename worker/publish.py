@@ -62,8 +62,9 @@ class Publication:
     """A batch whose rows are finished, and what becomes of it.
 
     `bare` says that the job's columns are not known yet. With `kept_rows` only those rows are kept
-    and the rest is split off. `claimed_at` is in monotonic seconds. In the end it is `committed`, or `error` says why not: LeaseLost
-    when it belongs to somebody else, StorageUnavailable or LedgerUnavailable when it was given up.
+    and the rest is split off. `claimed_at` is in monotonic seconds. In the end it is `committed`,
+    or `error` says why not: LeaseLost when it belongs to somebody else, StorageUnavailable or
+    LedgerUnavailable when it was given up.
     """
 
     lease: Lease

@@ -20,7 +20,7 @@ from common.processes import ProcessGroup
 from common.settings import Settings, child_environment
 from worker import exits
 from worker.child_config import ChildConfig
-from worker.machine_metrics import NO_METRICS, MachineMetrics
+from worker.machine_metrics import FOLDERS_VARIABLE, NO_METRICS, MachineMetrics
 from worker.signs import SupervisorSigns, hung_seconds
 
 log = structlog.get_logger(__name__)
@@ -293,8 +293,10 @@ class Supervisor:
         return None
 
     def _start(self, slot: Slot, work: Wanted) -> None:
+        identity = f"w-{uuid.uuid4().hex[:12]}"
+        counts = self._metrics.child_starts(identity, slot.number)
         config = ChildConfig(
-            id=f"w-{uuid.uuid4().hex[:12]}",
+            id=identity,
             supervisor=self.identity,
             pool=self._pool,
             slot=slot.number,
@@ -302,16 +304,18 @@ class Supervisor:
             engine_key=work.engine_key,
             job_id=work.job_id,
             profile=self._profile,
-            metrics=self._metrics.are_wanted,
+            metrics=counts.get(FOLDERS_VARIABLE),
         )
-        extra = {"VLLM_NO_USAGE_STATS": "1", **self._metrics.child_starts(config.id, slot.number)}
+        extra = {"VLLM_NO_USAGE_STATS": "1", **counts}
+        unless_given = {}
         if self._settings.log_format == "json":
-            extra |= logs.JSON_OF_LIBRARIES
+            extra |= logs.NO_BARS
+            unless_given = logs.JSON_OF_VLLM
         if slot.gpus:
             extra["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
         slot.group = ProcessGroup.start(
             [sys.executable, "-m", "worker.celery_app", config.argument()],
-            env=child_environment(self._of_child, **extra),
+            env=child_environment(self._of_child, unless_given, **extra),
         )
         slot.config = config
         log.info(

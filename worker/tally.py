@@ -4,14 +4,23 @@ The counts lie in files of prometheus_client's multiprocess mode (PROMETHEUS_MUL
 the supervisor reads: whatever ends this child, what it counted stays.
 """
 
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from common import metrics
 from worker.profile import Profile, Stage
+
+log = structlog.get_logger(__name__)
+
+ROOM_BYTES = 2**20
+"""Must be free where a child counts: its files are written through a memory map, and a page for
+which there is no room ends the process by SIGBUS.
+"""
 
 SHOW_SECONDS = 1.0
 """Pause between two looks at the profile; a killed child loses what came after the last."""
@@ -147,3 +156,23 @@ class _NoTally(Tally):
 
 NO_TALLY: Tally = _NoTally()
 """Keeps nothing: what a child has whose metrics nobody asked for."""
+
+
+def tally_in(folder: str | None, pool: str, engine: str, slot: int) -> Tally:
+    """The counts of a child that was told to count in `folder`; none where there is no room."""
+    if folder is None:
+        return NO_TALLY
+    if not has_room(folder):
+        log.warning("no_room_to_count", folder=folder, needed_bytes=ROOM_BYTES)
+        return NO_TALLY
+    return Tally(pool, engine, slot)
+
+
+def has_room(folder: str | os.PathLike[str]) -> bool:
+    """Whether a child can count there."""
+    try:
+        free = os.statvfs(folder)
+    except OSError:
+        return False
+    # A file system without a size of its own, as a tmpfs with size=0, has 0 blocks.
+    return free.f_blocks == 0 or free.f_bavail * free.f_frsize >= ROOM_BYTES

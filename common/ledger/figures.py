@@ -42,21 +42,35 @@ class WorkerFigures:
     workers: int
 
 
-def jobs(connection: Connection, recent_seconds: float, most: int) -> list[JobFigures]:
-    """Jobs that are open or were closed so lately, at most so many, open and new ones first."""
+def jobs(connection: Connection, recent_seconds: float, most: int) -> tuple[list[JobFigures], int]:
+    """Jobs that are open or were closed so lately, at most so many, and how many more there are.
+
+    Running ones come first, then paused ones, each the oldest first; then the last closed ones.
+    """
     found = connection.execute(
         text("""
-            SELECT job, name, pool, status,
-                   rows_total, rows_done, rows_failed,
-                   batches_pending, batches_queued, batches_leased, batches_done, batches_dead
-            FROM job_progress
-            WHERE status IN ('running', 'paused')
-               OR finished_at > now() - make_interval(secs => :recent)
-            ORDER BY status IN ('running', 'paused') DESC, job DESC LIMIT :most
+            WITH found AS (
+                SELECT id, count(*) OVER () AS jobs,
+                       row_number() OVER (
+                           ORDER BY state = 'running' DESC, state = 'paused' DESC,
+                                    CASE WHEN state IN ('running', 'paused') THEN id END,
+                                    finished_at DESC, id DESC
+                       ) AS place
+                FROM jobs
+                WHERE state IN ('running', 'paused')
+                   OR finished_at > now() - make_interval(secs => :recent)
+            )
+            SELECT p.job, p.name, p.pool, p.status, p.rows_total, p.rows_done, p.rows_failed,
+                   p.batches_pending, p.batches_queued, p.batches_leased, p.batches_done,
+                   p.batches_dead, f.jobs - :most AS left_out
+            FROM found AS f JOIN job_progress AS p ON p.job = f.id
+            WHERE f.place <= :most
+            ORDER BY f.place
         """),
         {"recent": recent_seconds, "most": most},
     )
-    return [
+    rows = list(found.mappings())
+    shown = [
         JobFigures(
             row["job"],
             row["name"],
@@ -65,8 +79,9 @@ def jobs(connection: Connection, recent_seconds: float, most: int) -> list[JobFi
             {state: row[f"rows_{state}"] for state in ROW_STATES},
             {state: row[f"batches_{state}"] for state in BATCH_STATES},
         )
-        for row in found.mappings()
+        for row in rows
     ]
+    return shown, max(0, rows[0]["left_out"]) if rows else 0
 
 
 def pools(connection: Connection) -> list[PoolFigures]:

@@ -20,7 +20,7 @@ from common.settings import Settings
 from common.spec import JobSpec
 from producer.submit import submit
 from tests.integration import fleet as fleets
-from tests.integration.fleet import RULES, Fleet, function_spec, logs, write_rows
+from tests.integration.fleet import RULES, Fleet, function_spec, write_rows
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 Ask = Callable[[str], list[tuple[Any, ...]]]
@@ -111,8 +111,9 @@ def closed(ask: Ask) -> None:
 
 
 def test_both_sides_agree_with_the_ledger_and_a_killed_child_keeps_its_counts(
-    fleet: Fleet, ask: Ask, ledger: Ledger
+    fleet: Fleet, ask: Ask, ledger: Ledger, database_url: str
 ) -> None:
+    """One fleet for the whole night: a child is killed, the job ends, Postgres goes and returns."""
     submitted(fleet, ledger, "night", 400)
     fleet.reaper()
     worker = fleet.worker()
@@ -178,44 +179,40 @@ def test_both_sides_agree_with_the_ledger_and_a_killed_child_keeps_its_counts(
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 0
     assert list((fleet.folder / "run" / "metrics").glob("*")) == []
+    a_postgres_that_is_away_leaves_a_scrape_that_says_so(reaper, database_url)
     fleet.processes[0].send_signal(signal.SIGTERM)
     assert fleet.processes[0].wait(60) == 0
     events = {line["event"] for number in (0, 1) for line in lines(fleet, number)}
     assert {"metrics_served", "reaper_ended", "child_ended", "engine_ready", "drained"} <= events
 
 
-@pytest.mark.parametrize("command", ["worker.cli", "producer.cli"])
-def test_a_port_that_is_taken_is_said_in_one_sentence(fleet: Fleet, command: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        number = taken.getsockname()[1]
-        fleet.environment["NIGHTSHIFT_METRICS_PORT"] = str(number)
-        process = fleet.start(command, *(["reaper"] if command == "producer.cli" else []))
-        assert process.wait(60) == 2
-    said = logs(fleet.folder)
-    assert f"the metrics cannot be served on 127.0.0.1 port {number}" in said
-    assert "Traceback" not in said
-
-
-def test_a_postgres_that_is_away_leaves_a_scrape_that_says_so(
-    fleet: Fleet, database_url: str
-) -> None:
-    reaper = fleet.reaper()
-    number = port(fleet, 0)
-    assert total(scrape(number), "nightshift_ledger_up") == 1
+def a_postgres_that_is_away_leaves_a_scrape_that_says_so(reaper: int, database_url: str) -> None:
     name = database_url.rpartition("/")[2].partition("?")[0]
+
+    def up() -> float:
+        return total(scrape(reaper), "nightshift_ledger_up")
+
     with psycopg.connect(database_url.replace(name, "postgres"), autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
         )
-        wait_until(
-            lambda: total(scrape(number), "nightshift_ledger_up") == 0, what="a ledger that is away"
-        )
-        seen = scrape(number)
+        wait_until(lambda: up() == 0, what="a ledger that is away")
+        seen = scrape(reaper)
         assert total(seen, "nightshift_reaper_duty_failures_total", duty="dispatch") > 0
         assert not [name for name, _ in seen if name.startswith(("nightshift_job", "nightshift_p"))]
         connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
-        wait_until(
-            lambda: total(scrape(number), "nightshift_ledger_up") == 1, what="a ledger that is back"
-        )
-    assert reaper.poll() is None
+        wait_until(lambda: up() == 1, what="a ledger that is back")
+
+
+def test_a_port_that_is_taken_is_said_in_one_sentence(fleet: Fleet) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        fleet.environment["NIGHTSHIFT_METRICS_PORT"] = str(number)
+        del fleet.environment["NIGHTSHIFT_RUN_DIR"]
+        processes = [fleet.start("worker.cli"), fleet.start("producer.cli", "reaper")]
+        assert [process.wait(60) for process in processes] == [2, 2]
+    for path in fleet.folder.glob("*.log"):
+        said = path.read_text()
+        assert f"the metrics cannot be served on 127.0.0.1 port {number}" in said
+        assert "Traceback" not in said

@@ -58,7 +58,6 @@ def test_without_a_port_nobody_listens_and_no_child_counts(
     with served(settings, "p") as machine, reaper_metrics.served(settings) as rounds:
         with rounds.round():
             assert machine.child_starts("w-1", 0) == {}
-        assert not machine.are_wanted
         assert machine.child_ended("w-1", "asked") is None
         machine.reported(None, 0, None, load_failed=False)
         assert threading.active_count() == threads
@@ -111,6 +110,23 @@ def test_a_figure_that_fails_is_an_answer_and_no_end(
     Gauge("broken", "Fails.", registry=registry).set_function(fail)
     port = serve()
     assert ask(port)[0] == ask(port)[0] == 500
+
+
+def test_a_run_folder_that_cannot_be_used_is_said_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for run_dir in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nope")):
+        with (
+            pytest.raises(BadInput, match=f"NIGHTSHIFT_RUN_DIR: {run_dir} cannot be used"),
+            served(Settings(run_dir=run_dir, metrics_port=0), "p"),
+        ):
+            pass
+
+
+def test_a_run_folder_that_is_made_is_nobody_elses(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with served(Settings(run_dir=run_dir, metrics_port=0), "p"):
+        folders = [run_dir, *(path for path in run_dir.rglob("*") if path.is_dir())]
+        assert [path.stat().st_mode & 0o777 for path in folders] == [0o700] * 3
 
 
 def test_a_run_folder_keeps_nothing_of_supervisors_that_were_killed(tmp_path: Path) -> None:

@@ -65,6 +65,20 @@ def test_only_those_that_were_given_are_read_by_index_or_uuid(nvml: Nvml) -> Non
     assert list(Gpus.find(["7"]).read()) == []
 
 
+def test_a_read_that_hangs_keeps_no_second_one(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = Gpus.find(["0"])
+    seen: list[list[Any]] = []
+
+    def hang(handle: str) -> Any:
+        seen.append(list(gpus.read()))  # as another scrape would, meanwhile
+        return SimpleNamespace(used=5, total=10)
+
+    monkeypatch.setattr(nvml, "nvmlDeviceGetMemoryInfo", hang)
+    for _ in range(2):
+        assert len(list(gpus.read())) == 3
+    assert seen == [[], []]
+
+
 def test_without_the_package_or_a_driver_there_are_none(
     nvml: Nvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:

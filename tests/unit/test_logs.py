@@ -5,7 +5,9 @@ import subprocess
 import sys
 from typing import Any
 
-from common.logs import JSON_OF_LIBRARIES
+import pytest
+
+from common.logs import JSON_OF_VLLM
 from common.settings import Settings, child_environment
 
 OURS = """
@@ -43,7 +45,7 @@ logging.getLogger("torch").warning("slow kernel")
 
 def lines(code: str, *arguments: str) -> list[dict[str, Any]]:
     """What a process logs on standard error; it writes nothing to standard output."""
-    environment = child_environment(Settings(log_format="json"), **JSON_OF_LIBRARIES)
+    environment = child_environment(Settings(log_format="json"), JSON_OF_VLLM)
     ended = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env=environment,
@@ -69,6 +71,26 @@ def test_tracebacks_warnings_and_lines_of_libraries_are_one_object_a_line() -> N
     assert "ZeroDivisionError" in thread["exception"]
     assert end["event"] == "process_crashed"
     assert end["exception"].endswith("RuntimeError: the end\nof it")
+
+
+def test_an_operators_own_settings_of_vllms_logging_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def given() -> dict[str, str]:
+        environment = child_environment(Settings(), JSON_OF_VLLM, TQDM_DISABLE="1")
+        assert environment["TQDM_DISABLE"] == "1"
+        return {name: value for name, value in environment.items() if name in JSON_OF_VLLM}
+
+    for name in JSON_OF_VLLM:
+        monkeypatch.delenv(name, raising=False)
+    assert given() == JSON_OF_VLLM
+    for name, value in (
+        ("VLLM_LOGGING_CONFIG_PATH", "/own.json"),
+        ("VLLM_CONFIGURE_LOGGING", "0"),  # vLLM would refuse our path with it
+    ):
+        with monkeypatch.context() as own:
+            own.setenv(name, value)
+            assert given() == {name: value}
 
 
 def test_vllm_logs_like_its_child_in_the_child_and_in_processes_of_its_own() -> None:

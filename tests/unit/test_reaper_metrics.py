@@ -1,7 +1,9 @@
 """A reaper's figures: rounds as they were, and a ledger that nobody waits for."""
 
 import threading
+from queue import Queue
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from common import metrics
@@ -10,13 +12,24 @@ from common.ledger import Ledger
 from common.ledger.figures import JobFigures, PoolFigures, WorkerFigures
 from common.settings import Settings
 from producer.reaper import Reaper
-from producer.reaper_metrics import LedgerGauges, Look, Rounds
+from producer.reaper_metrics import CACHE_SECONDS, KEEP_SECONDS, LedgerGauges, Look, Rounds
 
 LOOK = Look(
     [JobFigures(3, "a", "p", "running", {"total": 9, "done": 4}, {"leased": 2})],
+    4,
     [PoolFigures("p", 5, 2, 1)],
     [WorkerFigures("p", "ready", 1)],
+    1000.0,
 )
+
+
+class Clock:
+    """Time that only a test moves, in seconds."""
+
+    now = 500.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def registered(gauges: LedgerGauges) -> CollectorRegistry:
@@ -32,6 +45,8 @@ def test_a_scrape_shows_what_the_ledger_said() -> None:
     assert value("nightshift_job_rows", {**job, "state": "done"}) == 4
     assert value("nightshift_job_batches", {**job, "state": "leased"}) == 2
     assert value("nightshift_job_status", {**job, "status": "running"}) == 1
+    assert value("nightshift_jobs_left_out") == 4
+    assert value("nightshift_ledger_look_timestamp_seconds") == 1000
     assert value("nightshift_pool_batches_waiting", {"pool": "p"}) == 5
     assert value("nightshift_pool_workers", {"pool": "p", "state": "ready"}) == 1
 
@@ -43,10 +58,13 @@ def test_many_scrapes_ask_the_ledger_once() -> None:
         asked.append(1)
         return LOOK
 
-    registry = registered(LedgerGauges(look, 60))
-    for _ in range(5):
-        assert registry.get_sample_value("nightshift_ledger_up") == 1
-    assert len(asked) == 1
+    clock = Clock()
+    registry = registered(LedgerGauges(look, 60, clock))
+    for looks in (1, 2):
+        for _ in range(5):
+            assert registry.get_sample_value("nightshift_ledger_up") == 1
+        assert len(asked) == looks
+        clock.now += CACHE_SECONDS
 
 
 def test_a_ledger_that_fails_or_is_silent_is_not_up_and_shows_no_old_figures() -> None:
@@ -64,6 +82,63 @@ def test_a_ledger_that_fails_or_is_silent_is_not_up_and_shows_no_old_figures() -
         assert registry.get_sample_value("nightshift_ledger_up") == 0
         assert registry.get_sample_value("nightshift_pool_batches_waiting", {"pool": "p"}) is None
     answered.set()
+
+
+def test_a_slow_ledger_is_up_and_shows_its_last_figures_for_a_while() -> None:
+    clock = Clock()
+    answers: Queue[Look | None] = Queue()
+    done: Queue[None] = Queue()
+
+    def slow() -> Look:
+        answer = answers.get(timeout=60)
+        done.put(None)
+        if answer is None:
+            raise LedgerUnavailable("no answer")
+        return answer
+
+    gauges = LedgerGauges(slow, 0.01, clock)
+    registry = registered(gauges)
+
+    def up() -> float | None:
+        shown = registry.get_sample_value("nightshift_pool_batches_waiting", {"pool": "p"})
+        found = registry.get_sample_value("nightshift_ledger_up")
+        assert shown == (5 if found else None)
+        return found
+
+    def answered(answer: Look | None) -> None:
+        """A look ends after the scrape that began it."""
+        answers.put(answer)
+        done.get(timeout=60)
+        for thread in threading.enumerate():
+            if thread.name == "look":
+                thread.join(60)
+
+    assert up() == 0  # nothing is known yet
+    for _ in range(3):
+        answered(LOOK)
+        clock.now += KEEP_SECONDS / 2
+        assert up() == 1
+    clock.now += KEEP_SECONDS / 2
+    assert up() == 0  # too old
+    answered(LOOK)
+    assert up() == 1
+    clock.now += KEEP_SECONDS / 2
+    assert up() == 1
+    answered(None)
+    assert up() == 0  # away, which is not slow
+
+
+def test_a_look_that_gets_no_thread_is_begun_by_the_next_scrape(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    registry = registered(LedgerGauges(lambda: LOOK, 60))
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", refuse)
+        assert registry.get_sample_value("nightshift_ledger_up") == 0
+    assert registry.get_sample_value("nightshift_ledger_up") == 1
 
 
 def test_rounds_and_failed_duties_are_counted_and_a_failed_round_is_one_too() -> None:

@@ -201,3 +201,9 @@ def test_a_port_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, port: s
     monkeypatch.setenv("NIGHTSHIFT_METRICS_PORT", port)
     with pytest.raises(BadInput, match="NIGHTSHIFT_METRICS_PORT"):
         load_settings()
+
+
+def test_a_metrics_key_that_is_empty_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a compose file gives it whose variable is not set."""
+    monkeypatch.setenv("NIGHTSHIFT_METRICS_KEY", "")
+    assert load_settings().metrics_key is None

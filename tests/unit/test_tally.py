@@ -1,18 +1,23 @@
 """What a child counts, and how its supervisor adds up children that live and that ended."""
 
+import os
+import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from common.settings import child_environment, load_settings
 from worker.child_config import ChildConfig
-from worker.machine_metrics import MachineMetrics
+from worker.machine_metrics import FOLDERS_VARIABLE, ChildFolder, MachineMetrics
 from worker.profile import Profile, Stage
-from worker.tally import NO_TALLY, Ran, Tally
+from worker.tally import NO_TALLY, Ran, Tally, has_room, tally_in
 
 LABELS = {"pool": "p", "engine": "function"}
 
@@ -159,6 +164,82 @@ def test_a_child_whose_files_are_spoiled_hides_no_other(
     assert value(registry, "nightshift_rows_total", **LABELS, outcome="ok") == 7
 
 
+def test_a_child_that_ends_during_a_scrape_is_counted_once(
+    machine: MachineMetrics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = CollectorRegistry()
+    registry.register(machine)
+    child_counts(machine, "w-0", 0, 7)
+    names = [f"w-{number}" for number in range(7)]
+    for name in names[1:]:
+        machine.child_starts(name, 0)
+        shutil.copytree(tmp_path / "w-0", tmp_path / name, dirs_exist_ok=True)
+    read = ChildFolder.read
+
+    def read_while_one_ends(child: ChildFolder) -> list[Any]:
+        if child.path.name == "w-0" and len(names) > 1:
+            machine.child_ended(names.pop(), "asked")
+        return read(child)
+
+    monkeypatch.setattr(ChildFolder, "read", read_while_one_ends)
+    for living in range(6, 0, -1):
+        assert value(registry, "nightshift_rows_total", **LABELS, outcome="ok") == 49
+        assert len(names) == living
+
+
+def test_what_a_living_child_counted_stays_when_its_files_cannot_be_read(
+    machine: MachineMetrics, tmp_path: Path
+) -> None:
+    registry = CollectorRegistry()
+    registry.register(machine)
+    child_counts(machine, "w-1", 0, 7)
+    (counters,) = (tmp_path / "w-1").glob("counter_*")
+    for spoil in (lambda: counters.write_bytes(b"\xff" * 100), counters.unlink):
+        assert value(registry, "nightshift_rows_total", **LABELS, outcome="ok") == 7
+        spoil()
+    assert value(registry, "nightshift_rows_total", **LABELS, outcome="ok") == 7
+    shutil.rmtree(tmp_path)
+    assert value(registry, "nightshift_rows_total", **LABELS, outcome="ok") == 7
+    machine.child_ended("w-1", "died")
+    assert value(registry, "nightshift_rows_total", **LABELS, outcome="ok") == 7
+
+
+def test_a_folder_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
+    machine = MachineMetrics("p", tmp_path / "own")
+    counts = machine.child_starts("w-1", 0)
+    assert Path(counts[FOLDERS_VARIABLE]).is_dir()
+
+
+def test_a_child_that_cannot_count_starts_without_and_one_line_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    machine = MachineMetrics("p", tmp_path / "file")
+    with capture_logs() as said:
+        assert machine.child_starts("w-1", 0) == machine.child_starts("w-2", 0) == {}
+    assert [line["event"] for line in said] == ["child_cannot_count"]
+    assert machine.child_ended("w-1", "asked") is None
+
+
+def test_nobody_counts_where_there_is_no_room(
+    machine: MachineMetrics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(free_blocks: int, blocks: int = 9) -> bool:
+        found = SimpleNamespace(f_blocks=blocks, f_bavail=free_blocks, f_frsize=4096)
+        monkeypatch.setattr(os, "statvfs", lambda _: found)
+        return has_room(tmp_path)
+
+    assert told(256)
+    assert told(0, blocks=0)  # a tmpfs without a limit
+    assert not told(255)
+    assert machine.child_starts("w-1", 0) == {}
+    assert list(tmp_path.iterdir()) == []
+    with capture_logs() as said:
+        assert tally_in(str(tmp_path), "p", "function", 0) is NO_TALLY
+    assert [line["event"] for line in said] == ["no_room_to_count"]
+    assert tally_in(None, "p", "function", 0) is NO_TALLY
+    monkeypatch.undo()
+    assert tally_in(str(tmp_path), "p", "function", 0) is not NO_TALLY
+
+
 def test_a_child_is_told_to_count_on_its_command_line() -> None:
-    config = ChildConfig("w", "s", "p", 0, "h", "k", 1, metrics=True)
+    config = ChildConfig("w", "s", "p", 0, "h", "k", 1, metrics="/counts")
     assert ChildConfig.from_argument(config.argument()) == config
