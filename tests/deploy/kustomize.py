@@ -32,6 +32,7 @@ EVERYTHING = """
 resources: [../gpu]
 components:
   - ../../components/client
+  - ../../components/cloud-identity
   - ../../components/metrics
   - ../../components/model-cache
   - ../../components/keda
