@@ -6,12 +6,16 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from ipaddress import ip_network
+from pathlib import PurePosixPath
 from typing import Any
 
 import kubernetes_validate
 from jsonschema import Draft202012Validator
 
+from common import scrape
 from common.settings import Settings
+from tests.deploy import images
 from tests.deploy.commands import refusal
 from tests.deploy.kustomize import ROOT, Object
 from tests.deploy.schemas import schema_of
@@ -25,6 +29,12 @@ MADE_BY_THE_USER = {"nightshift", "nightshift-keda"}
 
 LEAST_SLACK_SECONDS = 15
 LEAST_START_SECONDS = 30 * 60
+LEAST_TIMEOUT_SECONDS, LEAST_FAILURES, LEAST_PERIOD_SECONDS = 5, 3, 5
+
+WRITES = {"worker": ("/cache", "/run", "/tmp"), "reaper": ("/run", "/tmp")}
+"""What a role writes to of that which its image names in variables; a reaper has no models."""
+
+PHASE = "__meta_kubernetes_pod_phase"
 
 NEEDS_PORT = {"NIGHTSHIFT_DATABASE_URL": 5432, "NIGHTSHIFT_BROKER_URL": 6379}
 
@@ -82,12 +92,16 @@ def selected(objects: list[Object], selector: Object) -> list[Object]:
 
 
 def settings_of(objects: list[Object], container: Object) -> dict[str, str]:
-    """What the container's ConfigMaps set."""
+    """What the container's ConfigMaps set, and its own variables over them."""
     maps = {thing["metadata"]["name"]: thing["data"] for thing in of_kind(objects, "ConfigMap")}
     found: dict[str, str] = {}
     for source in container.get("envFrom", []):
         found |= maps.get(source.get("configMapRef", {}).get("name"), {})
-    return found
+    return found | {
+        variable["name"]: variable["value"]
+        for variable in container.get("env", [])
+        if variable["name"].startswith("NIGHTSHIFT_") and "value" in variable
+    }
 
 
 # The checks.
@@ -297,6 +311,70 @@ def is_watched(objects: list[Object]) -> Faults:
                 yield f"{owner}: no shared memory"
 
 
+def is_given_time(objects: list[Object]) -> Faults:
+    """What docs/probes.md says of a probe: a busy or frozen machine answers late."""
+    for owner, template in templates(objects):
+        for container in filter(is_ours, containers(template)):
+            for kind in ("startupProbe", "livenessProbe"):
+                probe = container.get(kind)
+                if probe is None:
+                    continue
+                if probe.get("timeoutSeconds", 1) < LEAST_TIMEOUT_SECONDS:
+                    yield f"{owner}: its {kind} has no time to answer"
+                if probe.get("failureThreshold", 3) < LEAST_FAILURES:
+                    yield f"{owner}: its {kind} does not ask again"
+                if probe.get("periodSeconds", 10) < LEAST_PERIOD_SECONDS:
+                    yield f"{owner}: its {kind} asks all the time"
+
+
+def runs_as_the_images_do(objects: list[Object]) -> Faults:
+    """The user of the Dockerfile, and every folder that its images write to."""
+    for owner, template in templates(objects):
+        of_pod = template["spec"].get("securityContext", {})
+        for container in filter(is_ours, containers(template)):
+            where = f"{owner}/{container['name']}"
+            target = container["image"].partition(":")[0].removeprefix("nightshift/")
+            user, _, group = images.last(target, "USER").partition(":")
+            own = of_pod | container.get("securityContext", {})
+            if (str(own.get("runAsUser")), str(own.get("runAsGroup"))) != (user, group):
+                yield f"{where}: is not the user {user}:{group} of its image"
+            mounted = {PurePosixPath(mount["mountPath"]) for mount in container["volumeMounts"]}
+            if len(mounted) > 1 and str(of_pod.get("fsGroup")) != group:
+                yield f"{where}: its volumes do not belong to the group {group}"
+            if component(template) not in WRITES or container not in template["spec"]["containers"]:
+                continue
+            variables = images.pairs(images.inherited(target, "ENV"))
+            for folder in map(PurePosixPath, variables.values()):
+                written = [PurePosixPath(top) for top in WRITES[component(template)]]
+                if any(folder.is_relative_to(top) for top in written) and not any(
+                    folder.is_relative_to(place) for place in mounted
+                ):
+                    yield f"{where}: {folder} of its image cannot be written"
+
+
+def is_scraped_with_its_key(objects: list[Object]) -> Faults:
+    """A PodMonitor asks where and with what the pods answer."""
+    for thing in of_kind(objects, "PodMonitor"):
+        keys = {
+            (source["name"], source["key"])
+            for template in selected(objects, thing["spec"]["selector"])
+            for variable in template["spec"]["containers"][0]["env"]
+            if variable["name"] == "NIGHTSHIFT_METRICS_KEY"
+            for source in [variable["valueFrom"]["secretKeyRef"]]
+        }
+        for point in thing["spec"]["podMetricsEndpoints"]:
+            if point.get("path", "/metrics") != scrape.PATH:
+                yield f"{name_of(thing)}: {point['path']} is not served"
+            brought = point["authorization"]["credentials"]
+            if {(brought["name"], brought["key"])} != keys:
+                yield f"{name_of(thing)}: brings another key than {sorted(keys)}"
+            if point["authorization"].get("type", "Bearer") != "Bearer":
+                yield f"{name_of(thing)}: the key is a bearer token"
+            kept = {"sourceLabels": [PHASE], "action": "keep", "regex": "Running"}
+            if kept not in point.get("relabelings", []):
+                yield f"{name_of(thing)}: a pod that pulls its image is a target"
+
+
 def has_images_of_this_release(objects: list[Object]) -> Faults:
     release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     for owner, template in templates(objects):
@@ -305,7 +383,8 @@ def has_images_of_this_release(objects: list[Object]) -> Faults:
             foreign = "/" not in image and tag not in ("", "latest")
             if not foreign and (image not in OURS or tag != release):
                 yield f"{owner}/{container['name']}: {container['image']} is none of {release}"
-        if component(template) == "migrate" and not owner.endswith(release.replace(".", "-")):
+        is_job = owner.startswith("Job/")
+        if is_job and not owner.endswith(release.replace(".", "-")):
             yield f"{owner}: an upgrade to {release} could not change it"
 
 
@@ -374,6 +453,7 @@ def lets_through_what_is_used(objects: list[Object]) -> Faults:
             port["port"]
             for policy in mine
             for rule in policy.get("egress", [])
+            if not is_link_local(rule)
             for port in rule["ports"]
         }
         variables = {
@@ -399,6 +479,12 @@ def lets_through_what_is_used(objects: list[Object]) -> Faults:
             for peer in rule["from"]:
                 if "namespaceSelector" not in peer and not selected(objects, peer["podSelector"]):
                     yield f"{name_of(policy)}: lets nobody in"
+
+
+def is_link_local(rule: Object) -> bool:
+    """Whether it leads to services of the node and its cloud alone."""
+    blocks = [peer.get("ipBlock", {}).get("cidr", "0.0.0.0/0") for peer in rule.get("to", [])]
+    return bool(blocks) and all(ip_network(block).is_link_local for block in blocks)
 
 
 def refers_to_what_is_there(objects: list[Object]) -> Faults:
@@ -458,6 +544,35 @@ def asks_for_resources(objects: list[Object]) -> Faults:
                 yield f"{owner}/{container['name']}: no GPU"
 
 
+def has_the_disk_that_it_may_fill(objects: list[Object]) -> Faults:
+    """A node must have room for a pod's folders, and a pod that keeps to them is not evicted."""
+    for owner, template in templates(objects):
+        [container, *others] = template["spec"]["containers"]
+        assert not others, owner
+        if not is_ours(container):
+            continue
+        folders = [
+            volume["emptyDir"]
+            for volume in template["spec"]["volumes"]
+            if volume.get("emptyDir", {"medium": "Memory"}).get("medium") != "Memory"
+        ]
+        if not all("sizeLimit" in folder for folder in folders):
+            yield f"{owner}: a folder may fill the node"
+            continue
+        filled = sum(parse_quantity(folder["sizeLimit"]) for folder in folders)
+        for kind in ("requests", "limits"):
+            disk = container["resources"][kind].get("ephemeral-storage", "0")
+            if not filled < parse_quantity(disk) <= filled * 2:
+                yield f"{owner}: {kind} {disk} of disk and may fill {filled / 2**30} Gi"
+
+
+def parse_quantity(text: str) -> float:
+    """Bytes of a quantity such as 16Gi."""
+    found = re.fullmatch(r"(\d+)(Ki|Mi|Gi|Ti)?", text)
+    assert found, text
+    return int(found[1]) * 1024.0 ** ["", "Ki", "Mi", "Gi", "Ti"].index(found[2] or "")
+
+
 def scales_by_its_own_pool(objects: list[Object]) -> Faults:
     deployments = {thing["metadata"]["name"]: thing for thing in of_kind(objects, "Deployment")}
     for thing in of_kind(objects, "ScaledObject"):
@@ -500,6 +615,9 @@ CHECKS: list[Any] = [
     runs_commands_that_exist,
     leaves_in_time,
     is_watched,
+    is_given_time,
+    runs_as_the_images_do,
+    is_scraped_with_its_key,
     has_images_of_this_release,
     selects_its_own_pods,
     selects_what_has_its_ports,
@@ -507,5 +625,6 @@ CHECKS: list[Any] = [
     lets_through_what_is_used,
     refers_to_what_is_there,
     asks_for_resources,
+    has_the_disk_that_it_may_fill,
     scales_by_its_own_pool,
 ]

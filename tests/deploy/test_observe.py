@@ -225,6 +225,12 @@ def rules() -> Rules:
     return Rules.model_validate(yaml.safe_load(RULES.read_text()))
 
 
+def test_the_rules_of_a_cluster_are_the_same() -> None:
+    """`python observe/prometheus/prometheus_rule.py` writes them anew."""
+    made = yaml.safe_load((RULES.parent / "prometheus-rule.yaml").read_text())
+    assert made["spec"]["groups"] == yaml.safe_load(RULES.read_text())["groups"]
+
+
 def test_each_alert_has_its_runbook_and_each_runbook_its_alert() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     sections = re.findall(r"^### (Nightshift\w+)$", page, re.M)

@@ -1,4 +1,4 @@
-"""What KEDA is told: the query of k8s/overlays/keda against a real ledger."""
+"""What KEDA is told: the query of k8s/components/keda against a real ledger."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ ROLE = "keda_nightshift"
 
 
 def query(pool: str) -> str:
-    """The query, with the pool that the overlay puts in from the Deployment."""
-    text = (ROOT / "k8s" / "overlays" / "keda" / "scaled-object.yaml").read_text()
+    """The query, with the pool that is put in from the Deployment."""
+    text = (ROOT / "k8s" / "components" / "keda" / "scaled-object.yaml").read_text()
     scaled = next(yaml.safe_load_all(text))
     said: str = scaled["spec"]["triggers"][0]["metadata"]["query"]
     assert len(re.findall(r"'[^']*'", said)) == 1
