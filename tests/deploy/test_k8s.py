@@ -241,6 +241,7 @@ def test_keda_knows_the_slots_of_each_pool(rendered: Rendered) -> None:
     """Whatever the reader's patches made of them."""
     [eight] = [name for name in of_the_page() if KEDA in name and eight_gpus(rendered(name))]
     wanted = {
+        "keda": {"default": "1"},
         KEDA: {"default": "1"},
         eight: {"default": "8"},
         ANOTHER_POOL: {"night": "1"},
