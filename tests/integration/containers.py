@@ -3,8 +3,8 @@ that cannot be written, an environment of nothing but what is given.
 
 As root with the right to mount, each process gets a mount namespace in which every file system is
 read-only but for /tmp, which is its own, and MOUNTED, where the folders of the volumes are. As root
-without that right the program's folders merely belong to root; as anybody else the processes run as
-that user, who may own them.
+without that right the program's folders merely belong to root. As anybody else, and as root without
+that right whose private home has the programs in it, the processes run as that user.
 """
 
 import importlib.util
@@ -21,6 +21,8 @@ HERE = Path(__file__).parents[2]
 
 MOUNTED = Path("/mnt")
 
+TMP = "/tmp"
+
 BIN = Path(sys.prefix) / "bin"
 
 OWN_FILE_SYSTEMS = ("/proc", "/sys", "/dev", str(MOUNTED))
@@ -34,13 +36,16 @@ class Containers:
     """
 
     def __init__(self, folder: Path, *volumes: str) -> None:
-        self.is_root = os.getuid() == 0
-        self.has_mounts = self.is_root and _may_mount()
+        is_root = os.getuid() == 0
+        self.has_mounts = is_root and _may_mount()
+        self.is_other = self.has_mounts or (
+            is_root and not any(map(_closed_to_others, _programs()))
+        )
         self._folder = folder
         folder.chmod(0o755)
         for name in volumes:
             self.outside(name).mkdir()
-            if self.is_root:
+            if self.is_other:
                 os.chown(self.outside(name), USER, USER)
 
     def compile(self, library: str, *modules: str) -> None:
@@ -96,7 +101,7 @@ class Containers:
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def _entering(self) -> list[str]:
-        if not self.is_root:
+        if not self.is_other:
             return []
         become = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
         become += ["--no-new-privs", "--bounding-set=-all"]
@@ -105,27 +110,33 @@ class Containers:
         return ["unshare", "--mount", "sh", "-c", self._mounting(), "sh", *become]
 
     def _mounting(self) -> str:
-        lines = [f"mount -n --bind {shlex.quote(str(self._folder))} {MOUNTED}"]
+        # The folder of the volumes may lie under /tmp, and so may the programs: what is still wanted
+        # is held here while others are covered.
+        kept = MOUNTED / "kept"
+        lines = [
+            f"mount -n -t tmpfs tmpfs {MOUNTED}",
+            f"mkdir -p {kept}/volumes",
+            f"mount -n --bind {shlex.quote(str(self._folder))} {kept}/volumes",
+        ]
         lines += [
             f"mount -n -o remount,bind,ro {shlex.quote(mount)}"
             for mount, options in _mounts()
             if "rw" in options and not mount.startswith(OWN_FILE_SYSTEMS)
         ]
-        programs = {str(Path(one).resolve()) for one in (HERE, sys.prefix, sys.base_prefix)}
         # Under a private home nobody else reaches a program, so such a home is covered by an empty
-        # one that has the program alone.
-        closed = {program: home for program in programs if (home := _closed_to_others(program))}
-        lines += ["mount -n -t tmpfs tmpfs /tmp", "mkdir /tmp/kept"]
-        for number, program in enumerate(closed):
-            lines += [f"mkdir /tmp/kept/{number}"]
-            lines += [f"mount -n --bind {shlex.quote(program)} /tmp/kept/{number}"]
-        for home in sorted(set(closed.values())):
+        # one that has the program alone; so is /tmp, for everybody.
+        covered = {program: home for program in _programs() if (home := _covered(program))}
+        for number, program in enumerate(covered):
+            lines += [f"mkdir {kept}/{number}"]
+            lines += [f"mount -n --bind {shlex.quote(program)} {kept}/{number}"]
+        homes = sorted({*covered.values()} - {TMP})
+        for home in (TMP, *homes):
             lines += [f"mount -n -t tmpfs -o mode=755 tmpfs {shlex.quote(home)}"]
-        for number, (program, _) in enumerate(closed.items()):
+        for number, program in enumerate(covered):
             lines += [f"mkdir -p {shlex.quote(program)}"]
-            lines += [f"mount -n --move /tmp/kept/{number} {shlex.quote(program)}"]
-        lines += [f"mount -n -o remount,ro {shlex.quote(home)}" for home in set(closed.values())]
-        lines += ["rm -r /tmp/kept", "chmod 1777 /tmp", 'exec "$@"']
+            lines += [f"mount -n --move {kept}/{number} {shlex.quote(program)}"]
+        lines += [f"mount -n -o remount,ro {shlex.quote(home)}" for home in homes]
+        lines += [f"chmod 1777 {TMP}", f"mount -n --bind {kept}/volumes {MOUNTED}", 'exec "$@"']
         return " && ".join(lines)
 
 
@@ -144,6 +155,16 @@ def _may_mount() -> bool:
         return False
     tried = ["unshare", "--mount", "mount", "-n", "-t", "tmpfs", "tmpfs", str(MOUNTED)]
     return subprocess.run(tried, capture_output=True, check=False).returncode == 0
+
+
+def _programs() -> set[str]:
+    """The folders of what is run: the repository, its environment, and the Python below it."""
+    return {str(Path(one).resolve()) for one in (HERE, sys.prefix, sys.base_prefix)}
+
+
+def _covered(program: str) -> str | None:
+    """The folder above a program that is covered by an empty one."""
+    return TMP if program.startswith(f"{TMP}/") else _closed_to_others(program)
 
 
 def _closed_to_others(program: str) -> str | None:
