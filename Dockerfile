@@ -19,7 +19,7 @@ ARG PIP_INDEX_URL
 ARG UV_DEFAULT_INDEX
 ARG UV_EXTRA_INDEX_URL
 ARG UV_FIND_LINKS
-ENV UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
+ENV UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never UV_CACHE_DIR=/var/cache/uv
 WORKDIR /src
 # Debian keeps one version of a package in a release, and the base image names the release.
 # hadolint ignore=DL3008
@@ -37,14 +37,14 @@ COPY common common
 COPY producer producer
 COPY worker worker
 COPY examples/reviews examples/reviews
-RUN --mount=type=cache,target=/root/.cache/uv \
+RUN --mount=type=cache,target=/var/cache/uv \
     chmod -R a+rX . \
     && uv build --wheel --build-constraints constraints.txt --out-dir /dist
 
 
 # What the code needs, in layers that change only when a version does.
 FROM build AS control-packages
-RUN --mount=type=cache,target=/root/.cache/uv \
+RUN --mount=type=cache,target=/var/cache/uv \
     uv venv /opt/nightshift \
     && uv pip install --python /opt/nightshift --compile-bytecode --constraint constraints.txt \
         --requirement pyproject.toml --extra s3 --extra gcs
@@ -53,7 +53,7 @@ RUN --mount=type=cache,target=/root/.cache/uv \
 FROM build AS worker-cpu-packages
 # Whose builds of torch: `cpu` lets uv choose; empty takes them from the index or links above.
 ARG UV_TORCH_BACKEND=cpu
-RUN --mount=type=cache,target=/root/.cache/uv \
+RUN --mount=type=cache,target=/var/cache/uv \
     uv venv /opt/nightshift \
     && uv pip install --python /opt/nightshift --compile-bytecode --constraint constraints.txt \
         --override uv-overrides.txt --requirement pyproject.toml \
@@ -157,7 +157,7 @@ RUN groupadd --gid 10001 nightshift \
 COPY --from=build /usr/bin/tini-static /usr/local/bin/tini
 # Packages of the image are pinned at what they are, ours fill the rest: what does not fit stops the
 # build instead of changing torch or vLLM behind it, and so does a version that changed all the same.
-RUN --mount=type=cache,target=/root/.cache/uv \
+RUN --mount=type=cache,target=/var/cache/uv \
     --mount=type=bind,from=build,source=/usr/local/bin/uv,target=/opt/uv \
     --mount=type=bind,from=build,source=/src/constraints.txt,target=/opt/constraints.txt \
     --mount=type=bind,from=wheel,source=/dist,target=/dist \
@@ -170,7 +170,8 @@ RUN --mount=type=cache,target=/root/.cache/uv \
         || { echo "the image has no vLLM ${VLLM_VERSION}: see VLLM_VERSION and VLLM_IMAGE"; exit 1; }; \
     awk -F == '{ name = tolower($1); gsub(/[_.]+/, "-", name) } !seen[name]++' \
         /build/before /opt/constraints.txt > /build/constraints.txt; \
-    UV_LINK_MODE=copy /opt/uv pip install --python "$python" --break-system-packages \
+    UV_LINK_MODE=copy UV_CACHE_DIR=/var/cache/uv \
+        /opt/uv pip install --python "$python" --break-system-packages \
         --compile-bytecode --constraint /build/constraints.txt "${wheel}[${GPU_EXTRAS}]"; \
     /opt/uv pip list --python "$python" --format freeze | sort > /build/after; \
     comm -23 /build/before /build/after > /build/changed; \
