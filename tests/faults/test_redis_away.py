@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import redis as client
 
+from common.ledger import jobs
 from tests.faults.rig import Rig
 from tests.faults.servers import Server
 from tests.integration.fleet import wait_until
@@ -17,6 +18,9 @@ GRACE_SECONDS = 2 * 3 + 30
 
 LEAST_QUEUED = 16
 """Batches that a reaper admits for a queue that nobody serves yet."""
+
+
+LEASED = "SELECT count(*) FROM batches WHERE state = 'leased'"
 
 
 def woken_by(rig: Rig, name: str) -> dict[str, int]:
@@ -30,11 +34,26 @@ def woken_by(rig: Rig, name: str) -> dict[str, int]:
     )
 
 
-def wait_for_hint(rig: Rig) -> None:
-    """Waits for a claim that a hint led to, later than now."""
+def wait_for_hint(rig: Rig, name: str) -> None:
+    """Waits for a claim of the job that a hint led to, later than now.
+
+    A chain of claims that a poll began goes on as one of polls while there is work, so the job is
+    paused until the chain is over, and resumed, as often as it takes.
+    """
     now = rig.value("SELECT now()")
-    query = "SELECT 1 FROM attempts WHERE woken = 'message' AND claimed_at > %s"
-    wait_until(lambda: rig.ask(query, now), what="a claim that a hint led to")
+    job = rig.value("SELECT id FROM jobs WHERE name = %s", name)
+    claims = "SELECT woken FROM attempts WHERE claimed_at > %s"
+    ends = time.monotonic() + 120
+    while ("message",) not in rig.ask(claims, now):
+        assert time.monotonic() < ends, "no claim that a hint led to within 120 s"
+        with rig.ledger.transaction() as connection:
+            jobs.pause(connection, job, "so that its claims begin anew")
+        wait_until(lambda: not rig.value(LEASED), what="the end of what is leased")
+        time.sleep(2)
+        resumed = rig.value("SELECT now()")
+        with rig.ledger.transaction() as connection:
+            jobs.resume(connection, job)
+        wait_until(lambda since=resumed: rig.ask(claims, since), what="a claim")
 
 
 def waiting_hints(server: Server) -> int:
@@ -49,24 +68,24 @@ def leave(rig: Rig, worker: subprocess.Popen[bytes]) -> None:
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(GRACE_SECONDS) == 0
     print(f"left within {time.monotonic() - began:.1f} s")
-    assert rig.value("SELECT count(*) FROM batches WHERE state = 'leased'") == 0
+    assert rig.value(LEASED) == 0
     assert rig.charges() == (0, 0)
 
 
 def test_an_emptied_a_restarted_a_frozen_and_a_lost_redis(rig: Rig, redis: Server) -> None:
     rig.note_rows()
-    ids = rig.submit("emptied", 1200)
+    ids = rig.submit("emptied", 1800)
     worker = rig.worker()
     rig.reaper()
     rig.wait_rows("emptied", 20)
     with client.Redis.from_url(redis.url) as connection:
         connection.flushall()
-    wait_for_hint(rig)
+    wait_for_hint(rig, "emptied")
     rig.wait_rows("emptied", rig.rows_done("emptied") + 20)
     redis.kill()
     rig.wait_rows("emptied", rig.rows_done("emptied") + 200)
     redis.start()
-    wait_for_hint(rig)
+    wait_for_hint(rig, "emptied")
     redis.freeze()
     rig.wait_rows("emptied", rig.rows_done("emptied") + 200)
     leave(rig, worker)
