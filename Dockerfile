@@ -33,6 +33,7 @@ RUN pip install --no-cache-dir --constraint constraints.txt uv
 # Our own code as a wheel, and the example. A clone under a strict umask is made readable.
 FROM build AS wheel
 COPY README.md LICENSE ./
+COPY nightshift nightshift
 COPY common common
 COPY producer producer
 COPY worker worker

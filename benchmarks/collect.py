@@ -18,10 +18,10 @@ from benchmarks import report
 from benchmarks.control import spec
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.report import Line, Median
-from common.ledger import jobs
-from common.ledger.jobs import Job
-from producer.collect import collect
-from producer.submit import submit
+from nightshift.common.ledger import jobs
+from nightshift.common.ledger.jobs import Job
+from nightshift.producer.collect import collect
+from nightshift.producer.submit import submit
 
 WANTED = 0.8
 

@@ -17,9 +17,9 @@ from sqlalchemy import text
 from benchmarks import report, spans
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.report import Line, Median
-from common.ledger import jobs
-from common.spec import JobSpec
-from producer.submit import submit
+from nightshift.common.ledger import jobs
+from nightshift.common.spec import JobSpec
+from nightshift.producer.submit import submit
 
 WANTED_A_SECOND = 300
 

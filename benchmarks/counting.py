@@ -9,9 +9,9 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from common.settings import child_environment, load_settings
-from worker.profile import NO_PROFILE, Profile, Stage
-from worker.tally import NO_TALLY, Ran, Tally
+from nightshift.common.settings import child_environment, load_settings
+from nightshift.worker.profile import NO_PROFILE, Profile, Stage
+from nightshift.worker.tally import NO_TALLY, Ran, Tally
 
 TIMES = 50_000
 

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import psutil
 
-from common.embedded import EmbeddedPostgres, EmbeddedRedis
-from common.ledger import Ledger, schema
-from common.processes import ProcessGroup
-from common.settings import Settings, child_environment, load_settings
+from nightshift.common.embedded import EmbeddedPostgres, EmbeddedRedis
+from nightshift.common.ledger import Ledger, schema
+from nightshift.common.processes import ProcessGroup
+from nightshift.common.settings import Settings, child_environment, load_settings
 
 T = TypeVar("T")
 
@@ -35,14 +35,14 @@ class Fleet:
 
     def reaper(self) -> None:
         """Starts a `nightshift reaper`."""
-        self._start("reaper", [sys.executable, "-m", "producer.cli", "reaper"])
+        self._start("reaper", [sys.executable, "-m", "nightshift.producer.cli", "reaper"])
 
     def worker(self, *arguments: str, cores: set[int] | None = None) -> None:
         """Starts a `nightshift-worker`, kept to `cores` if they are given."""
         ours = os.sched_getaffinity(0)
         os.sched_setaffinity(0, cores or ours)  # what is started inherits it
         try:
-            self._start("worker", [sys.executable, "-m", "worker.cli", *arguments])
+            self._start("worker", [sys.executable, "-m", "nightshift.worker.cli", *arguments])
         finally:
             os.sched_setaffinity(0, ours)
 

@@ -19,8 +19,8 @@ from benchmarks import report
 from benchmarks.control import spec
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.report import Line
-from common.ledger import jobs
-from producer.submit import submit
+from nightshift.common.ledger import jobs
+from nightshift.producer.submit import submit
 
 FILES = 100
 PAUSE_SECONDS = 0.1

@@ -5,8 +5,8 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from worker import profile_file
-from worker.profile_file import Figures
+from nightshift.worker import profile_file
+from nightshift.worker.profile_file import Figures
 
 
 def show(path: Path) -> Figures:

@@ -7,7 +7,7 @@ from celery import Celery
 from kombu import Connection
 from kombu.exceptions import ChannelError, OperationalError
 
-from common.errors import Retryable
+from nightshift.common.errors import Retryable
 
 WAKE = "nightshift.wake"
 """Name of the only task."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from common import jsonl, parquet
+from nightshift.common import jsonl, parquet
 
 Candidate = Literal["int64", "double", "bool"]
 

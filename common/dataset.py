@@ -9,11 +9,11 @@ from pathlib import PurePosixPath
 
 import pyarrow as pa
 
-from common import formats, hive, storage
-from common.descriptor import Descriptor, InputFormat, SourceFile
-from common.errors import SourceChanged
-from common.formats import ReadCache, Rows
-from common.spec import InputSpec, JobSpec, digest
+from nightshift.common import formats, hive, storage
+from nightshift.common.descriptor import Descriptor, InputFormat, SourceFile
+from nightshift.common.errors import SourceChanged
+from nightshift.common.formats import ReadCache, Rows
+from nightshift.common.spec import InputSpec, JobSpec, digest
 
 FOLDER = "_input"
 """Folder of copies in the output directory; readers of datasets pass over such a name."""

@@ -47,8 +47,8 @@ from tenacity import (
     wait_fixed,
 )
 
-from common.errors import BadInput, Retryable
-from common.processes import ProcessGroup, end_recorded
+from nightshift.common.errors import BadInput, Retryable
+from nightshift.common.processes import ProcessGroup, end_recorded
 
 _LOCK_SECONDS = 5.0  # a holder that was just killed may still be on its way out
 _INITDB_SECONDS = 300.0

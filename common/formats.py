@@ -11,13 +11,13 @@ from typing import BinaryIO, Literal
 
 import pyarrow as pa
 
-from common import csv_copy, jsonl, openai_batch, parquet, storage
-from common.column_types import input_field, plain_type
-from common.descriptor import Descriptor, InputFormat, SourceFile
-from common.errors import BadInput, SourceChanged
-from common.read_cache import ReadCache
-from common.states import RowErrorKind
-from common.storage import FileInfo
+from nightshift.common import csv_copy, jsonl, openai_batch, parquet, storage
+from nightshift.common.column_types import input_field, plain_type
+from nightshift.common.descriptor import Descriptor, InputFormat, SourceFile
+from nightshift.common.errors import BadInput, SourceChanged
+from nightshift.common.read_cache import ReadCache
+from nightshift.common.states import RowErrorKind
+from nightshift.common.storage import FileInfo
 
 __all__ = [
     "BadRow",

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from common import jsonl
-from common.spec import REQUEST_COLUMNS
+from nightshift.common import jsonl
+from nightshift.common.spec import REQUEST_COLUMNS
 
 SCHEMA = pa.schema([(name, pa.string()) for name in REQUEST_COLUMNS])
 

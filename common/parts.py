@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common import storage
-from common.arrow_types import arrow_type
-from common.ledger.batches import RowError
-from common.spec import (
+from nightshift.common import storage
+from nightshift.common.arrow_types import arrow_type
+from nightshift.common.ledger.batches import RowError
+from nightshift.common.spec import (
     PARSED,
     RESERVED_ANSWERS,
     ClassifyTask,
@@ -21,9 +21,9 @@ from common.spec import (
     RequestsTask,
     ScoreTask,
 )
-from common.spec.json_schema import Scalar
-from common.states import RowErrorKind
-from common.values import to_list
+from nightshift.common.spec.json_schema import Scalar
+from nightshift.common.states import RowErrorKind
+from nightshift.common.values import to_list
 
 STAGING = "_attempts"
 """Folder of parts that Postgres does not name yet, beside the finished ones."""

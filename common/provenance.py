@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from common.descriptor import RowRanges
-from common.spec import FunctionEngine, JobSpec
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.spec import FunctionEngine, JobSpec
 
 PACKAGE = "nightshift-fleet"
 

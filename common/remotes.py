@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from common.errors import BadInput
+from nightshift.common.errors import BadInput
 
 OPENAI = "https://api.openai.com/v1"
 """The address that OPENAI_API_KEY is for where OPENAI_BASE_URL says no other."""

@@ -21,9 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common.errors import BadInput
-from common.process_table import kernel, look
-from common.run_dir import VARIABLE, NoRunDir
+from nightshift.common.errors import BadInput
+from nightshift.common.process_table import kernel, look
+from nightshift.common.run_dir import VARIABLE, NoRunDir
 
 WORKER, REAPER, CHILDREN = "worker", "reaper", "children"
 

@@ -12,8 +12,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import structlog
 from prometheus_client import CollectorRegistry, disable_created_metrics, make_wsgi_app
 
-from common.errors import BadInput
-from common.settings import Settings
+from nightshift.common.errors import BadInput
+from nightshift.common.settings import Settings
 
 log = structlog.get_logger(__name__)
 

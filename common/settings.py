@@ -16,8 +16,8 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from common import remotes
-from common.errors import BadInput
+from nightshift.common import remotes
+from nightshift.common.errors import BadInput
 
 Words = Annotated[tuple[str, ...], NoDecode]
 

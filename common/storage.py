@@ -27,9 +27,9 @@ from urllib.parse import unquote
 import fsspec
 from fsspec.registry import known_implementations
 
-from common.errors import BadInput, Permanent, StorageUnavailable
-from common.faultpoints import Moment, reached
-from common.grouped import Grouped
+from nightshift.common.errors import BadInput, Permanent, StorageUnavailable
+from nightshift.common.faultpoints import Moment, reached
+from nightshift.common.grouped import Grouped
 
 OBJECT_STORES = ("s3", "gs", "abfs", "memory")
 """Schemes that work when their driver is installed; `memory` lives in one process, for tests."""

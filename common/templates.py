@@ -18,8 +18,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import pass_context
 from jinja2.visitor import NodeTransformer
 
-from common import template_budget
-from common.template_budget import counted, paid
+from nightshift.common import template_budget
+from nightshift.common.template_budget import counted, paid
 
 _INSIDES = re.compile(r"__(class|mro|base|bases|subclasses|globals|init|builtins|import)__")
 

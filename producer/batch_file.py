@@ -9,11 +9,11 @@ from typing import NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from common import formats, jsonl
-from common.errors import BadInput
-from common.spec import Endpoint, JobSpec, RequestsTask
-from common.storage import FileInfo
-from producer import convert
+from nightshift.common import formats, jsonl
+from nightshift.common.errors import BadInput
+from nightshift.common.spec import Endpoint, JobSpec, RequestsTask
+from nightshift.common.storage import FileInfo
+from nightshift.producer import convert
 
 ENDPOINTS: tuple[str, ...] = get_args(Endpoint)
 

@@ -12,16 +12,16 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 from rich.console import Console
 
-from common import storage
-from common.errors import BadInput
-from common.ledger import Ledger, jobs
-from common.ledger.jobs import Job
-from common.spec import REQUEST_ID, JobSpec, RequestsTask
-from common.states import JobState, RowErrorKind
-from common.values import to_rows
-from producer import part_files
-from producer.collect import BATCHES_AHEAD, rows_for
-from producer.read_ahead import read_ahead
+from nightshift.common import storage
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.spec import REQUEST_ID, JobSpec, RequestsTask
+from nightshift.common.states import JobState, RowErrorKind
+from nightshift.common.values import to_rows
+from nightshift.producer import part_files
+from nightshift.producer.collect import BATCHES_AHEAD, rows_for
+from nightshift.producer.read_ahead import read_ahead
 
 SUFFIX = ".jsonl"
 

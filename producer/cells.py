@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from typing import Any
 
-from common.plain import plain
+from nightshift.common.plain import plain
 
 LIST_NUMBERS = 8
 """Numbers of a long vector that are shown."""

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from common.errors import BadInput
-from producer.flags import Flags, job_spec, takes_flags
-from producer.one_sentence import OneSentence
+from nightshift.common.errors import BadInput
+from nightshift.producer.flags import Flags, job_spec, takes_flags
+from nightshift.producer.one_sentence import OneSentence
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from common.ledger import Ledger
-    from common.ledger.jobs import Job
-    from common.settings import Settings
-    from common.spec import JobSpec
-    from common.states import RowErrorKind
-    from producer.estimate import Estimate
+    from nightshift.common.ledger import Ledger
+    from nightshift.common.ledger.jobs import Job
+    from nightshift.common.settings import Settings
+    from nightshift.common.spec import JobSpec
+    from nightshift.common.states import RowErrorKind
+    from nightshift.producer.estimate import Estimate
 
 EXIT_FINDINGS = 1
 
@@ -106,8 +106,8 @@ def run(
         to = _target(settings, to or f"{spec.name}.results.jsonl")
     elif to is not None:
         raise BadInput("--to is for OpenAI batch files: `nightshift collect` writes other outputs")
-    from producer import local
-    from producer.pilot import Pilot
+    from nightshift.producer import local
+    from nightshift.producer.pilot import Pilot
 
     first = None if pilot is None else Pilot(pilot, yes)
     raise typer.Exit(
@@ -133,8 +133,8 @@ def estimate(
     the same engine in this ledger, or from --pilot, which runs a sample now: on the workers of the
     pool where some live, else on this machine. Nothing else is run, and nothing is submitted.
     """
-    from producer import estimate_picture
-    from producer.estimate import as_json as plainly
+    from nightshift.producer import estimate_picture
+    from nightshift.producer.estimate import as_json as plainly
 
     if flags.out is None and pilot is None:
         flags = dataclasses.replace(flags, out="out")
@@ -153,9 +153,9 @@ def _estimate(
     workers: int | None,
     console: "Console",
 ) -> "Estimate":
-    from producer import local, progress
-    from producer.connect import has_ledger, open_ledger
-    from producer.estimate import estimate as guess
+    from nightshift.producer import local, progress
+    from nightshift.producer.connect import has_ledger, open_ledger
+    from nightshift.producer.estimate import estimate as guess
 
     if pilot is None and not has_ledger(settings):
         return guess(spec, settings, None, workers=workers)
@@ -177,7 +177,7 @@ def submit(target: Target, *, flags: Flags, new: New = False) -> None:
     """Put a job into the ledger for the fleet; the same spec again gives the same job."""
     settings = _settings()
     spec = job_spec(target, flags)
-    from producer.submit import submit as put
+    from nightshift.producer.submit import submit as put
 
     with _ledger(settings) as ledger:
         done = put(ledger, spec, settings, new=new)
@@ -197,7 +197,7 @@ def submit(target: Target, *, flags: Flags, new: New = False) -> None:
 def wait(job: JobName) -> None:
     """Wait for a job; exits 0 all answered, 1 with row errors, 3 failed, paused or cancelled."""
     with _followed(job) as (ledger, ended):
-        from producer.progress import report_end
+        from nightshift.producer.progress import report_end
 
         raise typer.Exit(report_end(ledger, ended, _console()))
 
@@ -235,9 +235,9 @@ def collect(
             )
         _collect_manifest(settings, job, to, force=force)
         return
-    from producer import batch_results
-    from producer.collect import collect as gather
-    from producer.vectors import ids_uri
+    from nightshift.producer import batch_results
+    from nightshift.producer.collect import collect as gather
+    from nightshift.producer.vectors import ids_uri
 
     with _ledger(settings) as ledger:
         found = _find(ledger, job)
@@ -256,9 +256,9 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Say where a job stands, or all of them."""
-    from common.ledger import jobs as ledger_jobs
-    from common.ledger import workers
-    from producer import pictures, rates
+    from nightshift.common.ledger import jobs as ledger_jobs
+    from nightshift.common.ledger import workers
+    from nightshift.producer import pictures, rates
 
     with _ledger(_settings()) as ledger:
         number = None if job is None else _find(ledger, job).id
@@ -280,7 +280,7 @@ def status(
 @app.command(rich_help_panel=LOOK)
 def watch(job: SomeJob = None) -> None:
     """Watch a job to its end, or all jobs and workers until Ctrl-C."""
-    from producer import progress
+    from nightshift.producer import progress
 
     if job is not None:
         with _followed(job) as (ledger, ended):
@@ -293,8 +293,8 @@ def watch(job: SomeJob = None) -> None:
 @app.command(rich_help_panel=LOOK)
 def jobs() -> None:
     """List the jobs, newest first."""
-    from common.ledger import jobs as ledger_jobs
-    from producer import pictures
+    from nightshift.common.ledger import jobs as ledger_jobs
+    from nightshift.producer import pictures
 
     with _ledger(_settings()) as ledger, ledger.transaction() as connection:
         rows = ledger_jobs.listed(connection)
@@ -308,8 +308,8 @@ def errors(
     count: Annotated[int, typer.Option("-n", min=1, help="How many rows.")] = 20,
 ) -> None:
     """Show the rows that failed, and why."""
-    from common.ledger import audit
-    from producer import pictures
+    from nightshift.common.ledger import audit
+    from nightshift.producer import pictures
 
     with _ledger(_settings()) as ledger:
         number = _find(ledger, job).id
@@ -337,8 +337,8 @@ def sample(
     ] = False,
 ) -> None:
     """Show some rows, input beside output."""
-    from producer import pictures, sample_page
-    from producer.sample import sample as draw
+    from nightshift.producer import pictures, sample_page
+    from nightshift.producer.sample import sample as draw
 
     if html is not None and as_json:
         raise BadInput("--html writes a page and --json lines: give one of them")
@@ -381,9 +381,9 @@ def judge(
     Runs here like `run`, or on the fleet that NIGHTSHIFT_DATABASE_URL names. Exits 0 when every
     row has a score, 1 when some have none, 3 when the judge did not come to its end.
     """
-    from producer import judge as judges
-    from producer.scores import Scale, parse_words
-    from producer.verdict_picture import verdict
+    from nightshift.producer import judge as judges
+    from nightshift.producer.scores import Scale, parse_words
+    from nightshift.producer.verdict_picture import verdict
 
     scale = Scale(column, parse_words(scores))
     shown = _console(stderr=as_json)
@@ -398,8 +398,8 @@ def judge(
 @app.command(rich_help_panel=LOOK)
 def verify(job: JobName) -> None:
     """Check from the outside that every row is there exactly once; exits 1 with findings."""
-    from producer import pictures
-    from producer.verify import checks
+    from nightshift.producer import pictures
+    from nightshift.producer.verify import checks
 
     console, findings = _console(), 0
     with _ledger(_settings()) as ledger:
@@ -413,7 +413,7 @@ def verify(job: JobName) -> None:
 @app.command(rich_help_panel=CONTROL)
 def pause(job: JobName) -> None:
     """Stop a job from taking more work; batches that are under way end as usual."""
-    from common.ledger import jobs as ledger_jobs
+    from nightshift.common.ledger import jobs as ledger_jobs
 
     _change(job, ledger_jobs.pause, "is paused; `nightshift resume {id}` goes on")
 
@@ -426,8 +426,8 @@ def resume(
     ] = None,
 ) -> None:
     """Let a paused job go on."""
-    from common.ledger import jobs as ledger_jobs
-    from common.ledger import spending
+    from nightshift.common.ledger import jobs as ledger_jobs
+    from nightshift.common.ledger import spending
 
     def go_on(connection: Any, job_id: int) -> None:
         if budget is not None:
@@ -441,7 +441,7 @@ def resume(
 @app.command(rich_help_panel=CONTROL)
 def cancel(job: JobName) -> None:
     """End a job for good; parts that are written stay."""
-    from common.ledger import jobs as ledger_jobs
+    from nightshift.common.ledger import jobs as ledger_jobs
 
     _change(job, ledger_jobs.cancel, "is cancelled")
 
@@ -466,8 +466,8 @@ def retry(
         raise BadInput("say which rows run again: --failed (with --kind, if only some) or --dead")
     if wanted is not None and not failed:
         raise BadInput("--kind chooses among the rows of --failed: add it")
-    from producer import retry as retries
-    from producer.connect import open_ledger
+    from nightshift.producer import retry as retries
+    from nightshift.producer.connect import open_ledger
 
     settings = _settings()
     with open_ledger(settings) as opened:
@@ -481,8 +481,8 @@ def retry(
 @app.command(rich_help_panel=FLEET)
 def migrate() -> None:
     """Bring the tables of the ledger up to this code."""
-    from common.ledger import schema
-    from producer.connect import open_ledger
+    from nightshift.common.ledger import schema
+    from nightshift.producer.connect import open_ledger
 
     with open_ledger(_settings(), checked=False) as opened:
         found = schema.migrate(opened.ledger)
@@ -500,15 +500,15 @@ def reaper() -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    from common import logs
-    from common.settings import load_settings
+    from nightshift.common import logs
+    from nightshift.common.settings import load_settings
 
     settings = load_settings()
     logs.configure(settings, process="reaper")
     if settings.database_url is None:
         raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a reaper needs the ledger")
-    from common import run_state
-    from producer import reaper as duties
+    from nightshift.common import run_state
+    from nightshift.producer import reaper as duties
 
     state = None if settings.run_dir is None else run_state.claim(settings.run_dir, "reaper")
     with _ledger(settings) as ledger:
@@ -518,7 +518,7 @@ def reaper() -> None:
 @app.command(rich_help_panel=FLEET)
 def alive() -> None:
     """Say whether the reaper of NIGHTSHIFT_RUN_DIR makes its rounds; for a liveness probe."""
-    from producer import alive as probe
+    from nightshift.producer import alive as probe
 
     raise typer.Exit(probe.answer())
 
@@ -530,8 +530,8 @@ def main() -> None:
 
 def _settings() -> "Settings":
     """Settings with logs for a command that people look at: warnings only, unless asked."""
-    from common import logs
-    from common.settings import load_settings
+    from nightshift.common import logs
+    from nightshift.common.settings import load_settings
 
     settings = load_settings()
     quiet = {} if "log_level" in settings.model_fields_set else {"log_level": "warning"}
@@ -541,14 +541,14 @@ def _settings() -> "Settings":
 
 def _target(settings: "Settings", uri: str) -> str:
     """A file that is to be written, which may lie only where the operator lets files lie."""
-    from common import storage
+    from nightshift.common import storage
 
     storage.check_roots([storage.resolve(uri)], settings.allowed_roots)
     return uri
 
 
 def _collect_manifest(settings: "Settings", reference: str, to: str, *, force: bool) -> None:
-    from producer import manifest_table
+    from nightshift.producer import manifest_table
 
     with _ledger(settings) as ledger:
         job = _find(ledger, reference)
@@ -559,14 +559,14 @@ def _collect_manifest(settings: "Settings", reference: str, to: str, *, force: b
 
 
 def _console(*, stderr: bool = False) -> "Console":
-    from producer.plain_console import PlainConsole
+    from nightshift.producer.plain_console import PlainConsole
 
     seen = (sys.stderr if stderr else sys.stdout).isatty()
     return PlainConsole(highlight=False, stderr=stderr, width=None if seen else PIPE_COLUMNS)
 
 
 def _known_kind(kind: str | None) -> "RowErrorKind | None":
-    from common.states import RowErrorKind
+    from nightshift.common.states import RowErrorKind
 
     if kind is not None and kind not in list(RowErrorKind):
         raise BadInput(f"--kind {kind!r} is none of {', '.join(RowErrorKind)}")
@@ -575,14 +575,14 @@ def _known_kind(kind: str | None) -> "RowErrorKind | None":
 
 @contextmanager
 def _ledger(settings: "Settings") -> Iterator["Ledger"]:
-    from producer.connect import open_ledger
+    from nightshift.producer.connect import open_ledger
 
     with open_ledger(settings) as opened:
         yield opened.ledger
 
 
 def _find(ledger: "Ledger", reference: str) -> "Job":
-    from common.ledger import jobs as ledger_jobs
+    from nightshift.common.ledger import jobs as ledger_jobs
 
     with ledger.transaction() as connection:
         return ledger_jobs.find(connection, reference)
@@ -591,8 +591,8 @@ def _find(ledger: "Ledger", reference: str) -> "Job":
 @contextmanager
 def _followed(reference: str) -> Iterator[tuple["Ledger", "Job"]]:
     """A job that was watched until it is over or paused."""
-    from producer.connect import open_ledger
-    from producer.progress import follow
+    from nightshift.producer.connect import open_ledger
+    from nightshift.producer.progress import follow
 
     with open_ledger(_settings()) as opened:
         job = _find(opened.ledger, reference)

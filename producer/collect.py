@@ -5,12 +5,12 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from common import formats, storage
-from common.errors import BadInput, Permanent
-from common.ledger import Ledger, Row, jobs
-from common.ledger.jobs import Job
-from producer import part_files, vectors
-from producer.read_ahead import read_ahead
+from nightshift.common import formats, storage
+from nightshift.common.errors import BadInput, Permanent
+from nightshift.common.ledger import Ledger, Row, jobs
+from nightshift.common.ledger.jobs import Job
+from nightshift.producer import part_files, vectors
+from nightshift.producer.read_ahead import read_ahead
 
 SUFFIXES: dict[str, formats.OutputFormat] = {
     ".parquet": "parquet",

@@ -5,9 +5,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import BadInput, Retryable
-from common.ledger import Ledger, schema
-from common.settings import Settings
+from nightshift.common.errors import BadInput, Retryable
+from nightshift.common.ledger import Ledger, schema
+from nightshift.common.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def _embedded(stack: ExitStack, settings: Settings) -> Opened:
     if running is not None:
         return Opened(running, alone=False)
     # The wheels' programs are wanted only here.
-    from common.embedded import EmbeddedPostgres, home_lock
+    from nightshift.common.embedded import EmbeddedPostgres, home_lock
 
     stack.enter_context(home_lock(home))
     postgres = EmbeddedPostgres()

@@ -16,12 +16,12 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common import csv_copy, dataset, formats, jsonl, parquet, storage
-from common.descriptor import InputFormat, SourceFile
-from common.errors import BadInput, StorageUnavailable
-from common.spec import InputSpec
-from common.storage import FileInfo
-from producer import csv_input
+from nightshift.common import csv_copy, dataset, formats, jsonl, parquet, storage
+from nightshift.common.descriptor import InputFormat, SourceFile
+from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.spec import InputSpec
+from nightshift.common.storage import FileInfo
+from nightshift.producer import csv_input
 
 MOST_AT_ONCE = 4
 """Conversions under way together: each holds a row group and some blocks of its file."""

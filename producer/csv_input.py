@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from common import csv_copy, formats
-from common.csv_copy import CANDIDATES, WHY, Candidate
-from common.errors import BadInput
+from nightshift.common import csv_copy, formats
+from nightshift.common.csv_copy import CANDIDATES, WHY, Candidate
+from nightshift.common.errors import BadInput
 
 BLOCK_BYTES = 16 * 2**20
 """Parsed at once; no record can be longer."""

@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from common.ledger import dispatch
-from common.ledger.connection import Connection
-from common.ledger.dispatch import Capacity, OpenJob
+from nightshift.common.ledger import dispatch
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.dispatch import Capacity, OpenJob
 
 WINDOWS_AHEAD = 2
 """Rows kept queued for a queue, in multiples of what its living children hold in flight."""

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from common import dataset, formats
-from common.descriptor import Descriptor, RowRanges
-from common.formats import Rows
-from common.spec import JobSpec
-from producer.planner import Plan
+from nightshift.common import dataset, formats
+from nightshift.common.descriptor import Descriptor, RowRanges
+from nightshift.common.formats import Rows
+from nightshift.common.spec import JobSpec
+from nightshift.producer.planner import Plan
 
 READING_THREADS = 8
 """Batches that are read side by side: on object stores it is the wait that costs."""

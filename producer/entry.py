@@ -8,12 +8,12 @@ import sys
 def main() -> None:
     """Runs the probe at once, and everything else through producer/cli.py."""
     if sys.argv[1:] == ["alive"]:
-        from producer import alive
+        from nightshift.producer import alive
 
         sys.exit(alive.answer())
     if sys.argv[1:] == ["reaper"]:
         # The first process of a container ignores what it does not handle.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    from producer import cli
+    from nightshift.producer import cli
 
     cli.main()

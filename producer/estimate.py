@@ -7,17 +7,17 @@ from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from common.ledger import Ledger, spending
-from common.ledger.spending import Kin
-from common.money import money
-from common.settings import Settings
-from common.spec import STORED, GenerateTask, JobSpec, OpenaiEngine
-from producer import forecast
-from producer.draw import draw
-from producer.forecast import Prices, Range
-from producer.planner import Plan
-from producer.prompt_lengths import Prompts, prompts
-from producer.submit import survey
+from nightshift.common.ledger import Ledger, spending
+from nightshift.common.ledger.spending import Kin
+from nightshift.common.money import money
+from nightshift.common.settings import Settings
+from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngine
+from nightshift.producer import forecast
+from nightshift.producer.draw import draw
+from nightshift.producer.forecast import Prices, Range
+from nightshift.producer.planner import Plan
+from nightshift.producer.prompt_lengths import Prompts, prompts
+from nightshift.producer.submit import survey
 
 SAMPLE_ROWS = 1_000
 """Prompts that are counted: the mean of so many is known to a few percent."""

@@ -8,11 +8,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from common.money import money
-from producer import forecast
-from producer.estimate import Estimate, percentiles
-from producer.forecast import Range
-from producer.pictures import duration
+from nightshift.common.money import money
+from nightshift.producer import forecast
+from nightshift.producer.estimate import Estimate, percentiles
+from nightshift.producer.forecast import Range
+from nightshift.producer.pictures import duration
 
 BAR_WIDTH = 24
 

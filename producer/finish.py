@@ -13,17 +13,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from common import dataset, formats, parts, provenance, storage
-from common.descriptor import Descriptor
-from common.errors import NightshiftError, Permanent, Retryable
-from common.faultpoints import Moment, reached
-from common.ledger import Ledger, Row, batches, commits, dispatch, jobs, manifest, retries
-from common.ledger.batches import Part
-from common.ledger.jobs import Job
-from common.ledger.rows import from_multirange
-from common.parts import Failure
-from common.states import JobState, RowErrorKind
-from producer import convert, part_files
+from nightshift.common import dataset, formats, parts, provenance, storage
+from nightshift.common.descriptor import Descriptor
+from nightshift.common.errors import NightshiftError, Permanent, Retryable
+from nightshift.common.faultpoints import Moment, reached
+from nightshift.common.ledger import (
+    Ledger,
+    Row,
+    batches,
+    commits,
+    dispatch,
+    jobs,
+    manifest,
+    retries,
+)
+from nightshift.common.ledger.batches import Part
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.rows import from_multirange
+from nightshift.common.parts import Failure
+from nightshift.common.states import JobState, RowErrorKind
+from nightshift.producer import convert, part_files
 
 log = structlog.get_logger(__name__)
 

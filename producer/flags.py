@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from common.errors import BadInput
+from nightshift.common.errors import BadInput
 
 if TYPE_CHECKING:
-    from common.spec import JobSpec
+    from nightshift.common.spec import JobSpec
 
 WHAT, HOW, WHERE = "What runs", "How it answers", "Where and how much"
 
@@ -158,7 +158,7 @@ def job_spec(target: str, flags: Flags) -> "JobSpec":
     A TARGET that ends in .yaml or .yml is a spec, and flags are laid over it; anything else is an
     input, and flags say the rest. BadInput names what is missing, doubled or impossible.
     """
-    from common.spec import load_spec, parse_spec
+    from nightshift.common.spec import load_spec, parse_spec
 
     _refuse_conflicts(flags)
     if target.lower().endswith((".yaml", ".yml")):
@@ -305,7 +305,7 @@ def _engine_arg(text: str) -> tuple[str, Any]:
 def _json_file(path: Path | None) -> Any:
     if path is None:
         return None
-    from common.spec.file import read_text
+    from nightshift.common.spec.file import read_text
 
     text = read_text(path, "JSON schema")
     try:
@@ -317,7 +317,7 @@ def _json_file(path: Path | None) -> Any:
 def _grammar_file(path: Path | None) -> str | None:
     if path is None:
         return None
-    from common.spec.file import read_text
+    from nightshift.common.spec.file import read_text
 
     return read_text(path, "grammar")
 

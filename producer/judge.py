@@ -10,18 +10,18 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
-from common import formats, parts, storage
-from common.errors import BadInput
-from common.ledger import Ledger, jobs
-from common.ledger.jobs import Job
-from common.settings import Settings
-from common.spec import JobSpec, parse_spec
-from common.spec.file import read_yaml
-from common.values import to_list
-from producer import judged_rows, part_files, planner, progress
-from producer.connect import open_ledger, refuse_no_ledger
-from producer.scores import Scale, Tally, check
-from producer.submit import check_output, settled, submit
+from nightshift.common import formats, parts, storage
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.settings import Settings
+from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.common.spec.file import read_yaml
+from nightshift.common.values import to_list
+from nightshift.producer import judged_rows, part_files, planner, progress
+from nightshift.producer.connect import open_ledger, refuse_no_ledger
+from nightshift.producer.scores import Scale, Tally, check
+from nightshift.producer.submit import check_output, settled, submit
 
 JUDGED_FILE = "rows.parquet"
 
@@ -117,7 +117,7 @@ def _workplace(settings: Settings, console: Console) -> Iterator[tuple[Ledger, C
     """A ledger, and what takes a job to its end there."""
     if settings.database_url is None:
         refuse_no_ledger(settings.home.absolute())
-        from producer.local import machine
+        from nightshift.producer.local import machine
 
         with machine(settings) as here:
             yield here.ledger, lambda spec: here.carry_out(spec, new=False, console=console)

@@ -10,16 +10,16 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common import dataset, formats
-from common.descriptor import RowRanges
-from common.errors import BadInput, Permanent, SourceChanged
-from common.ledger import Ledger, Row, batches
-from common.ledger.jobs import Job
-from common.spec import RESERVED_COLUMNS
-from common.values import to_list
-from producer import part_files
-from producer.read_ahead import read_ahead
-from producer.sample import apart
+from nightshift.common import dataset, formats
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.errors import BadInput, Permanent, SourceChanged
+from nightshift.common.ledger import Ledger, Row, batches
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.spec import RESERVED_COLUMNS
+from nightshift.common.values import to_list
+from nightshift.producer import part_files
+from nightshift.producer.read_ahead import read_ahead
+from nightshift.producer.sample import apart
 
 PREFIX = "judged_"
 """Before a name that the judge's own output uses, so that the column can be passed through."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common import jsonl, storage
+from nightshift.common import jsonl, storage
 
 CHUNK_BYTES = 1024 * 1024
 """Read and looked at together, with two masks of the same size. Threads that read ahead or look

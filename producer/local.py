@@ -12,18 +12,18 @@ from pathlib import Path
 import structlog
 from rich.console import Console
 
-from common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
-from common.errors import BadInput, Permanent, Retryable
-from common.ledger import Ledger, jobs, schema, spending, workers
-from common.ledger.jobs import Job
-from common.processes import ProcessGroup
-from common.settings import Settings, child_environment, python_path
-from common.spec import FunctionEngine, JobSpec
-from common.states import JobState
-from producer import batch_results, pilot, progress
-from producer.estimate import Estimate, estimate
-from producer.pilot import Pilot, Tried
-from producer.submit import Submitted, identified, is_known, submit
+from nightshift.common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
+from nightshift.common.errors import BadInput, Permanent, Retryable
+from nightshift.common.ledger import Ledger, jobs, schema, spending, workers
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.processes import ProcessGroup
+from nightshift.common.settings import Settings, child_environment, python_path
+from nightshift.common.spec import FunctionEngine, JobSpec
+from nightshift.common.states import JobState
+from nightshift.producer import batch_results, pilot, progress
+from nightshift.producer.estimate import Estimate, estimate
+from nightshift.producer.pilot import Pilot, Tried
+from nightshift.producer.submit import Submitted, identified, is_known, submit
 
 log = structlog.get_logger(__name__)
 
@@ -294,15 +294,16 @@ class Fleet:
         self._members = [
             Member(
                 "reaper",
-                [sys.executable, "-m", "producer.cli", "reaper"],
+                [sys.executable, "-P", "-m", "nightshift.producer.cli", "reaper"],
                 child_environment(for_reaper(settings)),
             ),
             Member(
                 "worker",
                 [
                     sys.executable,
+                    "-P",
                     "-m",
-                    "worker.cli",
+                    "nightshift.worker.cli",
                     "--pool",
                     spec.pool,
                     "--engine-key",

@@ -8,11 +8,11 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 from pyarrow import csv
 
-from common import jsonl, parquet, provenance, storage
-from common.errors import BadInput
-from common.ledger import Ledger, Row, jobs, manifest
-from common.ledger.jobs import Job
-from producer import part_files
+from nightshift.common import jsonl, parquet, provenance, storage
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger, Row, jobs, manifest
+from nightshift.common.ledger.jobs import Job
+from nightshift.producer import part_files
 
 COLUMNS = pa.schema(
     [

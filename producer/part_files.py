@@ -7,13 +7,13 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common import formats, parts
-from common.descriptor import RowRanges
-from common.errors import BadInput, SourceChanged
-from common.ledger import Ledger, Row, audit, manifest
-from common.ledger.connection import Connection
-from common.ledger.jobs import Job
-from common.ledger.rows import from_multirange
+from nightshift.common import formats, parts
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.errors import BadInput, SourceChanged
+from nightshift.common.ledger import Ledger, Row, audit, manifest
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.rows import from_multirange
 
 Page = TypeVar("Page")
 

@@ -10,10 +10,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from common.money import money
-from producer.cells import error_text, shown
-from producer.findings import Finding
-from producer.rates import Values, elapsed_seconds, overall_rate
+from nightshift.common.money import money
+from nightshift.producer.cells import error_text, shown
+from nightshift.producer.findings import Finding
+from nightshift.producer.rates import Values, elapsed_seconds, overall_rate
 
 STATE_STYLES = {
     "running": "cyan",

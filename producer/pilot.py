@@ -11,21 +11,21 @@ import pyarrow as pa
 from rich.console import Console
 from rich.prompt import Confirm
 
-from common import formats, storage
-from common.errors import BadInput
-from common.formats import BadRow
-from common.ledger import Ledger, audit, jobs
-from common.ledger.jobs import Job
-from common.settings import Settings
-from common.spec import REQUEST_COLUMNS, JobSpec, RequestsTask, digest, parse_spec
-from common.states import JobState
-from common.values import to_rows
-from producer import estimate_picture, pictures, progress
-from producer.draw import draw
-from producer.estimate import Estimate, estimate
-from producer.progress import EXIT_NOT_FINISHED
-from producer.sample import sample
-from producer.submit import Submitted, refuse_read_as_input, submit, survey
+from nightshift.common import formats, storage
+from nightshift.common.errors import BadInput
+from nightshift.common.formats import BadRow
+from nightshift.common.ledger import Ledger, audit, jobs
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.settings import Settings
+from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, RequestsTask, digest, parse_spec
+from nightshift.common.states import JobState
+from nightshift.common.values import to_rows
+from nightshift.producer import estimate_picture, pictures, progress
+from nightshift.producer.draw import draw
+from nightshift.producer.estimate import Estimate, estimate
+from nightshift.producer.progress import EXIT_NOT_FINISHED
+from nightshift.producer.sample import sample
+from nightshift.producer.submit import Submitted, refuse_read_as_input, submit, survey
 
 SEED = 0
 """The same spec over the same input draws the same rows: a pilot that was cut short goes on."""

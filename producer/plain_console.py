@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from common.plain import plain
+from nightshift.common.plain import plain
 
 
 class PlainConsole(Console):

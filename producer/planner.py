@@ -11,13 +11,22 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from common import csv_copy, dataset, formats, hive, jsonl, openai_batch, parquet, storage
-from common.descriptor import Descriptor, InputFormat, Locator, RowRanges, SourceFile
-from common.errors import BadInput
-from common.spec import GenerateTask, InputSpec, JobSpec
-from common.storage import FileInfo
-from producer.convert import Converter
-from producer.line_scan import Scan, scan_lines
+from nightshift.common import (
+    csv_copy,
+    dataset,
+    formats,
+    hive,
+    jsonl,
+    openai_batch,
+    parquet,
+    storage,
+)
+from nightshift.common.descriptor import Descriptor, InputFormat, Locator, RowRanges, SourceFile
+from nightshift.common.errors import BadInput
+from nightshift.common.spec import GenerateTask, InputSpec, JobSpec
+from nightshift.common.storage import FileInfo
+from nightshift.producer.convert import Converter
+from nightshift.producer.line_scan import Scan, scan_lines
 
 PLANNING_THREADS = 16
 """Files that are looked at side by side: on object stores it is the wait that costs."""

@@ -8,12 +8,12 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from common.errors import Retryable
-from common.ledger import Ledger, Row, jobs, workers
-from common.ledger.jobs import Job
-from common.states import JobState
-from producer import pictures
-from producer.rates import Values
+from nightshift.common.errors import Retryable
+from nightshift.common.ledger import Ledger, Row, jobs, workers
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.states import JobState
+from nightshift.producer import pictures
+from nightshift.producer.rates import Values
 
 LINE_SECONDS = 5.0
 """Pause between two lines where nobody can see a bar."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from common.formats import Rows
-from common.spec import (
+from nightshift.common.formats import Rows
+from nightshift.common.spec import (
     ClassifyTask,
     EmbedTask,
     GenerateTask,
@@ -23,8 +23,8 @@ from common.spec import (
     TransformersEngine,
     VllmEngine,
 )
-from common.templates import compiled, rendered
-from common.values import to_rows
+from nightshift.common.templates import compiled, rendered
+from nightshift.common.values import to_rows
 
 CHARACTERS_A_TOKEN = 4
 """A rule of thumb for English text; other languages and code take more tokens."""

@@ -13,14 +13,14 @@ from functools import partial
 
 import structlog
 
-from common.broker import Announcer
-from common.errors import NightshiftError, Retryable
-from common.faultpoints import Moment, reached
-from common.ledger import Ledger, claims, dispatch, schema, spending, workers
-from common.run_state import StateFile
-from common.settings import Settings
-from producer import dispatcher, finish, reaper_metrics
-from producer.reaper_metrics import Rounds
+from nightshift.common.broker import Announcer
+from nightshift.common.errors import NightshiftError, Retryable
+from nightshift.common.faultpoints import Moment, reached
+from nightshift.common.ledger import Ledger, claims, dispatch, schema, spending, workers
+from nightshift.common.run_state import StateFile
+from nightshift.common.settings import Settings
+from nightshift.producer import dispatcher, finish, reaper_metrics
+from nightshift.producer.reaper_metrics import Rounds
 
 log = structlog.get_logger(__name__)
 

@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from common import metrics, scrape
-from common.errors import NightshiftError
-from common.ledger import Ledger, figures
-from common.metrics import Metric
-from common.provenance import code_version
-from common.settings import Settings
+from nightshift.common import metrics, scrape
+from nightshift.common.errors import NightshiftError
+from nightshift.common.ledger import Ledger, figures
+from nightshift.common.metrics import Metric
+from nightshift.common.provenance import code_version
+from nightshift.common.settings import Settings
 
 log = structlog.get_logger(__name__)
 

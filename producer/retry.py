@@ -1,10 +1,10 @@
 """Retry: failed rows of a job run again; what it says about them and about who runs them."""
 
-from common import parts, storage
-from common.ledger import Ledger, jobs, retries
-from common.ledger.jobs import Job
-from common.ledger.retries import Retried
-from common.states import JobState, RowErrorKind
+from nightshift.common import parts, storage
+from nightshift.common.ledger import Ledger, jobs, retries
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.retries import Retried
+from nightshift.common.states import JobState, RowErrorKind
 
 
 def retry(

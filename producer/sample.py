@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from common import dataset, formats
-from common.descriptor import RowRanges
-from common.errors import BadInput, NightshiftError
-from common.ledger import Ledger, Row, audit, batches
-from common.ledger.jobs import Job
-from common.values import to_rows
-from producer import part_files
+from nightshift.common import dataset, formats
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.errors import BadInput, NightshiftError
+from nightshift.common.ledger import Ledger, Row, audit, batches
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.values import to_rows
+from nightshift.producer import part_files
 
 QUIET_COLUMNS = ("row_index", "finish_reason", "prompt_tokens", "output_tokens")
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from common import jsonl, storage
-from common.ledger import Ledger, jobs
-from common.ledger.jobs import Job
-from common.provenance import model_of
-from producer import part_files
-from producer.cells import error_text, shown
-from producer.rates import Values
-from producer.sample import Sample
+from nightshift.common import jsonl, storage
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.provenance import model_of
+from nightshift.producer import part_files
+from nightshift.producer.cells import error_text, shown
+from nightshift.producer.rates import Values
+from nightshift.producer.sample import Sample
 
 CELL_CHARACTERS = 4_000
 """Longest text of a cell."""
@@ -47,8 +47,8 @@ def lines(drawn: Sample) -> str:
 def page(job: Job, progress: Values, drawn: Sample) -> str:
     """The whole file. The same sample of the same finished job gives the same bytes."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    source = files("producer").joinpath("sample.html.jinja").read_text(encoding="utf-8")
-    style = files("producer").joinpath("sample.css").read_text(encoding="utf-8")
+    source = files("nightshift.producer").joinpath("sample.html.jinja").read_text(encoding="utf-8")
+    style = files("nightshift.producer").joinpath("sample.css").read_text(encoding="utf-8")
     digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return environment.from_string(source).render(
         title=f"{job.spec.name}: {len(drawn.rows):,} rows",

@@ -9,8 +9,8 @@ from decimal import Decimal
 from statistics import NormalDist
 from typing import Any
 
-from common.errors import BadInput
-from common.spec import ClassifyTask, GenerateTask, JobSpec
+from nightshift.common.errors import BadInput
+from nightshift.common.spec import ClassifyTask, GenerateTask, JobSpec
 
 USUAL = ("score", "parsed", "output", "label")
 """Where a score is looked for, in this order, when nobody says where."""

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from common import hive, parts, remotes, storage
-from common.errors import BadInput
-from common.ledger import Ledger, jobs, workers
-from common.ledger.jobs import Job, NewJob
-from common.settings import Settings
-from common.spec import (
+from nightshift.common import hive, parts, remotes, storage
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger, jobs, workers
+from nightshift.common.ledger.jobs import Job, NewJob
+from nightshift.common.settings import Settings
+from nightshift.common.spec import (
     JobSpec,
     OpenaiEngine,
     RequestsTask,
@@ -19,11 +19,11 @@ from common.spec import (
     VllmEngine,
     digest,
 )
-from common.states import JobState
-from common.storage import FileInfo
-from producer import batch_file, planner
-from producer.convert import Converter
-from producer.planner import Plan
+from nightshift.common.states import JobState
+from nightshift.common.storage import FileInfo
+from nightshift.producer import batch_file, planner
+from nightshift.producer.convert import Converter
+from nightshift.producer.planner import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from common import formats, storage
-from common.errors import BadInput
+from nightshift.common import formats, storage
+from nightshift.common.errors import BadInput
 
 SUFFIX = ".npy"
 

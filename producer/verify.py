@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from common.ledger import Connection, Ledger, audit, jobs
-from common.ledger.jobs import Job
-from common.states import JobState
-from producer.findings import Check, Finding, some
-from producer.verify_files import check_files
-from producer.verify_parts import PartsAudit
+from nightshift.common.ledger import Connection, Ledger, audit, jobs
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.states import JobState
+from nightshift.producer.findings import Check, Finding, some
+from nightshift.producer.verify_files import check_files
+from nightshift.producer.verify_parts import PartsAudit
 
 
 def verify(ledger: Ledger, job: Job) -> list[Finding]:

@@ -4,13 +4,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from common import storage
-from common.errors import NightshiftError
-from common.ledger.jobs import Job
-from common.parts import MANIFEST, final, staged
-from producer.findings import Check, some
-from producer.rates import Values
-from producer.verify_parts import Facts
+from nightshift.common import storage
+from nightshift.common.errors import NightshiftError
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.parts import MANIFEST, final, staged
+from nightshift.producer.findings import Check, some
+from nightshift.producer.rates import Values
+from nightshift.producer.verify_parts import Facts
 
 
 def check_files(job: Job, facts: Mapping[str, Facts], progress: Values, *, complete: bool) -> Check:

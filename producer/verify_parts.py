@@ -8,16 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common import dataset, formats, parts, storage
-from common.errors import NightshiftError, SourceChanged
-from common.ledger import Ledger, Row, audit, batches
-from common.ledger.jobs import Job
-from common.ledger.rows import from_multirange
-from common.parts import clean
-from common.values import to_list
-from producer import part_files
-from producer.findings import Check, some
-from producer.row_ranges import Range, ascends, cover, ranges_of, shown
+from nightshift.common import dataset, formats, parts, storage
+from nightshift.common.errors import NightshiftError, SourceChanged
+from nightshift.common.ledger import Ledger, Row, audit, batches
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.rows import from_multirange
+from nightshift.common.parts import clean
+from nightshift.common.values import to_list
+from nightshift.producer import part_files
+from nightshift.producer.findings import Check, some
+from nightshift.producer.row_ranges import Range, ascends, cover, ranges_of, shown
 
 READERS = 4
 READ_BYTES = 256 * 2**20

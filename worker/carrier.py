@@ -13,9 +13,9 @@ from queue import SimpleQueue
 import pyarrow as pa
 import structlog
 
-from common import dataset, formats, parts, provenance, storage
-from common.descriptor import RowRanges
-from common.errors import (
+from nightshift.common import dataset, formats, parts, provenance, storage
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.errors import (
     EngineDead,
     EngineRefused,
     EngineUnavailable,
@@ -27,19 +27,19 @@ from common.errors import (
     Retryable,
     StorageUnavailable,
 )
-from common.faultpoints import Moment, reached
-from common.ledger import Ledger, claims, jobs
-from common.ledger.batches import Lease
-from common.parts import Failure, clean
-from common.settings import Settings
-from common.states import RowErrorKind
-from worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
-from worker.job_cache import JobCache, KnownJob
-from worker.profile import NO_PROFILE, Profile, Stage
-from worker.publish import Publication, Publisher
-from worker.results import PartTable, RowResults, merged, part_table
-from worker.tally import NO_TALLY, Tally
-from worker.window import HeldBatch, Window
+from nightshift.common.faultpoints import Moment, reached
+from nightshift.common.ledger import Ledger, claims, jobs
+from nightshift.common.ledger.batches import Lease
+from nightshift.common.parts import Failure, clean
+from nightshift.common.settings import Settings
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
+from nightshift.worker.job_cache import JobCache, KnownJob
+from nightshift.worker.profile import NO_PROFILE, Profile, Stage
+from nightshift.worker.publish import Publication, Publisher
+from nightshift.worker.results import PartTable, RowResults, merged, part_table
+from nightshift.worker.tally import NO_TALLY, Tally
+from nightshift.worker.window import HeldBatch, Window
 
 log = structlog.get_logger(__name__)
 

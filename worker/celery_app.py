@@ -1,6 +1,6 @@
 """The composition root of a child: one Celery worker, one warm engine, one process group.
 
-Run by the supervisor as `python -m worker.celery_app CONFIG`, CONFIG being a ChildConfig as JSON.
+Run by the supervisor as `python -m nightshift.worker.celery_app CONFIG`, CONFIG being a ChildConfig as JSON.
 """
 
 import gc
@@ -18,24 +18,24 @@ from celery.apps import worker as celery_worker
 from celery.exceptions import SecurityWarning
 from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
 
-from common import logs
-from common.broker import make_app, queue_name
-from common.errors import EngineLoadFailed, Permanent, Retryable
-from common.ledger import Ledger, jobs, workers
-from common.ledger.batches import Claimant
-from common.ledger.workers import Child
-from common.provenance import code_version
-from common.settings import Settings, load_settings
-from common.spec import JobSpec
-from worker import engines, exits, tasks
-from worker.child_config import ChildConfig
-from worker.engines.protocol import Engine
-from worker.heartbeat import Heartbeat
-from worker.profile import NO_PROFILE, Profile
-from worker.profile_file import ProfileFile
-from worker.runner import Runner
-from worker.signs import LAST_COMMITS_SECONDS, ChildSigns
-from worker.tally import Tally, tally_in
+from nightshift.common import logs
+from nightshift.common.broker import make_app, queue_name
+from nightshift.common.errors import EngineLoadFailed, Permanent, Retryable
+from nightshift.common.ledger import Ledger, jobs, workers
+from nightshift.common.ledger.batches import Claimant
+from nightshift.common.ledger.workers import Child
+from nightshift.common.provenance import code_version
+from nightshift.common.settings import Settings, load_settings
+from nightshift.common.spec import JobSpec
+from nightshift.worker import engines, exits, tasks
+from nightshift.worker.child_config import ChildConfig
+from nightshift.worker.engines.protocol import Engine
+from nightshift.worker.heartbeat import Heartbeat
+from nightshift.worker.profile import NO_PROFILE, Profile
+from nightshift.worker.profile_file import ProfileFile
+from nightshift.worker.runner import Runner
+from nightshift.worker.signs import LAST_COMMITS_SECONDS, ChildSigns
+from nightshift.worker.tally import Tally, tally_in
 
 log = structlog.get_logger(__name__)
 
@@ -297,7 +297,7 @@ class ChildProcess:
 
 
 def main() -> None:
-    """Entry of `python -m worker.celery_app`."""
+    """Entry of `python -m nightshift.worker.celery_app`."""
     config = ChildConfig.from_argument(sys.argv[1])
     settings = load_settings()
     logs.configure(settings, worker_id=config.id)

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from common import logs
-from common.errors import BadInput, NightshiftError, Retryable
-from common.ledger import Ledger, schema
-from common.settings import load_settings, visible_gpus
-from worker import machine_metrics, probes, profile_file
-from worker.signs import QUICK_ANSWER_SECONDS
-from worker.supervisor import Supervisor, install_signals
+from nightshift.common import logs
+from nightshift.common.errors import BadInput, NightshiftError, Retryable
+from nightshift.common.ledger import Ledger, schema
+from nightshift.common.settings import load_settings, visible_gpus
+from nightshift.worker import machine_metrics, probes, profile_file
+from nightshift.worker.signs import QUICK_ANSWER_SECONDS
+from nightshift.worker.supervisor import Supervisor, install_signals
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

@@ -11,9 +11,9 @@ def main() -> None:
     # handle, and would live on until it is killed.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     if sys.argv[1:] in (["started"], ["alive"], ["drain"]):
-        from worker import probes
+        from nightshift.worker import probes
 
         sys.exit(probes.answer(sys.argv[1]))
-    from worker import cli
+    from nightshift.worker import cli
 
     cli.main()

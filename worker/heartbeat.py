@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 import structlog
 
-from common.errors import Retryable
-from common.faultpoints import Moment, reached
-from common.ledger import Ledger, claims, workers
-from common.settings import Settings
-from worker.engines.protocol import Engine
-from worker.signs import ChildSigns
-from worker.tally import NO_TALLY, Tally
-from worker.window import HeldBatch, Window
+from nightshift.common.errors import Retryable
+from nightshift.common.faultpoints import Moment, reached
+from nightshift.common.ledger import Ledger, claims, workers
+from nightshift.common.settings import Settings
+from nightshift.worker.engines.protocol import Engine
+from nightshift.worker.signs import ChildSigns
+from nightshift.worker.tally import NO_TALLY, Tally
+from nightshift.worker.window import HeldBatch, Window
 
 log = structlog.get_logger(__name__)
 

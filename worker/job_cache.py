@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from common import parts, provenance
-from common.ledger import Ledger, jobs
-from common.ledger.jobs import Job
-from common.spec import JobSpec
-from worker.prompts import Renderer
-from worker.results import RowResults
+from nightshift.common import parts, provenance
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.spec import JobSpec
+from nightshift.worker.prompts import Renderer
+from nightshift.worker.results import RowResults
 
 
 @dataclass(slots=True)

@@ -21,14 +21,14 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from common import metrics, scrape
-from common.errors import BadInput
-from common.metrics import Kind, Metric
-from common.provenance import code_version
-from common.run_dir import VARIABLE
-from common.settings import Settings, named_gpus
-from worker.gpus import NO_GPUS, Gpus
-from worker.tally import ROOM_BYTES, has_room
+from nightshift.common import metrics, scrape
+from nightshift.common.errors import BadInput
+from nightshift.common.metrics import Kind, Metric
+from nightshift.common.provenance import code_version
+from nightshift.common.run_dir import VARIABLE
+from nightshift.common.settings import Settings, named_gpus
+from nightshift.worker.gpus import NO_GPUS, Gpus
+from nightshift.worker.tally import ROOM_BYTES, has_room
 
 log = structlog.get_logger(__name__)
 

@@ -17,8 +17,8 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
-from common.errors import BadInput
-from worker.profile import Fullness, Profile, Spent, Stage
+from nightshift.common.errors import BadInput
+from nightshift.worker.profile import Fullness, Profile, Spent, Stage
 
 log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from common.spec import (
+from nightshift.common.spec import (
     ClassifyTask,
     EmbedTask,
     FunctionTask,
@@ -17,11 +17,11 @@ from common.spec import (
     ScoreTask,
     Task,
 )
-from common.states import RowErrorKind
-from common.templates import compiled, rendered
-from common.values import to_rows
-from worker.engines.protocol import Refusal, Request
-from worker.images import Image
+from nightshift.common.states import RowErrorKind
+from nightshift.common.templates import compiled, rendered
+from nightshift.common.values import to_rows
+from nightshift.worker.engines.protocol import Refusal, Request
+from nightshift.worker.images import Image
 
 
 class Renderer:

@@ -20,24 +20,24 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from common import formats, storage
-from common.descriptor import RowRanges
-from common.errors import (
+from nightshift.common import formats, storage
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.errors import (
     LeaseLost,
     LedgerUnavailable,
     Retryable,
     StorageUnavailable,
 )
-from common.faultpoints import Moment, reached
-from common.grouped import Grouped
-from common.ledger import Ledger, commits, jobs
-from common.ledger.batches import Lease, Part
-from common.parts import final, part_name, staged
-from common.spec import JobSpec
-from worker.engine_time import EngineTime
-from worker.profile import NO_PROFILE, Profile, Stage
-from worker.results import PartTable
-from worker.tally import NO_TALLY, Ran, Tally
+from nightshift.common.faultpoints import Moment, reached
+from nightshift.common.grouped import Grouped
+from nightshift.common.ledger import Ledger, commits, jobs
+from nightshift.common.ledger.batches import Lease, Part
+from nightshift.common.parts import final, part_name, staged
+from nightshift.common.spec import JobSpec
+from nightshift.worker.engine_time import EngineTime
+from nightshift.worker.profile import NO_PROFILE, Profile, Stage
+from nightshift.worker.results import PartTable
+from nightshift.worker.tally import NO_TALLY, Ran, Tally
 
 log = structlog.get_logger(__name__)
 

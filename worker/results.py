@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.ledger.batches import RowError, Tokens
-from common.parts import Failure, column_sum, encodable, error_column, row_errors
-from common.spec import PARSED, RESERVED_ANSWERS, GenerateTask, JobSpec
-from common.spec.json_schema import Scalar
-from common.states import RowErrorKind
-from common.values import is_kept, to_list
-from worker import strict_json
-from worker.engines.protocol import Answer, Outcome, Refusal
+from nightshift.common.ledger.batches import RowError, Tokens
+from nightshift.common.parts import Failure, column_sum, encodable, error_column, row_errors
+from nightshift.common.spec import PARSED, RESERVED_ANSWERS, GenerateTask, JobSpec
+from nightshift.common.spec.json_schema import Scalar
+from nightshift.common.states import RowErrorKind
+from nightshift.common.values import is_kept, to_list
+from nightshift.worker import strict_json
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
 
 UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError)
 """What Arrow raises for a value that a type cannot hold; UnicodeError is a ValueError."""

@@ -8,17 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from common import storage
-from common.errors import Retryable
-from common.ledger import Ledger, claims, shares
-from common.ledger.batches import Claimant, Lease
-from common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
-from common.settings import Settings
-from worker.carrier import Carrier
-from worker.engines.protocol import Engine
-from worker.profile import NO_PROFILE, Profile, Stage
-from worker.tally import NO_TALLY, Tally
-from worker.window import MOST_BATCHES, SHARE_SECONDS, HeldBatch, Window
+from nightshift.common import storage
+from nightshift.common.errors import Retryable
+from nightshift.common.ledger import Ledger, claims, shares
+from nightshift.common.ledger.batches import Claimant, Lease
+from nightshift.common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
+from nightshift.common.settings import Settings
+from nightshift.worker.carrier import Carrier
+from nightshift.worker.engines.protocol import Engine
+from nightshift.worker.profile import NO_PROFILE, Profile, Stage
+from nightshift.worker.tally import NO_TALLY, Tally
+from nightshift.worker.window import MOST_BATCHES, SHARE_SECONDS, HeldBatch, Window
 
 log = structlog.get_logger(__name__)
 

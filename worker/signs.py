@@ -11,10 +11,10 @@ from typing import Protocol
 
 import structlog
 
-from common import run_state
-from common.processes import EMPTY_SECONDS, ProcessGroup
-from common.settings import Settings
-from worker.child_config import ChildConfig
+from nightshift.common import run_state
+from nightshift.common.processes import EMPTY_SECONDS, ProcessGroup
+from nightshift.common.settings import Settings
+from nightshift.worker.child_config import ChildConfig
 
 log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from common.spec.json_schema import Scalar
+from nightshift.common.spec.json_schema import Scalar
 
 INT64 = range(-(2**63), 2**63)
 

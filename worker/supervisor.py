@@ -12,16 +12,16 @@ from pathlib import Path
 
 import structlog
 
-from common import logs
-from common.errors import NightshiftError, Retryable, SchemaMismatch
-from common.ledger import Ledger, schema, workers
-from common.ledger.workers import Wanted
-from common.processes import ProcessGroup
-from common.settings import Settings, child_environment
-from worker import exits
-from worker.child_config import ChildConfig
-from worker.machine_metrics import FOLDERS_VARIABLE, NO_METRICS, MachineMetrics
-from worker.signs import SupervisorSigns, hung_seconds
+from nightshift.common import logs
+from nightshift.common.errors import NightshiftError, Retryable, SchemaMismatch
+from nightshift.common.ledger import Ledger, schema, workers
+from nightshift.common.ledger.workers import Wanted
+from nightshift.common.processes import ProcessGroup
+from nightshift.common.settings import Settings, child_environment
+from nightshift.worker import exits
+from nightshift.worker.child_config import ChildConfig
+from nightshift.worker.machine_metrics import FOLDERS_VARIABLE, NO_METRICS, MachineMetrics
+from nightshift.worker.signs import SupervisorSigns, hung_seconds
 
 log = structlog.get_logger(__name__)
 
@@ -314,7 +314,7 @@ class Supervisor:
         if slot.gpus:
             extra["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
         slot.group = ProcessGroup.start(
-            [sys.executable, "-m", "worker.celery_app", config.argument()],
+            [sys.executable, "-P", "-m", "nightshift.worker.celery_app", config.argument()],
             env=child_environment(self._of_child, unless_given, **extra),
         )
         slot.config = config

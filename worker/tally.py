@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import structlog
 from prometheus_client import CollectorRegistry
 
-from common import metrics
-from worker.profile import Profile, Stage
+from nightshift.common import metrics
+from nightshift.worker.profile import Profile, Stage
 
 log = structlog.get_logger(__name__)
 

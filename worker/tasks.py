@@ -2,8 +2,8 @@
 
 from celery import Celery
 
-from common.broker import WAKE
-from worker.runner import Runner
+from nightshift.common.broker import WAKE
+from nightshift.worker.runner import Runner
 
 
 def register(app: Celery, runner: Runner) -> None:

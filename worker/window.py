@@ -4,9 +4,9 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from common.ledger.batches import Lease
-from worker.engine_time import EngineTime
-from worker.engines.protocol import Work
+from nightshift.common.ledger.batches import Lease
+from nightshift.worker.engine_time import EngineTime
+from nightshift.worker.engines.protocol import Work
 
 READ_AHEAD_BATCHES = 2
 """Batches with unfinished rows that are always welcome: the next is read while one runs."""

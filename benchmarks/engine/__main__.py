@@ -17,8 +17,8 @@ from benchmarks.engine.contenders import Naive, Raw
 from benchmarks.engine.fleet import PROFILE, Fleet
 from benchmarks.engine.table import Round, lines
 from benchmarks.report import keep, show
-from common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
-from common.ledger import Ledger, schema
+from nightshift.common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
+from nightshift.common.ledger import Ledger, schema
 
 CONTENDERS = "abcd"
 WARM_ROWS = 256

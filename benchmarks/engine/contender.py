@@ -11,8 +11,8 @@ import psutil
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from benchmarks.engine.rows import Tokens
-from common.processes import ProcessGroup
-from common.settings import child_environment, load_settings
+from nightshift.common.processes import ProcessGroup
+from nightshift.common.settings import child_environment, load_settings
 
 ENGINE_ARGS: dict[str, Any] = {
     "max_num_seqs": 128,

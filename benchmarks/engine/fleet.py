@@ -22,8 +22,8 @@ from benchmarks.engine.contender import (
     wait_for,
 )
 from benchmarks.engine.rows import MOST_TOKENS, Tokens
-from common.processes import ProcessGroup
-from common.settings import child_environment, load_settings
+from nightshift.common.processes import ProcessGroup
+from nightshift.common.settings import child_environment, load_settings
 
 PROFILE = "profile.jsonl"
 """Where the worker says where its time went; with the warm-up, which is a job like the others."""
@@ -47,8 +47,8 @@ class Fleet:
         """Starts both, warms the engine with a job of its own, runs a job a workload."""
         folder = Path(plan.folder)
         log = folder / "worker.log"
-        reaper = [sys.executable, "-m", "producer.cli", "reaper"]
-        worker = [sys.executable, "-m", "worker.cli", "--profile", str(folder / PROFILE)]
+        reaper = [sys.executable, "-m", "nightshift.producer.cli", "reaper"]
+        worker = [sys.executable, "-m", "nightshift.worker.cli", "--profile", str(folder / PROFILE)]
         with (
             process(reaper, folder / "reaper.log", **self._servers),
             process(worker, log, **self._servers, log_format="json") as group,
@@ -76,7 +76,7 @@ class Fleet:
         spec = output.with_suffix(".yaml")
         spec.write_text(yaml.safe_dump(_spec(plan.model, workload, output)))
         subprocess.run(
-            [sys.executable, "-m", "producer.cli", "submit", str(spec)],
+            [sys.executable, "-m", "nightshift.producer.cli", "submit", str(spec)],
             env=child_environment(load_settings(**self._servers)),
             check=True,
             timeout=60,

@@ -13,7 +13,7 @@ from benchmarks.engine import raw
 from benchmarks.engine.contender import Plan
 from benchmarks.engine.naive_queue import DONE, ENGINE, TASK, WARM, make_app
 from benchmarks.engine.rows import chat
-from worker.engines.vllm.engine import effective
+from nightshift.worker.engines.vllm.engine import effective
 
 
 def serve(plan: Plan, broker_url: str) -> None:

@@ -18,7 +18,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from benchmarks.engine.contender import ENGINE_ARGS, Plan, Result, Workload
 from benchmarks.engine.rows import Tokens, chat
-from worker.engines.vllm.engine import effective
+from nightshift.worker.engines.vllm.engine import effective
 
 Kind = Literal["generate", "async"]
 Generate = Callable[[Sequence[str], Sequence[SamplingParams]], list[Any]]

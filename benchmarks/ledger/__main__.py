@@ -17,9 +17,9 @@ from benchmarks.ledger import million, plans
 from benchmarks.ledger.latency import Actors, Operation, line, measure, measure_crowd
 from benchmarks.ledger.million import OWNERS, Stored
 from benchmarks.report import Line, keep, show
-from common.embedded import EmbeddedPostgres, home_lock
-from common.ledger import Ledger, dispatch, schema
-from producer.finish import finish
+from nightshift.common.embedded import EmbeddedPostgres, home_lock
+from nightshift.common.ledger import Ledger, dispatch, schema
+from nightshift.producer.finish import finish
 
 WANTED_SECONDS = 30.0
 WANTED_MEMORY = 500.0

@@ -10,10 +10,10 @@ import numpy as np
 
 from benchmarks.ledger.million import LEASED, OWNERS, QUEUED, RENEWER
 from benchmarks.report import Line
-from common.ledger import Ledger, claims, commits, dispatch, jobs
-from common.ledger.batches import Claimant, Lease, Part
-from common.ledger.connection import Connection
-from producer import dispatcher
+from nightshift.common.ledger import Ledger, claims, commits, dispatch, jobs
+from nightshift.common.ledger.batches import Claimant, Lease, Part
+from nightshift.common.ledger.connection import Connection
+from nightshift.producer import dispatcher
 
 LEASE_SECONDS = 3600.0
 REAPED = 50

@@ -15,10 +15,10 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.ledger import Ledger
-from common.settings import Settings
-from common.spec import parse_spec
-from producer.submit import submit
+from nightshift.common.ledger import Ledger
+from nightshift.common.settings import Settings
+from nightshift.common.spec import parse_spec
+from nightshift.producer.submit import submit
 
 OWNERS = 16
 LEASED = 200

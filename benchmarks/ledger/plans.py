@@ -5,8 +5,8 @@ from typing import Any
 
 import psycopg
 
-from common.ledger import Ledger
-from common.ledger.connection import Connection
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.connection import Connection
 
 PLANNED = ("SELECT", "WITH", "UPDATE", "INSERT", "DELETE")
 

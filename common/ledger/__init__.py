@@ -4,6 +4,6 @@ Functions take a connection, do one statement or one tight group, and never comm
 the transaction (`Ledger.transaction`). `now()` is Postgres's, always (DESIGN section 2).
 """
 
-from common.ledger.connection import Connection, Ledger, Row
+from nightshift.common.ledger.connection import Connection, Ledger, Row
 
 __all__ = ["Connection", "Ledger", "Row"]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from sqlalchemy import bindparam, text
 from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
 
-from common.descriptor import RowRanges
-from common.ledger.connection import Connection, Row
-from common.ledger.rows import from_multirange, to_literal
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.ledger.connection import Connection, Row
+from nightshift.common.ledger.rows import from_multirange, to_literal
 
 IDLE_SECONDS = 10
 """A transaction of ours that has been idle for longer was left open by a defect."""

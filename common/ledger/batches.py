@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import RowMapping
 
-from common.descriptor import Descriptor, Locator, RowRanges, SourceFile
-from common.ledger.rows import from_multirange
-from common.states import RowErrorKind
+from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
+from nightshift.common.ledger.rows import from_multirange
+from nightshift.common.states import RowErrorKind
 
 LONE_LOSSES = 2
 """After so many losses a batch runs alone in a child (DESIGN section 5)."""

@@ -10,12 +10,12 @@ from typing import Any
 from sqlalchemy import RowMapping, bindparam, text
 from sqlalchemy.dialects.postgresql import ARRAY, BIGINT, INTEGER
 
-from common.errors import LeaseLost
-from common.ledger.batches import LONE_LOSSES, Claimant, Lease, descriptor
-from common.ledger.commits import end_attempt, halve
-from common.ledger.connection import Connection, scan_in_order
-from common.ledger.rows import from_multirange
-from common.states import Outcome
+from nightshift.common.errors import LeaseLost
+from nightshift.common.ledger.batches import LONE_LOSSES, Claimant, Lease, descriptor
+from nightshift.common.ledger.commits import end_attempt, halve
+from nightshift.common.ledger.connection import Connection, scan_in_order
+from nightshift.common.ledger.rows import from_multirange
+from nightshift.common.states import Outcome
 
 
 def claim(

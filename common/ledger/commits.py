@@ -9,13 +9,13 @@ from typing import Any
 from sqlalchemy import RowMapping, bindparam, text
 from sqlalchemy.dialects.postgresql import ARRAY, BIGINT, INTEGER
 
-from common.descriptor import RowRanges
-from common.errors import LeaseLost
-from common.ledger import jobs
-from common.ledger.batches import LONE_LOSSES, Lease, Part, RowError
-from common.ledger.connection import Connection
-from common.ledger.rows import from_multirange, to_literal, to_multirange
-from common.states import Outcome
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.errors import LeaseLost
+from nightshift.common.ledger import jobs
+from nightshift.common.ledger.batches import LONE_LOSSES, Lease, Part, RowError
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.rows import from_multirange, to_literal, to_multirange
+from nightshift.common.states import Outcome
 
 
 def commit(

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, RowMapping, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from common.errors import BadInput, LedgerUnavailable, Permanent
+from nightshift.common.errors import BadInput, LedgerUnavailable, Permanent
 
 __all__ = ["Connection", "Ledger", "Row"]
 

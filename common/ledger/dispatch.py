@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 
-from common.ledger import jobs
-from common.ledger.connection import Connection, scan_in_order
-from common.states import JobState
+from nightshift.common.ledger import jobs
+from nightshift.common.ledger.connection import Connection, scan_in_order
+from nightshift.common.states import JobState
 
 DISPATCH_LOCK = 0x6E69676801
 """Advisory lock of the admission duty: one reaper at a time, for one short transaction."""

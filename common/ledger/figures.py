@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 
-from common.ledger.connection import Connection
+from nightshift.common.ledger.connection import Connection
 
 ROW_STATES = ("total", "done", "failed")
 BATCH_STATES = ("pending", "queued", "leased", "done", "dead")

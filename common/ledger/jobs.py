@@ -9,12 +9,12 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
 
-from common.descriptor import Descriptor, SourceFile
-from common.errors import BadInput
-from common.ledger.connection import Connection, take_long
-from common.ledger.rows import to_literal
-from common.spec import STORED, JobSpec
-from common.states import JOB_MOVES, JobState
+from nightshift.common.descriptor import Descriptor, SourceFile
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger.connection import Connection, take_long
+from nightshift.common.ledger.rows import to_literal
+from nightshift.common.spec import STORED, JobSpec
+from nightshift.common.states import JOB_MOVES, JobState
 
 JUDGE_AFTER_ROWS = 200
 """Rows that must be over before a job's share of failed rows is judged."""

@@ -2,7 +2,7 @@
 
 from sqlalchemy import text
 
-from common.ledger.connection import Connection, Row
+from nightshift.common.ledger.connection import Connection, Row
 
 # An attempt of the parent stands for the done child of a drain, which had no lease of its own.
 # What was in a part before rows of it ran again is known by the attempts that ended with a part.

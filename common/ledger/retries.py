@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 
-from common.errors import BadInput
-from common.ledger import jobs, workers
-from common.ledger.connection import Connection
-from common.states import JobState, RowErrorKind
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import jobs, workers
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.states import JobState, RowErrorKind
 
 
 @dataclass(frozen=True, slots=True)

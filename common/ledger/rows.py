@@ -3,7 +3,7 @@
 from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
-from common.descriptor import RowRanges
+from nightshift.common.descriptor import RowRanges
 
 
 def to_multirange(rows: RowRanges) -> Multirange[int]:

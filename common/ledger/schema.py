@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
-from common.errors import SchemaMismatch
-from common.ledger.connection import Connection, Ledger, take_long
+from nightshift.common.errors import SchemaMismatch
+from nightshift.common.ledger.connection import Connection, Ledger, take_long
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -78,6 +78,6 @@ def _config() -> "Config":
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(files("common") / "migrations"))
+    config.set_main_option("script_location", str(files("nightshift.common") / "migrations"))
     config.set_main_option("path_separator", "os")
     return config

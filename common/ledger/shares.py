@@ -2,8 +2,8 @@
 
 from sqlalchemy import text
 
-from common.ledger.batches import Claimant
-from common.ledger.connection import Connection
+from nightshift.common.ledger.batches import Claimant
+from nightshift.common.ledger.connection import Connection
 
 
 def fair_share(connection: Connection, who: Claimant, lease_seconds: float) -> int | None:

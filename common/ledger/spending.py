@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from sqlalchemy import bindparam, text
 from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
 
-from common.errors import BadInput
-from common.ledger import jobs
-from common.ledger.connection import Connection, Row
-from common.money import money
-from common.states import JobState
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import jobs
+from nightshift.common.ledger.connection import Connection, Row
+from nightshift.common.money import money
+from nightshift.common.states import JobState
 
 COMMITS_LOOKED_AT = 5_000
 """Latest commits that tell how fast an engine is: enough, and found by an index."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import RowMapping, text
 
-from common.ledger import claims, jobs
-from common.ledger.connection import Connection
+from nightshift.common.ledger import claims, jobs
+from nightshift.common.ledger.connection import Connection
 
 MAX_LOAD_FAILURES = 3
 """Failed loads in a row, with no living child that has the engine, that fail its jobs."""

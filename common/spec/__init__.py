@@ -1,12 +1,12 @@
 """The job spec: what a user writes in YAML or flags, and what the ledger keeps as JSON."""
 
-from common.spec.engines import (
+from nightshift.common.spec.engines import (
     FunctionEngine,
     OpenaiEngine,
     TransformersEngine,
     VllmEngine,
 )
-from common.spec.job import (
+from nightshift.common.spec.job import (
     RESERVED_ANSWERS,
     RESERVED_COLUMNS,
     BatchSpec,
@@ -19,8 +19,8 @@ from common.spec.job import (
     load_spec,
     parse_spec,
 )
-from common.spec.section import STORED
-from common.spec.tasks import (
+from nightshift.common.spec.section import STORED
+from nightshift.common.spec.tasks import (
     PARSED,
     REQUEST_COLUMNS,
     REQUEST_ID,

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from common.spec.section import STORED, Section
+from nightshift.common.spec.section import STORED, Section
 
 PRICES = frozenset(
     {"price_per_hour", "price_per_million_prompt_tokens", "price_per_million_output_tokens"}

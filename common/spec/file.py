@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from common.errors import BadInput
+from nightshift.common.errors import BadInput
 
 SPEC_BYTES = 1024 * 1024
 """A spec file larger than this is refused: it is data, not a spec."""

@@ -15,11 +15,17 @@ from pydantic import (
     model_validator,
 )
 
-from common.errors import BadInput
-from common.spec.engines import PRICES, SERVER_ARGUMENTS, Engine, EngineSection, VllmEngine
-from common.spec.file import read_yaml, unusual
-from common.spec.section import STORED, Section
-from common.spec.tasks import PARSED, REQUEST_ID, Task
+from nightshift.common.errors import BadInput
+from nightshift.common.spec.engines import (
+    PRICES,
+    SERVER_ARGUMENTS,
+    Engine,
+    EngineSection,
+    VllmEngine,
+)
+from nightshift.common.spec.file import read_yaml, unusual
+from nightshift.common.spec.section import STORED, Section
+from nightshift.common.spec.tasks import PARSED, REQUEST_ID, Task
 
 RESERVED_COLUMNS = frozenset(
     {"row_index", "output", "finish_reason", "prompt_tokens", "output_tokens", "error"}

@@ -16,9 +16,9 @@ from pydantic import (
     model_validator,
 )
 
-from common.spec.json_schema import Scalar, refuse_unusable, scalar_properties
-from common.spec.section import STORED, Section
-from common.templates import template_columns
+from nightshift.common.spec.json_schema import Scalar, refuse_unusable, scalar_properties
+from nightshift.common.spec.section import STORED, Section
+from nightshift.common.templates import template_columns
 
 
 class TextPart(Section):

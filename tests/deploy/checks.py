@@ -13,8 +13,8 @@ from typing import Any
 import kubernetes_validate
 from jsonschema import Draft202012Validator
 
-from common import scrape
-from common.settings import Settings
+from nightshift.common import scrape
+from nightshift.common.settings import Settings
 from tests.deploy import images
 from tests.deploy.commands import refusal
 from tests.deploy.kustomize import ROOT, Object

@@ -4,9 +4,9 @@ from typing import Any
 
 import typer
 
-import producer.cli
-import worker.cli
-from common.settings import Settings
+from nightshift.common.settings import Settings
+from nightshift.producer import cli as producer_cli
+from nightshift.worker import cli as worker_cli
 
 FOREIGN = {
     "CUDA_VISIBLE_DEVICES": "CUDA",
@@ -24,7 +24,7 @@ FOREIGN = {
 }
 """Variables of other programs that our images and manifests may set, and whose they are."""
 
-CLIS = {"nightshift": producer.cli.app, "nightshift-worker": worker.cli.app}
+CLIS = {"nightshift": producer_cli.app, "nightshift-worker": worker_cli.app}
 
 
 def settings_variables() -> set[str]:

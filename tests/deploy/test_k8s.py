@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from common.settings import Settings
+from nightshift.common.settings import Settings
 from tests.deploy import checks
 from tests.deploy.kustomize import (
     ALL,

@@ -19,7 +19,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from pydantic import BaseModel, ConfigDict, Field
 
-from common import metrics
+from nightshift.common import metrics
 
 ROOT = Path(__file__).parents[2]
 OBSERVE = ROOT / "observe"

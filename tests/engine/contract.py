@@ -9,9 +9,9 @@ from concurrent.futures import CancelledError
 import psutil
 import pytest
 
-from common.spec import Task
+from nightshift.common.spec import Task
+from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 from tests.integration.fleet import is_alive
-from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 
 LIMIT_SECONDS = 60.0
 

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.settings import Settings
-from common.spec import EmbedTask, FunctionTask, GenerateTask, RequestsTask, Task
-from common.spec import OpenaiEngine as OpenaiSpec
-from common.spec import TransformersEngine as TransformersSpec
+from nightshift.common.settings import Settings
+from nightshift.common.spec import EmbedTask, FunctionTask, GenerateTask, RequestsTask, Task
+from nightshift.common.spec import OpenaiEngine as OpenaiSpec
+from nightshift.common.spec import TransformersEngine as TransformersSpec
+from nightshift.worker.engines.function import FunctionEngine
+from nightshift.worker.engines.openai.engine import OpenaiEngine
+from nightshift.worker.engines.protocol import Answer, Engine, Request
 from tests.engine.conftest import MINILM
 from tests.engine.contract import Contract, lent
 from tests.integration.remote import Call, Remote, Reply, answered, refused
-from worker.engines.function import FunctionEngine
-from worker.engines.openai.engine import OpenaiEngine
-from worker.engines.protocol import Answer, Engine, Request
 
 
 def picky(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -84,7 +84,7 @@ class TestTransformers(Embeds):
     @pytest.fixture(scope="class")
     @classmethod
     def engine(cls) -> Iterator[Engine]:
-        from worker.engines.transformers.engine import TransformersEngine
+        from nightshift.worker.engines.transformers.engine import TransformersEngine
 
         spec = TransformersSpec(backend="transformers", model=MINILM, batch_size=8)
         yield from lent(lambda: TransformersEngine.load(spec, None, "embed"))

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pytest
 
-from common.settings import Settings
-from common.spec import GenerateTask, RequestsTask
-from common.spec import OpenaiEngine as OpenaiSpec
-from common.states import RowErrorKind
+from nightshift.common.settings import Settings
+from nightshift.common.spec import GenerateTask, RequestsTask
+from nightshift.common.spec import OpenaiEngine as OpenaiSpec
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.openai.engine import OpenaiEngine
+from nightshift.worker.engines.protocol import Answer, Engine, Refusal, Request
 from tests.engine.conftest import MODEL
 from tests.engine.contract import ask
 from tests.examples.conftest import Example, example
 from tests.integration.fleet import logs, wait_until
-from worker.engines.openai.engine import OpenaiEngine
-from worker.engines.protocol import Answer, Engine, Refusal, Request
 
 if TYPE_CHECKING:
     import uvicorn
 
-    from worker.engines.vllm.engine import VllmEngine
+    from nightshift.worker.engines.vllm.engine import VllmEngine
 
 __all__ = ["example"]
 
@@ -40,7 +40,7 @@ class Server:
 @pytest.fixture(scope="module")
 def server(vllm_engine: Engine) -> Iterator[Server]:
     """vLLM's server as its command line builds it, over the model that is loaded already."""
-    from worker.engines.vllm.engine import VllmEngine
+    from nightshift.worker.engines.vllm.engine import VllmEngine
 
     assert isinstance(vllm_engine, VllmEngine)
     loop = vllm_engine._loop

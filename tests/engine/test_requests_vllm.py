@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from common.spec import GenerateTask, RequestsTask
-from common.states import RowErrorKind
-from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
+from nightshift.common.spec import GenerateTask, RequestsTask
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 
 CHAT, TEXT, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 
@@ -120,7 +120,7 @@ IMAGE = "data:image/png;base64,AAAA"
 
 def refusal_of(body: dict[str, Any], endpoint: str = CHAT) -> str:
     """Why the body is refused before it reaches a model; empty where it is not."""
-    from worker.engines.vllm.requests import Requests, Serving
+    from nightshift.worker.engines.vllm.requests import Requests, Serving
 
     outcomes: dict[int, Outcome] = {}
     task = RequestsTask.model_validate({"kind": "requests", "endpoint": endpoint})

@@ -11,7 +11,7 @@ import psycopg
 import pyarrow.dataset as ds
 import pytest
 
-from common.embedded import EmbeddedPostgres, home_lock
+from nightshift.common.embedded import EmbeddedPostgres, home_lock
 from tests.engine.conftest import MODEL
 from tests.integration.fleet import Fleet, is_alive, logs, runs, tree, wait_until
 
@@ -78,7 +78,7 @@ def test_the_reviews_are_done_once_each_also_after_a_kill_while_the_engine_loads
     fleet: Fleet,
 ) -> None:
     spec = reviews_spec(fleet)
-    process = fleet.start("producer.cli", "run", str(spec))
+    process = fleet.start("nightshift.producer.cli", "run", str(spec))
     wait_until(lambda: runs(process, "EngineCore"), seconds=300, what="the start of EngineCore")
     members = tree(process)
     process.kill()

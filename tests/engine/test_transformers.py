@@ -11,27 +11,34 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from common.errors import EngineDead, EngineLoadFailed, JobRefused
-from common.formats import Rows
-from common.settings import Settings
-from common.spec import ClassifyTask, EmbedTask, ScoreTask, Task, TransformersEngine, parse_spec
-from common.states import RowErrorKind
-from producer.prompt_lengths import prompts
+from nightshift.common.errors import EngineDead, EngineLoadFailed, JobRefused
+from nightshift.common.formats import Rows
+from nightshift.common.settings import Settings
+from nightshift.common.spec import (
+    ClassifyTask,
+    EmbedTask,
+    ScoreTask,
+    Task,
+    TransformersEngine,
+    parse_spec,
+)
+from nightshift.common.states import RowErrorKind
+from nightshift.producer.prompt_lengths import prompts
+from nightshift.worker import engines
+from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 from tests.engine.contract import ask
 from tests.lazy import Lazy
-from worker import engines
-from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from worker.engines.transformers.models import Texts
+    from nightshift.worker.engines.transformers.models import Texts
 
 
 torch = Lazy("torch")
 transformers = Lazy("transformers")
 sentence_transformers = Lazy("sentence_transformers")
-engines_transformers = Lazy("worker.engines.transformers.engine")
+engines_transformers = Lazy("nightshift.worker.engines.transformers.engine")
 
 MINILM = str(minilm.MODEL_DIR)
 SENTIMENT = Path(__file__).parents[2] / "examples" / "sentiment" / "model"

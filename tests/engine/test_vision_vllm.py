@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 from PIL import Image as Pillow
 
-from common import storage
-from common.errors import StorageUnavailable
-from common.spec import GenerateTask
-from common.spec import VllmEngine as VllmSpec
-from common.states import RowErrorKind
+from nightshift.common import storage
+from nightshift.common.errors import StorageUnavailable
+from nightshift.common.spec import GenerateTask
+from nightshift.common.spec import VllmEngine as VllmSpec
+from nightshift.common.states import RowErrorKind
+from nightshift.worker import images
+from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
+from nightshift.worker.images import Image
 from tests.engine.conftest import MODEL
-from worker import images
-from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
-from worker.images import Image
 
 IMAGE_TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
 
@@ -109,7 +109,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def seeing(folder: Path) -> Iterator[Engine]:
-    from worker.engines.vllm.engine import VllmEngine
+    from nightshift.worker.engines.vllm.engine import VllmEngine
 
     engine = VllmEngine.load(VllmSpec(backend="vllm", model=str(folder), args=ARGS), None)
     yield engine
@@ -245,8 +245,8 @@ def test_few_rows_hold_decoded_pictures_and_none_that_is_ready(
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.renderers import renderer_from_config
 
-    from worker.engines.vllm.model import PICTURES, Model
-    from worker.engines.vllm.vision import Vision
+    from nightshift.worker.engines.vllm.model import PICTURES, Model
+    from nightshift.worker.engines.vllm.vision import Vision
 
     config = AsyncEngineArgs(model=str(folder), **ARGS).create_engine_config()
     renderer: Any = renderer_from_config(config)

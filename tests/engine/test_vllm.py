@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from common.errors import EngineLoadFailed, JobRefused, Permanent, Retryable
-from common.spec import EmbedTask, GenerateTask
-from common.spec import VllmEngine as VllmSpec
-from common.states import RowErrorKind
+from nightshift.common.errors import EngineLoadFailed, JobRefused, Permanent, Retryable
+from nightshift.common.spec import EmbedTask, GenerateTask
+from nightshift.common.spec import VllmEngine as VllmSpec
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 from tests.engine.conftest import MODEL
-from worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 
 SENTIMENTS = ["positive", "neutral", "negative"]
 
@@ -118,8 +118,8 @@ def test_a_form_that_vllm_cannot_hold_ends_the_job_not_row_after_row(
 
 
 def test_what_says_nothing_of_the_task_ends_no_job(vllm_engine: Engine) -> None:
-    from worker.engines.vllm.engine import VllmEngine
-    from worker.engines.vllm.form import verified
+    from nightshift.worker.engines.vllm.engine import VllmEngine
+    from nightshift.worker.engines.vllm.form import verified
 
     def make() -> NoReturn:
         raise ImportError("this machine lacks a library")
@@ -249,7 +249,7 @@ def test_an_idle_engine_is_not_stalled(vllm_engine: Engine) -> None:
 def test_a_model_that_cannot_be_loaded_is_one_sentence(
     model: str, args: dict[str, Any], says: str
 ) -> None:
-    from worker.engines.vllm.engine import VllmEngine
+    from nightshift.worker.engines.vllm.engine import VllmEngine
 
     with pytest.raises(EngineLoadFailed, match=says):
         VllmEngine.load(VllmSpec(backend="vllm", model=model, args=args), None)

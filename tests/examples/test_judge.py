@@ -8,10 +8,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from common.formats import part_metadata
-from common.provenance import code_version
-from common.spec import parse_spec
-from common.spec.file import read_yaml
+from nightshift.common.formats import part_metadata
+from nightshift.common.provenance import code_version
+from nightshift.common.spec import parse_spec
+from nightshift.common.spec.file import read_yaml
 from tests.examples.conftest import EXAMPLES, Example
 
 EXAMPLE = EXAMPLES / "judge"

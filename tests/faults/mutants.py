@@ -16,7 +16,7 @@ from pathlib import Path
 
 HOME = Path(__file__).parents[2]
 
-COPIED = ("common", "producer", "worker", "tests", "examples", "pyproject.toml")
+COPIED = ("nightshift", "common", "producer", "worker", "tests", "examples", "pyproject.toml")
 
 TESTS_FAILED = 1
 """pytest's exit code for red; anything above means that it could not run the tests."""
@@ -122,7 +122,7 @@ def copy(folder: Path, mutant: Mutant | None) -> Path:
         source = HOME / name
         if source.is_dir():
             ignored = shutil.ignore_patterns("__pycache__", "out", "data")
-            shutil.copytree(source, folder / name, ignore=ignored)
+            shutil.copytree(source, folder / name, symlinks=True, ignore=ignored)
         else:
             shutil.copy(source, folder / name)
     if mutant is not None:

@@ -16,12 +16,12 @@ import psutil
 import psycopg
 import pyarrow.dataset as ds
 
-from common.faultpoints import Moment
-from common.ledger import Ledger, jobs
-from common.settings import Settings
-from common.spec import JobSpec
-from producer.submit import Submitted, submit
-from producer.verify import verify
+from nightshift.common.faultpoints import Moment
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.settings import Settings
+from nightshift.common.spec import JobSpec
+from nightshift.producer.submit import Submitted, submit
+from nightshift.producer.verify import verify
 from tests.integration.fleet import (
     Fleet,
     function_spec,
@@ -152,7 +152,7 @@ class Rig(Fleet):
 
     def children(self, process: subprocess.Popen[bytes]) -> list[psutil.Process]:
         """The worker children below a supervisor, alive now; Celery renames them when they serve."""
-        titles = ("worker.celery_app", "[celeryd:")
+        titles = ("nightshift.worker.celery_app", "[celeryd:")
         return [
             member
             for member in tree(process)

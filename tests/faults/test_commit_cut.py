@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from common.errors import LedgerUnavailable
-from common.ledger import Ledger
-from common.settings import Settings
-from common.spec import JobSpec
-from producer.submit import submit
+from nightshift.common.errors import LedgerUnavailable
+from nightshift.common.ledger import Ledger
+from nightshift.common.settings import Settings
+from nightshift.common.spec import JobSpec
+from nightshift.producer.submit import submit
 from tests.faults.conftest import with_port
 from tests.faults.proxy import Proxy
 from tests.faults.rig import Rig

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from common.errors import BadInput
-from common.faultpoints import Moment
-from common.ledger import jobs
-from common.ledger.connection import Connection
+from nightshift.common.errors import BadInput
+from nightshift.common.faultpoints import Moment
+from nightshift.common.ledger import jobs
+from nightshift.common.ledger.connection import Connection
 from tests.faults.rig import Rig
 from tests.faults.test_finish import let_others_finish
 from tests.integration.fleet import output_ids, wait_until

@@ -6,15 +6,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from common import faultpoints
-from common.faultpoints import Moment
-from common.ledger import Ledger
-from common.ledger.batches import Claimant
-from common.settings import Settings
+from nightshift.common import faultpoints
+from nightshift.common.faultpoints import Moment
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import Claimant
+from nightshift.common.settings import Settings
+from nightshift.worker.engines.function import FunctionEngine, Rows
+from nightshift.worker.runner import Runner
 from tests.faults.rig import Rig
 from tests.integration.fleet import wait_until
-from worker.engines.function import FunctionEngine, Rows
-from worker.runner import Runner
 
 RULES = """
 import os

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from common.errors import LeaseLost
-from common.faultpoints import Moment
-from common.ledger import Ledger, claims, dispatch, jobs, retries
+from nightshift.common.errors import LeaseLost
+from nightshift.common.faultpoints import Moment
+from nightshift.common.ledger import Ledger, claims, dispatch, jobs, retries
 from tests.faults.rig import Rig
 from tests.integration.fleet import tree
 from tests.integration.test_ledger import World

@@ -18,19 +18,19 @@ import pytest
 from jinja2 import Environment
 from jinja2.exceptions import SecurityError
 
-from common.errors import BadInput, EngineLoadFailed
-from common.ledger import Ledger, jobs
-from common.settings import Settings
-from common.spec import FunctionEngine as FunctionSpec
-from common.spec import load_spec, parse_spec
-from common.templates import compiled, rendered
-from producer import pictures
-from producer.cli import main
-from producer.plain_console import PlainConsole
-from producer.submit import submit
+from nightshift.common.errors import BadInput, EngineLoadFailed
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.settings import Settings
+from nightshift.common.spec import FunctionEngine as FunctionSpec
+from nightshift.common.spec import load_spec, parse_spec
+from nightshift.common.templates import compiled, rendered
+from nightshift.producer import pictures
+from nightshift.producer.cli import main
+from nightshift.producer.plain_console import PlainConsole
+from nightshift.producer.submit import submit
+from nightshift.worker.engines.function import FunctionEngine
 from tests.faults.rig import Rig
 from tests.integration.fleet import function_spec, write_rows
-from worker.engines.function import FunctionEngine
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\u202e\r"
 
@@ -138,7 +138,7 @@ DOUBLING = "{%% set n = namespace(a='aaaa') %%}{%% for i in range(60) %%}%s{%% e
 def test_a_template_that_would_take_the_worker_down_fails_its_row_soon(
     template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("common.template_budget.RENDER_SECONDS", 0.5)
+    monkeypatch.setattr("nightshift.common.template_budget.RENDER_SECONDS", 0.5)
     began = time.monotonic()
     with pytest.raises(Exception) as caught:  # whatever it is, it is the row's error
         rendered(compiled(template), {"text": "hi", "row": {"a": [1]}})

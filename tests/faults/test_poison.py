@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from common.ledger import Ledger
+from nightshift.common.ledger import Ledger
 from tests.faults.rig import Rig
 from tests.integration.test_ledger import World, child_of, make_ready
 

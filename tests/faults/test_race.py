@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from common.descriptor import RowRanges
-from common.errors import LeaseLost, Retryable
-from common.ledger import Ledger, claims, commits, jobs
-from common.ledger.batches import Claimant, Lease
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.errors import LeaseLost, Retryable
+from nightshift.common.ledger import Ledger, claims, commits, jobs
+from nightshift.common.ledger.batches import Claimant, Lease
 from tests.integration.fleet import wait_until
 from tests.integration.test_ledger import World, part_of
 

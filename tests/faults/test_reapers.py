@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import psycopg
 
-from common.faultpoints import Moment
-from producer.dispatcher import LEAST_QUEUED, WINDOWS_AHEAD
+from nightshift.common.faultpoints import Moment
+from nightshift.producer.dispatcher import LEAST_QUEUED, WINDOWS_AHEAD
 from tests.faults.rig import Rig
 from tests.faults.servers import Server
 from tests.integration.fleet import wait_until

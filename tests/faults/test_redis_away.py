@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import redis as client
 
-from common.ledger import jobs
+from nightshift.common.ledger import jobs
 from tests.faults.rig import Rig
 from tests.faults.servers import Server
 from tests.integration.fleet import wait_until

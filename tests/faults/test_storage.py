@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.ledger import jobs
-from producer.retry import retry
+from nightshift.common.ledger import jobs
+from nightshift.producer.retry import retry
 from tests.faults.object_store import BUCKET, ObjectStore, close_client
 from tests.faults.rig import SLOW, Rig
 from tests.integration.fleet import wait_until, write_rows

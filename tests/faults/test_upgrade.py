@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psycopg
 
-from common.ledger.schema import SCHEMA
+from nightshift.common.ledger.schema import SCHEMA
 from tests.faults.rig import Rig
 from tests.integration.fleet import wait_until
 
@@ -19,7 +19,11 @@ UNFIT = (
     "upgrade nightshift-fleet"
 )
 
-ENTRIES = (("worker.cli",), ("producer.cli", "reaper"), ("producer.cli", "status"))
+ENTRIES = (
+    ("nightshift.worker.cli",),
+    ("nightshift.producer.cli", "reaper"),
+    ("nightshift.producer.cli", "status"),
+)
 """Every way into the ledger: a worker, a reaper, a command."""
 
 

@@ -8,9 +8,9 @@ import psutil
 import pyarrow.dataset as ds
 import pytest
 
-from common.faultpoints import Moment
-from common.ledger import jobs
-from producer.verify import verify
+from nightshift.common.faultpoints import Moment
+from nightshift.common.ledger import jobs
+from nightshift.producer.verify import verify
 from tests.engine.conftest import ARGUMENTS, MODEL
 from tests.faults.rig import Rig
 from tests.integration.fleet import is_alive, logs, tree, wait_until

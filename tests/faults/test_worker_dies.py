@@ -5,7 +5,7 @@ import subprocess
 from datetime import datetime, timedelta
 from typing import Any
 
-from common.faultpoints import Moment
+from nightshift.common.faultpoints import Moment
 from tests.faults.rig import Rig
 from tests.integration.fleet import is_alive, kill_tree, tree, wait_until
 
@@ -115,7 +115,7 @@ def holding(
 def seen_dead(rig: Rig, worker: subprocess.Popen[bytes], victim: str) -> datetime:
     """When the supervisor saw that the child was gone, by the line in its log."""
     number = rig.processes.index(worker)
-    text = (rig.folder / f"worker.cli.{number}.log").read_text(errors="replace")
+    text = (rig.folder / f"nightshift.worker.cli.{number}.log").read_text(errors="replace")
     lines: list[dict[str, Any]] = [
         json.loads(line) for line in text.splitlines() if line.startswith('{"')
     ]

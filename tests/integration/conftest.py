@@ -8,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from common.ledger import Ledger, schema
+from nightshift.common.ledger import Ledger, schema
 
 TEMPLATE = "nightshift_template"
 NUMBERS = count(1)

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from common.errors import LeaseLost
-from common.ledger import commits
-from common.ledger.batches import Lease, Part
-from common.ledger.connection import Connection
+from nightshift.common.errors import LeaseLost
+from nightshift.common.ledger import commits
+from nightshift.common.ledger.batches import Lease, Part
+from nightshift.common.ledger.connection import Connection
 
 RULES = """
 import time
@@ -124,7 +124,7 @@ class Fleet:
     def command(self, *arguments: str, seconds: float = 200) -> subprocess.CompletedProcess[str]:
         """Runs `nightshift …` to its end."""
         return subprocess.run(
-            [sys.executable, "-m", "producer.cli", *arguments],
+            [sys.executable, "-m", "nightshift.producer.cli", *arguments],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
@@ -150,11 +150,11 @@ class Fleet:
 
     def reaper(self) -> subprocess.Popen[bytes]:
         """A reaper in the background."""
-        return self.start("producer.cli", "reaper")
+        return self.start("nightshift.producer.cli", "reaper")
 
     def worker(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A supervisor in the background."""
-        return self.start("worker.cli", *arguments)
+        return self.start("nightshift.worker.cli", *arguments)
 
     def status(self, job: str | int) -> dict[str, Any]:
         """What `nightshift status --json` says."""

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from common import storage
-from common.errors import (
+from nightshift.common import storage
+from nightshift.common.errors import (
     BadInput,
     EngineDead,
     EngineRefused,
@@ -20,15 +20,15 @@ from common.errors import (
     JobRefused,
     StorageUnavailable,
 )
-from common.ledger import Ledger, claims, dispatch
-from common.ledger.batches import Claimant
-from common.settings import Settings
-from common.spec import parse_spec
-from producer.submit import submit
+from nightshift.common.ledger import Ledger, claims, dispatch
+from nightshift.common.ledger.batches import Claimant
+from nightshift.common.settings import Settings
+from nightshift.common.spec import parse_spec
+from nightshift.producer.submit import submit
+from nightshift.worker.carrier import GATHER_SECONDS, Carrier, Load
+from nightshift.worker.engines.protocol import Answer, Work
+from nightshift.worker.window import HeldBatch, Window
 from tests.integration.fleet import function_spec, wait_until, write_rows
-from worker.carrier import GATHER_SECONDS, Carrier, Load
-from worker.engines.protocol import Answer, Work
-from worker.window import HeldBatch, Window
 
 ROWS = 6
 

@@ -23,9 +23,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from common import embedded
-from common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
-from common.errors import BadInput, Retryable
+from nightshift.common import embedded
+from nightshift.common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
+from nightshift.common.errors import BadInput, Retryable
 
 REPOSITORY = Path(embedded.__file__).parent.parent
 
@@ -33,7 +33,7 @@ REPOSITORY = Path(embedded.__file__).parent.parent
 OWNER = """
 import os, sys
 from pathlib import Path
-from common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
+from nightshift.common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
 home = Path(sys.argv[1])
 if len(sys.argv) > 2:  # only now: the interpreter may lie where that user cannot reach it
     "localhost".encode("idna")  # sockets want this codec, which lies there as well

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from common.errors import BadInput
-from common.formats import BadRow
-from common.ledger import Ledger, jobs, workers
-from common.ledger.batches import Lease
-from common.settings import Settings
-from common.spec import JobSpec, parse_spec
-from common.states import JobState, RowErrorKind
-from producer import estimate_picture, pilot
-from producer.estimate import Estimate, Measured, _estimate, as_json, estimate
-from producer.forecast import Range
-from producer.pilot import Pilot, Tried
-from producer.sample import Sample
-from producer.submit import survey
+from nightshift.common.errors import BadInput
+from nightshift.common.formats import BadRow
+from nightshift.common.ledger import Ledger, jobs, workers
+from nightshift.common.ledger.batches import Lease
+from nightshift.common.settings import Settings
+from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.common.states import JobState, RowErrorKind
+from nightshift.producer import estimate_picture, pilot
+from nightshift.producer.estimate import Estimate, Measured, _estimate, as_json, estimate
+from nightshift.producer.forecast import Range
+from nightshift.producer.pilot import Pilot, Tried
+from nightshift.producer.sample import Sample
+from nightshift.producer.submit import survey
 from tests.integration.fleet import commit_one, write_rows
 from tests.integration.test_ledger import World, part_of
 
@@ -286,7 +286,7 @@ def test_rows_that_were_drawn_and_cannot_be_read_are_shown(
     world: World, spec: Callable[..., JobSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = finished(world, spec(), failing=0)
-    monkeypatch.setattr("producer.pilot.sample", lambda *_: Sample(10, 0))
+    monkeypatch.setattr("nightshift.producer.pilot.sample", lambda *_: Sample(10, 0))
     console = Console(file=io.StringIO(), width=200)
     bad = {7: BadRow(RowErrorKind.BAD_RECORD, "a.jsonl line 8 is no JSON")}
     assert pilot.show(world.ledger, Tried(job, bad), console)

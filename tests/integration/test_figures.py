@@ -2,7 +2,7 @@
 
 from sqlalchemy import text
 
-from common.ledger import Ledger, figures
+from nightshift.common.ledger import Ledger, figures
 
 INSERT = """
     INSERT INTO jobs (name, pool, priority, engine_key, state, spec, identity, spec_identity,

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from nightshift.worker import profile_file
 from tests.integration.fleet import (
     Fleet,
     function_spec,
@@ -19,7 +20,6 @@ from tests.integration.fleet import (
     wait_until,
     write_rows,
 )
-from worker import profile_file
 
 SLOW = {"backend": "function", "callable": "rules:slow"}
 

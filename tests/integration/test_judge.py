@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from common.errors import BadInput, Permanent
-from common.ledger import Ledger, jobs
-from common.settings import Settings
-from producer import finish
-from producer.judge import Draw, Verdict, prepare, score
-from producer.scores import Scale
-from producer.submit import submit
-from producer.verdict_picture import verdict
-from producer.verify import verify
+from nightshift.common.errors import BadInput, Permanent
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.settings import Settings
+from nightshift.producer import finish
+from nightshift.producer.judge import Draw, Verdict, prepare, score
+from nightshift.producer.scores import Scale
+from nightshift.producer.submit import submit
+from nightshift.producer.verdict_picture import verdict
+from nightshift.producer.verify import verify
 from tests.integration.fleet import Fleet, function_spec, logs, write_rows
 from tests.integration.test_look import Work
 from tests.integration.test_retry import Site, moody

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 import yaml
 
-from common.ledger import Ledger, claims, jobs, workers
-from common.ledger.workers import Child
+from nightshift.common.ledger import Ledger, claims, jobs, workers
+from nightshift.common.ledger.workers import Child
 from tests.integration.test_ledger import World
 
 ROOT = Path(__file__).parents[2]

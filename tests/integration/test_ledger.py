@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from common.descriptor import Descriptor, Locator, RowRanges, SourceFile
-from common.errors import BadInput, LeaseLost, Retryable, SchemaMismatch
-from common.ledger import (
+from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
+from nightshift.common.errors import BadInput, LeaseLost, Retryable, SchemaMismatch
+from nightshift.common.ledger import (
     Ledger,
     audit,
     batches,
@@ -24,13 +24,13 @@ from common.ledger import (
     schema,
     workers,
 )
-from common.ledger.batches import Claimant, Lease, Part, RowError
-from common.ledger.connection import Connection
-from common.ledger.retries import Retried
-from common.ledger.shares import fair_share
-from common.ledger.workers import Child
-from common.spec import JobSpec, parse_spec
-from common.states import JobState, RowErrorKind
+from nightshift.common.ledger.batches import Claimant, Lease, Part, RowError
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.retries import Retried
+from nightshift.common.ledger.shares import fair_share
+from nightshift.common.ledger.workers import Child
+from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.common.states import JobState, RowErrorKind
 from tests.integration.fleet import commit_one
 
 WHO = "worker-1"

@@ -27,15 +27,24 @@ from hypothesis.stateful import (
 )
 from psycopg.rows import namedtuple_row
 
-from common.descriptor import Descriptor, RowRanges, SourceFile
-from common.errors import BadInput, LeaseLost, Retryable
-from common.ledger import Ledger, batches, claims, commits, dispatch, jobs, retries, workers
-from common.ledger.batches import Claimant, Lease, Part, RowError, Tokens
-from common.ledger.connection import Connection
-from common.ledger.retries import Retried
-from common.ledger.rows import from_multirange
-from common.spec import parse_spec
-from common.states import JOB_MOVES, JobState, RowErrorKind
+from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
+from nightshift.common.errors import BadInput, LeaseLost, Retryable
+from nightshift.common.ledger import (
+    Ledger,
+    batches,
+    claims,
+    commits,
+    dispatch,
+    jobs,
+    retries,
+    workers,
+)
+from nightshift.common.ledger.batches import Claimant, Lease, Part, RowError, Tokens
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.retries import Retried
+from nightshift.common.ledger.rows import from_multirange
+from nightshift.common.spec import parse_spec
+from nightshift.common.states import JOB_MOVES, JobState, RowErrorKind
 from tests.integration.fleet import commit_one
 
 LOCK_TIMEOUT_MS = 10

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import pytest
 import redis
 
-from common.embedded import EmbeddedRedis
-from worker.engines.openai import limiter as module
-from worker.engines.openai.limiter import Limiter, Rates
+from nightshift.common.embedded import EmbeddedRedis
+from nightshift.worker.engines.openai import limiter as module
+from nightshift.worker.engines.openai.limiter import Limiter, Rates
 
 T = TypeVar("T")
 
@@ -101,8 +101,8 @@ MEMBER = """
 import asyncio, sys, time
 import redis
 from tests.integration.test_limiter import admitted, member
-from worker.engines.openai import limiter as module
-from worker.engines.openai.limiter import Rates
+from nightshift.worker.engines.openai import limiter as module
+from nightshift.worker.engines.openai.limiter import Rates
 
 module.ANSWER_SECONDS = 30.0
 

@@ -15,20 +15,20 @@ from rich.console import Console
 from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
-from common import formats, parts, storage
-from common.descriptor import Descriptor, RowRanges, SourceFile
-from common.errors import BadInput
-from common.ledger import Ledger, claims, commits, dispatch, jobs, workers
-from common.ledger.batches import Claimant, Lease, Part, RowError
-from common.ledger.jobs import Job, NewJob
-from common.parts import Failure
-from common.spec import parse_spec
-from common.states import RowErrorKind
-from producer import finish, progress
-from producer.cli import app
-from producer.collect import collect
-from producer.sample import sample
-from producer.verify import verify
+from nightshift.common import formats, parts, storage
+from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger, claims, commits, dispatch, jobs, workers
+from nightshift.common.ledger.batches import Claimant, Lease, Part, RowError
+from nightshift.common.ledger.jobs import Job, NewJob
+from nightshift.common.parts import Failure
+from nightshift.common.spec import parse_spec
+from nightshift.common.states import RowErrorKind
+from nightshift.producer import finish, progress
+from nightshift.producer.cli import app
+from nightshift.producer.collect import collect
+from nightshift.producer.sample import sample
+from nightshift.producer.verify import verify
 from tests.integration.fleet import commit_one
 
 ROWS, BATCH = 40, 8
@@ -423,7 +423,7 @@ def test_without_a_url_the_ledger_of_the_folder_is_found_running_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look starts the embedded server for its own time; a wait says that nobody works."""
-    from common.embedded import EmbeddedPostgres, home_lock
+    from nightshift.common.embedded import EmbeddedPostgres, home_lock
 
     monkeypatch.delenv("NIGHTSHIFT_DATABASE_URL", raising=False)
     monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path / "home"))

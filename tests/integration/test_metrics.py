@@ -14,11 +14,11 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from common import metrics
-from common.ledger import Ledger
-from common.settings import Settings
-from common.spec import JobSpec
-from producer.submit import submit
+from nightshift.common import metrics
+from nightshift.common.ledger import Ledger
+from nightshift.common.settings import Settings
+from nightshift.common.spec import JobSpec
+from nightshift.producer.submit import submit
 from tests.integration import fleet as fleets
 from tests.integration.fleet import RULES, Fleet, function_spec, write_rows
 
@@ -210,7 +210,10 @@ def test_a_port_that_is_taken_is_said_in_one_sentence(fleet: Fleet) -> None:
         number = taken.getsockname()[1]
         fleet.environment["NIGHTSHIFT_METRICS_PORT"] = str(number)
         del fleet.environment["NIGHTSHIFT_RUN_DIR"]
-        processes = [fleet.start("worker.cli"), fleet.start("producer.cli", "reaper")]
+        processes = [
+            fleet.start("nightshift.worker.cli"),
+            fleet.start("nightshift.producer.cli", "reaper"),
+        ]
         assert [process.wait(60) for process in processes] == [2, 2]
     for path in fleet.folder.glob("*.log"):
         said = path.read_text()

@@ -16,23 +16,23 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
-from common import storage
-from common.errors import (
+from nightshift.common import storage
+from nightshift.common.errors import (
     EngineLoadFailed,
     EngineRefused,
     EngineUnavailable,
     StorageUnavailable,
 )
-from common.settings import Settings, load_settings
-from common.spec import EmbedTask, GenerateTask, RequestsTask, TaskSection
-from common.spec import OpenaiEngine as OpenaiSpec
-from common.states import RowErrorKind
+from nightshift.common.settings import Settings, load_settings
+from nightshift.common.spec import EmbedTask, GenerateTask, RequestsTask, TaskSection
+from nightshift.common.spec import OpenaiEngine as OpenaiSpec
+from nightshift.common.states import RowErrorKind
+from nightshift.worker import images
+from nightshift.worker.engines.openai.asks import estimated_tokens
+from nightshift.worker.engines.openai.engine import OpenaiEngine, Patience
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
+from nightshift.worker.images import Image
 from tests.integration.remote import Call, Remote, Reply, answered, refused
-from worker import images
-from worker.engines.openai.asks import estimated_tokens
-from worker.engines.openai.engine import OpenaiEngine, Patience
-from worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
-from worker.images import Image
 
 QUICK = Patience(
     tries=4,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from common.ledger import Ledger
+from nightshift.common.ledger import Ledger
 from tests.integration.fleet import Fleet, logs
 
 ROOT = Path(__file__).parents[2]

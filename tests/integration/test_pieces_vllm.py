@@ -24,7 +24,11 @@ REVIEWS = HERE / "examples" / "reviews"
 ROWS = 300
 RUNS = ("reaper-1", "reaper-2", "worker")
 
-COMPILED = ("worker.celery_app", "worker.engines.vllm.engine", "vllm.v1.worker.cpu_worker")
+COMPILED = (
+    "nightshift.worker.celery_app",
+    "nightshift.worker.engines.vllm.engine",
+    "vllm.v1.worker.cpu_worker",
+)
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import Result
 
-from common import formats, parts
-from common.ledger import Ledger
-from common.provenance import code_version
-from common.states import JobState
-from producer import manifest_table
+from nightshift.common import formats, parts
+from nightshift.common.ledger import Ledger
+from nightshift.common.provenance import code_version
+from nightshift.common.states import JobState
+from nightshift.producer import manifest_table
 from tests.integration.test_look import Work, nightshift, work  # noqa: F401
 from tests.integration.test_retry import Site, moody
 

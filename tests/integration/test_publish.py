@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from common import storage
-from common.descriptor import Descriptor, RowRanges, SourceFile
-from common.errors import LeaseLost, Permanent
-from common.ledger import Ledger, claims, dispatch, jobs
-from common.ledger.batches import Claimant, Lease, Part, RowError
-from common.parts import final
-from common.spec import JobSpec, parse_spec
-from common.states import RowErrorKind
+from nightshift.common import storage
+from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
+from nightshift.common.errors import LeaseLost, Permanent
+from nightshift.common.ledger import Ledger, claims, dispatch, jobs
+from nightshift.common.ledger.batches import Claimant, Lease, Part, RowError
+from nightshift.common.parts import final
+from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.publish import ERRORS_A_COMMIT, Publication, Publisher, _groups
+from nightshift.worker.results import PartTable
 from tests.integration.fleet import wait_until
-from worker.publish import ERRORS_A_COMMIT, Publication, Publisher, _groups
-from worker.results import PartTable
 
 BATCHES = 6
 

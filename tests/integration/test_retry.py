@@ -12,20 +12,22 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
-from common.errors import BadInput
-from common.ledger import Ledger, audit, claims, dispatch, jobs, workers
-from common.ledger.batches import Claimant
-from common.ledger.jobs import Job
-from common.settings import Settings
-from common.spec import parse_spec
-from common.states import JobState, RowErrorKind
-from producer import finish, part_files
-from producer.cli import app
-from producer.collect import collect
-from producer.retry import retry
-from producer.sample import sample
-from producer.submit import submit
-from producer.verify import verify
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger, audit, claims, dispatch, jobs, workers
+from nightshift.common.ledger.batches import Claimant
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.settings import Settings
+from nightshift.common.spec import parse_spec
+from nightshift.common.states import JobState, RowErrorKind
+from nightshift.producer import finish, part_files
+from nightshift.producer.cli import app
+from nightshift.producer.collect import collect
+from nightshift.producer.retry import retry
+from nightshift.producer.sample import sample
+from nightshift.producer.submit import submit
+from nightshift.producer.verify import verify
+from nightshift.worker.engines.function import FunctionEngine, Rows
+from nightshift.worker.runner import Runner
 from tests.integration.fleet import (
     Fleet,
     function_spec,
@@ -36,8 +38,6 @@ from tests.integration.fleet import (
     write_rows,
 )
 from tests.integration.test_look import Work
-from worker.engines.function import FunctionEngine, Rows
-from worker.runner import Runner
 
 Errors = dict[int, tuple[str, str]]
 Function = Callable[[Rows], Sequence[dict[str, Any]]]

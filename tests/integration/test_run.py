@@ -125,7 +125,7 @@ def test_killed_at_random_moments_the_same_command_ends_with_each_row_once(
     )
     chance = random.Random(rows * 2 + alone)
     for _ in range(3):
-        process = fleet.start("producer.cli", "run", str(spec))
+        process = fleet.start("nightshift.producer.cli", "run", str(spec))
         time.sleep(chance.uniform(0.3, 4.0))
         if alone:
             process.kill()
@@ -147,8 +147,8 @@ def test_nothing_outlives_a_run_that_was_killed_alone(fleet: Fleet) -> None:
             "orphans", fleet.folder / "in", fleet.folder / "out", engine=engine, batch={"rows": 1}
         )
     )
-    process = fleet.start("producer.cli", "run", str(spec))
-    wait_until(lambda: runs(process, "worker.celery_app"), what="a worker child")
+    process = fleet.start("nightshift.producer.cli", "run", str(spec))
+    wait_until(lambda: runs(process, "nightshift.worker.celery_app"), what="a worker child")
     members = tree(process)
     assert len(members) > 5
     process.kill()
@@ -164,7 +164,7 @@ def test_the_embedded_ledger_answers_psql_while_a_job_runs(fleet: Fleet) -> None
             "asked", fleet.folder / "in", fleet.folder / "out", engine=engine, batch={"rows": 4}
         )
     )
-    process = fleet.start("producer.cli", "run", str(spec))
+    process = fleet.start("nightshift.producer.cli", "run", str(spec))
     url = fleet.folder / ".nightshift" / "database_url"
 
     def done_rows() -> int:
@@ -188,7 +188,7 @@ def test_sigterm_drains_a_run_and_the_same_command_goes_on(fleet: Fleet) -> None
     spec = fleet.spec(
         function_spec("asked", fleet.folder / "in", output, engine=engine, batch={"rows": 4})
     )
-    process = fleet.start("producer.cli", "run", str(spec))
+    process = fleet.start("nightshift.producer.cli", "run", str(spec))
     wait_until(lambda: list(output.glob("part-*")), what="the first part")
     process.terminate()
     assert process.wait(120) == 130

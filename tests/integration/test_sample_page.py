@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
-from common.ledger import Ledger, jobs
-from common.settings import Settings
-from common.spec import parse_spec
-from producer import finish
-from producer.cli import app
-from producer.submit import submit
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.settings import Settings
+from nightshift.common.spec import parse_spec
+from nightshift.producer import finish
+from nightshift.producer.cli import app
+from nightshift.producer.submit import submit
 from tests.integration.test_retry import Site
 
 HOSTILE = [

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from common import scrape
-from common.errors import BadInput
-from common.settings import Settings
-from producer import reaper_metrics
-from worker.machine_metrics import served
+from nightshift.common import scrape
+from nightshift.common.errors import BadInput
+from nightshift.common.settings import Settings
+from nightshift.producer import reaper_metrics
+from nightshift.worker.machine_metrics import served
 
 
 @pytest.fixture

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from common.ledger import Ledger, dispatch, jobs, workers
-from common.ledger.batches import Claimant, Lease
-from common.settings import Settings
-from common.spec import parse_spec
-from producer.submit import submit
+from nightshift.common.ledger import Ledger, dispatch, jobs, workers
+from nightshift.common.ledger.batches import Claimant, Lease
+from nightshift.common.settings import Settings
+from nightshift.common.spec import parse_spec
+from nightshift.producer.submit import submit
+from nightshift.worker import runner
+from nightshift.worker.engines.function import FunctionEngine, Rows
+from nightshift.worker.runner import EMPTY_PAUSES_SECONDS, Runner
+from nightshift.worker.window import HeldBatch
 from tests.integration.fleet import function_spec, wait_until, write_rows
-from worker import runner
-from worker.engines.function import FunctionEngine, Rows
-from worker.runner import EMPTY_PAUSES_SECONDS, Runner
-from worker.window import HeldBatch
 
 NAMES = ("one", "two")
 

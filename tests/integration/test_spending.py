@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
-from common.descriptor import RowRanges
-from common.errors import BadInput
-from common.ledger import Ledger, commits, jobs, spending
-from common.ledger.batches import Lease, Part, Tokens
-from common.spec import parse_spec
-from common.states import JobState
-from producer.cli import app
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger, commits, jobs, spending
+from nightshift.common.ledger.batches import Lease, Part, Tokens
+from nightshift.common.spec import parse_spec
+from nightshift.common.states import JobState
+from nightshift.producer.cli import app
 from tests.integration.fleet import commit_one
 from tests.integration.test_ledger import World, part_of
 from tests.integration.test_retry import Site, moody

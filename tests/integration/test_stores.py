@@ -12,12 +12,12 @@ from gcp_storage_emulator.server import create_server
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
-from common import dataset, formats, storage
-from common.errors import BadInput, StorageUnavailable
-from common.formats import ReadCache
-from common.spec import parse_spec
-from producer import planner
-from producer.submit import partitioned
+from nightshift.common import dataset, formats, storage
+from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.formats import ReadCache
+from nightshift.common.spec import parse_spec
+from nightshift.producer import planner
+from nightshift.producer.submit import partitioned
 from tests.faults.object_store import BUCKET, ObjectStore, close_client
 
 

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.errors import BadInput
-from common.ledger import Ledger, jobs
-from common.settings import Settings
-from common.spec import parse_spec
-from common.states import JobState
-from producer.submit import submit
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.settings import Settings
+from nightshift.common.spec import parse_spec
+from nightshift.common.states import JobState
+from nightshift.producer.submit import submit
 
 Edit = Callable[[dict[str, Any]], object]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from nightshift.worker.engines.hub import fetch_snapshot
 from tests.fake_hub import COMMIT, FakeHub
 from tests.integration.fleet import wait_until
-from worker.engines.hub import fetch_snapshot
 
 HERE = Path(__file__).parents[2]
 MODEL = HERE / "examples" / "reviews" / "model"
@@ -26,7 +26,7 @@ import multiprocessing, os, sys
 from pathlib import Path
 import structlog
 from huggingface_hub import constants
-from worker.engines import hub
+from nightshift.worker.engines import hub
 
 def tell(_logger, _method, event):
     words = " ".join(f"{name}={value}" for name, value in event.items())

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from common.arrow_types import arrow_type
+from nightshift.common.arrow_types import arrow_type
 
 
 @pytest.mark.parametrize(

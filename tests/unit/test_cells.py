@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from producer.cells import error_text, shown
-from producer.sample import apart
+from nightshift.producer.cells import error_text, shown
+from nightshift.producer.sample import apart
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common import dataset, formats, parts
-from common.column_types import plain_type
-from common.errors import BadInput
-from common.formats import ReadCache
-from common.spec import parse_spec
-from common.values import to_rows
-from producer import planner
-from producer.submit import check_jsonl
-from worker.engines.protocol import Answer
-from worker.results import RowResults, part_table
+from nightshift.common import dataset, formats, parts
+from nightshift.common.column_types import plain_type
+from nightshift.common.errors import BadInput
+from nightshift.common.formats import ReadCache
+from nightshift.common.spec import parse_spec
+from nightshift.common.values import to_rows
+from nightshift.producer import planner
+from nightshift.producer.submit import check_jsonl
+from nightshift.worker.engines.protocol import Answer
+from nightshift.worker.results import RowResults, part_table
 
 MOMENT = dt.datetime(2024, 2, 29, 12, 30, 1, 123456)
 WORDS = pa.array(["a", "b", "a", "c", "d", "e"])

@@ -15,11 +15,11 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common import csv_copy, dataset, storage
-from common.errors import BadInput, SourceChanged
-from common.formats import ReadCache
-from common.spec import parse_spec
-from producer import convert, csv_input, planner
+from nightshift.common import csv_copy, dataset, storage
+from nightshift.common.errors import BadInput, SourceChanged
+from nightshift.common.formats import ReadCache
+from nightshift.common.spec import parse_spec
+from nightshift.producer import convert, csv_input, planner
 
 PACK = {
     "": bytes,
@@ -554,9 +554,9 @@ def test_a_crash_in_the_middle_leaves_nothing_that_counts(tmp_path):
     put(tmp_path, **{"a.csv": b"id\n1\n"})
     code = f"""
 import os
-from common import csv_copy
-from common.spec import InputSpec
-from producer import planner
+from nightshift.common import csv_copy
+from nightshift.common.spec import InputSpec
+from nightshift.producer import planner
 csv_copy.encoded_types = lambda _: os._exit(9)
 planner.plan(InputSpec(uri="{tmp_path}/in"), 1000, output_uri="{tmp_path}/out")
 """
@@ -579,8 +579,8 @@ def test_copies_are_made_in_bounded_memory(tmp_path):
             file.write(block)
     code = f"""
 import resource
-from producer import planner
-from common.spec import InputSpec
+from nightshift.producer import planner
+from nightshift.common.spec import InputSpec
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 plan = planner.plan(InputSpec(uri="{tmp_path}/in"), 1000, output_uri="{tmp_path}/out")
 print(plan.rows_total, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.descriptor import RowRanges
+from nightshift.common.descriptor import RowRanges
 
 index_sets = st.frozensets(st.integers(0, 40), max_size=30)
 ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8)

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from common.ledger.dispatch import Capacity, OpenJob
-from producer.dispatcher import LEAST_QUEUED, plan
+from nightshift.common.ledger.dispatch import Capacity, OpenJob
+from nightshift.producer.dispatcher import LEAST_QUEUED, plan
 
 JOB = OpenJob(
     id=1,

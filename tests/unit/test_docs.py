@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from common import metrics, spec
-from common.settings import Settings
+from nightshift.common import metrics, spec
+from nightshift.common.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.settings import Settings
-from common.spec import JobSpec, parse_spec
-from producer.draw import draw
-from producer.prompt_lengths import prompts
-from producer.submit import survey
+from nightshift.common.settings import Settings
+from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.producer.draw import draw
+from nightshift.producer.prompt_lengths import prompts
+from nightshift.producer.submit import survey
 
 
 def dataset(folder: Path) -> list[str]:

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from common.errors import EngineLoadFailed
-from common.settings import Settings
-from common.spec import parse_spec
-from worker import engines
+from nightshift.common.errors import EngineLoadFailed
+from nightshift.common.settings import Settings
+from nightshift.common.spec import parse_spec
+from nightshift.worker import engines
 
 
 def test_a_model_folder_that_is_not_there_is_said_at_once() -> None:
@@ -31,7 +31,7 @@ def test_a_model_folder_that_is_not_there_is_said_at_once() -> None:
 def test_an_engine_whose_library_is_not_here_names_its_extra(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, f"worker.engines.{backend}.engine", None)
+    monkeypatch.setitem(sys.modules, f"nightshift.worker.engines.{backend}.engine", None)
     spec = parse_spec(
         {
             "name": "t",

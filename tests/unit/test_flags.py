@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import BadInput
-from common.spec import FunctionEngine, GenerateTask, OpenaiEngine, VllmEngine, load_spec
-from producer.flags import Flags, job_name, job_spec
+from nightshift.common.errors import BadInput
+from nightshift.common.spec import FunctionEngine, GenerateTask, OpenaiEngine, VllmEngine, load_spec
+from nightshift.producer.flags import Flags, job_name, job_spec
 
 MODEL = Flags(model="M", prompt="Sentiment of: {{ text }}", out="scored/")
 

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common import formats, jsonl, parquet, storage
-from common.descriptor import Descriptor, Locator, RowRanges, SourceFile
-from common.errors import BadInput, SourceChanged, StorageUnavailable
-from common.formats import ReadCache, read_rows
-from common.spec import InputSpec
-from common.states import RowErrorKind
-from producer import planner
+from nightshift.common import formats, jsonl, parquet, storage
+from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
+from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
+from nightshift.common.formats import ReadCache, read_rows
+from nightshift.common.spec import InputSpec
+from nightshift.common.states import RowErrorKind
+from nightshift.producer import planner
 
 BIG = 64 * 2**20
 

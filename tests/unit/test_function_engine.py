@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from common.errors import EngineLoadFailed
-from common.spec import FunctionEngine as FunctionSpec
-from common.spec import FunctionTask
-from common.states import RowErrorKind
-from worker.engines.function import FunctionEngine
-from worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
+from nightshift.common.errors import EngineLoadFailed
+from nightshift.common.spec import FunctionEngine as FunctionSpec
+from nightshift.common.spec import FunctionTask
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.function import FunctionEngine
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 
 Rows = list[dict[str, Any]]
 TASK = FunctionTask(kind="function")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from common import metrics
-from worker.gpus import Gpus
+from nightshift.common import metrics
+from nightshift.worker.gpus import Gpus
 
 
 class NVMLError(Exception):

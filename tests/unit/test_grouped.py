@@ -6,8 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from common import grouped as module
-from common.grouped import Grouped
+from nightshift.common import grouped as module
+from nightshift.common.grouped import Grouped
 
 
 class Held:

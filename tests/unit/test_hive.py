@@ -9,12 +9,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from common import dataset, hive, storage
-from common.errors import BadInput
-from common.formats import ReadCache
-from common.spec import InputSpec, JobSpec, parse_spec
-from producer import planner
-from producer.submit import partitioned
+from nightshift.common import dataset, hive, storage
+from nightshift.common.errors import BadInput
+from nightshift.common.formats import ReadCache
+from nightshift.common.spec import InputSpec, JobSpec, parse_spec
+from nightshift.producer import planner
+from nightshift.producer.submit import partitioned
 
 
 def tree(folder: Path, *names: str) -> Path:

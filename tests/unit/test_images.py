@@ -16,15 +16,15 @@ import pyarrow as pa
 import pytest
 from PIL import Image as Pillow
 
-from common import storage
-from common.errors import BadInput, StorageUnavailable
-from common.spec import JobSpec, parse_spec
-from common.states import RowErrorKind
-from producer import planner
-from worker import images
-from worker.engines.protocol import Refusal, Request
-from worker.images import BadImage, BatchReads, Image, Reads
-from worker.prompts import Renderer
+from nightshift.common import storage
+from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.common.states import RowErrorKind
+from nightshift.producer import planner
+from nightshift.worker import images
+from nightshift.worker.engines.protocol import Refusal, Request
+from nightshift.worker.images import BadImage, BatchReads, Image, Reads
+from nightshift.worker.prompts import Renderer
 
 
 def png(width: int = 3, height: int = 2, color: str = "red") -> bytes:

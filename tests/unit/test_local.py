@@ -2,9 +2,9 @@
 
 import pytest
 
-from common.errors import BadInput
-from common.settings import Settings
-from producer.local import for_reaper
+from nightshift.common.errors import BadInput
+from nightshift.common.settings import Settings
+from nightshift.producer.local import for_reaper
 
 
 @pytest.mark.parametrize(("port", "of_reaper"), [(None, None), (0, 0), (9464, 9465)])

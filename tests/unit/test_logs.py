@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from common.logs import JSON_OF_VLLM
-from common.settings import Settings, child_environment
+from nightshift.common.logs import JSON_OF_VLLM
+from nightshift.common.settings import Settings, child_environment
 
 OURS = """
 import logging, threading, warnings
 import structlog
-from common import logs
-from common.settings import load_settings
+from nightshift.common import logs
+from nightshift.common.settings import load_settings
 logs.configure(load_settings(), worker_id="w-1")
 log = structlog.get_logger("ours")
 try:
@@ -32,8 +32,8 @@ raise RuntimeError("the end\\nof it")
 VLLM = """
 import json, logging, logging.config, os, sys
 if len(sys.argv) > 1:
-    from common import logs
-    from common.settings import load_settings
+    from nightshift.common import logs
+    from nightshift.common.settings import load_settings
     logs.configure(load_settings(), worker_id=sys.argv[1])
 with open(os.environ["VLLM_LOGGING_CONFIG_PATH"]) as file:
     logging.config.dictConfig(json.load(file))

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import dataset, formats, openai_batch, parts, storage
-from common.descriptor import Descriptor, Locator, RowRanges, SourceFile
-from common.errors import BadInput
-from common.jsonl import BadLine
-from common.ledger.jobs import Job
-from common.spec import JobSpec, RequestsTask, parse_spec
-from common.states import RowErrorKind
-from producer import batch_file, batch_results, planner
-from producer.flags import Flags, job_spec
+from nightshift.common import dataset, formats, openai_batch, parts, storage
+from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
+from nightshift.common.errors import BadInput
+from nightshift.common.jsonl import BadLine
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.spec import JobSpec, RequestsTask, parse_spec
+from nightshift.common.states import RowErrorKind
+from nightshift.producer import batch_file, batch_results, planner
+from nightshift.producer.flags import Flags, job_spec
 
 SPEC: dict[str, Any] = {
     "name": "asked",

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common import storage
-from common.descriptor import Descriptor, RowRanges, SourceFile
-from common.errors import BadInput
-from common.formats import ReadCache, read_rows
-from common.spec import InputSpec, parse_spec
-from producer import line_scan, planner
-from producer.planner import Plan, check_columns
+from nightshift.common import storage
+from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
+from nightshift.common.errors import BadInput
+from nightshift.common.formats import ReadCache, read_rows
+from nightshift.common.spec import InputSpec, parse_spec
+from nightshift.producer import line_scan, planner
+from nightshift.producer.planner import Plan, check_columns
 
 
 def planned(uri, rows=10, *, columns=None, **options) -> Plan:

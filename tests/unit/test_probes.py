@@ -15,15 +15,15 @@ from typing import Any, cast
 
 import pytest
 
-from common import run_dir, run_state
-from common.errors import BadInput
-from common.ledger import Ledger, workers
-from common.settings import Settings, load_settings
-from producer import alive as reaper_probe
-from worker import probes
-from worker.child_config import ChildConfig
-from worker.signs import ChildSigns, SupervisorSigns
-from worker.supervisor import Ended, Supervisor
+from nightshift.common import run_dir, run_state
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger, workers
+from nightshift.common.settings import Settings, load_settings
+from nightshift.producer import alive as reaper_probe
+from nightshift.worker import probes
+from nightshift.worker.child_config import ChildConfig
+from nightshift.worker.signs import ChildSigns, SupervisorSigns
+from nightshift.worker.supervisor import Ended, Supervisor
 
 HERE = Path(__file__).parents[2]
 
@@ -31,10 +31,10 @@ LONG_AGO = time.monotonic() - 3600
 
 WORKER = """
 import signal, sys, threading
-from common.settings import Settings
+from nightshift.common.settings import Settings
 from types import SimpleNamespace
-from worker.child_config import ChildConfig
-from worker.signs import SupervisorSigns
+from nightshift.worker.child_config import ChildConfig
+from nightshift.worker.signs import SupervisorSigns
 
 signs = SupervisorSigns(Settings(run_dir=sys.argv[1], drain_seconds=float(sys.argv[2])))
 config = ChildConfig("w-1", "s", "default", 0, "here", "key", 1)
@@ -276,7 +276,7 @@ def worker(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 def draining(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", "from worker.entry import main; main()", "drain"],
+        [sys.executable, "-c", "from nightshift.worker.entry import main; main()", "drain"],
         env={"NIGHTSHIFT_RUN_DIR": str(folder), "PYTHONPATH": str(HERE)},
         stdout=subprocess.PIPE,
         text=True,
@@ -381,7 +381,7 @@ def test_probes_load_nothing_heavy() -> None:
     """They run every few seconds, in containers that may have a tenth of a core."""
     heavy = "typer click rich pydantic structlog sqlalchemy celery pyarrow tenacity dataclasses"
     script = (
-        "import sys; from worker import entry, probes; from producer import entry, alive; "
+        "import sys; from nightshift.worker import entry, probes; from nightshift.producer import entry, alive; "
         f"print([name for name in {heavy.split()!r} if name in sys.modules])"
     )
     done = subprocess.run(

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from common import process_table, processes
-from common.errors import Permanent
-from common.processes import ProcessGroup, end_recorded
+from nightshift.common import process_table, processes
+from nightshift.common.errors import Permanent
+from nightshift.common.processes import ProcessGroup, end_recorded
 
 # A main process with a grandchild, both deaf to polite signals; it prints the grandchild's pid.
 STUBBORN = ["/bin/sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait; wait"]
@@ -24,7 +24,7 @@ LEAVES_A_CHILD = ["/bin/sh", "-c", "sleep 1000 & echo $!"]
 PARENT = f"""
 import subprocess, sys
 from pathlib import Path
-from common.processes import ProcessGroup
+from nightshift.common.processes import ProcessGroup
 group = ProcessGroup.start({STUBBORN!r}, stdout=subprocess.PIPE, record=Path(sys.argv[1]))
 print(group.pgid, group.pid, int(group._main.stdout.readline()), flush=True)
 sys.stdin.read()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from common.errors import BadInput
-from worker import profile_file
-from worker.profile import NO_PROFILE, EngineMeter, Profile, Stage
-from worker.profile_file import Figures, ProfileFile
+from nightshift.common.errors import BadInput
+from nightshift.worker import profile_file
+from nightshift.worker.profile import NO_PROFILE, EngineMeter, Profile, Stage
+from nightshift.worker.profile_file import Figures, ProfileFile
 
 
 class Clock:

@@ -7,15 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from common import formats, parts
-from common.ledger import Ledger
-from common.parts import Failure
-from common.spec import REQUEST_COLUMNS, JobSpec, parse_spec
-from common.states import RowErrorKind
-from worker.engines.protocol import Answer, Outcome, Refusal, Request
-from worker.job_cache import JobCache, KnownJob
-from worker.prompts import Renderer
-from worker.results import PartTable, RowResults, merged, part_table
+from nightshift.common import formats, parts
+from nightshift.common.ledger import Ledger
+from nightshift.common.parts import Failure
+from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, parse_spec
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
+from nightshift.worker.job_cache import JobCache, KnownJob
+from nightshift.worker.prompts import Renderer
+from nightshift.worker.results import PartTable, RowResults, merged, part_table
 
 
 def spec(task: dict[str, Any] | None = None, **sections: Any) -> JobSpec:

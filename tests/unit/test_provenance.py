@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from common import provenance
-from common.descriptor import RowRanges
-from common.spec import parse_spec
+from nightshift.common import provenance
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.spec import parse_spec
 
 
 @pytest.fixture(autouse=True)

@@ -6,13 +6,19 @@ from queue import Queue
 import pytest
 from prometheus_client import CollectorRegistry
 
-from common import metrics
-from common.errors import LedgerUnavailable
-from common.ledger import Ledger
-from common.ledger.figures import JobFigures, PoolFigures, WorkerFigures
-from common.settings import Settings
-from producer.reaper import Reaper
-from producer.reaper_metrics import CACHE_SECONDS, KEEP_SECONDS, LedgerGauges, Look, Rounds
+from nightshift.common import metrics
+from nightshift.common.errors import LedgerUnavailable
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.figures import JobFigures, PoolFigures, WorkerFigures
+from nightshift.common.settings import Settings
+from nightshift.producer.reaper import Reaper
+from nightshift.producer.reaper_metrics import (
+    CACHE_SECONDS,
+    KEEP_SECONDS,
+    LedgerGauges,
+    Look,
+    Rounds,
+)
 
 LOOK = Look(
     [JobFigures(3, "a", "p", "running", {"total": 9, "done": 4}, {"leased": 2})],

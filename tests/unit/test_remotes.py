@@ -2,8 +2,8 @@
 
 import pytest
 
-from common import remotes
-from common.errors import BadInput
+from nightshift.common import remotes
+from nightshift.common.errors import BadInput
 
 
 @pytest.mark.parametrize(

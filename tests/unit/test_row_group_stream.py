@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common import parquet, storage
-from common.descriptor import Descriptor, RowRanges, SourceFile
-from common.errors import SourceChanged, StorageUnavailable
-from common.formats import ReadCache, read_rows
-from common.row_group_stream import RowGroupStream
+from nightshift.common import parquet, storage
+from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
+from nightshift.common.errors import SourceChanged, StorageUnavailable
+from nightshift.common.formats import ReadCache, read_rows
+from nightshift.common.row_group_stream import RowGroupStream
 
 ROWS, BATCH_ROWS = 40_000, 256
 

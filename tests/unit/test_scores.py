@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from common.errors import BadInput
-from common.spec import parse_spec
-from producer.scores import MOST_ANSWERS, Scale, Tally, check, parse_words
+from nightshift.common.errors import BadInput
+from nightshift.common.spec import parse_spec
+from nightshift.producer.scores import MOST_ANSWERS, Scale, Tally, check, parse_words
 
 GOOD = Scale(words={"good": 1.0, "bad": 0.0})
 

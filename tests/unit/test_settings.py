@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import BadInput
-from common.settings import Settings, child_environment, load_settings, python_path, visible_gpus
+from nightshift.common.errors import BadInput
+from nightshift.common.settings import (
+    Settings,
+    child_environment,
+    load_settings,
+    python_path,
+    visible_gpus,
+)
 
 
 @pytest.fixture(autouse=True)

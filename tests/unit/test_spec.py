@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from common.errors import BadInput
-from common.spec import JobSpec, load_spec, parse_spec
-from common.templates import template_columns
+from nightshift.common.errors import BadInput
+from nightshift.common.spec import JobSpec, load_spec, parse_spec
+from nightshift.common.templates import template_columns
 
 GENERATE: dict[str, Any] = {
     "name": "review-sentiment",

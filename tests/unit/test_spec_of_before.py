@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from common.spec import STORED, JobSpec
+from nightshift.common.spec import STORED, JobSpec
 
 GENERATE: dict[str, Any] = {
     "name": "old",

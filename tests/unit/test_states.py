@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import common
-from common.states import BATCH_MOVES, JOB_MOVES, BatchState, JobState, Outcome
+from nightshift import common
+from nightshift.common.states import BATCH_MOVES, JOB_MOVES, BatchState, JobState, Outcome
 
 MIGRATION = Path(common.__file__).parent / "migrations" / "versions" / "0001_ledger.py"
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common import formats, parts
-from common.errors import BadInput
-from common.spec import STORED, GenerateTask, JobSpec, StructuredOutput, parse_spec
-from common.spec.json_schema import SCALARS, scalar_properties
-from common.states import RowErrorKind
-from worker.engines.protocol import Answer, Outcome, Refusal
-from worker.engines.structured import Check
-from worker.engines.tries import Try, answered, row_seed
-from worker.results import PartTable, RowResults, part_table
+from nightshift.common import formats, parts
+from nightshift.common.errors import BadInput
+from nightshift.common.spec import STORED, GenerateTask, JobSpec, StructuredOutput, parse_spec
+from nightshift.common.spec.json_schema import SCALARS, scalar_properties
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
+from nightshift.worker.engines.structured import Check
+from nightshift.worker.engines.tries import Try, answered, row_seed
+from nightshift.worker.results import PartTable, RowResults, part_table
 
 INPUTS = pa.schema([("id", pa.string()), ("text", pa.string()), ("parsed", pa.string())])
 

@@ -13,11 +13,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from common.settings import child_environment, load_settings
-from worker.child_config import ChildConfig
-from worker.machine_metrics import FOLDERS_VARIABLE, ChildFolder, MachineMetrics
-from worker.profile import Profile, Stage
-from worker.tally import NO_TALLY, Ran, Tally, has_room, tally_in
+from nightshift.common.settings import child_environment, load_settings
+from nightshift.worker.child_config import ChildConfig
+from nightshift.worker.machine_metrics import FOLDERS_VARIABLE, ChildFolder, MachineMetrics
+from nightshift.worker.profile import Profile, Stage
+from nightshift.worker.tally import NO_TALLY, Ran, Tally, has_room, tally_in
 
 LABELS = {"pool": "p", "engine": "function"}
 
@@ -78,7 +78,7 @@ def test_no_tally_takes_everything_and_starts_no_thread() -> None:
 COUNT = """
 import os, signal, sys
 from prometheus_client import Counter
-from worker.tally import Ran, Tally
+from nightshift.worker.tally import Ran, Tally
 tally = Tally("p", "function", int(sys.argv[1]))
 tally.loaded(1.5, 8)
 tally.committed(Ran(int(sys.argv[2]), 0, 0, 0, 1.0, whole=True))

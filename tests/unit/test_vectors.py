@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.errors import BadInput
-from producer import vectors
+from nightshift.common.errors import BadInput
+from nightshift.producer import vectors
 
 
 def batches(dtype: str) -> tuple[list[pa.RecordBatch], np.ndarray]:

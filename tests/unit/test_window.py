@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from common.descriptor import Descriptor, RowRanges, SourceFile
-from common.ledger.batches import Lease
-from worker.engines.protocol import Work
-from worker.runner import _bundles
-from worker.window import HeldBatch, Window
+from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
+from nightshift.common.ledger.batches import Lease
+from nightshift.worker.engines.protocol import Work
+from nightshift.worker.runner import _bundles
+from nightshift.worker.window import HeldBatch, Window
 
 SOURCE = SourceFile("/rows.parquet", "parquet", 1, "1", 1000, 0)
 LEASE = Lease(

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from common.errors import EngineLoadFailed
-from common.settings import Settings
-from common.spec import FunctionEngine as FunctionSpec
-from common.spec import JobSpec, OpenaiEngine, TransformersEngine, VllmEngine
-from worker.engines.protocol import Engine
+from nightshift.common.errors import EngineLoadFailed
+from nightshift.common.settings import Settings
+from nightshift.common.spec import FunctionEngine as FunctionSpec
+from nightshift.common.spec import JobSpec, OpenaiEngine, TransformersEngine, VllmEngine
+from nightshift.worker.engines.protocol import Engine
 
 
 def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engine:
@@ -18,23 +18,25 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
     """
     match spec.engine:
         case FunctionSpec():
-            from worker.engines.function import FunctionEngine
+            from nightshift.worker.engines.function import FunctionEngine
 
             paths = [Path(folder) for folder in settings.callable_paths]
             return FunctionEngine.load(spec.engine, settings.allowed_modules, paths)
         case VllmEngine(model=model):
             _check_folder(model)
             with _wanted("vLLM", "gpu", "cpu"):
-                from worker.engines.vllm.engine import VllmEngine as Vllm
+                from nightshift.worker.engines.vllm.engine import VllmEngine as Vllm
             return Vllm.load(spec.engine, revision, spec.task.runner)
         case TransformersEngine(model=model):
             _check_folder(model)
             with _wanted("transformers", "transformers"):
-                from worker.engines.transformers.engine import TransformersEngine as Transformers
+                from nightshift.worker.engines.transformers.engine import (
+                    TransformersEngine as Transformers,
+                )
             return Transformers.load(spec.engine, revision, spec.task.runner)
         case OpenaiEngine():
             with _wanted("the OpenAI client", "openai"):
-                from worker.engines.openai.engine import OpenaiEngine as Openai
+                from nightshift.worker.engines.openai.engine import OpenaiEngine as Openai
             return Openai.load(spec.engine, settings)
 
 

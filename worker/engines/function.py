@@ -12,11 +12,11 @@ from typing import Any, Self
 
 import structlog
 
-from common.errors import EngineLoadFailed
-from common.spec import FunctionEngine as FunctionSpec
-from common.states import RowErrorKind
-from worker.engines.protocol import Answer, Refusal, Work
-from worker.profile import Stage
+from nightshift.common.errors import EngineLoadFailed
+from nightshift.common.spec import FunctionEngine as FunctionSpec
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.protocol import Answer, Refusal, Work
+from nightshift.worker.profile import Stage
 
 log = structlog.get_logger(__name__)
 

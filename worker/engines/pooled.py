@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from common.spec import EmbedTask
-from common.states import RowErrorKind
-from worker.engines.protocol import Answer, Outcome, Refusal
+from nightshift.common.spec import EmbedTask
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
 
 Numbers = npt.NDArray[np.floating]
 

@@ -6,9 +6,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from common.spec import Task
-from common.states import RowErrorKind
-from worker.profile import NO_PROFILE, Profile
+from nightshift.common.spec import Task
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.profile import NO_PROFILE, Profile
 
 
 @dataclass(frozen=True, slots=True)

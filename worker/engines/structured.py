@@ -6,11 +6,11 @@ from collections.abc import Callable
 import jsonschema
 from referencing.exceptions import Unresolvable
 
-from common.spec import StructuredOutput
-from common.spec.json_schema import scalar_properties, validator
-from common.states import RowErrorKind
-from worker import strict_json
-from worker.engines.protocol import Answer, Outcome, Refusal
+from nightshift.common.spec import StructuredOutput
+from nightshift.common.spec.json_schema import scalar_properties, validator
+from nightshift.common.states import RowErrorKind
+from nightshift.worker import strict_json
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
 
 
 class Check:

@@ -4,9 +4,9 @@ import dataclasses
 import hashlib
 from collections.abc import Awaitable, Callable
 
-from common.spec import GenerateTask
-from common.states import RowErrorKind
-from worker.engines.protocol import Outcome, Refusal
+from nightshift.common.spec import GenerateTask
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.protocol import Outcome, Refusal
 
 ASKED_AGAIN = (RowErrorKind.TRUNCATED, RowErrorKind.INVALID_OUTPUT)
 

@@ -28,7 +28,7 @@ def _take(folder: Path, moment: str) -> str | None:
 
 
 def _observe(folder: Path) -> None:
-    from common import faultpoints
+    from nightshift.common import faultpoints
 
     def observer(moment: faultpoints.Moment) -> None:
         action = _take(folder, moment)

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from common import remotes
-from common.errors import Permanent
-from common.spec import (
+from nightshift.common import remotes
+from nightshift.common.errors import Permanent
+from nightshift.common.spec import (
     EmbedTask,
     GenerateTask,
     OpenaiEngine,
@@ -18,12 +18,12 @@ from common.spec import (
     StructuredOutput,
     Task,
 )
-from common.states import RowErrorKind
-from worker.engines.openai.trouble import TroubleError
-from worker.engines.pooled import embedding
-from worker.engines.protocol import Answer, Outcome, Refusal, Request
-from worker.engines.structured import Check
-from worker.engines.tries import Try
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.openai.trouble import TroubleError
+from nightshift.worker.engines.pooled import embedding
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
+from nightshift.worker.engines.structured import Check
+from nightshift.worker.engines.tries import Try
 
 BYTES_A_TOKEN = 4
 """What a token of English is about, in UTF-8 bytes."""

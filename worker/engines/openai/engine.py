@@ -21,26 +21,26 @@ import structlog
 from pydantic import SecretStr
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
-from common import remotes
-from common.errors import (
+from nightshift.common import remotes
+from nightshift.common.errors import (
     BadInput,
     EngineLoadFailed,
     EngineRefused,
     EngineUnavailable,
     StorageUnavailable,
 )
-from common.settings import Settings
-from common.spec import GenerateTask
-from common.spec import OpenaiEngine as OpenaiSpec
-from common.states import RowErrorKind
-from worker.engines.openai.asks import ONCE, Asker, asker_of, estimated_tokens
-from worker.engines.openai.client import Client
-from worker.engines.openai.limiter import Limiter, Rates, Reservation
-from worker.engines.openai.trouble import Censor, TroubleError, of_error, spent_limit
-from worker.engines.protocol import Outcome, Refusal, Request, Work
-from worker.engines.tries import Try, answered
-from worker.images import BadImage, BatchReads, Reads
-from worker.profile import Stage
+from nightshift.common.settings import Settings
+from nightshift.common.spec import GenerateTask
+from nightshift.common.spec import OpenaiEngine as OpenaiSpec
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.openai.asks import ONCE, Asker, asker_of, estimated_tokens
+from nightshift.worker.engines.openai.client import Client
+from nightshift.worker.engines.openai.limiter import Limiter, Rates, Reservation
+from nightshift.worker.engines.openai.trouble import Censor, TroubleError, of_error, spent_limit
+from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
+from nightshift.worker.engines.tries import Try, answered
+from nightshift.worker.images import BadImage, BatchReads, Reads
+from nightshift.worker.profile import Stage
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 import durationpy
 import openai
 
-from common.states import RowErrorKind
+from nightshift.common.states import RowErrorKind
 
 AGAIN = frozenset({408, 409, 425, 429})
 """Statuses below 500 that may pass by themselves."""

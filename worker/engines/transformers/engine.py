@@ -11,13 +11,13 @@ from typing import Self
 import torch
 import transformers
 
-from common.errors import EngineDead, EngineLoadFailed
-from common.spec import TransformersEngine as TransformersSpec
-from common.states import RowErrorKind
-from worker.engines.protocol import Refusal, Work
-from worker.engines.transformers.models import TextModel, Texts, load
-from worker.engines.transformers.rows import Batch, Row, RowQueue
-from worker.profile import Stage
+from nightshift.common.errors import EngineDead, EngineLoadFailed
+from nightshift.common.spec import TransformersEngine as TransformersSpec
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.protocol import Refusal, Work
+from nightshift.worker.engines.transformers.models import TextModel, Texts, load
+from nightshift.worker.engines.transformers.rows import Batch, Row, RowQueue
+from nightshift.worker.profile import Stage
 
 SORTED_PASSES = 8
 """Passes whose rows are sorted by length together: enough that few tokens are padding."""

@@ -21,11 +21,11 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from common.errors import EngineLoadFailed, JobRefused
-from common.spec import EmbedTask, Task
-from common.spec import TransformersEngine as TransformersSpec
-from worker.engines import hub
-from worker.engines.pooled import (
+from nightshift.common.errors import EngineLoadFailed, JobRefused
+from nightshift.common.spec import EmbedTask, Task
+from nightshift.common.spec import TransformersEngine as TransformersSpec
+from nightshift.worker.engines import hub
+from nightshift.worker.engines.pooled import (
     Numbers,
     classification,
     cosine,
@@ -34,7 +34,7 @@ from worker.engines.pooled import (
     probabilities,
     score,
 )
-from worker.engines.protocol import Outcome
+from nightshift.worker.engines.protocol import Outcome
 
 Texts = tuple[str, ...]
 """The text of a row, or its pair."""

@@ -23,19 +23,19 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from common.errors import EngineDead, EngineLoadFailed, Permanent, StorageUnavailable
-from common.spec import ClassifyTask, EmbedTask, GenerateTask, RequestsTask, ScoreTask
-from common.spec import VllmEngine as VllmSpec
-from common.spec.engines import SERVER_ARGUMENTS
-from common.states import RowErrorKind
-from worker.engines import hub
-from worker.engines.protocol import Refusal, Work
-from worker.engines.vllm.generate import Generation
-from worker.engines.vllm.model import Asker, Model
-from worker.engines.vllm.pooling import Pooler, Pooling
-from worker.engines.vllm.requests import Requests, Serving
-from worker.engines.vllm.vision import Vision
-from worker.profile import Stage
+from nightshift.common.errors import EngineDead, EngineLoadFailed, Permanent, StorageUnavailable
+from nightshift.common.spec import ClassifyTask, EmbedTask, GenerateTask, RequestsTask, ScoreTask
+from nightshift.common.spec import VllmEngine as VllmSpec
+from nightshift.common.spec.engines import SERVER_ARGUMENTS
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines import hub
+from nightshift.worker.engines.protocol import Refusal, Work
+from nightshift.worker.engines.vllm.generate import Generation
+from nightshift.worker.engines.vllm.model import Asker, Model
+from nightshift.worker.engines.vllm.pooling import Pooler, Pooling
+from nightshift.worker.engines.vllm.requests import Requests, Serving
+from nightshift.worker.engines.vllm.vision import Vision
+from nightshift.worker.profile import Stage
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from vllm.exceptions import VLLMClientError
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.structured_output.utils import grammar_is_likely_lark
 
-from common.errors import JobRefused, Retryable
+from nightshift.common.errors import JobRefused, Retryable
 
 FAULTS = (ValueError, VLLMClientError)
 """What vLLM raises for a form or for sampling that it does not take."""

@@ -7,14 +7,14 @@ from vllm import SamplingParams, TokensPrompt
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-from common.errors import EngineDead
-from common.spec import GenerateTask
-from common.states import RowErrorKind
-from worker.engines.protocol import Outcome, Refusal, Request, Work
-from worker.engines.structured import Check
-from worker.engines.tries import Try, answered
-from worker.engines.vllm import form
-from worker.engines.vllm.model import Model, request_id
+from nightshift.common.errors import EngineDead
+from nightshift.common.spec import GenerateTask
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
+from nightshift.worker.engines.structured import Check
+from nightshift.worker.engines.tries import Try, answered
+from nightshift.worker.engines.vllm import form
+from nightshift.worker.engines.vllm.model import Model, request_id
 
 ENDS = ("stop", "length", "repetition")
 """How vLLM ends an answer; with another word it gave up on the row, and the text is none."""

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from worker.engines.protocol import Outcome, Request, Work
-from worker.images import Reads
+from nightshift.worker.engines.protocol import Outcome, Request, Work
+from nightshift.worker.images import Reads
 
 PICTURES = 8
 """Rows whose images are decoded at once: a picture may have 200 MB."""

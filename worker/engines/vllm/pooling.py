@@ -1,7 +1,7 @@
 """Pooling models on vLLM: embeddings, classifications and scores of texts.
 
 vLLM gives the pooled vector or the logits as they are; what they mean is the same on every engine
-(`worker.engines.pooled`).
+(`nightshift.worker.engines.pooled`).
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from vllm.model_executor.model_loader import get_model_cls
 from vllm.model_executor.models.interfaces import supports_score_template
 from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
-from common.errors import EngineDead, EngineLoadFailed, JobRefused
-from common.spec import ClassifyTask, EmbedTask, ScoreTask
-from common.states import RowErrorKind
-from worker.engines.pooled import (
+from nightshift.common.errors import EngineDead, EngineLoadFailed, JobRefused
+from nightshift.common.spec import ClassifyTask, EmbedTask, ScoreTask
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.pooled import (
     Numbers,
     classification,
     cosine,
@@ -26,8 +26,8 @@ from worker.engines.pooled import (
     probabilities,
     score,
 )
-from worker.engines.protocol import Outcome, Refusal, Request, Work
-from worker.engines.vllm.model import Model, request_id
+from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
+from nightshift.worker.engines.vllm.model import Model, request_id
 
 PoolingTask = EmbedTask | ClassifyTask | ScoreTask
 

@@ -28,9 +28,9 @@ from vllm.utils import random_uuid
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from common.spec import RequestsTask, VllmEngine
-from common.states import RowErrorKind
-from worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
+from nightshift.common.spec import RequestsTask, VllmEngine
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 
 Handler = Callable[[Any], Awaitable[Any]]
 

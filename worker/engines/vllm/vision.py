@@ -13,13 +13,13 @@ from vllm.exceptions import VLLMValidationError
 from vllm.multimodal.image import convert_image_mode
 from vllm.renderers import ChatParams
 
-from common.errors import JobRefused
-from common.spec import GenerateTask
-from common.states import RowErrorKind
-from worker.engines.protocol import Refusal, Work
-from worker.engines.vllm.generate import Generation
-from worker.engines.vllm.model import Model
-from worker.images import BadImage, BatchReads, Image
+from nightshift.common.errors import JobRefused
+from nightshift.common.spec import GenerateTask
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.protocol import Refusal, Work
+from nightshift.worker.engines.vllm.generate import Generation
+from nightshift.worker.engines.vllm.model import Model
+from nightshift.worker.images import BadImage, BatchReads, Image
 
 CHAT = ChatParams(chat_template_kwargs={"add_generation_prompt": True})
 

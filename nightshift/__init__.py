@@ -1,0 +1,1 @@
+"""Run a model over millions of rows on a fleet of GPU workers: what is imported and installed."""
