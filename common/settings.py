@@ -120,7 +120,7 @@ class Settings(BaseSettings):
     @field_validator("run_dir", "metrics_key", mode="before")
     @classmethod
     def _unset(cls, value: object) -> object:
-        return None if value == "" else value  # run_dir: as common/run_dir.py has it
+        return None if value == "" else value  # run_dir: as common/telemetry/run_dir.py has it
 
     @field_validator("api_keys", mode="before")
     @classmethod

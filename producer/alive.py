@@ -6,8 +6,8 @@ It reads one file. A round that fails, as all do while Postgres is away, is a ro
 import sys
 import time
 
-from nightshift.common.run_dir import EXIT_NO_RUN_DIR, NoRunDir, usable
-from nightshift.common.run_state import REAPER, heard, is_late
+from nightshift.common.telemetry.run_dir import EXIT_NO_RUN_DIR, NoRunDir, usable
+from nightshift.common.telemetry.run_state import REAPER, heard, is_late
 
 
 def answer() -> int:

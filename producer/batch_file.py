@@ -9,10 +9,11 @@ from typing import NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from nightshift.common import formats, jsonl
 from nightshift.common.errors import BadInput
+from nightshift.common.formats import registry
+from nightshift.common.formats.jsonl import jsonl
 from nightshift.common.spec import Endpoint, JobSpec, RequestsTask
-from nightshift.common.storage import FileInfo
+from nightshift.common.storage.storage import FileInfo
 from nightshift.producer import convert
 
 ENDPOINTS: tuple[str, ...] = get_args(Endpoint)
@@ -47,7 +48,7 @@ def with_endpoint(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:
     if not isinstance(task, RequestsTask) or "endpoint" in task.model_fields_set:
         return spec
     for info in infos:
-        formats.check_content(info, "openai")
+        registry.check_content(info, "openai")
     for line in islice(_lines(infos), jsonl.HEAD_ROWS):
         url = _parsed(line).get("url")
         if url is None:

@@ -308,7 +308,7 @@ def errors(
     count: Annotated[int, typer.Option("-n", min=1, help="How many rows.")] = 20,
 ) -> None:
     """Show the rows that failed, and why."""
-    from nightshift.common.ledger import audit
+    from nightshift.common.ledger.queries import audit
     from nightshift.producer import pictures
 
     with _ledger(_settings()) as ledger:
@@ -507,7 +507,7 @@ def reaper() -> None:
     logs.configure(settings, process="reaper")
     if settings.database_url is None:
         raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a reaper needs the ledger")
-    from nightshift.common import run_state
+    from nightshift.common.telemetry import run_state
     from nightshift.producer import reaper as duties
 
     state = None if settings.run_dir is None else run_state.claim(settings.run_dir, "reaper")
@@ -541,7 +541,7 @@ def _settings() -> "Settings":
 
 def _target(settings: "Settings", uri: str) -> str:
     """A file that is to be written, which may lie only where the operator lets files lie."""
-    from nightshift.common import storage
+    from nightshift.common.storage import storage
 
     storage.check_roots([storage.resolve(uri)], settings.allowed_roots)
     return uri

@@ -5,14 +5,15 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from nightshift.common import formats, storage
 from nightshift.common.errors import BadInput, Permanent
+from nightshift.common.formats import registry
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
+from nightshift.common.storage import storage
 from nightshift.producer import part_files, vectors
 from nightshift.producer.read_ahead import read_ahead
 
-SUFFIXES: dict[str, formats.OutputFormat] = {
+SUFFIXES: dict[str, registry.OutputFormat] = {
     ".parquet": "parquet",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -42,7 +43,7 @@ def collect(
     if is_npy:
         vectors.check(schema, job.id)
         return vectors.write(target, ahead, schema, job.spec.input.id)
-    return formats.write_batches(target, ahead, schema, form, {}, replace=True).rows
+    return registry.write_batches(target, ahead, schema, form, {}, replace=True).rows
 
 
 def rows_for(
@@ -61,7 +62,7 @@ def rows_for(
     return job, _in_order(ledger, job, None if partial else progress["rows_total"])
 
 
-def _form(target: str) -> formats.OutputFormat:
+def _form(target: str) -> registry.OutputFormat:
     for suffix, form in SUFFIXES.items():
         if target.lower().endswith(suffix):
             return form

@@ -57,7 +57,7 @@ def _embedded(stack: ExitStack, settings: Settings) -> Opened:
     if running is not None:
         return Opened(running, alone=False)
     # The wheels' programs are wanted only here.
-    from nightshift.common.embedded import EmbeddedPostgres, home_lock
+    from nightshift.common.processes.embedded import EmbeddedPostgres, home_lock
 
     stack.enter_context(home_lock(home))
     postgres = EmbeddedPostgres()

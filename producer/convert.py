@@ -16,11 +16,14 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nightshift.common import csv_copy, dataset, formats, jsonl, parquet, storage
 from nightshift.common.descriptor import InputFormat, SourceFile
 from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.formats import csv_copy, dataset, registry
+from nightshift.common.formats.jsonl import jsonl
+from nightshift.common.formats.parquet import parquet
 from nightshift.common.spec import InputSpec
-from nightshift.common.storage import FileInfo
+from nightshift.common.storage import storage
+from nightshift.common.storage.storage import FileInfo
 from nightshift.producer import csv_input
 
 MOST_AT_ONCE = 4
@@ -134,7 +137,7 @@ def lines(uri: str) -> Iterator[bytes]:
 
     Raises BadInput for what is cut off or damaged, StorageUnavailable.
     """
-    if formats.compression(uri) is None:
+    if registry.compression(uri) is None:
         with storage.open_input(uri, sequential=True) as handle:
             jsonl.content_start(handle)
             yield from handle
@@ -148,7 +151,7 @@ def lines(uri: str) -> Iterator[bytes]:
 @contextmanager
 def _opened(uri: str) -> Iterator[Any]:
     """The decompressed bytes of a file, from their front."""
-    codec = formats.compression(uri)
+    codec = registry.compression(uri)
     with storage.open_input(uri, sequential=True) as raw:
         if not raw.peek(1):
             yield pa.BufferReader(b"")
@@ -174,7 +177,7 @@ def _content(uri: str) -> Iterator[None]:
             f"{error}"
         ) from error
     except (pa.ArrowException, OSError) as error:
-        codec = formats.compression(uri)
+        codec = registry.compression(uri)
         what = "cannot be read" if codec is None else f"is cut off, damaged or no {codec} file"
         raise BadInput(f"{uri} {what}: {error}; copy it again") from error
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from nightshift.common import csv_copy, formats
-from nightshift.common.csv_copy import CANDIDATES, WHY, Candidate
 from nightshift.common.errors import BadInput
+from nightshift.common.formats import csv_copy, registry
+from nightshift.common.formats.csv_copy import CANDIDATES, WHY, Candidate
 
 BLOCK_BYTES = 16 * 2**20
 """Parsed at once; no record can be longer."""
@@ -48,7 +48,7 @@ def delimiter_of(uri: str, said: str | None) -> str:
     if said is not None:
         return said
     path = PurePosixPath(uri)
-    bare = path.with_suffix("") if formats.compression(uri) else path
+    bare = path.with_suffix("") if registry.compression(uri) else path
     return "\t" if bare.suffix.lower() == ".tsv" else ","
 
 

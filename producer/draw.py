@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from nightshift.common import dataset, formats
 from nightshift.common.descriptor import Descriptor, RowRanges
-from nightshift.common.formats import Rows
+from nightshift.common.formats import dataset, registry
+from nightshift.common.formats.registry import Rows
 from nightshift.common.spec import JobSpec
 from nightshift.producer.planner import Plan
 
@@ -25,7 +25,7 @@ def draw(plan: Plan, spec: JobSpec, count: int, seed: int) -> Rows:
 
     The same plan and seed give the same rows, in dataset order.
     """
-    cache = formats.ReadCache(CACHE_BYTES)
+    cache = registry.ReadCache(CACHE_BYTES)
 
     def read(place: Descriptor) -> Rows:
         return dataset.read_rows(spec, place, spec.read_columns, cache, plan.schema)

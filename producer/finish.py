@@ -13,25 +13,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from nightshift.common import dataset, formats, parts, provenance, storage
+from nightshift.common import provenance
 from nightshift.common.descriptor import Descriptor
 from nightshift.common.errors import NightshiftError, Permanent, Retryable
-from nightshift.common.faultpoints import Moment, reached
-from nightshift.common.ledger import (
-    Ledger,
-    Row,
-    batches,
-    commits,
-    dispatch,
-    jobs,
-    manifest,
-    retries,
-)
-from nightshift.common.ledger.batches import Part
+from nightshift.common.failpoints import Moment, reached
+from nightshift.common.formats import dataset, output_parts, registry
+from nightshift.common.formats.output_parts import Failure
+from nightshift.common.ledger import Ledger, Row, dispatch, jobs
+from nightshift.common.ledger.batches import commits, records, retries
+from nightshift.common.ledger.batches.multirange import from_multirange
+from nightshift.common.ledger.batches.records import Part
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.rows import from_multirange
-from nightshift.common.parts import Failure
+from nightshift.common.ledger.queries import manifest
 from nightshift.common.states import JobState, RowErrorKind
+from nightshift.common.storage import storage
 from nightshift.producer import convert, part_files
 
 log = structlog.get_logger(__name__)
@@ -93,7 +88,7 @@ def _close(ledger: Ledger, job: Job) -> JobState | None:
             fits = now is not None and (end, now.retries) == (said, retried)
             if end is None:
                 # A retry came in between. Under the job's lock, so that no later end loses its own.
-                storage.delete(parts.final(job.output_uri, parts.MANIFEST))
+                storage.delete(output_parts.final(job.output_uri, output_parts.MANIFEST))
             elif fits:
                 dispatch.close(connection, job.id)
         if fits:
@@ -119,10 +114,10 @@ def _bury_dead(ledger: Ledger, job: Job) -> None:
 
 def _error_part(job: Job, row: Row) -> Part:
     """Every row of the batch that has no answer of an earlier part carries the batch's error."""
-    place = batches.descriptor(row)
+    place = records.descriptor(row)
     todo = place.rows if row["redo"] is None else from_multirange(row["redo"])
     failure = Failure.of(RowErrorKind.BATCH_DEAD, row["last_error"] or "the batch is dead")
-    table = parts.failures_table(
+    table = output_parts.failures_table(
         part_files.schema_of(job),
         list(todo),
         _passed(job, replace(place, rows=todo)),
@@ -137,7 +132,7 @@ def _error_part(job: Job, row: Row) -> Part:
         redone = pc.is_in(old.column("row_index"), table.column("row_index").combine_chunks())
         table = pa.concat_tables([table, old.filter(pc.invert(redone))]).sort_by("row_index")
     name = _fresh(
-        parts.part_name(
+        output_parts.part_name(
             row["seq"],
             None if row["parent_id"] is None else row["id"],
             row["attempt"],
@@ -145,8 +140,8 @@ def _error_part(job: Job, row: Row) -> Part:
             bare=job.output_schema is None,
         )
     )
-    facts = formats.write_part(
-        parts.staged(job.output_uri, name),
+    facts = registry.write_part(
+        output_parts.staged(job.output_uri, name),
         table,
         job.spec.output.format,
         made_by,
@@ -155,9 +150,9 @@ def _error_part(job: Job, row: Row) -> Part:
         name,
         facts.bytes,
         facts.checksum,
-        parts.column_sum(table, "prompt_tokens"),
-        parts.column_sum(table, "output_tokens"),
-        parts.row_errors(table, job.spec.input.id),
+        output_parts.column_sum(table, "prompt_tokens"),
+        output_parts.column_sum(table, "output_tokens"),
+        output_parts.row_errors(table, job.spec.input.id),
     )
 
 
@@ -168,7 +163,7 @@ def _passed(job: Job, place: Descriptor) -> pa.Table | None:
             job.spec,
             place,
             job.spec.passed_columns,
-            formats.ReadCache(0),
+            registry.ReadCache(0),
             part_files.input_schema(job),
         )
     except NightshiftError as error:
@@ -187,16 +182,16 @@ def _complete_columns(ledger: Ledger, job: Job) -> None:
     if job.output_schema is None or not job.spec.task.has_open_columns:
         return
     for name, batch in part_files.names(ledger, job):
-        if parts.is_bare(name):
+        if output_parts.is_bare(name):
             _complete(ledger, job, name, batch)
 
 
 def _complete(ledger: Ledger, job: Job, bare: str, batch: int) -> None:
     kind = job.spec.output.format
     uri = part_files.place(job, bare)
-    name = _fresh(bare.replace(parts.BARE, ""))
-    facts = formats.write_part(
-        parts.staged(job.output_uri, name),
+    name = _fresh(bare.replace(output_parts.BARE, ""))
+    facts = registry.write_part(
+        output_parts.staged(job.output_uri, name),
         part_files.read_at(job, bare, uri),
         kind,
         part_files.provenance_of(job, bare),
@@ -207,12 +202,14 @@ def _complete(ledger: Ledger, job: Job, bare: str, batch: int) -> None:
 
 def _move_staged(ledger: Ledger, job: Job) -> None:
     """Moves the named parts that a dead worker left in the staging folder."""
-    staged = set(storage.list_names(parts.staged(job.output_uri, "")))
+    staged = set(storage.list_names(output_parts.staged(job.output_uri, "")))
     if not staged:
         return
     for name, _ in part_files.names(ledger, job):
         if name in staged:
-            storage.move(parts.staged(job.output_uri, name), parts.final(job.output_uri, name))
+            storage.move(
+                output_parts.staged(job.output_uri, name), output_parts.final(job.output_uri, name)
+            )
 
 
 def _write_manifest(ledger: Ledger, job: Job) -> tuple[JobState, int]:
@@ -233,7 +230,9 @@ def _write_manifest(ledger: Ledger, job: Job) -> tuple[JobState, int]:
             separator = b",\n  "
         sink.write(b"\n ]\n}\n")
 
-    storage.write_whole(parts.final(job.output_uri, parts.MANIFEST), write, replace=True)
+    storage.write_whole(
+        output_parts.final(job.output_uri, output_parts.MANIFEST), write, replace=True
+    )
     return JobState(str(facts["status"])), job.retries
 
 
@@ -291,7 +290,7 @@ def _sweep(ledger: Ledger, job: Job) -> bool:
     has opened the job again: its part may lie in the staging folder, waiting for its COMMIT.
     Raises Permanent when a live part is not there: such a job is not complete.
     """
-    staged = storage.list_names(parts.staged(job.output_uri, ""))
+    staged = storage.list_names(output_parts.staged(job.output_uri, ""))
     finished = storage.list_names(job.output_uri)
     reached(Moment.SWEEPING)
     with ledger.transaction() as connection:
@@ -299,7 +298,9 @@ def _sweep(ledger: Ledger, job: Job) -> bool:
             return False
     live = {name for name, _ in part_files.names(ledger, job)}
     missing = {
-        name for name in live.difference(finished) if parts.located(job.output_uri, name) is None
+        name
+        for name in live.difference(finished)
+        if output_parts.located(job.output_uri, name) is None
     }
     if missing:
         raise Permanent(
@@ -307,11 +308,11 @@ def _sweep(ledger: Ledger, job: Job) -> bool:
             f"{min(missing)}: see `nightshift verify {job.id}`"
         )
     for name in set(staged) - live:
-        storage.delete(parts.staged(job.output_uri, name))
+        storage.delete(output_parts.staged(job.output_uri, name))
     for name in set(finished) - live:
         if name.startswith("part-"):
-            storage.delete(parts.final(job.output_uri, name))
-    storage.remove_directory(parts.staged(job.output_uri, ""))
+            storage.delete(output_parts.final(job.output_uri, name))
+    storage.remove_directory(output_parts.staged(job.output_uri, ""))
     return True
 
 

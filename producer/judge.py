@@ -10,14 +10,15 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
-from nightshift.common import formats, parts, storage
 from nightshift.common.errors import BadInput
+from nightshift.common.formats import output_parts, registry
+from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.spec.file import read_yaml
-from nightshift.common.values import to_list
+from nightshift.common.storage import storage
 from nightshift.producer import judged_rows, part_files, planner, progress
 from nightshift.producer.connect import open_ledger, refuse_no_ledger
 from nightshift.producer.scores import Scale, Tally, check
@@ -184,7 +185,7 @@ def _spec(path: Path, judged: Job, place: str) -> JobSpec:
     filled = {"uri": JUDGED_FILE, "id": judged.spec.input.id or place}
     spec = parse_spec({**data, "input": filled} if isinstance(data, dict) else data, str(path))
     spec = settled(spec)
-    uri = f"{spec.output.uri}/{parts.JUDGED}/{JUDGED_FILE}"
+    uri = f"{spec.output.uri}/{output_parts.JUDGED}/{JUDGED_FILE}"
     return spec.model_copy(update={"input": spec.input.model_copy(update={"uri": [uri]})})
 
 
@@ -207,7 +208,7 @@ def _is_there(ledger: Ledger, spec: JobSpec, draw: Draw) -> bool:
 
 
 def _held(uri: str) -> Draw | None:
-    note = formats.part_metadata(uri).get(NOTE)
+    note = registry.part_metadata(uri).get(NOTE)
     return None if note is None else Draw(**json.loads(note))
 
 

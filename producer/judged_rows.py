@@ -10,13 +10,14 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightshift.common import dataset, formats
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput, Permanent, SourceChanged
-from nightshift.common.ledger import Ledger, Row, batches
+from nightshift.common.formats import dataset, registry
+from nightshift.common.formats.values import to_list
+from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import RESERVED_COLUMNS
-from nightshift.common.values import to_list
 from nightshift.producer import part_files
 from nightshift.producer.read_ahead import read_ahead
 from nightshift.producer.sample import apart
@@ -92,7 +93,7 @@ def write(
     """
     schema = pa.schema([each.field for each in chosen])
     rows = read_ahead(_rows(ledger, job, chosen, schema, drawn), BATCHES_AHEAD)
-    facts = formats.write_batches(target, rows, schema, "parquet", metadata, replace=True)
+    facts = registry.write_batches(target, rows, schema, "parquet", metadata, replace=True)
     return facts.rows
 
 
@@ -103,7 +104,7 @@ def _rows(
     schema: pa.Schema,
     drawn: Sequence[int] | None,
 ) -> Iterator[pa.RecordBatch]:
-    cache = formats.ReadCache(READ_BYTES)
+    cache = registry.ReadCache(READ_BYTES)
     before = 0
     for page in part_files.pages(ledger, job):
         for _, group in groupby(page, key=lambda part: part["seq"]):
@@ -131,7 +132,7 @@ def _root(
     here: list[int] | None,
     chosen: Sequence[JudgedColumn],
     schema: pa.Schema,
-    cache: formats.ReadCache,
+    cache: registry.ReadCache,
 ) -> pa.Table:
     """The answered rows of one root batch, or some of them, under the judge's columns."""
     stored = (batch for part in live for batch in part_files.standing(job, part))
@@ -156,11 +157,11 @@ def _root(
 
 
 def _inputs(
-    job: Job, part: Row, index: pa.ChunkedArray, wanted: list[str], cache: formats.ReadCache
+    job: Job, part: Row, index: pa.ChunkedArray, wanted: list[str], cache: registry.ReadCache
 ) -> pa.Table:
     """The input of these rows again; the children of a root lie where their root lay."""
     rows = RowRanges.from_indices(index.to_pylist())
-    place = dataclasses.replace(batches.descriptor(part), rows=rows)
+    place = dataclasses.replace(records.descriptor(part), rows=rows)
     try:
         found = dataset.read_rows(job.spec, place, wanted, cache, part_files.input_schema(job))
     except SourceChanged as error:

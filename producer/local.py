@@ -12,11 +12,11 @@ from pathlib import Path
 import structlog
 from rich.console import Console
 
-from nightshift.common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
 from nightshift.common.errors import BadInput, Permanent, Retryable
 from nightshift.common.ledger import Ledger, jobs, schema, spending, workers
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.processes import ProcessGroup
+from nightshift.common.processes.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
+from nightshift.common.processes.group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment, python_path
 from nightshift.common.spec import FunctionEngine, JobSpec
 from nightshift.common.states import JobState

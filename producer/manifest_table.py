@@ -8,10 +8,14 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 from pyarrow import csv
 
-from nightshift.common import jsonl, parquet, provenance, storage
+from nightshift.common import provenance
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, Row, jobs, manifest
+from nightshift.common.formats.jsonl import jsonl
+from nightshift.common.formats.parquet import parquet
+from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.queries import manifest
+from nightshift.common.storage import storage
 from nightshift.producer import part_files
 
 COLUMNS = pa.schema(

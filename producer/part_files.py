@@ -7,27 +7,28 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightshift.common import formats, parts
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput, SourceChanged
-from nightshift.common.ledger import Ledger, Row, audit, manifest
+from nightshift.common.formats import output_parts, registry
+from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.rows import from_multirange
+from nightshift.common.ledger.queries import audit, manifest
 
 Page = TypeVar("Page")
 
 
 def input_schema(job: Job) -> pa.Schema:
     """The columns of the job's input."""
-    return parts.deserialize(job.input_schema)
+    return output_parts.deserialize(job.input_schema)
 
 
 def schema_of(job: Job) -> pa.Schema:
     """The columns of every part of the job; a function that never answered has the bare ones."""
     if job.output_schema is not None:
-        return parts.deserialize(job.output_schema)
-    return parts.bare_schema(job.spec, input_schema(job))
+        return output_parts.deserialize(job.output_schema)
+    return output_parts.bare_schema(job.spec, input_schema(job))
 
 
 def index_array(rows: RowRanges) -> pa.Array:
@@ -74,10 +75,10 @@ def _pages(
 
 def place(job: Job, name: str) -> str:
     """Where a part lies now; SourceChanged when it is gone."""
-    uri = parts.located(job.output_uri, name)
+    uri = output_parts.located(job.output_uri, name)
     if uri is None:
         raise SourceChanged(
-            f"{parts.final(job.output_uri, name)} is gone: see `nightshift verify {job.id}`"
+            f"{output_parts.final(job.output_uri, name)} is gone: see `nightshift verify {job.id}`"
         )
     return uri
 
@@ -98,28 +99,28 @@ def provenance_of(job: Job, name: str) -> dict[str, str]:
     """What the metadata of a part says; nothing where the format has no place for it."""
     if job.spec.output.format != "parquet":
         return {}
-    return formats.part_metadata(place(job, name))
+    return registry.part_metadata(place(job, name))
 
 
 def read_at(job: Job, name: str, uri: str) -> pa.Table:
     """The same of a part that was found at `uri`."""
-    table = formats.read_part(uri, job.spec.output.format, _stored_schema(job, name))
-    return parts.widened(table, schema_of(job))
+    table = registry.read_part(uri, job.spec.output.format, _stored_schema(job, name))
+    return output_parts.widened(table, schema_of(job))
 
 
 def standing(job: Job, part: Row) -> Iterator[pa.RecordBatch]:
     """The rows of a part of `pages` a few thousand at a time, without those that run again."""
     name, schema = part["part_name"], schema_of(job)
     redo = None if part["redo"] is None else index_array(from_multirange(part["redo"]))
-    stored = formats.iter_part_batches(
+    stored = registry.iter_part_batches(
         place(job, name), job.spec.output.format, _stored_schema(job, name)
     )
     for batch in stored:
-        table = parts.widened(pa.Table.from_batches([batch]), schema)
+        table = output_parts.widened(pa.Table.from_batches([batch]), schema)
         if redo is not None:
             table = table.filter(pc.invert(pc.is_in(table.column("row_index"), redo)))
         yield from table.to_batches()
 
 
 def _stored_schema(job: Job, name: str) -> pa.Schema:
-    return parts.stored_schema(name, job.spec, input_schema(job), schema_of(job))
+    return output_parts.stored_schema(name, job.spec, input_schema(job), schema_of(job))

@@ -11,15 +11,17 @@ import pyarrow as pa
 from rich.console import Console
 from rich.prompt import Confirm
 
-from nightshift.common import formats, storage
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import BadRow
-from nightshift.common.ledger import Ledger, audit, jobs
+from nightshift.common.formats import registry
+from nightshift.common.formats.registry import BadRow
+from nightshift.common.formats.values import to_rows
+from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.queries import audit
 from nightshift.common.settings import Settings
 from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, RequestsTask, digest, parse_spec
 from nightshift.common.states import JobState
-from nightshift.common.values import to_rows
+from nightshift.common.storage import storage
 from nightshift.producer import estimate_picture, pictures, progress
 from nightshift.producer.draw import draw
 from nightshift.producer.estimate import Estimate, estimate
@@ -100,7 +102,7 @@ def _write_requests(source: str, table: pa.Table, _: Sequence[int]) -> None:
 def _write(source: str, table: pa.Table, row_index: Sequence[int]) -> None:
     if not table.num_columns:  # a template without a column; Parquet counts rows by columns
         table = pa.table({"row": row_index})
-    formats.write_batches(source, table.to_batches(), table.schema, "parquet", {}, replace=True)
+    registry.write_batches(source, table.to_batches(), table.schema, "parquet", {}, replace=True)
 
 
 def _spec(spec: JobSpec, source: str, output: str, rows: int) -> JobSpec:

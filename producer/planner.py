@@ -11,20 +11,14 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from nightshift.common import (
-    csv_copy,
-    dataset,
-    formats,
-    hive,
-    jsonl,
-    openai_batch,
-    parquet,
-    storage,
-)
 from nightshift.common.descriptor import Descriptor, InputFormat, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
+from nightshift.common.formats import csv_copy, dataset, hive, registry
+from nightshift.common.formats.jsonl import jsonl, openai_batch
+from nightshift.common.formats.parquet import parquet
 from nightshift.common.spec import GenerateTask, InputSpec, JobSpec
-from nightshift.common.storage import FileInfo
+from nightshift.common.storage import storage
+from nightshift.common.storage.storage import FileInfo
 from nightshift.producer.convert import Converter
 from nightshift.producer.line_scan import Scan, scan_lines
 
@@ -94,10 +88,10 @@ def plan(
     missing, broken, empty or changes meanwhile, StorageUnavailable for an outage.
     """
     files = list(storage.expand(spec_input.uris) if infos is None else infos)
-    kinds = [formats.file_format(info.uri, spec_input.format) for info in files]
+    kinds = [registry.file_format(info.uri, spec_input.format) for info in files]
 
     def examine(info: FileInfo, kind: InputFormat, limit: int | None = None) -> _Found:
-        formats.check_content(info, kind)
+        registry.check_content(info, kind)
         read = info
         if dataset.is_streamed(info.uri, kind):
             if output_uri is None:
@@ -134,7 +128,7 @@ def _merged(
     """The columns of all files and those of their path; BadInput where one is used and in both."""
     known = [one.types for one in found if one.types is not None]
     types = csv_copy.common_types(known, id_column)
-    in_files = formats.merge_schemas(
+    in_files = registry.merge_schemas(
         (
             (
                 one.info.uri,

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nightshift.common.formats import Rows
+from nightshift.common.formats.registry import Rows
+from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import (
     ClassifyTask,
     EmbedTask,
@@ -23,8 +24,7 @@ from nightshift.common.spec import (
     TransformersEngine,
     VllmEngine,
 )
-from nightshift.common.templates import compiled, rendered
-from nightshift.common.values import to_rows
+from nightshift.common.templates.sandbox import compiled, rendered
 
 CHARACTERS_A_TOKEN = 4
 """A rule of thumb for English text; other languages and code take more tokens."""

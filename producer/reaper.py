@@ -15,10 +15,11 @@ import structlog
 
 from nightshift.common.broker import Announcer
 from nightshift.common.errors import NightshiftError, Retryable
-from nightshift.common.faultpoints import Moment, reached
-from nightshift.common.ledger import Ledger, claims, dispatch, schema, spending, workers
-from nightshift.common.run_state import StateFile
+from nightshift.common.failpoints import Moment, reached
+from nightshift.common.ledger import Ledger, dispatch, schema, spending, workers
+from nightshift.common.ledger.batches import claims
 from nightshift.common.settings import Settings
+from nightshift.common.telemetry.run_state import StateFile
 from nightshift.producer import dispatcher, finish, reaper_metrics
 from nightshift.producer.reaper_metrics import Rounds
 

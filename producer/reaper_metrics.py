@@ -12,12 +12,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from nightshift.common import metrics, scrape
 from nightshift.common.errors import NightshiftError
-from nightshift.common.ledger import Ledger, figures
-from nightshift.common.metrics import Metric
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.queries import figures
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings
+from nightshift.common.telemetry import listener, metrics
+from nightshift.common.telemetry.metrics import Metric
 
 log = structlog.get_logger(__name__)
 
@@ -174,12 +175,12 @@ def served(settings: Settings) -> Iterator[Rounds]:
             )
 
     registry.register(LedgerGauges(look))
-    listener = scrape.serve(settings, registry)
-    assert listener is not None
+    open_listener = listener.serve(settings, registry)
+    assert open_listener is not None
     try:
         yield rounds
     finally:
-        listener.close()
+        open_listener.close()
         ledger.close()
 
 

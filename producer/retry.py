@@ -1,10 +1,12 @@
 """Retry: failed rows of a job run again; what it says about them and about who runs them."""
 
-from nightshift.common import parts, storage
-from nightshift.common.ledger import Ledger, jobs, retries
+from nightshift.common.formats import output_parts
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.batches import retries
+from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.retries import Retried
 from nightshift.common.states import JobState, RowErrorKind
+from nightshift.common.storage import storage
 
 
 def retry(
@@ -22,7 +24,7 @@ def retry(
             jobs.lock(connection, job.id)
             now = jobs.get(connection, job.id)
             if now is not None and now.closed_at is None:
-                storage.delete(parts.final(job.output_uri, parts.MANIFEST))
+                storage.delete(output_parts.final(job.output_uri, output_parts.MANIFEST))
     return retried
 
 

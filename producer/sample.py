@@ -11,12 +11,14 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from nightshift.common import dataset, formats
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput, NightshiftError
-from nightshift.common.ledger import Ledger, Row, audit, batches
+from nightshift.common.formats import dataset, registry
+from nightshift.common.formats.values import to_rows
+from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.values import to_rows
+from nightshift.common.ledger.queries import audit
 from nightshift.producer import part_files
 
 QUIET_COLUMNS = ("row_index", "finish_reason", "prompt_tokens", "output_tokens")
@@ -59,7 +61,7 @@ def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool
         places = random.Random(seed).sample(range(total), min(count, total))
         found = audit.parts_holding(connection, job.id, _at(finished, places))
     drawn = Sample(total, seed, errors_only)
-    cache = formats.ReadCache(READ_BYTES)
+    cache = registry.ReadCache(READ_BYTES)
     groups = [list(group) for _, group in groupby(found, key=lambda row: row["id"])]
     with ThreadPoolExecutor(READERS) as readers:
         for rows, note in readers.map(lambda group: _read(job, group, cache), groups):
@@ -75,7 +77,7 @@ def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool
 
 
 def _read(
-    job: Job, group: Sequence[Row], cache: formats.ReadCache
+    job: Job, group: Sequence[Row], cache: registry.ReadCache
 ) -> tuple[list[dict[str, Any]], str]:
     """The drawn rows of one part, with their input where that can still be read, else with why."""
     wanted = RowRanges.from_indices(row["row_index"] for row in group)
@@ -86,9 +88,9 @@ def _read(
 
 
 def _read_inputs(
-    job: Job, row: Row, wanted: RowRanges, cache: formats.ReadCache
+    job: Job, row: Row, wanted: RowRanges, cache: registry.ReadCache
 ) -> tuple[dict[int, dict[str, Any]], str]:
-    place = dataclasses.replace(batches.descriptor(row), rows=wanted)
+    place = dataclasses.replace(records.descriptor(row), rows=wanted)
     names = _input_names(job)
     try:
         rows = dataset.read_rows(

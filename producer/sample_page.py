@@ -7,10 +7,11 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from nightshift.common import jsonl, storage
+from nightshift.common.formats.jsonl import jsonl
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.provenance import model_of
+from nightshift.common.storage import storage
 from nightshift.producer import part_files
 from nightshift.producer.cells import error_text, shown
 from nightshift.producer.rates import Values

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from nightshift.common import hive, parts, remotes, storage
+from nightshift.common import remotes
 from nightshift.common.errors import BadInput
+from nightshift.common.formats import hive, output_parts
 from nightshift.common.ledger import Ledger, jobs, workers
 from nightshift.common.ledger.jobs import Job, NewJob
 from nightshift.common.settings import Settings
@@ -20,7 +21,8 @@ from nightshift.common.spec import (
     digest,
 )
 from nightshift.common.states import JobState
-from nightshift.common.storage import FileInfo
+from nightshift.common.storage import storage
+from nightshift.common.storage.storage import FileInfo
 from nightshift.producer import batch_file, planner
 from nightshift.producer.convert import Converter
 from nightshift.producer.planner import Plan
@@ -53,7 +55,7 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
         identity=_identity(spec, infos),
         spec_identity=spec.identity,
         output_uri=spec.output.uri,
-        input_schema=parts.serialize(plan.schema),
+        input_schema=output_parts.serialize(plan.schema),
         output_schema=_output_schema(spec, plan.schema),
     )
     try:
@@ -204,13 +206,13 @@ def check_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
     """BadInput for an output directory that cannot be one beside this input."""
     output = spec.output.uri
     names = storage.list_names(output)
-    if any(name.startswith("part-") or name == parts.MANIFEST for name in names):
+    if any(name.startswith("part-") or name == output_parts.MANIFEST for name in names):
         raise BadInput(
             f"{output} holds the parts of a job that this ledger does not know: name another "
             "output directory, or empty it"
         )
     for info in infos:
-        own = info.uri.startswith(f"{output}/{parts.JUDGED}/")
+        own = info.uri.startswith(f"{output}/{output_parts.JUDGED}/")
         if info.uri.startswith(f"{output}/") and not own:
             raise BadInput(f"the input {info.uri} lies inside the output directory {output}")
     storage.check_directory(output)
@@ -268,10 +270,10 @@ def _comes_back(kind: pa.DataType) -> bool:
 
 def _output_schema(spec: JobSpec, inputs: pa.Schema) -> bytes | None:
     try:
-        schema = parts.output_schema(spec, inputs)
+        schema = output_parts.output_schema(spec, inputs)
     except ValueError as error:
         raise BadInput(f"output.schema: {error}") from error
-    return None if schema is None else parts.serialize(schema)
+    return None if schema is None else output_parts.serialize(schema)
 
 
 def _identity(spec: JobSpec, infos: Sequence[FileInfo]) -> str:

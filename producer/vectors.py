@@ -10,8 +10,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from nightshift.common import formats, storage
 from nightshift.common.errors import BadInput
+from nightshift.common.formats import registry
+from nightshift.common.storage import storage
 
 SUFFIX = ".npy"
 
@@ -43,7 +44,7 @@ def write(
     folder = Path(target).parent
     with tempfile.TemporaryFile(dir=folder if folder.is_dir() else None) as spool:
         ids = _spooled(batches, names, spool)
-        facts = formats.write_batches(
+        facts = registry.write_batches(
             ids_uri(target),
             ids,
             pa.schema([schema.field(name) for name in names]),

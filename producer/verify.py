@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from nightshift.common.ledger import Connection, Ledger, audit, jobs
+from nightshift.common.ledger import Connection, Ledger, jobs
 from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
 from nightshift.producer.findings import Check, Finding, some
 from nightshift.producer.verify_files import check_files

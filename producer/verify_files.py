@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from nightshift.common import storage
 from nightshift.common.errors import NightshiftError
+from nightshift.common.formats.output_parts import MANIFEST, final, staged
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.parts import MANIFEST, final, staged
+from nightshift.common.storage import storage
 from nightshift.producer.findings import Check, some
 from nightshift.producer.rates import Values
 from nightshift.producer.verify_parts import Facts

@@ -8,13 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightshift.common import dataset, formats, parts, storage
 from nightshift.common.errors import NightshiftError, SourceChanged
-from nightshift.common.ledger import Ledger, Row, audit, batches
+from nightshift.common.formats import dataset, output_parts, registry
+from nightshift.common.formats.output_parts import clean
+from nightshift.common.formats.values import to_list
+from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger.batches import records
+from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.rows import from_multirange
-from nightshift.common.parts import clean
-from nightshift.common.values import to_list
+from nightshift.common.ledger.queries import audit
+from nightshift.common.storage import storage
 from nightshift.producer import part_files
 from nightshift.producer.findings import Check, some
 from nightshift.producer.row_ranges import Range, ascends, cover, ranges_of, shown
@@ -54,7 +57,7 @@ class PartsAudit:
         self._ledger = ledger
         self._job = job
         self._complete = complete
-        self._cache = formats.ReadCache(READ_BYTES)
+        self._cache = registry.ReadCache(READ_BYTES)
         self.facts: dict[str, Facts] = {}
         self._checks = {name: Check(name) for name in ("parts", "rows", "ids", "row errors")}
 
@@ -85,7 +88,7 @@ class PartsAudit:
     def _look_at(self, part: Row) -> PartSeen:
         seen = PartSeen()
         name = part["part_name"]
-        uri = parts.located(self._job.output_uri, name)
+        uri = output_parts.located(self._job.output_uri, name)
         if uri is None:
             seen.problems.append(("parts", f"{name} does not exist"))
             return seen
@@ -121,8 +124,8 @@ class PartsAudit:
         counted = {
             # Rows that run again still have their old line, and are not counted meanwhile.
             "rows_failed": len(seen.errors) - part["redo_count"],
-            "prompt_tokens": parts.column_sum(table, "prompt_tokens"),
-            "output_tokens": parts.column_sum(table, "output_tokens"),
+            "prompt_tokens": output_parts.column_sum(table, "prompt_tokens"),
+            "output_tokens": output_parts.column_sum(table, "output_tokens"),
         }
         for what, count in counted.items():
             if count != part[what]:
@@ -156,7 +159,7 @@ class PartsAudit:
         try:
             again = dataset.read_rows(
                 self._job.spec,
-                batches.descriptor(part),
+                records.descriptor(part),
                 [column],
                 self._cache,
                 part_files.input_schema(self._job),
@@ -247,7 +250,7 @@ def _inside(ranges: Sequence[Range], rows: Sequence[int]) -> set[int]:
 
 
 def _differing(
-    mine: pa.Table, again: formats.Rows, column: str, nameless: Container[int] | None
+    mine: pa.Table, again: registry.Rows, column: str, nameless: Container[int] | None
 ) -> list[int]:
     """Row indices whose id is not the input's; rows in `nameless` (None: all) may have none."""
     if not again.bad:

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 import pyarrow as pa
 import structlog
 
-from nightshift.common import dataset, formats, parts, provenance, storage
+from nightshift.common import provenance
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import (
     EngineDead,
@@ -27,12 +27,15 @@ from nightshift.common.errors import (
     Retryable,
     StorageUnavailable,
 )
-from nightshift.common.faultpoints import Moment, reached
-from nightshift.common.ledger import Ledger, claims, jobs
-from nightshift.common.ledger.batches import Lease
-from nightshift.common.parts import Failure, clean
+from nightshift.common.failpoints import Moment, reached
+from nightshift.common.formats import dataset, output_parts, registry
+from nightshift.common.formats.output_parts import Failure, clean
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.batches import claims
+from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.settings import Settings
 from nightshift.common.states import RowErrorKind
+from nightshift.common.storage import storage
 from nightshift.worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
 from nightshift.worker.job_cache import JobCache, KnownJob
 from nightshift.worker.profile import NO_PROFILE, Profile, Stage
@@ -113,7 +116,7 @@ class Carrier:
         self._tally = tally
         self._turns = threading.RLock()
         self._jobs = JobCache(ledger, settings.allowed_roots)
-        self._cache = formats.ReadCache(settings.read_cache_bytes)
+        self._cache = registry.ReadCache(settings.read_cache_bytes)
         self._publisher = Publisher(ledger, given_up, profile, window.engine_time, tally)
 
     def carry(self, bundle: Sequence[HeldBatch]) -> None:
@@ -341,7 +344,7 @@ class Carrier:
         if lease.redo is not None and lease.kept_part is not None:
             uri = _kept_place(lease, job)
             table = self._with_kept(lease, job, table, uri)
-            kept = formats.part_metadata(uri) if job.spec.output.format == "parquet" else {}
+            kept = registry.part_metadata(uri) if job.spec.output.format == "parquet" else {}
             made_by = provenance.with_kept(made_by, lease.todo, kept)
         claimed_at = load.batch.claimed_at
         return Publication(lease, job.spec, table, made_by, kept_rows, bare, claimed_at)
@@ -353,13 +356,13 @@ class Carrier:
 
     def _with_kept(self, lease: Lease, job: KnownJob, new: PartTable, uri: str) -> PartTable:
         schema = new.table.schema
-        stored = parts.stored_schema(lease.kept_part or "", job.spec, job.inputs, schema)
-        old = formats.read_part(uri, job.spec.output.format, stored)
+        stored = output_parts.stored_schema(lease.kept_part or "", job.spec, job.inputs, schema)
+        old = registry.read_part(uri, job.spec.output.format, stored)
         redone = set(lease.todo)
         kept = old.filter(
             pa.array([index not in redone for index in old.column("row_index").to_pylist()])
         )
-        return merged(new, parts.widened(kept, schema), job.spec.input.id)
+        return merged(new, output_parts.widened(kept, schema), job.spec.input.id)
 
     def _provenance(self, lease: Lease, job: KnownJob) -> dict[str, str]:
         return {
@@ -461,7 +464,7 @@ class Carrier:
 
 
 def _kept_place(lease: Lease, job: KnownJob) -> str:
-    uri = parts.located(job.spec.output.uri, lease.kept_part or "")
+    uri = output_parts.located(job.spec.output.uri, lease.kept_part or "")
     if uri is None:
         raise Permanent(f"the part {lease.kept_part} with the kept answers is gone")
     return uri

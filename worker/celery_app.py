@@ -22,7 +22,7 @@ from nightshift.common import logs
 from nightshift.common.broker import make_app, queue_name
 from nightshift.common.errors import EngineLoadFailed, Permanent, Retryable
 from nightshift.common.ledger import Ledger, jobs, workers
-from nightshift.common.ledger.batches import Claimant
+from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.workers import Child
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, load_settings

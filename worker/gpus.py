@@ -7,8 +7,8 @@ from typing import Any
 
 import structlog
 
-from nightshift.common import metrics
-from nightshift.common.metrics import Metric
+from nightshift.common.telemetry import metrics
+from nightshift.common.telemetry.metrics import Metric
 
 log = structlog.get_logger(__name__)
 

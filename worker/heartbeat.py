@@ -6,8 +6,9 @@ from collections.abc import Callable
 import structlog
 
 from nightshift.common.errors import Retryable
-from nightshift.common.faultpoints import Moment, reached
-from nightshift.common.ledger import Ledger, claims, workers
+from nightshift.common.failpoints import Moment, reached
+from nightshift.common.ledger import Ledger, workers
+from nightshift.common.ledger.batches import claims
 from nightshift.common.settings import Settings
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.signs import ChildSigns

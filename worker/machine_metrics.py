@@ -21,12 +21,12 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from nightshift.common import metrics, scrape
 from nightshift.common.errors import BadInput
-from nightshift.common.metrics import Kind, Metric
 from nightshift.common.provenance import code_version
-from nightshift.common.run_dir import VARIABLE
 from nightshift.common.settings import Settings, named_gpus
+from nightshift.common.telemetry import listener, metrics
+from nightshift.common.telemetry.metrics import Kind, Metric
+from nightshift.common.telemetry.run_dir import VARIABLE
 from nightshift.worker.gpus import NO_GPUS, Gpus
 from nightshift.worker.tally import ROOM_BYTES, has_room
 
@@ -240,12 +240,12 @@ def served(settings: Settings, pool: str) -> Iterator[MachineMetrics]:
         found = MachineMetrics(pool, folder, Gpus.find(named_gpus()))
         registry = CollectorRegistry()
         registry.register(found)
-        listener = scrape.serve(settings, registry)
-        assert listener is not None
+        open_listener = listener.serve(settings, registry)
+        assert open_listener is not None
         try:
             yield found
         finally:
-            listener.close()
+            open_listener.close()
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from nightshift.common.run_dir import EXIT_NO_RUN_DIR, NoRunDir, usable
-from nightshift.common.run_state import WORKER, child_path, heard, is_alive, is_late
+from nightshift.common.telemetry.run_dir import EXIT_NO_RUN_DIR, NoRunDir, usable
+from nightshift.common.telemetry.run_state import WORKER, child_path, heard, is_alive, is_late
 
 YES, NO = 0, 1
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import (
     ClassifyTask,
     EmbedTask,
@@ -18,8 +19,7 @@ from nightshift.common.spec import (
     Task,
 )
 from nightshift.common.states import RowErrorKind
-from nightshift.common.templates import compiled, rendered
-from nightshift.common.values import to_rows
+from nightshift.common.templates.sandbox import compiled, rendered
 from nightshift.worker.engines.protocol import Refusal, Request
 from nightshift.worker.images import Image
 

@@ -20,7 +20,6 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from nightshift.common import formats, storage
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import (
     LeaseLost,
@@ -28,12 +27,15 @@ from nightshift.common.errors import (
     Retryable,
     StorageUnavailable,
 )
-from nightshift.common.faultpoints import Moment, reached
-from nightshift.common.grouped import Grouped
-from nightshift.common.ledger import Ledger, commits, jobs
-from nightshift.common.ledger.batches import Lease, Part
-from nightshift.common.parts import final, part_name, staged
+from nightshift.common.failpoints import Moment, reached
+from nightshift.common.formats import registry
+from nightshift.common.formats.output_parts import final, part_name, staged
+from nightshift.common.group_commit import Grouped
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.batches import commits
+from nightshift.common.ledger.batches.records import Lease, Part
 from nightshift.common.spec import JobSpec
+from nightshift.common.storage import storage
 from nightshift.worker.engine_time import EngineTime
 from nightshift.worker.profile import NO_PROFILE, Profile, Stage
 from nightshift.worker.results import PartTable
@@ -157,7 +159,7 @@ class Publisher:
 
     def _encoded(self, each: Publication) -> pa.Buffer | None:
         try:
-            return formats.encode_part(each.table.table, each.spec.output.format, each.provenance)
+            return registry.encode_part(each.table.table, each.spec.output.format, each.provenance)
         except Exception as error:
             each.error = error
             return None
@@ -365,7 +367,7 @@ def _stored(each: Publication, data: pa.Buffer | None) -> Part:
         output.format,
         bare=each.bare,
     )
-    facts = formats.write_encoded(staged(output.uri, name), data, len(table.table))
+    facts = registry.write_encoded(staged(output.uri, name), data, len(table.table))
     return Part(
         name,
         facts.bytes,

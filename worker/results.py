@@ -8,12 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightshift.common.ledger.batches import RowError, Tokens
-from nightshift.common.parts import Failure, column_sum, encodable, error_column, row_errors
+from nightshift.common.formats.output_parts import (
+    Failure,
+    column_sum,
+    encodable,
+    error_column,
+    row_errors,
+)
+from nightshift.common.formats.values import is_kept, to_list
+from nightshift.common.ledger.batches.records import RowError, Tokens
 from nightshift.common.spec import PARSED, RESERVED_ANSWERS, GenerateTask, JobSpec
 from nightshift.common.spec.json_schema import Scalar
 from nightshift.common.states import RowErrorKind
-from nightshift.common.values import is_kept, to_list
 from nightshift.worker import strict_json
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
 

@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from nightshift.common import storage
 from nightshift.common.errors import Retryable
-from nightshift.common.ledger import Ledger, claims, shares
-from nightshift.common.ledger.batches import Claimant, Lease
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import claims, shares
+from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
 from nightshift.common.settings import Settings
+from nightshift.common.storage import storage
 from nightshift.worker.carrier import Carrier
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.profile import NO_PROFILE, Profile, Stage

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import structlog
 
-from nightshift.common import run_state
-from nightshift.common.processes import EMPTY_SECONDS, ProcessGroup
+from nightshift.common.processes.group import EMPTY_SECONDS, ProcessGroup
 from nightshift.common.settings import Settings
+from nightshift.common.telemetry import run_state
 from nightshift.worker.child_config import ChildConfig
 
 log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ from nightshift.common import logs
 from nightshift.common.errors import NightshiftError, Retryable, SchemaMismatch
 from nightshift.common.ledger import Ledger, schema, workers
 from nightshift.common.ledger.workers import Wanted
-from nightshift.common.processes import ProcessGroup
+from nightshift.common.processes.group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment
 from nightshift.worker import exits
 from nightshift.worker.child_config import ChildConfig

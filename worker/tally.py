@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import structlog
 from prometheus_client import CollectorRegistry
 
-from nightshift.common import metrics
+from nightshift.common.telemetry import metrics
 from nightshift.worker.profile import Profile, Stage
 
 log = structlog.get_logger(__name__)

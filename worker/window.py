@@ -4,7 +4,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from nightshift.common.ledger.batches import Lease
+from nightshift.common.ledger.batches.records import Lease
 from nightshift.worker.engine_time import EngineTime
 from nightshift.worker.engines.protocol import Work
 

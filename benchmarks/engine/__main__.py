@@ -17,8 +17,8 @@ from benchmarks.engine.contenders import Naive, Raw
 from benchmarks.engine.fleet import PROFILE, Fleet
 from benchmarks.engine.table import Round, lines
 from benchmarks.report import keep, show
-from nightshift.common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
 from nightshift.common.ledger import Ledger, schema
+from nightshift.common.processes.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
 
 CONTENDERS = "abcd"
 WARM_ROWS = 256

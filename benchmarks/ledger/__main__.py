@@ -17,8 +17,8 @@ from benchmarks.ledger import million, plans
 from benchmarks.ledger.latency import Actors, Operation, line, measure, measure_crowd
 from benchmarks.ledger.million import OWNERS, Stored
 from benchmarks.report import Line, keep, show
-from nightshift.common.embedded import EmbeddedPostgres, home_lock
 from nightshift.common.ledger import Ledger, dispatch, schema
+from nightshift.common.processes.embedded import EmbeddedPostgres, home_lock
 from nightshift.producer.finish import finish
 
 WANTED_SECONDS = 30.0

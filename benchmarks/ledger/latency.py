@@ -10,8 +10,9 @@ import numpy as np
 
 from benchmarks.ledger.million import LEASED, OWNERS, QUEUED, RENEWER
 from benchmarks.report import Line
-from nightshift.common.ledger import Ledger, claims, commits, dispatch, jobs
-from nightshift.common.ledger.batches import Claimant, Lease, Part
+from nightshift.common.ledger import Ledger, dispatch, jobs
+from nightshift.common.ledger.batches import claims, commits
+from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.connection import Connection
 from nightshift.producer import dispatcher
 

@@ -11,8 +11,8 @@ from sqlalchemy import RowMapping, text
 
 from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import BadInput
+from nightshift.common.ledger.batches.multirange import to_literal
 from nightshift.common.ledger.connection import Connection, take_long
-from nightshift.common.ledger.rows import to_literal
 from nightshift.common.spec import STORED, JobSpec
 from nightshift.common.states import JOB_MOVES, JobState
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import RowMapping, text
 
-from nightshift.common.ledger import claims, jobs
+from nightshift.common.ledger import jobs
+from nightshift.common.ledger.batches import claims
 from nightshift.common.ledger.connection import Connection
 
 MAX_LOAD_FAILURES = 3

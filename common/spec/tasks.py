@@ -18,7 +18,7 @@ from pydantic import (
 
 from nightshift.common.spec.json_schema import Scalar, refuse_unusable, scalar_properties
 from nightshift.common.spec.section import STORED, Section
-from nightshift.common.templates import template_columns
+from nightshift.common.templates.sandbox import template_columns
 
 
 class TextPart(Section):

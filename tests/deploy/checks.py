@@ -13,8 +13,8 @@ from typing import Any
 import kubernetes_validate
 from jsonschema import Draft202012Validator
 
-from nightshift.common import scrape
 from nightshift.common.settings import Settings
+from nightshift.common.telemetry import listener
 from tests.deploy import images
 from tests.deploy.commands import refusal
 from tests.deploy.kustomize import ROOT, Object
@@ -363,7 +363,7 @@ def is_scraped_with_its_key(objects: list[Object]) -> Faults:
             for source in [variable["valueFrom"]["secretKeyRef"]]
         }
         for point in thing["spec"]["podMetricsEndpoints"]:
-            if point.get("path", "/metrics") != scrape.PATH:
+            if point.get("path", "/metrics") != listener.PATH:
                 yield f"{name_of(thing)}: {point['path']} is not served"
             brought = point["authorization"]["credentials"]
             if {(brought["name"], brought["key"])} != keys:

@@ -1,5 +1,5 @@
 """Dashboard, alert rules and Prometheus's configuration: they parse, fit each other, and use only
-what common/metrics.py exports.
+what common/telemetry/metrics.py exports.
 """
 
 import json
@@ -19,7 +19,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from pydantic import BaseModel, ConfigDict, Field
 
-from nightshift.common import metrics
+from nightshift.common.telemetry import metrics
 
 ROOT = Path(__file__).parents[2]
 OBSERVE = ROOT / "observe"

@@ -11,7 +11,7 @@ import psycopg
 import pyarrow.dataset as ds
 import pytest
 
-from nightshift.common.embedded import EmbeddedPostgres, home_lock
+from nightshift.common.processes.embedded import EmbeddedPostgres, home_lock
 from tests.engine.conftest import MODEL
 from tests.integration.fleet import Fleet, is_alive, logs, runs, tree, wait_until
 

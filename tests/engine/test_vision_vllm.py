@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from PIL import Image as Pillow
 
-from nightshift.common import storage
 from nightshift.common.errors import StorageUnavailable
 from nightshift.common.spec import GenerateTask
 from nightshift.common.spec import VllmEngine as VllmSpec
 from nightshift.common.states import RowErrorKind
+from nightshift.common.storage import storage
 from nightshift.worker import images
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 from nightshift.worker.images import Image

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from nightshift.common.embedded import EmbeddedPostgres, EmbeddedRedis
+from nightshift.common.processes.embedded import EmbeddedPostgres, EmbeddedRedis
 from tests.faults.proxy import Proxy
 from tests.faults.rig import Rig
 from tests.faults.servers import Server

@@ -39,7 +39,7 @@ FROZEN = "tests/faults/test_frozen.py"
 MUTANTS = (
     Mutant(
         "fence",
-        "common/ledger/commits.py",
+        "common/ledger/batches/commits.py",
         """WHERE b.attempt = m.attempt AND b.owner = m.owner
           AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
         """WHERE b.owner = m.owner
@@ -48,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         "owner check",
-        "common/ledger/commits.py",
+        "common/ledger/batches/commits.py",
         """WHERE b.attempt = m.attempt AND b.owner = m.owner
           AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
         """WHERE b.attempt = m.attempt
@@ -80,7 +80,7 @@ MUTANTS = (
     ),
     Mutant(
         "SKIP LOCKED",
-        "common/ledger/claims.py",
+        "common/ledger/batches/claims.py",
         "        FOR UPDATE OF b SKIP LOCKED\n",
         "        FOR UPDATE OF b\n",
         (f"{RACE}::test_a_claim_that_hangs_in_its_transaction_stops_nobody",),
@@ -108,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "staging directory",
-        "common/parts.py",
+        "common/formats/output_parts.py",
         "return f\"{output_uri.rstrip('/')}/{STAGING}/{name}\"",
         "return f\"{output_uri.rstrip('/')}/{name}\"",
         (f"{FROZEN}::test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on",),

@@ -14,7 +14,7 @@ import s3fs
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from nightshift.common import storage
+from nightshift.common.storage import storage
 
 BUCKET = "bucket"
 SLOW_SECONDS = 0.5

@@ -16,7 +16,7 @@ import psutil
 import psycopg
 import pyarrow.dataset as ds
 
-from nightshift.common.faultpoints import Moment
+from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec

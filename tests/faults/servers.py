@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 
-from nightshift.common.embedded import EmbeddedPostgres, EmbeddedRedis
+from nightshift.common.processes.embedded import EmbeddedPostgres, EmbeddedRedis
 
 
 class Server:

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from nightshift.common.errors import BadInput
-from nightshift.common.faultpoints import Moment
+from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import jobs
 from nightshift.common.ledger.connection import Connection
 from tests.faults.rig import Rig

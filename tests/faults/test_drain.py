@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from nightshift.common import faultpoints
-from nightshift.common.faultpoints import Moment
+from nightshift.common import failpoints
+from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.batches import Claimant
+from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.settings import Settings
 from nightshift.worker.engines.function import FunctionEngine, Rows
 from nightshift.worker.runner import Runner
@@ -130,7 +130,7 @@ def test_a_batch_that_is_still_being_read_when_the_time_is_over_does_not_run(
             reading.set()
             read_on.wait(60)
 
-    monkeypatch.setattr(faultpoints, "observer", slow_storage)
+    monkeypatch.setattr(failpoints, "observer", slow_storage)
     with runner(rig, "reading", refuse) as first:
         wait_until(lambda: first.work("poll", wait=False), what="the claim")
         assert reading.wait(60)

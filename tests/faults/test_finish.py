@@ -6,8 +6,9 @@ import psutil
 import pytest
 
 from nightshift.common.errors import LeaseLost
-from nightshift.common.faultpoints import Moment
-from nightshift.common.ledger import Ledger, claims, dispatch, jobs, retries
+from nightshift.common.failpoints import Moment
+from nightshift.common.ledger import Ledger, dispatch, jobs
+from nightshift.common.ledger.batches import claims, retries
 from tests.faults.rig import Rig
 from tests.integration.fleet import tree
 from tests.integration.test_ledger import World

@@ -6,8 +6,8 @@ import psutil
 import psycopg
 import pytest
 
-from nightshift.common.faultpoints import Moment
-from nightshift.common.ledger import audit
+from nightshift.common.failpoints import Moment
+from nightshift.common.ledger.queries import audit
 from tests.faults.rig import Rig
 from tests.integration.fleet import kill_tree, wait_until
 

@@ -23,7 +23,7 @@ from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionEngine as FunctionSpec
 from nightshift.common.spec import load_spec, parse_spec
-from nightshift.common.templates import compiled, rendered
+from nightshift.common.templates.sandbox import compiled, rendered
 from nightshift.producer import pictures
 from nightshift.producer.cli import main
 from nightshift.producer.plain_console import PlainConsole
@@ -138,7 +138,7 @@ DOUBLING = "{%% set n = namespace(a='aaaa') %%}{%% for i in range(60) %%}%s{%% e
 def test_a_template_that_would_take_the_worker_down_fails_its_row_soon(
     template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nightshift.common.template_budget.RENDER_SECONDS", 0.5)
+    monkeypatch.setattr("nightshift.common.templates.limits.RENDER_SECONDS", 0.5)
     began = time.monotonic()
     with pytest.raises(Exception) as caught:  # whatever it is, it is the row's error
         rendered(compiled(template), {"text": "hi", "row": {"a": [1]}})

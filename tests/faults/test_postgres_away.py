@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import psutil
 
-from nightshift.common.faultpoints import Moment
+from nightshift.common.failpoints import Moment
 from tests.faults.proxy import Mode, Proxy
 from tests.faults.rig import Rig
 from tests.faults.servers import Server

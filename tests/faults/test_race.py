@@ -12,8 +12,9 @@ import pytest
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import LeaseLost, Retryable
-from nightshift.common.ledger import Ledger, claims, commits, jobs
-from nightshift.common.ledger.batches import Claimant, Lease
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.batches import claims, commits
+from nightshift.common.ledger.batches.records import Claimant, Lease
 from tests.integration.fleet import wait_until
 from tests.integration.test_ledger import World, part_of
 

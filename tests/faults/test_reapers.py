@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import psycopg
 
-from nightshift.common.faultpoints import Moment
+from nightshift.common.failpoints import Moment
 from nightshift.producer.dispatcher import LEAST_QUEUED, WINDOWS_AHEAD
 from tests.faults.rig import Rig
 from tests.faults.servers import Server

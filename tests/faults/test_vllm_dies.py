@@ -8,7 +8,7 @@ import psutil
 import pyarrow.dataset as ds
 import pytest
 
-from nightshift.common.faultpoints import Moment
+from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import jobs
 from nightshift.producer.verify import verify
 from tests.engine.conftest import ARGUMENTS, MODEL

@@ -5,7 +5,7 @@ import subprocess
 from datetime import datetime, timedelta
 from typing import Any
 
-from nightshift.common.faultpoints import Moment
+from nightshift.common.failpoints import Moment
 from tests.faults.rig import Rig
 from tests.integration.fleet import is_alive, kill_tree, tree, wait_until
 

@@ -16,8 +16,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from nightshift.common.errors import LeaseLost
-from nightshift.common.ledger import commits
-from nightshift.common.ledger.batches import Lease, Part
+from nightshift.common.ledger.batches import commits
+from nightshift.common.ledger.batches.records import Lease, Part
 from nightshift.common.ledger.connection import Connection
 
 RULES = """

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from nightshift.common import storage
 from nightshift.common.errors import (
     BadInput,
     EngineDead,
@@ -20,10 +19,12 @@ from nightshift.common.errors import (
     JobRefused,
     StorageUnavailable,
 )
-from nightshift.common.ledger import Ledger, claims, dispatch
-from nightshift.common.ledger.batches import Claimant
+from nightshift.common.ledger import Ledger, dispatch
+from nightshift.common.ledger.batches import claims
+from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
+from nightshift.common.storage import storage
 from nightshift.producer.submit import submit
 from nightshift.worker.carrier import GATHER_SECONDS, Carrier, Load
 from nightshift.worker.engines.protocol import Answer, Work

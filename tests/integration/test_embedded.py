@@ -23,9 +23,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from nightshift.common import embedded
-from nightshift.common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
 from nightshift.common.errors import BadInput, Retryable
+from nightshift.common.processes import embedded
+from nightshift.common.processes.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
 
 REPOSITORY = Path(embedded.__file__).parent.parent
 

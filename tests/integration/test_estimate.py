@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import BadRow
+from nightshift.common.formats.registry import BadRow
 from nightshift.common.ledger import Ledger, jobs, workers
-from nightshift.common.ledger.batches import Lease
+from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import JobState, RowErrorKind

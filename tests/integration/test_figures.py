@@ -2,7 +2,8 @@
 
 from sqlalchemy import text
 
-from nightshift.common.ledger import Ledger, figures
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.queries import figures
 
 INSERT = """
     INSERT INTO jobs (name, pool, priority, engine_key, state, spec, identity, spec_identity,

@@ -8,7 +8,8 @@ import psycopg
 import pytest
 import yaml
 
-from nightshift.common.ledger import Ledger, claims, jobs, workers
+from nightshift.common.ledger import Ledger, jobs, workers
+from nightshift.common.ledger.batches import claims
 from nightshift.common.ledger.workers import Child
 from tests.integration.test_ledger import World
 

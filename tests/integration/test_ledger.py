@@ -12,22 +12,13 @@ from sqlalchemy import text
 
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, LeaseLost, Retryable, SchemaMismatch
-from nightshift.common.ledger import (
-    Ledger,
-    audit,
-    batches,
-    claims,
-    commits,
-    dispatch,
-    jobs,
-    retries,
-    schema,
-    workers,
-)
-from nightshift.common.ledger.batches import Claimant, Lease, Part, RowError
+from nightshift.common.ledger import Ledger, dispatch, jobs, schema, workers
+from nightshift.common.ledger.batches import claims, commits, records, retries
+from nightshift.common.ledger.batches.records import Claimant, Lease, Part, RowError
+from nightshift.common.ledger.batches.retries import Retried
+from nightshift.common.ledger.batches.shares import fair_share
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.retries import Retried
-from nightshift.common.ledger.shares import fair_share
+from nightshift.common.ledger.queries import audit
 from nightshift.common.ledger.workers import Child
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import JobState, RowErrorKind
@@ -149,7 +140,7 @@ class World:
         """What a reaper does once a job is finishable."""
         with self.ledger.transaction() as connection:
             for row in commits.dead(connection, job_id, 100):
-                rows = batches.descriptor(row).rows
+                rows = records.descriptor(row).rows
                 assert commits.bury(
                     connection,
                     row,

@@ -29,20 +29,12 @@ from psycopg.rows import namedtuple_row
 
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, LeaseLost, Retryable
-from nightshift.common.ledger import (
-    Ledger,
-    batches,
-    claims,
-    commits,
-    dispatch,
-    jobs,
-    retries,
-    workers,
-)
-from nightshift.common.ledger.batches import Claimant, Lease, Part, RowError, Tokens
+from nightshift.common.ledger import Ledger, dispatch, jobs, workers
+from nightshift.common.ledger.batches import claims, commits, records, retries
+from nightshift.common.ledger.batches.multirange import from_multirange
+from nightshift.common.ledger.batches.records import Claimant, Lease, Part, RowError, Tokens
+from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.retries import Retried
-from nightshift.common.ledger.rows import from_multirange
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JOB_MOVES, JobState, RowErrorKind
 from tests.integration.fleet import commit_one
@@ -741,7 +733,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert batch.attempt >= self.last_attempt.get(batch.id, 0)
             if batch.parent_id is not None and batch.id not in self.last_attempt:
                 # New halves: neither was lost alone yet, however often their parent was.
-                assert batch.losses <= batches.LONE_LOSSES
+                assert batch.losses <= records.LONE_LOSSES
             self.last_attempt[batch.id] = batch.attempt
 
     def spending_equals_attempts(self) -> None:
@@ -836,14 +828,14 @@ def claimable(found: Any, room: int, most: int, idle: bool) -> list[int]:
             b
             for b in found
             if (b.state, b.job_state) == ("queued", "running")
-            and (idle or b.losses < batches.LONE_LOSSES)
+            and (idle or b.losses < records.LONE_LOSSES)
         ),
         key=lambda b: (-b.priority, b.rank, b.id),
     )[:most]
     taken: list[int] = []
     rows = 0
     for batch in waiting:
-        alone = batch.losses >= batches.LONE_LOSSES
+        alone = batch.losses >= records.LONE_LOSSES
         if taken and (rows >= room or alone):
             break
         taken.append(batch.id)

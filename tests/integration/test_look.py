@@ -15,15 +15,17 @@ from rich.console import Console
 from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
-from nightshift.common import formats, parts, storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, claims, commits, dispatch, jobs, workers
-from nightshift.common.ledger.batches import Claimant, Lease, Part, RowError
+from nightshift.common.formats import output_parts, registry
+from nightshift.common.formats.output_parts import Failure
+from nightshift.common.ledger import Ledger, dispatch, jobs, workers
+from nightshift.common.ledger.batches import claims, commits
+from nightshift.common.ledger.batches.records import Claimant, Lease, Part, RowError
 from nightshift.common.ledger.jobs import Job, NewJob
-from nightshift.common.parts import Failure
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import RowErrorKind
+from nightshift.common.storage import storage
 from nightshift.producer import finish, progress
 from nightshift.producer.cli import app
 from nightshift.producer.collect import collect
@@ -70,7 +72,7 @@ class Work:
         )
         info = storage.stat(str(source))
         file = SourceFile(info.uri, "parquet", info.size, info.fingerprint, ROWS, 0)
-        schema = parts.output_schema(self.spec, table.schema)
+        schema = output_parts.output_schema(self.spec, table.schema)
         assert schema is not None
         self.schema = schema
         self.who = Claimant(WORKER, "default", self.spec.engine_key, "vllm", "0")
@@ -82,8 +84,8 @@ class Work:
                     self.name,
                     self.name,
                     self.spec.output.uri,
-                    parts.serialize(table.schema),
-                    parts.serialize(schema),
+                    output_parts.serialize(table.schema),
+                    output_parts.serialize(schema),
                 ),
                 [file],
             )
@@ -146,14 +148,14 @@ class Work:
                 "finish_reason": ["stop"] * len(index),
                 "prompt_tokens": pa.array([5] * len(index), pa.int32()),
                 "output_tokens": pa.array([2] * len(index), pa.int32()),
-                "error": parts.error_column(failures),
+                "error": output_parts.error_column(failures),
             }
         ).cast(self.schema)
-        name = parts.part_name(
+        name = output_parts.part_name(
             lease.seq, None if lease.is_root else lease.batch_id, lease.attempt, self.format
         )
-        facts = formats.write_part(
-            parts.staged(self.spec.output.uri, name), table, self.spec.output.format, {}
+        facts = registry.write_part(
+            output_parts.staged(self.spec.output.uri, name), table, self.spec.output.format, {}
         )
         return Part(
             name,
@@ -182,8 +184,8 @@ class Work:
 
     def settle(self, part: Part) -> None:
         storage.move(
-            parts.staged(self.spec.output.uri, part.name),
-            parts.final(self.spec.output.uri, part.name),
+            output_parts.staged(self.spec.output.uri, part.name),
+            output_parts.final(self.spec.output.uri, part.name),
         )
 
     def to_the_end(self) -> Job:
@@ -423,7 +425,7 @@ def test_without_a_url_the_ledger_of_the_folder_is_found_running_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look starts the embedded server for its own time; a wait says that nobody works."""
-    from nightshift.common.embedded import EmbeddedPostgres, home_lock
+    from nightshift.common.processes.embedded import EmbeddedPostgres, home_lock
 
     monkeypatch.delenv("NIGHTSHIFT_DATABASE_URL", raising=False)
     monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path / "home"))
@@ -596,7 +598,7 @@ def replace_part(work: Work, change: Callable[[pa.Table], pa.Table]) -> None:
     path = work.some_part()
     table = change(pq.read_table(path))
     path.unlink()
-    facts = formats.write_part(str(path), table, "parquet", {})
+    facts = registry.write_part(str(path), table, "parquet", {})
     work.sql(
         "UPDATE batches SET part_bytes = :bytes, part_checksum = :sum WHERE part_name = :name",
         bytes=facts.bytes,

@@ -14,10 +14,10 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from nightshift.common import metrics
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
+from nightshift.common.telemetry import metrics
 from nightshift.producer.submit import submit
 from tests.integration import fleet as fleets
 from tests.integration.fleet import RULES, Fleet, function_spec, write_rows

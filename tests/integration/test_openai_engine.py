@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
-from nightshift.common import storage
 from nightshift.common.errors import (
     EngineLoadFailed,
     EngineRefused,
@@ -27,6 +26,7 @@ from nightshift.common.settings import Settings, load_settings
 from nightshift.common.spec import EmbedTask, GenerateTask, RequestsTask, TaskSection
 from nightshift.common.spec import OpenaiEngine as OpenaiSpec
 from nightshift.common.states import RowErrorKind
+from nightshift.common.storage import storage
 from nightshift.worker import images
 from nightshift.worker.engines.openai.asks import estimated_tokens
 from nightshift.worker.engines.openai.engine import OpenaiEngine, Patience

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import LeaseLost, Permanent
-from nightshift.common.ledger import Ledger, claims, dispatch, jobs
-from nightshift.common.ledger.batches import Claimant, Lease, Part, RowError
-from nightshift.common.parts import final
+from nightshift.common.formats.output_parts import final
+from nightshift.common.ledger import Ledger, dispatch, jobs
+from nightshift.common.ledger.batches import claims
+from nightshift.common.ledger.batches.records import Claimant, Lease, Part, RowError
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
+from nightshift.common.storage import storage
 from nightshift.worker.publish import ERRORS_A_COMMIT, Publication, Publisher, _groups
 from nightshift.worker.results import PartTable
 from tests.integration.fleet import wait_until

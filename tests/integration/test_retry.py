@@ -13,9 +13,11 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, audit, claims, dispatch, jobs, workers
-from nightshift.common.ledger.batches import Claimant
+from nightshift.common.ledger import Ledger, dispatch, jobs, workers
+from nightshift.common.ledger.batches import claims
+from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.queries import audit
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState, RowErrorKind

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from nightshift.common import scrape
 from nightshift.common.errors import BadInput
 from nightshift.common.settings import Settings
+from nightshift.common.telemetry import listener
 from nightshift.producer import reaper_metrics
 from nightshift.worker.machine_metrics import served
 
@@ -31,10 +31,10 @@ def serve(registry: CollectorRegistry) -> Iterator[Callable[..., int]]:
     with ExitStack() as closed:
 
         def served(**settings: Any) -> int:
-            listener = scrape.serve(Settings(metrics_port=0, **settings), registry)
-            assert listener is not None
-            closed.callback(listener.close)
-            return listener.port
+            open_listener = listener.serve(Settings(metrics_port=0, **settings), registry)
+            assert open_listener is not None
+            closed.callback(open_listener.close)
+            return open_listener.port
 
         yield served
 
@@ -54,7 +54,7 @@ def test_without_a_port_nobody_listens_and_no_child_counts(
 ) -> None:
     settings = Settings(run_dir=tmp_path)
     threads = threading.active_count()
-    assert scrape.serve(settings, registry) is None
+    assert listener.serve(settings, registry) is None
     with served(settings, "p") as machine, reaper_metrics.served(settings) as rounds:
         with rounds.round():
             assert machine.child_starts("w-1", 0) == {}
@@ -85,7 +85,7 @@ def test_with_a_key_only_its_bearer_reads(serve: Callable[..., int]) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.7", "::", "metrics.example"])
 def test_a_host_that_others_reach_wants_a_key(registry: CollectorRegistry, host: str) -> None:
     with pytest.raises(BadInput, match="set NIGHTSHIFT_METRICS_KEY as well"):
-        scrape.serve(Settings(metrics_port=0, metrics_host=host), registry)
+        listener.serve(Settings(metrics_port=0, metrics_host=host), registry)
 
 
 def test_a_host_that_others_reach_is_served_with_a_key(serve: Callable[..., int]) -> None:
@@ -98,7 +98,7 @@ def test_a_port_that_is_taken_is_said_in_one_sentence(registry: CollectorRegistr
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BadInput, match=f"port {port}.*NIGHTSHIFT_METRICS_PORT"):
-            scrape.serve(Settings(metrics_port=port), registry)
+            listener.serve(Settings(metrics_port=port), registry)
 
 
 def test_a_figure_that_fails_is_an_answer_and_no_end(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nightshift.common.ledger import Ledger, dispatch, jobs, workers
-from nightshift.common.ledger.batches import Claimant, Lease
+from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.producer.submit import submit

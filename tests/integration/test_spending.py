@@ -12,8 +12,9 @@ from typer.testing import CliRunner, Result
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, commits, jobs, spending
-from nightshift.common.ledger.batches import Lease, Part, Tokens
+from nightshift.common.ledger import Ledger, jobs, spending
+from nightshift.common.ledger.batches import commits
+from nightshift.common.ledger.batches.records import Lease, Part, Tokens
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.cli import app

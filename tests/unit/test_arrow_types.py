@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from nightshift.common.arrow_types import arrow_type
+from nightshift.common.formats.arrow_types import arrow_type
 
 
 @pytest.mark.parametrize(

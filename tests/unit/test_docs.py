@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from nightshift.common import metrics, spec
+from nightshift.common import spec
 from nightshift.common.settings import Settings
+from nightshift.common.telemetry import metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -11,12 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightshift.common import formats, jsonl, parquet, storage
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
-from nightshift.common.formats import ReadCache, read_rows
+from nightshift.common.formats import registry
+from nightshift.common.formats.jsonl import jsonl
+from nightshift.common.formats.parquet import parquet
+from nightshift.common.formats.registry import ReadCache, read_rows
 from nightshift.common.spec import InputSpec
 from nightshift.common.states import RowErrorKind
+from nightshift.common.storage import storage
 from nightshift.producer import planner
 
 BIG = 64 * 2**20
@@ -336,7 +339,7 @@ def test_a_columns_type_is_what_its_values_share(tmp_path, values, kind, found):
     assert rows.table.schema.field("a").type == kind
     assert rows.table.column("a").to_pylist() == (values if found is None else found)
     path = tmp_path / "out.parquet"
-    formats.write_part(str(path), rows.table, "parquet", {})
+    registry.write_part(str(path), rows.table, "parquet", {})
     assert pq.read_table(path).column("a").to_pylist() == rows.table.column("a").to_pylist()
 
 
@@ -442,19 +445,19 @@ def test_no_columns_of_jsonl_still_find_the_bad_lines(tmp_path):
     ],
 )
 def test_the_suffix_tells_the_format(name, kind):
-    assert formats.file_format(name) == kind
+    assert registry.file_format(name) == kind
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.jsonl.xz", "a.txt", "noname", "a.json"])
 def test_other_suffixes_are_refused_with_what_works(name):
     with pytest.raises(BadInput, match=r"\.parquet, \.pq, \.jsonl, \.ndjson"):
-        formats.file_format(name)
-    assert formats.file_format(name, "jsonl") == "jsonl"
+        registry.file_format(name)
+    assert registry.file_format(name, "jsonl") == "jsonl"
 
 
 def test_parquet_with_another_compression_around_it_is_refused():
     with pytest.raises(BadInput, match=r"a\.parquet\.gz: Parquet is compressed inside"):
-        formats.file_format("a.parquet.gz")
+        registry.file_format("a.parquet.gz")
 
 
 def test_content_that_is_not_what_the_suffix_says_is_bad_input(tmp_path):
@@ -543,35 +546,35 @@ PART = pa.table(
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_a_part_comes_back_as_it_was_written(tmp_path, kind):
     uri = f"{tmp_path}/new/part.{kind}"
-    facts = formats.write_part(uri, PART, kind, {"job": "7"})
-    assert facts == formats.PartFacts(storage.stat(uri).size, storage.checksum(uri), 3)
-    assert formats.read_part(uri, kind, PART.schema) == PART
-    batches = list(formats.iter_part_batches(uri, kind, PART.schema, batch_rows=2))
+    facts = registry.write_part(uri, PART, kind, {"job": "7"})
+    assert facts == registry.PartFacts(storage.stat(uri).size, storage.checksum(uri), 3)
+    assert registry.read_part(uri, kind, PART.schema) == PART
+    batches = list(registry.iter_part_batches(uri, kind, PART.schema, batch_rows=2))
     assert [batch.num_rows for batch in batches] == [2, 1]
     assert pa.Table.from_batches(batches) == PART
 
 
 def test_a_parquet_part_carries_its_provenance_and_schema(tmp_path):
     uri = f"{tmp_path}/part.parquet"
-    formats.write_part(uri, PART, "parquet", {"job": "7", "model": "ü"})
-    assert formats.part_metadata(uri) == {"job": "7", "model": "ü"}
-    assert formats.part_schema(uri, "parquet") == PART.schema
+    registry.write_part(uri, PART, "parquet", {"job": "7", "model": "ü"})
+    assert registry.part_metadata(uri) == {"job": "7", "model": "ü"}
+    assert registry.part_schema(uri, "parquet") == PART.schema
     assert pq.read_table(uri).schema.metadata[b"nightshift.job"] == b"7"
-    assert formats.read_part(uri, "parquet") == PART
+    assert registry.read_part(uri, "parquet") == PART
 
 
 @pytest.mark.parametrize(("rows", "compression"), [(1, "UNCOMPRESSED"), (1000, "ZSTD")])
 def test_a_part_is_compressed_where_there_is_something_to_compress(tmp_path, rows, compression):
     uri = f"{tmp_path}/part.parquet"
     table = pa.table({"row_index": range(rows), "output": ["a few words of an answer"] * rows})
-    formats.write_part(uri, table, "parquet", {})
+    registry.write_part(uri, table, "parquet", {})
     assert pq.read_metadata(uri).row_group(0).column(1).compression == compression
-    assert formats.read_part(uri, "parquet") == table
+    assert registry.read_part(uri, "parquet") == table
 
 
 def test_a_jsonl_part_is_plain_json(tmp_path):
     uri = f"{tmp_path}/part.jsonl"
-    formats.write_part(
+    registry.write_part(
         uri, PART.append_column("n", [[float("nan"), 1.0, float("inf")]]), "jsonl", {}
     )
     lines = (tmp_path / "part.jsonl").read_text(encoding="utf-8").split("\n")
@@ -584,34 +587,34 @@ def test_a_jsonl_part_is_plain_json(tmp_path):
     assert first["price"] == "1.50"
     assert first["error"] is None
     assert [json.loads(line)["n"] for line in lines] == [None, 1.0, None]
-    assert formats.part_schema(uri, "jsonl").field("tokens").type == pa.int64()
+    assert registry.part_schema(uri, "jsonl").field("tokens").type == pa.int64()
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_a_part_without_rows_is_a_part(tmp_path, kind):
     uri = f"{tmp_path}/part.{kind}"
-    assert formats.write_part(uri, PART.slice(0, 0), kind, {}).rows == 0
-    assert formats.read_part(uri, kind, PART.schema) == PART.slice(0, 0)
+    assert registry.write_part(uri, PART.slice(0, 0), kind, {}).rows == 0
+    assert registry.read_part(uri, kind, PART.schema) == PART.slice(0, 0)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_a_damaged_or_missing_part_is_told_apart(tmp_path, kind):
     uri = f"{tmp_path}/part.{kind}"
     with pytest.raises(FileNotFoundError):
-        formats.read_part(uri, kind, PART.schema)
-    formats.write_part(uri, PART, kind, {})
+        registry.read_part(uri, kind, PART.schema)
+    registry.write_part(uri, PART, kind, {})
     storage.write_bytes(uri, storage.read_range(uri, 0, storage.stat(uri).size - 6))
     with pytest.raises(BadInput, match="part"):
-        formats.read_part(uri, kind, PART.schema)
+        registry.read_part(uri, kind, PART.schema)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_a_stream_of_batches_is_one_file(tmp_path, kind):
     table = pa.table({"row_index": range(200_000)})
     uri = f"{tmp_path}/all.{kind}"
-    facts = formats.write_batches(uri, table.to_batches(500), table.schema, kind, {})
+    facts = registry.write_batches(uri, table.to_batches(500), table.schema, kind, {})
     assert facts.rows == 200_000
-    assert formats.read_part(uri, kind, table.schema) == table
+    assert registry.read_part(uri, kind, table.schema) == table
     if kind == "parquet":
         assert pq.read_metadata(uri).num_row_groups == 4
 
@@ -619,7 +622,7 @@ def test_a_stream_of_batches_is_one_file(tmp_path, kind):
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_no_batches_are_a_file_without_row_groups(tmp_path, kind):
     uri = f"{tmp_path}/all.{kind}"
-    assert formats.write_batches(uri, [], PART.schema, kind, {}).rows == 0
-    assert formats.read_part(uri, kind, PART.schema) == PART.schema.empty_table()
+    assert registry.write_batches(uri, [], PART.schema, kind, {}).rows == 0
+    assert registry.read_part(uri, kind, PART.schema) == PART.schema.empty_table()
     if kind == "parquet":
         assert pq.read_metadata(uri).num_row_groups == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nightshift.common import metrics
+from nightshift.common.telemetry import metrics
 from nightshift.worker.gpus import Gpus
 
 

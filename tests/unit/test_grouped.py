@@ -6,8 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from nightshift.common import grouped as module
-from nightshift.common.grouped import Grouped
+from nightshift.common import group_commit as module
+from nightshift.common.group_commit import Grouped
 
 
 class Held:

@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightshift.common import dataset, formats, openai_batch, parts, storage
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.jsonl import BadLine
+from nightshift.common.formats import dataset, output_parts, registry
+from nightshift.common.formats.jsonl import openai_batch
+from nightshift.common.formats.jsonl.jsonl import BadLine
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import JobSpec, RequestsTask, parse_spec
 from nightshift.common.states import RowErrorKind
+from nightshift.common.storage import storage
 from nightshift.producer import batch_file, batch_results, planner
 from nightshift.producer.flags import Flags, job_spec
 
@@ -112,10 +114,10 @@ def test_every_line_is_a_row_good_or_bad(tmp_path: Path) -> None:
     )
     info = storage.stat(str(path))
     source = SourceFile(info.uri, "openai", info.size, info.fingerprint, 4, 0)
-    rows = formats.read_rows(
+    rows = registry.read_rows(
         Descriptor(source, RowRanges.of((0, 4)), Locator(0, 0, source.size)),
         ["custom_id", "method", "url", "body"],
-        formats.ReadCache(0),
+        registry.ReadCache(0),
         schema=openai_batch.SCHEMA,
         id_column="custom_id",
     )
@@ -154,7 +156,7 @@ def test_a_batch_file_may_be_compressed(tmp_path: Path, suffix: str) -> None:
         spec.input, 8, columns=spec.read_columns, infos=infos, output_uri=spec.output.uri
     )
     (only,) = plan.batches()
-    rows = dataset.read_rows(spec, only, None, formats.ReadCache(0), plan.schema)
+    rows = dataset.read_rows(spec, only, None, registry.ReadCache(0), plan.schema)
     assert rows.table.column("custom_id").to_pylist() == ["a", "c"]
     assert rows.table.column("body").to_pylist() == ["{}", '{"x": 1}']
     assert f"{path} line 2" in rows.bad[1].message
@@ -319,7 +321,7 @@ PART = pa.schema(
         ("status_code", pa.int32()),
         ("request_id", pa.string()),
         ("response", pa.string()),
-        ("error", parts.ERROR_TYPE),
+        ("error", output_parts.ERROR_TYPE),
     ]
 )
 

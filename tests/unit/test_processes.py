@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from nightshift.common import process_table, processes
 from nightshift.common.errors import Permanent
-from nightshift.common.processes import ProcessGroup, end_recorded
+from nightshift.common.processes import group as process_group
+from nightshift.common.processes import table
+from nightshift.common.processes.group import ProcessGroup, end_recorded
 
 # A main process with a grandchild, both deaf to polite signals; it prints the grandchild's pid.
 STUBBORN = ["/bin/sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait; wait"]
@@ -33,7 +34,7 @@ sys.stdin.read()
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
-    seen = process_table.look(pid)
+    seen = table.look(pid)
     return seen is not None and not seen.is_over
 
 
@@ -90,7 +91,7 @@ def test_watcher_survives_polite_signals_to_the_group(
 
 
 def test_parent_that_dies_before_the_main_process_leaves_no_watcher() -> None:
-    watcher, lifeline = processes._start_watcher()
+    watcher, lifeline = process_group._start_watcher()
     os.close(lifeline)  # what the kernel does for a dead parent
     assert watcher.wait(60) == -signal.SIGKILL
 
@@ -226,8 +227,8 @@ def test_group_of_a_later_owner_in_another_session_is_left_alone(tmp_path: Path)
     facts = json.loads(record.read_text())
     os.kill(group.pgid, signal.SIGKILL)
     os.waitpid(group.pgid, 0)  # a group without a leader, as a reused number may be
-    assert not processes._is_still_ours(facts | {"session": facts["session"] + 1})
-    assert processes._is_still_ours(facts)
+    assert not process_group._is_still_ours(facts | {"session": facts["session"] + 1})
+    assert process_group._is_still_ours(facts)
     end_recorded(tmp_path)
     assert not is_alive(grandchild)
     group._main.wait(60)

@@ -6,11 +6,11 @@ from queue import Queue
 import pytest
 from prometheus_client import CollectorRegistry
 
-from nightshift.common import metrics
 from nightshift.common.errors import LedgerUnavailable
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.figures import JobFigures, PoolFigures, WorkerFigures
+from nightshift.common.ledger.queries.figures import JobFigures, PoolFigures, WorkerFigures
 from nightshift.common.settings import Settings
+from nightshift.common.telemetry import metrics
 from nightshift.producer.reaper import Reaper
 from nightshift.producer.reaper_metrics import (
     CACHE_SECONDS,

@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightshift.common import parquet, storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import SourceChanged, StorageUnavailable
-from nightshift.common.formats import ReadCache, read_rows
-from nightshift.common.row_group_stream import RowGroupStream
+from nightshift.common.formats.parquet import parquet
+from nightshift.common.formats.parquet.row_group_stream import RowGroupStream
+from nightshift.common.formats.registry import ReadCache, read_rows
+from nightshift.common.storage import storage
 
 ROWS, BATCH_ROWS = 40_000, 256
 

@@ -8,7 +8,7 @@ import pytest
 
 from nightshift.common.errors import BadInput
 from nightshift.common.spec import JobSpec, load_spec, parse_spec
-from nightshift.common.templates import template_columns
+from nightshift.common.templates.sandbox import template_columns
 
 GENERATE: dict[str, Any] = {
     "name": "review-sentiment",

@@ -13,8 +13,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
-from nightshift.common import storage
 from nightshift.common.errors import BadInput, Permanent, StorageUnavailable
+from nightshift.common.storage import storage
 
 
 class FaultyStore(MemoryFileSystem):

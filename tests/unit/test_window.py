@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
-from nightshift.common.ledger.batches import Lease
+from nightshift.common.ledger.batches.records import Lease
 from nightshift.worker.engines.protocol import Work
 from nightshift.worker.runner import _bundles
 from nightshift.worker.window import HeldBatch, Window

@@ -28,9 +28,9 @@ def _take(folder: Path, moment: str) -> str | None:
 
 
 def _observe(folder: Path) -> None:
-    from nightshift.common import faultpoints
+    from nightshift.common import failpoints
 
-    def observer(moment: faultpoints.Moment) -> None:
+    def observer(moment: failpoints.Moment) -> None:
         action = _take(folder, moment)
         if action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -43,7 +43,7 @@ def _observe(folder: Path) -> None:
         elif action is not None:
             raise AssertionError(f"no such action: {action!r}")
 
-    faultpoints.observer = observer
+    failpoints.observer = observer
 
 
 def _shift_clock(seconds: float) -> None:

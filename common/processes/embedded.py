@@ -7,7 +7,7 @@
     home/postgres.log  redis.log  redis.conf  redis.password
 
 Only the wheels' programs are used. Both servers listen on 127.0.0.1 alone, want a password that
-only we can read, and end with us (see common/processes.py). Starting them takes `home_lock`: what
+only we can read, and end with us (see common/processes/group.py). Starting them takes `home_lock`: what
 looks like a leftover in the folder is then surely one, and is ended or removed.
 
 Postgres refuses to run as root. For root it runs as the owner of the data folder, which is
@@ -48,7 +48,7 @@ from tenacity import (
 )
 
 from nightshift.common.errors import BadInput, Retryable
-from nightshift.common.processes import ProcessGroup, end_recorded
+from nightshift.common.processes.group import ProcessGroup, end_recorded
 
 _LOCK_SECONDS = 5.0  # a holder that was just killed may still be on its way out
 _INITDB_SECONDS = 300.0

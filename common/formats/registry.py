@@ -11,13 +11,16 @@ from typing import BinaryIO, Literal
 
 import pyarrow as pa
 
-from nightshift.common import csv_copy, jsonl, openai_batch, parquet, storage
-from nightshift.common.column_types import input_field, plain_type
 from nightshift.common.descriptor import Descriptor, InputFormat, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged
-from nightshift.common.read_cache import ReadCache
+from nightshift.common.formats import csv_copy
+from nightshift.common.formats.jsonl import jsonl, openai_batch
+from nightshift.common.formats.parquet import parquet
+from nightshift.common.formats.parquet.column_types import input_field, plain_type
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.states import RowErrorKind
-from nightshift.common.storage import FileInfo
+from nightshift.common.storage import storage
+from nightshift.common.storage.storage import FileInfo
 
 __all__ = [
     "BadRow",

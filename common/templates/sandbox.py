@@ -1,7 +1,7 @@
 """The sandbox of prompt templates: no way out to Python's objects, and bounds on work and memory.
 
 Jinja's own sandbox keeps a template from Python's insides, but lets it multiply a string by ten
-billion or nest loops without end. Here each rendering has a budget (`common/template_budget.py`),
+billion or nest loops without end. Here each rendering has a budget (`common/templates/limits.py`),
 and whatever can make much out of little is led past it.
 """
 
@@ -18,8 +18,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import pass_context
 from jinja2.visitor import NodeTransformer
 
-from nightshift.common import template_budget
-from nightshift.common.template_budget import counted, paid
+from nightshift.common.templates import limits
+from nightshift.common.templates.limits import counted, paid
 
 _INSIDES = re.compile(r"__(class|mro|base|bases|subclasses|globals|init|builtins|import)__")
 
@@ -37,7 +37,7 @@ def rendered(template: Template, row: Mapping[str, Any]) -> str:
     in a prompt would be answered as if it were the row's text. Raises whatever the row's values
     raise, and SecurityError for what a template may not do.
     """
-    template_budget.begin()
+    limits.begin()
     return template.render(row)
 
 
@@ -124,7 +124,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Text, lists and numbers."""
-        return template_budget.operated(operator, self.binop_table[operator], left, right)
+        return limits.operated(operator, self.binop_table[operator], left, right)
 
     def call(self, context: Context, called: Any, /, *args: Any, **named: Any) -> Any:
         """Functions, macros and methods of the row's values."""
@@ -137,7 +137,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             return plain(context, called, *values[at:], **named)
 
         values = (receiver, *args) if at else args
-        return template_budget.charged(getattr(called, "__name__", ""), run, values, named)
+        return limits.charged(getattr(called, "__name__", ""), run, values, named)
 
     def _generate(self, source: nodes.Template, *args: Any, **named: Any) -> str:
         return super()._generate(_Metered().visit(source), *args, **named)
@@ -151,7 +151,7 @@ def _metered_filter(name: str, run: Any) -> Any:
     def metered(*args: Any, **named: Any) -> Any:
         inner = (Context, EvalContext, Environment)
         at = 1 if args and isinstance(args[0], inner) else 0
-        return template_budget.charged(name, partial(run, *args[:at]), args[at:], named)
+        return limits.charged(name, partial(run, *args[:at]), args[at:], named)
 
     return metered
 

@@ -9,11 +9,12 @@ from pathlib import PurePosixPath
 
 import pyarrow as pa
 
-from nightshift.common import formats, hive, storage
 from nightshift.common.descriptor import Descriptor, InputFormat, SourceFile
 from nightshift.common.errors import SourceChanged
-from nightshift.common.formats import ReadCache, Rows
+from nightshift.common.formats import hive, registry
+from nightshift.common.formats.registry import ReadCache, Rows
 from nightshift.common.spec import InputSpec, JobSpec, digest
+from nightshift.common.storage import storage
 
 FOLDER = "_input"
 """Folder of copies in the output directory; readers of datasets pass over such a name."""
@@ -21,7 +22,7 @@ FOLDER = "_input"
 
 def is_streamed(uri: str, kind: InputFormat) -> bool:
     """True for a file that can only be read from its front, so that a copy of it is made."""
-    return kind == "csv" or formats.compression(uri) is not None
+    return kind == "csv" or registry.compression(uri) is not None
 
 
 def copy_uri(
@@ -71,7 +72,7 @@ def read_rows(
     path = hive.columns(spec.input, source.uri)
     if columns is not None and column is not None:
         columns = list(dict.fromkeys([*columns, column]))
-    rows = formats.read_rows(
+    rows = registry.read_rows(
         replace(descriptor, source=_readable(spec, source)),
         None if columns is None else [name for name in columns if name not in path],
         cache,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import RowMapping
 
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
-from nightshift.common.ledger.rows import from_multirange
+from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.states import RowErrorKind
 
 LONE_LOSSES = 2

@@ -2,7 +2,7 @@
 
 from sqlalchemy import text
 
-from nightshift.common.ledger.batches import Claimant
+from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.connection import Connection
 
 

@@ -10,7 +10,8 @@ from typing import Literal
 
 import pyarrow as pa
 
-from nightshift.common import jsonl, parquet
+from nightshift.common.formats.jsonl import jsonl
+from nightshift.common.formats.parquet import parquet
 
 Candidate = Literal["int64", "double", "bool"]
 

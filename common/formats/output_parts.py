@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightshift.common import storage
-from nightshift.common.arrow_types import arrow_type
-from nightshift.common.ledger.batches import RowError
+from nightshift.common.formats.arrow_types import arrow_type
+from nightshift.common.formats.values import to_list
+from nightshift.common.ledger.batches.records import RowError
 from nightshift.common.spec import (
     PARSED,
     RESERVED_ANSWERS,
@@ -23,7 +23,7 @@ from nightshift.common.spec import (
 )
 from nightshift.common.spec.json_schema import Scalar
 from nightshift.common.states import RowErrorKind
-from nightshift.common.values import to_list
+from nightshift.common.storage import storage
 
 STAGING = "_attempts"
 """Folder of parts that Postgres does not name yet, beside the finished ones."""

@@ -18,7 +18,7 @@ from typing import IO, Any, Self
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from nightshift.common.errors import Permanent, Retryable
-from nightshift.common.process_table import Process, kernel, look
+from nightshift.common.processes.table import Process, kernel, look
 
 # The traps come first and are reported by a line, so that no signal to the group can end the
 # watcher early. Nobody ever writes to its stdin: `read` returns at end-of-file only.

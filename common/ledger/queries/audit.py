@@ -7,8 +7,8 @@ from sqlalchemy import bindparam, text
 from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
 
 from nightshift.common.descriptor import RowRanges
+from nightshift.common.ledger.batches.multirange import from_multirange, to_literal
 from nightshift.common.ledger.connection import Connection, Row
-from nightshift.common.ledger.rows import from_multirange, to_literal
 
 IDLE_SECONDS = 10
 """A transaction of ours that has been idle for longer was left open by a defect."""

@@ -12,9 +12,9 @@ from sqlalchemy.dialects.postgresql import ARRAY, BIGINT, INTEGER
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import LeaseLost
 from nightshift.common.ledger import jobs
-from nightshift.common.ledger.batches import LONE_LOSSES, Lease, Part, RowError
+from nightshift.common.ledger.batches.multirange import from_multirange, to_literal, to_multirange
+from nightshift.common.ledger.batches.records import LONE_LOSSES, Lease, Part, RowError
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.rows import from_multirange, to_literal, to_multirange
 from nightshift.common.states import Outcome
 
 

@@ -11,10 +11,10 @@ from sqlalchemy import RowMapping, bindparam, text
 from sqlalchemy.dialects.postgresql import ARRAY, BIGINT, INTEGER
 
 from nightshift.common.errors import LeaseLost
-from nightshift.common.ledger.batches import LONE_LOSSES, Claimant, Lease, descriptor
-from nightshift.common.ledger.commits import end_attempt, halve
+from nightshift.common.ledger.batches.commits import end_attempt, halve
+from nightshift.common.ledger.batches.multirange import from_multirange
+from nightshift.common.ledger.batches.records import LONE_LOSSES, Claimant, Lease, descriptor
 from nightshift.common.ledger.connection import Connection, scan_in_order
-from nightshift.common.ledger.rows import from_multirange
 from nightshift.common.states import Outcome
 
 

@@ -8,7 +8,7 @@ remembers how its column was written.
 
 import pyarrow as pa
 
-from nightshift.common import jsonl
+from nightshift.common.formats.jsonl import jsonl
 
 WRITTEN = b"nightshift.written"
 """Key in a field's metadata: a serialized schema with one field, of the type in the file."""

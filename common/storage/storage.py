@@ -28,8 +28,8 @@ import fsspec
 from fsspec.registry import known_implementations
 
 from nightshift.common.errors import BadInput, Permanent, StorageUnavailable
-from nightshift.common.faultpoints import Moment, reached
-from nightshift.common.grouped import Grouped
+from nightshift.common.failpoints import Moment, reached
+from nightshift.common.group_commit import Grouped
 
 OBJECT_STORES = ("s3", "gs", "abfs", "memory")
 """Schemes that work when their driver is installed; `memory` lives in one process, for tests."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightshift.common import jsonl
+from nightshift.common.formats.jsonl import jsonl
 from nightshift.common.spec import REQUEST_COLUMNS
 
 SCHEMA = pa.schema([(name, pa.string()) for name in REQUEST_COLUMNS])

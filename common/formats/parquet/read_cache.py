@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from nightshift.common.row_group_stream import RowGroupStream
+from nightshift.common.formats.parquet.row_group_stream import RowGroupStream
 
 MOST_STREAMS = 4
 """Row groups that are open at once: two jobs, each at the border of two of its row groups."""

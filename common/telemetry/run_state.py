@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from nightshift.common.errors import BadInput
-from nightshift.common.process_table import kernel, look
-from nightshift.common.run_dir import VARIABLE, NoRunDir
+from nightshift.common.processes.table import kernel, look
+from nightshift.common.telemetry.run_dir import VARIABLE, NoRunDir
 
 WORKER, REAPER, CHILDREN = "worker", "reaper", "children"
 

@@ -1,0 +1,1 @@
+"""What happens to a batch: claim, renew, release, commit, split, retry."""

@@ -1,0 +1,1 @@
+"""Files on local disk and in object stores: list, read, write whole, move, delete."""

@@ -1,0 +1,1 @@
+"""What a process says of itself: metrics, the listener that serves them, state files for probes."""

@@ -1,0 +1,1 @@
+"""Prompt templates: the sandbox they run in, and what one rendering may make."""
