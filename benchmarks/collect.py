@@ -20,8 +20,8 @@ from benchmarks.fleet import Fleet, fleet
 from benchmarks.report import Line, Median
 from nightshift.common.ledger import jobs
 from nightshift.common.ledger.jobs import Job
-from nightshift.producer.collect import collect
-from nightshift.producer.submit import submit
+from nightshift.producer.results.collect import collect
+from nightshift.producer.submit.submit import submit
 
 WANTED = 0.8
 

@@ -19,7 +19,7 @@ from benchmarks.fleet import Fleet, fleet
 from benchmarks.report import Line, Median
 from nightshift.common.ledger import jobs
 from nightshift.common.spec import JobSpec
-from nightshift.producer.submit import submit
+from nightshift.producer.submit.submit import submit
 
 WANTED_A_SECOND = 300
 

@@ -20,7 +20,7 @@ from benchmarks.control import spec
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.report import Line
 from nightshift.common.ledger import jobs
-from nightshift.producer.submit import submit
+from nightshift.producer.submit.submit import submit
 
 FILES = 100
 PAUSE_SECONDS = 0.1

@@ -22,7 +22,7 @@ from benchmarks import report
 from benchmarks.control import spec
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.report import Line
-from nightshift.producer.submit import submit
+from nightshift.producer.submit.submit import submit
 
 CHILDREN = 4
 

@@ -20,10 +20,12 @@ from nightshift.common.processes.group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment, python_path
 from nightshift.common.spec import FunctionEngine, JobSpec
 from nightshift.common.states import JobState
-from nightshift.producer import batch_results, pilot, progress
-from nightshift.producer.estimate import Estimate, estimate
-from nightshift.producer.pilot import Pilot, Tried
-from nightshift.producer.submit import Submitted, identified, is_known, submit
+from nightshift.producer.estimate import pilot
+from nightshift.producer.estimate.estimate import Estimate, estimate
+from nightshift.producer.estimate.pilot import Pilot, Tried
+from nightshift.producer.results import openai_batch_results
+from nightshift.producer.submit.submit import Submitted, identified, is_known, submit
+from nightshift.producer.views import progress
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +52,7 @@ def run(
     BadInput when the spec, the input, `results` or the home folder cannot be used.
     """
     if results is not None:
-        batch_results.refuse_strangers(*identified(spec, settings), results)
+        openai_batch_results.refuse_strangers(*identified(spec, settings), results)
     with machine(settings) as here:
         # Whoever said yes once is not asked again after a crash.
         if first is not None and not is_known(here.ledger, spec):
@@ -60,11 +62,11 @@ def run(
                 return code
         job = here.opened(spec, new=new, console=console)
         if results is not None:
-            batch_results.refuse_strangers(job.spec, job.identity, results)
+            openai_batch_results.refuse_strangers(job.spec, job.identity, results)
         job = here.worked(job, console)
         code = progress.report_end(here.ledger, job, console)
         if results is not None:
-            batch_results.report(here.ledger, job, results, console)
+            openai_batch_results.report(here.ledger, job, results, console)
         return code
 
 

@@ -19,7 +19,7 @@ from benchmarks.ledger.million import OWNERS, Stored
 from benchmarks.report import Line, keep, show
 from nightshift.common.ledger import Ledger, dispatch, schema
 from nightshift.common.processes.embedded import EmbeddedPostgres, home_lock
-from nightshift.producer.finish import finish
+from nightshift.producer.reaper.finish import finish
 
 WANTED_SECONDS = 30.0
 WANTED_MEMORY = 500.0

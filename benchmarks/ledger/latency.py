@@ -14,7 +14,7 @@ from nightshift.common.ledger import Ledger, dispatch, jobs
 from nightshift.common.ledger.batches import claims, commits
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.connection import Connection
-from nightshift.producer import dispatcher
+from nightshift.producer.reaper import admission
 
 LEASE_SECONDS = 3600.0
 REAPED = 50
@@ -68,7 +68,7 @@ class Actors:
             Operation(f"renew {LEASED} leases", self._renew, None, 10),
             Operation(f"reap {REAPED} leases", claims.reap, expire, 10),
             Operation(
-                f"dispatch, {dispatcher.MOST_ADMITTED} admitted", self._dispatch, self._unqueue, 20
+                f"dispatch, {admission.MOST_ADMITTED} admitted", self._dispatch, self._unqueue, 20
             ),
             Operation("dispatch, nothing to admit", self._dispatch, None, 20),
             Operation("finishable", lambda one: dispatch.finishable(one, "r", 60)),
@@ -115,7 +115,7 @@ class Actors:
         return claims.renew(connection, RENEWER, held, LEASE_SECONDS)
 
     def _dispatch(self, connection: Connection) -> object:
-        return dispatcher.admit(connection, LEASE_SECONDS)
+        return admission.admit(connection, LEASE_SECONDS)
 
     def _unqueue(self, connection: Connection) -> None:
         connection.exec_driver_sql(

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
-from nightshift.producer.submit import submit
+from nightshift.producer.submit.submit import submit
 
 OWNERS = 16
 LEASED = 200

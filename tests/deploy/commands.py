@@ -5,7 +5,7 @@ from typing import Any
 import typer
 
 from nightshift.common.settings import Settings
-from nightshift.producer import cli as producer_cli
+from nightshift.producer.cli import app as producer_cli
 from nightshift.worker import cli as worker_cli
 
 FOREIGN = {

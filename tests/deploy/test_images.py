@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from pathspec import PathSpec
 
 from nightshift.common.spec import VllmEngine, load_spec
-from nightshift.producer.submit import settled
+from nightshift.producer.submit.submit import settled
 from tests.deploy.commands import FOREIGN, refusal, settings_variables
 from tests.deploy.images import (
     IMAGES,

@@ -23,7 +23,7 @@ from nightshift.common.spec import (
     parse_spec,
 )
 from nightshift.common.states import RowErrorKind
-from nightshift.producer.prompt_lengths import prompts
+from nightshift.producer.estimate.prompt_lengths import prompts
 from nightshift.worker import engines
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 from tests.engine.contract import ask

@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "list before ledger",
-        "producer/finish.py",
+        "producer/reaper/finish.py",
         """    reached(Moment.SWEEPING)
     with ledger.transaction() as connection:
         if dispatch.openness(connection, job.id).may_commit:

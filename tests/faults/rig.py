@@ -20,8 +20,8 @@ from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
-from nightshift.producer.submit import Submitted, submit
-from nightshift.producer.verify import verify
+from nightshift.producer.submit.submit import Submitted, submit
+from nightshift.producer.verify.verify import verify
 from tests.integration.fleet import (
     Fleet,
     function_spec,

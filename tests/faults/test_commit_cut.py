@@ -10,7 +10,7 @@ from nightshift.common.errors import LedgerUnavailable
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
-from nightshift.producer.submit import submit
+from nightshift.producer.submit.submit import submit
 from tests.faults.conftest import with_port
 from tests.faults.proxy import Proxy
 from tests.faults.rig import Rig

@@ -24,10 +24,10 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionEngine as FunctionSpec
 from nightshift.common.spec import load_spec, parse_spec
 from nightshift.common.templates.sandbox import compiled, rendered
-from nightshift.producer import pictures
-from nightshift.producer.cli import main
-from nightshift.producer.plain_console import PlainConsole
-from nightshift.producer.submit import submit
+from nightshift.producer.cli.app import main
+from nightshift.producer.cli.console import PlainConsole
+from nightshift.producer.submit.submit import submit
+from nightshift.producer.views import tables
 from nightshift.worker.engines.function import FunctionEngine
 from tests.faults.rig import Rig
 from tests.integration.fleet import function_spec, write_rows
@@ -410,7 +410,7 @@ def test_nothing_that_a_user_wrote_steers_the_terminal() -> None:
     file = io.StringIO()
     console = PlainConsole(file=file, force_terminal=False, width=200)
     row = {"row_index": 1, "id": ESCAPES, "kind": ESCAPES, "message": ESCAPES}
-    console.print(pictures.sample_table([row], list(row), list(row)))
+    console.print(tables.sample_table([row], list(row), list(row)))
     console.print(ESCAPES)
     assert "owned" in file.getvalue()
     assert not set(file.getvalue()) & set("\x1b\x07\u202e\r")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psycopg
 
 from nightshift.common.failpoints import Moment
-from nightshift.producer.dispatcher import LEAST_QUEUED, WINDOWS_AHEAD
+from nightshift.producer.reaper.admission import LEAST_QUEUED, WINDOWS_AHEAD
 from tests.faults.rig import Rig
 from tests.faults.servers import Server
 from tests.integration.fleet import wait_until

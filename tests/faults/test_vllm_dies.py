@@ -10,7 +10,7 @@ import pytest
 
 from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import jobs
-from nightshift.producer.verify import verify
+from nightshift.producer.verify.verify import verify
 from tests.engine.conftest import ARGUMENTS, MODEL
 from tests.faults.rig import Rig
 from tests.integration.fleet import is_alive, logs, tree, wait_until

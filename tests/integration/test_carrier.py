@@ -25,7 +25,7 @@ from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.storage import storage
-from nightshift.producer.submit import submit
+from nightshift.producer.submit.submit import submit
 from nightshift.worker.carrier import GATHER_SECONDS, Carrier, Load
 from nightshift.worker.engines.protocol import Answer, Work
 from nightshift.worker.window import HeldBatch, Window

@@ -16,12 +16,12 @@ from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import JobState, RowErrorKind
-from nightshift.producer import estimate_picture, pilot
-from nightshift.producer.estimate import Estimate, Measured, _estimate, as_json, estimate
-from nightshift.producer.forecast import Range
-from nightshift.producer.pilot import Pilot, Tried
-from nightshift.producer.sample import Sample
-from nightshift.producer.submit import survey
+from nightshift.producer.estimate import estimate_table, pilot
+from nightshift.producer.estimate.estimate import Estimate, Measured, _estimate, as_json, estimate
+from nightshift.producer.estimate.forecast import Range
+from nightshift.producer.estimate.pilot import Pilot, Tried
+from nightshift.producer.results.sample import Sample
+from nightshift.producer.submit.submit import survey
 from tests.integration.fleet import commit_one, write_rows
 from tests.integration.test_ledger import World, part_of
 
@@ -71,7 +71,7 @@ def commit(world: World, lease: Lease, seconds: float) -> None:
 
 def said(made: Estimate) -> str:
     console = Console(file=io.StringIO(), width=80)
-    console.print(estimate_picture.picture(made))
+    console.print(estimate_table.picture(made))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -286,7 +286,7 @@ def test_rows_that_were_drawn_and_cannot_be_read_are_shown(
     world: World, spec: Callable[..., JobSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = finished(world, spec(), failing=0)
-    monkeypatch.setattr("nightshift.producer.pilot.sample", lambda *_: Sample(10, 0))
+    monkeypatch.setattr("nightshift.producer.estimate.pilot.sample", lambda *_: Sample(10, 0))
     console = Console(file=io.StringIO(), width=200)
     bad = {7: BadRow(RowErrorKind.BAD_RECORD, "a.jsonl line 8 is no JSON")}
     assert pilot.show(world.ledger, Tried(job, bad), console)

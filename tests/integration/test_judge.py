@@ -11,12 +11,12 @@ import pytest
 from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.settings import Settings
-from nightshift.producer import finish
-from nightshift.producer.judge import Draw, Verdict, prepare, score
-from nightshift.producer.scores import Scale
-from nightshift.producer.submit import submit
-from nightshift.producer.verdict_picture import verdict
-from nightshift.producer.verify import verify
+from nightshift.producer.judge.judge import Draw, Verdict, prepare, score
+from nightshift.producer.judge.scores import Scale
+from nightshift.producer.judge.verdict_table import verdict
+from nightshift.producer.reaper import finish
+from nightshift.producer.submit.submit import submit
+from nightshift.producer.verify.verify import verify
 from tests.integration.fleet import Fleet, function_spec, logs, write_rows
 from tests.integration.test_look import Work
 from tests.integration.test_retry import Site, moody

@@ -26,11 +26,12 @@ from nightshift.common.ledger.jobs import Job, NewJob
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
-from nightshift.producer import finish, progress
-from nightshift.producer.cli import app
-from nightshift.producer.collect import collect
-from nightshift.producer.sample import sample
-from nightshift.producer.verify import verify
+from nightshift.producer.cli.app import app
+from nightshift.producer.reaper import finish
+from nightshift.producer.results.collect import collect
+from nightshift.producer.results.sample import sample
+from nightshift.producer.verify.verify import verify
+from nightshift.producer.views import progress
 from tests.integration.fleet import commit_one
 
 ROWS, BATCH = 40, 8

@@ -18,7 +18,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.telemetry import metrics
-from nightshift.producer.submit import submit
+from nightshift.producer.submit.submit import submit
 from tests.integration import fleet as fleets
 from tests.integration.fleet import RULES, Fleet, function_spec, write_rows
 

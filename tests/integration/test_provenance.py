@@ -15,7 +15,7 @@ from nightshift.common.formats import output_parts, registry
 from nightshift.common.ledger import Ledger
 from nightshift.common.provenance import code_version
 from nightshift.common.states import JobState
-from nightshift.producer import manifest_table
+from nightshift.producer.results import manifest_table
 from tests.integration.test_look import Work, nightshift, work  # noqa: F401
 from tests.integration.test_retry import Site, moody
 

@@ -21,13 +21,14 @@ from nightshift.common.ledger.queries import audit
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState, RowErrorKind
-from nightshift.producer import finish, part_files
-from nightshift.producer.cli import app
-from nightshift.producer.collect import collect
+from nightshift.producer.cli.app import app
+from nightshift.producer.reaper import finish
+from nightshift.producer.results import part_files
+from nightshift.producer.results.collect import collect
+from nightshift.producer.results.sample import sample
 from nightshift.producer.retry import retry
-from nightshift.producer.sample import sample
-from nightshift.producer.submit import submit
-from nightshift.producer.verify import verify
+from nightshift.producer.submit.submit import submit
+from nightshift.producer.verify.verify import verify
 from nightshift.worker.engines.function import FunctionEngine, Rows
 from nightshift.worker.runner import Runner
 from tests.integration.fleet import (

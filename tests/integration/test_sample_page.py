@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
-from nightshift.producer import finish
-from nightshift.producer.cli import app
-from nightshift.producer.submit import submit
+from nightshift.producer.cli.app import app
+from nightshift.producer.reaper import finish
+from nightshift.producer.submit.submit import submit
 from tests.integration.test_retry import Site
 
 HOSTILE = [

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from nightshift.common.errors import BadInput
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import listener
-from nightshift.producer import reaper_metrics
+from nightshift.producer.reaper import metrics
 from nightshift.worker.machine_metrics import served
 
 
@@ -55,7 +55,7 @@ def test_without_a_port_nobody_listens_and_no_child_counts(
     settings = Settings(run_dir=tmp_path)
     threads = threading.active_count()
     assert listener.serve(settings, registry) is None
-    with served(settings, "p") as machine, reaper_metrics.served(settings) as rounds:
+    with served(settings, "p") as machine, metrics.served(settings) as rounds:
         with rounds.round():
             assert machine.child_starts("w-1", 0) == {}
         assert machine.child_ended("w-1", "asked") is None

@@ -11,7 +11,7 @@ from nightshift.common.ledger import Ledger, dispatch, jobs, workers
 from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
-from nightshift.producer.submit import submit
+from nightshift.producer.submit.submit import submit
 from nightshift.worker import runner
 from nightshift.worker.engines.function import FunctionEngine, Rows
 from nightshift.worker.runner import EMPTY_PAUSES_SECONDS, Runner

@@ -17,8 +17,8 @@ from nightshift.common.formats import dataset, registry
 from nightshift.common.formats.registry import ReadCache
 from nightshift.common.spec import parse_spec
 from nightshift.common.storage import storage
-from nightshift.producer import planner
-from nightshift.producer.submit import partitioned
+from nightshift.producer.submit import planner
+from nightshift.producer.submit.submit import partitioned
 from tests.faults.object_store import BUCKET, ObjectStore, close_client
 
 

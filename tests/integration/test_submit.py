@@ -14,7 +14,7 @@ from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
-from nightshift.producer.submit import submit
+from nightshift.producer.submit.submit import submit
 
 Edit = Callable[[dict[str, Any]], object]
 

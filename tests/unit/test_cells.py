@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nightshift.producer.cells import error_text, shown
-from nightshift.producer.sample import apart
+from nightshift.producer.results.sample import apart
+from nightshift.producer.views.values import error_text, shown
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nightshift.producer.cli import app
+from nightshift.producer.cli.app import app
 
 COMMANDS = (
     "run",

@@ -17,8 +17,8 @@ from nightshift.common.formats.parquet.column_types import plain_type
 from nightshift.common.formats.registry import ReadCache
 from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import parse_spec
-from nightshift.producer import planner
-from nightshift.producer.submit import check_jsonl
+from nightshift.producer.submit import planner
+from nightshift.producer.submit.submit import check_jsonl
 from nightshift.worker.engines.protocol import Answer
 from nightshift.worker.results import RowResults, part_table
 

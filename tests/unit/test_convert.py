@@ -20,7 +20,7 @@ from nightshift.common.formats import csv_copy, dataset
 from nightshift.common.formats.registry import ReadCache
 from nightshift.common.spec import parse_spec
 from nightshift.common.storage import storage
-from nightshift.producer import convert, csv_input, planner
+from nightshift.producer.submit import convert, csv_input, planner
 
 PACK = {
     "": bytes,

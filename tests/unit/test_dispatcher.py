@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from nightshift.common.ledger.dispatch import Capacity, OpenJob
-from nightshift.producer.dispatcher import LEAST_QUEUED, plan
+from nightshift.producer.reaper.admission import LEAST_QUEUED, plan
 
 JOB = OpenJob(
     id=1,

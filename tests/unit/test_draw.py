@@ -11,9 +11,9 @@ import pytest
 
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
-from nightshift.producer.draw import draw
-from nightshift.producer.prompt_lengths import prompts
-from nightshift.producer.submit import survey
+from nightshift.producer.estimate.prompt_lengths import prompts
+from nightshift.producer.estimate.row_sample import draw
+from nightshift.producer.submit.submit import survey
 
 
 def dataset(folder: Path) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from nightshift.common.errors import BadInput
 from nightshift.common.spec import FunctionEngine, GenerateTask, OpenaiEngine, VllmEngine, load_spec
-from nightshift.producer.flags import Flags, job_name, job_spec
+from nightshift.producer.cli.flags import Flags, job_name, job_spec
 
 MODEL = Flags(model="M", prompt="Sentiment of: {{ text }}", out="scored/")
 

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from nightshift.producer import forecast
-from nightshift.producer.forecast import Prices, Range
+from nightshift.producer.estimate import forecast
+from nightshift.producer.estimate.forecast import Prices, Range
 
 
 def test_rows_over_a_pace_give_the_longest_time_for_the_slowest() -> None:

@@ -20,7 +20,7 @@ from nightshift.common.formats.registry import ReadCache, read_rows
 from nightshift.common.spec import InputSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
-from nightshift.producer import planner
+from nightshift.producer.submit import planner
 
 BIG = 64 * 2**20
 

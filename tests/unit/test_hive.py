@@ -14,8 +14,8 @@ from nightshift.common.formats import dataset, hive
 from nightshift.common.formats.registry import ReadCache
 from nightshift.common.spec import InputSpec, JobSpec, parse_spec
 from nightshift.common.storage import storage
-from nightshift.producer import planner
-from nightshift.producer.submit import partitioned
+from nightshift.producer.submit import planner
+from nightshift.producer.submit.submit import partitioned
 
 
 def tree(folder: Path, *names: str) -> Path:

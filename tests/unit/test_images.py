@@ -20,7 +20,7 @@ from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
-from nightshift.producer import planner
+from nightshift.producer.submit import planner
 from nightshift.worker import images
 from nightshift.worker.engines.protocol import Refusal, Request
 from nightshift.worker.images import BadImage, BatchReads, Image, Reads

@@ -20,8 +20,9 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import JobSpec, RequestsTask, parse_spec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
-from nightshift.producer import batch_file, batch_results, planner
-from nightshift.producer.flags import Flags, job_spec
+from nightshift.producer.cli.flags import Flags, job_spec
+from nightshift.producer.results import openai_batch_results
+from nightshift.producer.submit import openai_batch_file, planner
 
 SPEC: dict[str, Any] = {
     "name": "asked",
@@ -148,10 +149,12 @@ def test_a_batch_file_may_be_compressed(tmp_path: Path, suffix: str) -> None:
     lines = b"\xef\xbb\xbf" + b"\n".join([line("a"), b"{broken", line("c", '{"x": 1}')])
     path.write_bytes(gzip.compress(lines) if suffix else lines)
     infos = [storage.stat(str(path))]
-    spec = batch_file.with_endpoint(asked(path, output={"uri": str(tmp_path / "out")}), infos)
+    spec = openai_batch_file.with_endpoint(
+        asked(path, output={"uri": str(tmp_path / "out")}), infos
+    )
     assert isinstance(spec.task, RequestsTask)
     assert spec.task.endpoint == CHAT
-    batch_file.refuse_doubled_ids(infos)
+    openai_batch_file.refuse_doubled_ids(infos)
     plan = planner.plan(
         spec.input, 8, columns=spec.read_columns, infos=infos, output_uri=spec.output.uri
     )
@@ -164,7 +167,7 @@ def test_a_batch_file_may_be_compressed(tmp_path: Path, suffix: str) -> None:
     more = b"\n" + line("a")
     path.write_bytes(path.read_bytes() + (gzip.compress(more) if suffix else more))
     with pytest.raises(BadInput, match="stands twice"):
-        batch_file.refuse_doubled_ids([storage.stat(str(path))])
+        openai_batch_file.refuse_doubled_ids([storage.stat(str(path))])
 
 
 # ---------------------------------------------------------------- spec
@@ -203,12 +206,12 @@ def test_what_does_not_go_with_a_batch_file_is_refused(changed: dict[str, Any], 
 
 def test_the_endpoint_is_that_of_the_first_line_that_names_one(tmp_path: Path) -> None:
     path = batch(tmp_path / "b.jsonl", [b"", b"{broken", line(url="/v1/embeddings"), line("b")])
-    spec = batch_file.with_endpoint(asked(path), [storage.stat(str(path))])
+    spec = openai_batch_file.with_endpoint(asked(path), [storage.stat(str(path))])
     assert isinstance(spec.task, RequestsTask)
     assert spec.task.endpoint == "/v1/embeddings"
     assert spec.task.runner == "embed"
     own = asked(path, task={"kind": "requests", "endpoint": "/v1/completions"})
-    assert batch_file.with_endpoint(own, [storage.stat(str(path))]) is own
+    assert openai_batch_file.with_endpoint(own, [storage.stat(str(path))]) is own
 
 
 @pytest.mark.parametrize(
@@ -224,7 +227,7 @@ def test_a_file_that_asks_for_nothing_we_know_is_refused(
 ) -> None:
     path = batch(tmp_path / "b.jsonl", [text])
     with pytest.raises(BadInput, match=says):
-        batch_file.with_endpoint(asked(path), [storage.stat(str(path))])
+        openai_batch_file.with_endpoint(asked(path), [storage.stat(str(path))])
 
 
 # ---------------------------------------------------------------- ids
@@ -236,9 +239,9 @@ def test_an_id_that_stands_twice_is_refused_with_both_lines(tmp_path: Path) -> N
     two = batch(tmp_path / "2.jsonl", [line("c"), b"", swapped, line("a"), line("b")])
     infos = [storage.stat(str(path)) for path in (one, two)]
     with pytest.raises(BadInput, match=r"'b' stands twice, in .*1.jsonl line 4 and in .*2.jsonl l"):
-        batch_file.refuse_doubled_ids(infos)
-    batch_file.refuse_doubled_ids(infos, limit=5)
-    batch_file.refuse_doubled_ids(infos[:1])
+        openai_batch_file.refuse_doubled_ids(infos)
+    openai_batch_file.refuse_doubled_ids(infos, limit=5)
+    openai_batch_file.refuse_doubled_ids(infos[:1])
 
 
 @given(ids=st.lists(st.integers(0, 30), max_size=30))
@@ -248,18 +251,18 @@ def test_ids_pass_if_and_only_if_they_are_all_different(
     path = batch(tmp_path_factory.mktemp("ids") / "b.jsonl", [line(f"id {each}") for each in ids])
     infos = [storage.stat(str(path))]
     if len(set(ids)) == len(ids):
-        batch_file.refuse_doubled_ids(infos)
+        openai_batch_file.refuse_doubled_ids(infos)
     else:
         with pytest.raises(BadInput, match="stands twice"):
-            batch_file.refuse_doubled_ids(infos)
+            openai_batch_file.refuse_doubled_ids(infos)
 
 
 def test_equal_hashes_of_different_ids_are_no_doubles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_file, "hash", lambda _: 7, raising=False)
+    monkeypatch.setattr(openai_batch_file, "hash", lambda _: 7, raising=False)
     path = batch(tmp_path / "b.jsonl", [line(each) for each in "abc"])
-    batch_file.refuse_doubled_ids([storage.stat(str(path))])
+    openai_batch_file.refuse_doubled_ids([storage.stat(str(path))])
 
 
 # ---------------------------------------------------------------- results
@@ -306,11 +309,11 @@ def test_what_a_server_refused_keeps_its_status_and_the_rest_has_a_code() -> Non
 
 def result(**columns: Any) -> tuple[bytes, bool]:
     """The line of one row of a part."""
-    row = {name: columns.get(name) for name in batch_results.COLUMNS}
+    row = {name: columns.get(name) for name in openai_batch_results.COLUMNS}
     row["row_index"] = row["row_index"] or 0
     job = cast("Job", SimpleNamespace(identity="ab" * 32))
     table = pa.Table.from_pylist([row], schema=PART)
-    ((written, is_answer),) = batch_results._lines(job, iter(table.to_batches()))
+    ((written, is_answer),) = openai_batch_results._lines(job, iter(table.to_batches()))
     return written, is_answer
 
 
@@ -334,12 +337,12 @@ PART = pa.schema(
     ],
 )
 def test_errors_go_beside_the_results(results: str, errors: str) -> None:
-    assert batch_results.errors_file(results) == errors
+    assert openai_batch_results.errors_file(results) == errors
 
 
 def test_results_are_lines() -> None:
     with pytest.raises(BadInput, match=r"ends in \.jsonl"):
-        batch_results.errors_file("results.parquet")
+        openai_batch_results.errors_file("results.parquet")
 
 
 # ---------------------------------------------------------------- flags
@@ -365,12 +368,12 @@ def test_what_a_request_says_itself_is_no_flag() -> None:
 def test_only_files_of_the_job_itself_are_replaced(tmp_path: Path) -> None:
     spec = asked(tmp_path / "b.jsonl", output={"uri": str(tmp_path / "out")})
     results, errors = tmp_path / "x.results.jsonl", tmp_path / "x.errors.jsonl"
-    batch_results.refuse_strangers(spec, "ab" * 32, str(results))
+    openai_batch_results.refuse_strangers(spec, "ab" * 32, str(results))
     results.write_bytes(result(custom_id="a", response="{}", status_code=200)[0])
     errors.write_bytes(b"")
-    batch_results.refuse_strangers(spec, "ab" * 32, str(results))
+    openai_batch_results.refuse_strangers(spec, "ab" * 32, str(results))
     errors.write_text('{"id": "batch_req_123", "custom_id": "a"}')
     with pytest.raises(BadInput, match=r"x\.errors\.jsonl exists and is not of this job"):
-        batch_results.refuse_strangers(spec, "ab" * 32, str(results))
+        openai_batch_results.refuse_strangers(spec, "ab" * 32, str(results))
     with pytest.raises(BadInput, match="inside the output directory"):
-        batch_results.refuse_strangers(spec, "ab" * 32, str(tmp_path / "out" / "y.jsonl"))
+        openai_batch_results.refuse_strangers(spec, "ab" * 32, str(tmp_path / "out" / "y.jsonl"))

@@ -19,7 +19,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, workers
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.telemetry import run_dir, run_state
-from nightshift.producer import alive as reaper_probe
+from nightshift.producer.reaper import alive as reaper_probe
 from nightshift.worker import probes
 from nightshift.worker.child_config import ChildConfig
 from nightshift.worker.signs import ChildSigns, SupervisorSigns

@@ -11,8 +11,8 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.queries.figures import JobFigures, PoolFigures, WorkerFigures
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import metrics
-from nightshift.producer.reaper import Reaper
-from nightshift.producer.reaper_metrics import (
+from nightshift.producer.reaper.loop import Reaper
+from nightshift.producer.reaper.metrics import (
     CACHE_SECONDS,
     KEEP_SECONDS,
     LedgerGauges,

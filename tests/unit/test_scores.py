@@ -11,7 +11,7 @@ import pytest
 
 from nightshift.common.errors import BadInput
 from nightshift.common.spec import parse_spec
-from nightshift.producer.scores import MOST_ANSWERS, Scale, Tally, check, parse_words
+from nightshift.producer.judge.scores import MOST_ANSWERS, Scale, Tally, check, parse_words
 
 GOOD = Scale(words={"good": 1.0, "bad": 0.0})
 

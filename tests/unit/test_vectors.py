@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightshift.common.errors import BadInput
-from nightshift.producer import vectors
+from nightshift.producer.results import vectors
 
 
 def batches(dtype: str) -> tuple[list[pa.RecordBatch], np.ndarray]:

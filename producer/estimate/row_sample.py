@@ -11,7 +11,7 @@ from nightshift.common.descriptor import Descriptor, RowRanges
 from nightshift.common.formats import dataset, registry
 from nightshift.common.formats.registry import Rows
 from nightshift.common.spec import JobSpec
-from nightshift.producer.planner import Plan
+from nightshift.producer.submit.planner import Plan
 
 READING_THREADS = 8
 """Batches that are read side by side: on object stores it is the wait that costs."""

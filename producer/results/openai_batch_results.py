@@ -19,9 +19,9 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import REQUEST_ID, JobSpec, RequestsTask
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.common.storage import storage
-from nightshift.producer import part_files
-from nightshift.producer.collect import BATCHES_AHEAD, rows_for
-from nightshift.producer.read_ahead import read_ahead
+from nightshift.producer.results import part_files
+from nightshift.producer.results.collect import BATCHES_AHEAD, rows_for
+from nightshift.producer.results.read_ahead import read_ahead
 
 SUFFIX = ".jsonl"
 

@@ -18,9 +18,9 @@ from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import RESERVED_COLUMNS
-from nightshift.producer import part_files
-from nightshift.producer.read_ahead import read_ahead
-from nightshift.producer.sample import apart
+from nightshift.producer.results import part_files
+from nightshift.producer.results.read_ahead import read_ahead
+from nightshift.producer.results.sample import apart
 
 PREFIX = "judged_"
 """Before a name that the judge's own output uses, so that the column can be passed through."""

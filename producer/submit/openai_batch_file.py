@@ -14,7 +14,7 @@ from nightshift.common.formats import registry
 from nightshift.common.formats.jsonl import jsonl
 from nightshift.common.spec import Endpoint, JobSpec, RequestsTask
 from nightshift.common.storage.storage import FileInfo
-from nightshift.producer import convert
+from nightshift.producer.submit import convert
 
 ENDPOINTS: tuple[str, ...] = get_args(Endpoint)
 

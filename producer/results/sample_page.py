@@ -12,10 +12,10 @@ from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.provenance import model_of
 from nightshift.common.storage import storage
-from nightshift.producer import part_files
-from nightshift.producer.cells import error_text, shown
-from nightshift.producer.rates import Values
-from nightshift.producer.sample import Sample
+from nightshift.producer.results import part_files
+from nightshift.producer.results.sample import Sample
+from nightshift.producer.views.rates import Values
+from nightshift.producer.views.values import error_text, shown
 
 CELL_CHARACTERS = 4_000
 """Longest text of a cell."""
@@ -48,8 +48,12 @@ def lines(drawn: Sample) -> str:
 def page(job: Job, progress: Values, drawn: Sample) -> str:
     """The whole file. The same sample of the same finished job gives the same bytes."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    source = files("nightshift.producer").joinpath("sample.html.jinja").read_text(encoding="utf-8")
-    style = files("nightshift.producer").joinpath("sample.css").read_text(encoding="utf-8")
+    source = (
+        files("nightshift.producer.results")
+        .joinpath("sample.html.jinja")
+        .read_text(encoding="utf-8")
+    )
+    style = files("nightshift.producer.results").joinpath("sample.css").read_text(encoding="utf-8")
     digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return environment.from_string(source).render(
         title=f"{job.spec.name}: {len(drawn.rows):,} rows",

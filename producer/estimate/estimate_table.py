@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from nightshift.common.money import money
-from nightshift.producer import forecast
-from nightshift.producer.estimate import Estimate, percentiles
-from nightshift.producer.forecast import Range
-from nightshift.producer.pictures import duration
+from nightshift.producer.estimate import forecast
+from nightshift.producer.estimate.estimate import Estimate, percentiles
+from nightshift.producer.estimate.forecast import Range
+from nightshift.producer.views.tables import duration
 
 BAR_WIDTH = 24
 

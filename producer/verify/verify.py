@@ -6,9 +6,9 @@ from nightshift.common.ledger import Connection, Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
-from nightshift.producer.findings import Check, Finding, some
-from nightshift.producer.verify_files import check_files
-from nightshift.producer.verify_parts import PartsAudit
+from nightshift.producer.verify.checks import Check, Finding, some
+from nightshift.producer.verify.files import check_files
+from nightshift.producer.verify.parts import PartsAudit
 
 
 def verify(ledger: Ledger, job: Job) -> list[Finding]:

@@ -24,7 +24,7 @@ from nightshift.common.formats.parquet import parquet
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import storage
 from nightshift.common.storage.storage import FileInfo
-from nightshift.producer import csv_input
+from nightshift.producer.submit import csv_input
 
 MOST_AT_ONCE = 4
 """Conversions under way together: each holds a row group and some blocks of its file."""

@@ -4,8 +4,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nightshift.producer.judge import Verdict
-from nightshift.producer.scores import Tally
+from nightshift.producer.judge.judge import Verdict
+from nightshift.producer.judge.scores import Tally
 
 
 def verdict(found: Verdict) -> RenderableType:

@@ -27,7 +27,8 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import manifest
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.common.storage import storage
-from nightshift.producer import convert, part_files
+from nightshift.producer.results import part_files
+from nightshift.producer.submit import convert
 
 log = structlog.get_logger(__name__)
 

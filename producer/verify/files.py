@@ -8,9 +8,9 @@ from nightshift.common.errors import NightshiftError
 from nightshift.common.formats.output_parts import MANIFEST, final, staged
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.storage import storage
-from nightshift.producer.findings import Check, some
-from nightshift.producer.rates import Values
-from nightshift.producer.verify_parts import Facts
+from nightshift.producer.verify.checks import Check, some
+from nightshift.producer.verify.parts import Facts
+from nightshift.producer.views.rates import Values
 
 
 def check_files(job: Job, facts: Mapping[str, Facts], progress: Values, *, complete: bool) -> Check:

@@ -10,8 +10,8 @@ from nightshift.common.formats import registry
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.storage import storage
-from nightshift.producer import part_files, vectors
-from nightshift.producer.read_ahead import read_ahead
+from nightshift.producer.results import part_files, vectors
+from nightshift.producer.results.read_ahead import read_ahead
 
 SUFFIXES: dict[str, registry.OutputFormat] = {
     ".parquet": "parquet",

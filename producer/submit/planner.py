@@ -19,8 +19,8 @@ from nightshift.common.formats.parquet import parquet
 from nightshift.common.spec import GenerateTask, InputSpec, JobSpec
 from nightshift.common.storage import storage
 from nightshift.common.storage.storage import FileInfo
-from nightshift.producer.convert import Converter
-from nightshift.producer.line_scan import Scan, scan_lines
+from nightshift.producer.submit.convert import Converter
+from nightshift.producer.submit.line_scan import Scan, scan_lines
 
 PLANNING_THREADS = 16
 """Files that are looked at side by side: on object stores it is the wait that costs."""

@@ -19,10 +19,13 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.spec.file import read_yaml
 from nightshift.common.storage import storage
-from nightshift.producer import judged_rows, part_files, planner, progress
 from nightshift.producer.connect import open_ledger, refuse_no_ledger
-from nightshift.producer.scores import Scale, Tally, check
-from nightshift.producer.submit import check_output, settled, submit
+from nightshift.producer.judge import judged_rows
+from nightshift.producer.judge.scores import Scale, Tally, check
+from nightshift.producer.results import part_files
+from nightshift.producer.submit import planner
+from nightshift.producer.submit.submit import check_output, settled, submit
+from nightshift.producer.views import progress
 
 JUDGED_FILE = "rows.parquet"
 

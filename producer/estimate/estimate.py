@@ -12,12 +12,12 @@ from nightshift.common.ledger.spending import Kin
 from nightshift.common.money import money
 from nightshift.common.settings import Settings
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngine
-from nightshift.producer import forecast
-from nightshift.producer.draw import draw
-from nightshift.producer.forecast import Prices, Range
-from nightshift.producer.planner import Plan
-from nightshift.producer.prompt_lengths import Prompts, prompts
-from nightshift.producer.submit import survey
+from nightshift.producer.estimate import forecast
+from nightshift.producer.estimate.forecast import Prices, Range
+from nightshift.producer.estimate.prompt_lengths import Prompts, prompts
+from nightshift.producer.estimate.row_sample import draw
+from nightshift.producer.submit.planner import Plan
+from nightshift.producer.submit.submit import survey
 
 SAMPLE_ROWS = 1_000
 """Prompts that are counted: the mean of so many is known to a few percent."""

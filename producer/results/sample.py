@@ -19,7 +19,7 @@ from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
-from nightshift.producer import part_files
+from nightshift.producer.results import part_files
 
 QUIET_COLUMNS = ("row_index", "finish_reason", "prompt_tokens", "output_tokens")
 

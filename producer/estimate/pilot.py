@@ -22,12 +22,13 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, RequestsTask, digest, parse_spec
 from nightshift.common.states import JobState
 from nightshift.common.storage import storage
-from nightshift.producer import estimate_picture, pictures, progress
-from nightshift.producer.draw import draw
-from nightshift.producer.estimate import Estimate, estimate
-from nightshift.producer.progress import EXIT_NOT_FINISHED
-from nightshift.producer.sample import sample
-from nightshift.producer.submit import Submitted, refuse_read_as_input, submit, survey
+from nightshift.producer.estimate import estimate_table
+from nightshift.producer.estimate.estimate import Estimate, estimate
+from nightshift.producer.estimate.row_sample import draw
+from nightshift.producer.results.sample import sample
+from nightshift.producer.submit.submit import Submitted, refuse_read_as_input, submit, survey
+from nightshift.producer.views import progress, tables
+from nightshift.producer.views.progress import EXIT_NOT_FINISHED
 
 SEED = 0
 """The same spec over the same input draws the same rows: a pilot that was cut short goes on."""
@@ -127,7 +128,7 @@ def verdict(
     if not show(ledger, tried, console):
         return EXIT_NOT_FINISHED
     made = estimate(spec, settings, ledger, pilot=tried.job.id)
-    console.print("", estimate_picture.picture(made), "", sep="\n")
+    console.print("", estimate_table.picture(made), "", sep="\n")
     return _decided(ledger, spec, tried, made, console, pilot)
 
 
@@ -141,7 +142,7 @@ def show(ledger: Ledger, tried: Tried, console: Console) -> bool:
         return False
     drawn = sample(ledger, job, SHOWN_ROWS, SEED)
     console.print(f"pilot: some rows of job {job.id}, {job.output_uri}\n", soft_wrap=True)
-    console.print(pictures.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
+    console.print(tables.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
     with ledger.transaction() as connection:
         kinds = Counter(audit.count_errors(connection, job.id))
         rows = audit.errors(connection, job.id, kind=None, limit=SHOWN_ROWS)
@@ -153,7 +154,7 @@ def show(ledger: Ledger, tried: Tried, console: Console) -> bool:
             soft_wrap=True,
         )
     kinds.update(bad.kind for bad in tried.bad.values())
-    console.print("", pictures.errors(rows, kinds), sep="\n")
+    console.print("", tables.errors(rows, kinds), sep="\n")
     return True
 
 

@@ -20,8 +20,8 @@ from nightshift.common.ledger import Ledger, dispatch, schema, spending, workers
 from nightshift.common.ledger.batches import claims
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry.run_state import StateFile
-from nightshift.producer import dispatcher, finish, reaper_metrics
-from nightshift.producer.reaper_metrics import Rounds
+from nightshift.producer.reaper import admission, finish, metrics
+from nightshift.producer.reaper.metrics import Rounds
 
 log = structlog.get_logger(__name__)
 
@@ -153,7 +153,7 @@ class Reaper:
 
     def _dispatch(self) -> None:
         with self._ledger.transaction() as connection:
-            queues = dispatcher.admit(connection, self._settings.lease_seconds)
+            queues = admission.admit(connection, self._settings.lease_seconds)
             reached(Moment.DISPATCHING)
         self.pressed = any(queue.runs_low for queue in queues or ())
         for queue in queues or ():
@@ -161,7 +161,7 @@ class Reaper:
                 self._say()
                 self._announce(queue)
 
-    def _announce(self, queue: dispatcher.Queue) -> None:
+    def _announce(self, queue: admission.Queue) -> None:
         """Hints only: a broker that is away is left alone, longer each time."""
         if self._announcer is None or time.monotonic() < self._broker_silent_until:
             return
@@ -208,7 +208,7 @@ def run(
 
     BadInput when the metrics that the settings ask for cannot be served.
     """
-    with reaper_metrics.served(settings) as rounds:
+    with metrics.served(settings) as rounds:
         _run(Reaper(ledger, settings, rounds, state), settings, stop, rounds)
 
 

@@ -12,8 +12,8 @@ from nightshift.common.errors import Retryable
 from nightshift.common.ledger import Ledger, Row, jobs, workers
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState
-from nightshift.producer import pictures
-from nightshift.producer.rates import Values
+from nightshift.producer.views import tables
+from nightshift.producer.views.rates import Values
 
 LINE_SECONDS = 5.0
 """Pause between two lines where nobody can see a bar."""
@@ -141,7 +141,7 @@ def exit_code(row: Values) -> int:
 
 def summary(console: Console, row: Values) -> None:
     """Rows done and failed, tokens, rate, where the output lies, and what to do next."""
-    console.print(pictures.summary(row))
+    console.print(tables.summary(row))
 
 
 class _LiveShow:
@@ -160,7 +160,7 @@ class _LiveShow:
         self._live.stop()
 
     def update(self, seen: Look) -> None:
-        self._picture.drawn = pictures.job(seen.progress, seen.workers, closing=_closing(seen))
+        self._picture.drawn = tables.job(seen.progress, seen.workers, closing=_closing(seen))
 
 
 class _LineShow:
@@ -181,7 +181,7 @@ class _LineShow:
         if not seen.at_rest and time.monotonic() - self._said_at < LINE_SECONDS:
             return
         self._said_at = time.monotonic()
-        line = self.outage.note() or pictures.line(seen.progress)
+        line = self.outage.note() or tables.line(seen.progress)
         self._console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -194,7 +194,7 @@ def _closing(seen: Look) -> bool:
 
 def _all_jobs(ledger: Ledger) -> RenderableType:
     with ledger.transaction() as connection:
-        return pictures.overview(jobs.listed(connection, 20), workers.status(connection))
+        return tables.overview(jobs.listed(connection, 20), workers.status(connection))
 
 
 def _note(outage: Outage, error: Retryable) -> None:

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from nightshift.common.money import money
-from nightshift.producer.cells import error_text, shown
-from nightshift.producer.findings import Finding
-from nightshift.producer.rates import Values, elapsed_seconds, overall_rate
+from nightshift.producer.verify.checks import Finding
+from nightshift.producer.views.rates import Values, elapsed_seconds, overall_rate
+from nightshift.producer.views.values import error_text, shown
 
 STATE_STYLES = {
     "running": "cyan",

@@ -18,9 +18,9 @@ from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.common.storage import storage
-from nightshift.producer import part_files
-from nightshift.producer.findings import Check, some
-from nightshift.producer.row_ranges import Range, ascends, cover, ranges_of, shown
+from nightshift.producer.results import part_files
+from nightshift.producer.verify.checks import Check, some
+from nightshift.producer.verify.row_ranges import Range, ascends, cover, ranges_of, shown
 
 READERS = 4
 READ_BYTES = 256 * 2**20

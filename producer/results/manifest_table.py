@@ -16,7 +16,7 @@ from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import manifest
 from nightshift.common.storage import storage
-from nightshift.producer import part_files
+from nightshift.producer.results import part_files
 
 COLUMNS = pa.schema(
     [

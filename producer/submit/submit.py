@@ -23,9 +23,9 @@ from nightshift.common.spec import (
 from nightshift.common.states import JobState
 from nightshift.common.storage import storage
 from nightshift.common.storage.storage import FileInfo
-from nightshift.producer import batch_file, planner
-from nightshift.producer.convert import Converter
-from nightshift.producer.planner import Plan
+from nightshift.producer.submit import openai_batch_file, planner
+from nightshift.producer.submit.convert import Converter
+from nightshift.producer.submit.planner import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +116,12 @@ def _looked_at(
     infos = storage.expand(spec.input.uris)
     # A link below an allowed folder may lead out of it.
     storage.check_roots([info.uri for info in infos], settings.allowed_roots)
-    return batch_file.with_endpoint(partitioned(spec, infos), infos), infos
+    return openai_batch_file.with_endpoint(partitioned(spec, infos), infos), infos
 
 
 def _planned(spec: JobSpec, infos: Sequence[FileInfo]) -> Plan:
     if isinstance(spec.task, RequestsTask):
-        batch_file.refuse_doubled_ids(infos, spec.input.limit)
+        openai_batch_file.refuse_doubled_ids(infos, spec.input.limit)
     plan = planner.plan(
         spec.input,
         spec.batch.rows,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nightshift.common.errors import BadInput
-from nightshift.producer.flags import Flags, job_spec, takes_flags
-from nightshift.producer.one_sentence import OneSentence
+from nightshift.producer.cli.flags import Flags, job_spec, takes_flags
+from nightshift.producer.cli.one_sentence import OneSentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nightshift.common.settings import Settings
     from nightshift.common.spec import JobSpec
     from nightshift.common.states import RowErrorKind
-    from nightshift.producer.estimate import Estimate
+    from nightshift.producer.estimate.estimate import Estimate
 
 EXIT_FINDINGS = 1
 
@@ -107,7 +107,7 @@ def run(
     elif to is not None:
         raise BadInput("--to is for OpenAI batch files: `nightshift collect` writes other outputs")
     from nightshift.producer import local
-    from nightshift.producer.pilot import Pilot
+    from nightshift.producer.estimate.pilot import Pilot
 
     first = None if pilot is None else Pilot(pilot, yes)
     raise typer.Exit(
@@ -133,8 +133,8 @@ def estimate(
     the same engine in this ledger, or from --pilot, which runs a sample now: on the workers of the
     pool where some live, else on this machine. Nothing else is run, and nothing is submitted.
     """
-    from nightshift.producer import estimate_picture
-    from nightshift.producer.estimate import as_json as plainly
+    from nightshift.producer.estimate import estimate_table
+    from nightshift.producer.estimate.estimate import as_json as plainly
 
     if flags.out is None and pilot is None:
         flags = dataclasses.replace(flags, out="out")
@@ -143,7 +143,7 @@ def estimate(
     if as_json:
         typer.echo(json.dumps(plainly(made), indent=2))
     else:
-        _console().print(estimate_picture.picture(made))
+        _console().print(estimate_table.picture(made))
 
 
 def _estimate(
@@ -153,9 +153,10 @@ def _estimate(
     workers: int | None,
     console: "Console",
 ) -> "Estimate":
-    from nightshift.producer import local, progress
+    from nightshift.producer import local
     from nightshift.producer.connect import has_ledger, open_ledger
-    from nightshift.producer.estimate import estimate as guess
+    from nightshift.producer.estimate.estimate import estimate as guess
+    from nightshift.producer.views import progress
 
     if pilot is None and not has_ledger(settings):
         return guess(spec, settings, None, workers=workers)
@@ -177,7 +178,7 @@ def submit(target: Target, *, flags: Flags, new: New = False) -> None:
     """Put a job into the ledger for the fleet; the same spec again gives the same job."""
     settings = _settings()
     spec = job_spec(target, flags)
-    from nightshift.producer.submit import submit as put
+    from nightshift.producer.submit.submit import submit as put
 
     with _ledger(settings) as ledger:
         done = put(ledger, spec, settings, new=new)
@@ -197,7 +198,7 @@ def submit(target: Target, *, flags: Flags, new: New = False) -> None:
 def wait(job: JobName) -> None:
     """Wait for a job; exits 0 all answered, 1 with row errors, 3 failed, paused or cancelled."""
     with _followed(job) as (ledger, ended):
-        from nightshift.producer.progress import report_end
+        from nightshift.producer.views.progress import report_end
 
         raise typer.Exit(report_end(ledger, ended, _console()))
 
@@ -235,15 +236,15 @@ def collect(
             )
         _collect_manifest(settings, job, to, force=force)
         return
-    from nightshift.producer import batch_results
-    from nightshift.producer.collect import collect as gather
-    from nightshift.producer.vectors import ids_uri
+    from nightshift.producer.results import openai_batch_results
+    from nightshift.producer.results.collect import collect as gather
+    from nightshift.producer.results.vectors import ids_uri
 
     with _ledger(settings) as ledger:
         found = _find(ledger, job)
         if form == "openai":
-            done = batch_results.collect(ledger, found, to, partial=partial, force=force)
-            typer.echo(batch_results.summary(done))
+            done = openai_batch_results.collect(ledger, found, to, partial=partial, force=force)
+            typer.echo(openai_batch_results.summary(done))
             return
         rows = gather(ledger, found, to, partial=partial, force=force)
     beside = f", their ids in {ids_uri(to)}" if to.lower().endswith(".npy") else ""
@@ -258,7 +259,7 @@ def status(
     """Say where a job stands, or all of them."""
     from nightshift.common.ledger import jobs as ledger_jobs
     from nightshift.common.ledger import workers
-    from nightshift.producer import pictures, rates
+    from nightshift.producer.views import rates, tables
 
     with _ledger(_settings()) as ledger:
         number = None if job is None else _find(ledger, job).id
@@ -272,15 +273,15 @@ def status(
         objects = [rates.as_json(row) for row in rows]
         typer.echo(json.dumps(objects if number is None else objects[0], indent=2))
     elif number is None:
-        _console().print(pictures.overview(rows, here))
+        _console().print(tables.overview(rows, here))
     else:
-        _console().print(pictures.status(rows[0], here))
+        _console().print(tables.status(rows[0], here))
 
 
 @app.command(rich_help_panel=LOOK)
 def watch(job: SomeJob = None) -> None:
     """Watch a job to its end, or all jobs and workers until Ctrl-C."""
-    from nightshift.producer import progress
+    from nightshift.producer.views import progress
 
     if job is not None:
         with _followed(job) as (ledger, ended):
@@ -294,11 +295,11 @@ def watch(job: SomeJob = None) -> None:
 def jobs() -> None:
     """List the jobs, newest first."""
     from nightshift.common.ledger import jobs as ledger_jobs
-    from nightshift.producer import pictures
+    from nightshift.producer.views import tables
 
     with _ledger(_settings()) as ledger, ledger.transaction() as connection:
         rows = ledger_jobs.listed(connection)
-    _console().print(pictures.job_table(rows) if rows else "no jobs yet")
+    _console().print(tables.job_table(rows) if rows else "no jobs yet")
 
 
 @app.command(rich_help_panel=LOOK)
@@ -309,7 +310,7 @@ def errors(
 ) -> None:
     """Show the rows that failed, and why."""
     from nightshift.common.ledger.queries import audit
-    from nightshift.producer import pictures
+    from nightshift.producer.views import tables
 
     with _ledger(_settings()) as ledger:
         number = _find(ledger, job).id
@@ -318,7 +319,7 @@ def errors(
             rows = audit.errors(connection, number, kind=kind, limit=count)
     if kind is not None and kind not in kinds:
         _known_kind(kind)
-    _console().print(pictures.errors(rows, kinds))
+    _console().print(tables.errors(rows, kinds))
 
 
 @app.command(rich_help_panel=LOOK)
@@ -337,8 +338,9 @@ def sample(
     ] = False,
 ) -> None:
     """Show some rows, input beside output."""
-    from nightshift.producer import pictures, sample_page
-    from nightshift.producer.sample import sample as draw
+    from nightshift.producer.results import sample_page
+    from nightshift.producer.results.sample import sample as draw
+    from nightshift.producer.views import tables
 
     if html is not None and as_json:
         raise BadInput("--html writes a page and --json lines: give one of them")
@@ -355,7 +357,7 @@ def sample(
     elif as_json:
         typer.echo(sample_page.lines(drawn), nl=False)
     else:
-        _console().print(pictures.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
+        _console().print(tables.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
     if drawn.note:
         typer.echo(f"nightshift: {drawn.note}", err=True)
 
@@ -381,9 +383,9 @@ def judge(
     Runs here like `run`, or on the fleet that NIGHTSHIFT_DATABASE_URL names. Exits 0 when every
     row has a score, 1 when some have none, 3 when the judge did not come to its end.
     """
-    from nightshift.producer import judge as judges
-    from nightshift.producer.scores import Scale, parse_words
-    from nightshift.producer.verdict_picture import verdict
+    from nightshift.producer.judge import judge as judges
+    from nightshift.producer.judge.scores import Scale, parse_words
+    from nightshift.producer.judge.verdict_table import verdict
 
     scale = Scale(column, parse_words(scores))
     shown = _console(stderr=as_json)
@@ -398,13 +400,13 @@ def judge(
 @app.command(rich_help_panel=LOOK)
 def verify(job: JobName) -> None:
     """Check from the outside that every row is there exactly once; exits 1 with findings."""
-    from nightshift.producer import pictures
-    from nightshift.producer.verify import checks
+    from nightshift.producer.verify.verify import checks
+    from nightshift.producer.views import tables
 
     console, findings = _console(), 0
     with _ledger(_settings()) as ledger:
         for check in checks(ledger, _find(ledger, job)):
-            console.print(pictures.check(check.name, check.said, check.findings))
+            console.print(tables.check(check.name, check.said, check.findings))
             findings += len(check.findings)
     if findings:
         raise typer.Exit(EXIT_FINDINGS)
@@ -508,7 +510,7 @@ def reaper() -> None:
     if settings.database_url is None:
         raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a reaper needs the ledger")
     from nightshift.common.telemetry import run_state
-    from nightshift.producer import reaper as duties
+    from nightshift.producer.reaper import loop as duties
 
     state = None if settings.run_dir is None else run_state.claim(settings.run_dir, "reaper")
     with _ledger(settings) as ledger:
@@ -518,7 +520,7 @@ def reaper() -> None:
 @app.command(rich_help_panel=FLEET)
 def alive() -> None:
     """Say whether the reaper of NIGHTSHIFT_RUN_DIR makes its rounds; for a liveness probe."""
-    from nightshift.producer import alive as probe
+    from nightshift.producer.reaper import alive as probe
 
     raise typer.Exit(probe.answer())
 
@@ -548,7 +550,7 @@ def _target(settings: "Settings", uri: str) -> str:
 
 
 def _collect_manifest(settings: "Settings", reference: str, to: str, *, force: bool) -> None:
-    from nightshift.producer import manifest_table
+    from nightshift.producer.results import manifest_table
 
     with _ledger(settings) as ledger:
         job = _find(ledger, reference)
@@ -559,7 +561,7 @@ def _collect_manifest(settings: "Settings", reference: str, to: str, *, force: b
 
 
 def _console(*, stderr: bool = False) -> "Console":
-    from nightshift.producer.plain_console import PlainConsole
+    from nightshift.producer.cli.console import PlainConsole
 
     seen = (sys.stderr if stderr else sys.stdout).isatty()
     return PlainConsole(highlight=False, stderr=stderr, width=None if seen else PIPE_COLUMNS)
@@ -592,7 +594,7 @@ def _find(ledger: "Ledger", reference: str) -> "Job":
 def _followed(reference: str) -> Iterator[tuple["Ledger", "Job"]]:
     """A job that was watched until it is over or paused."""
     from nightshift.producer.connect import open_ledger
-    from nightshift.producer.progress import follow
+    from nightshift.producer.views.progress import follow
 
     with open_ledger(_settings()) as opened:
         job = _find(opened.ledger, reference)
@@ -607,7 +609,3 @@ def _change(reference: str, change: Any, said: str) -> None:
         with ledger.transaction() as connection:
             change(connection, job.id)
     typer.echo(f"job {job.id} ({job.spec.name}) {said.format(id=job.id)}")
-
-
-if __name__ == "__main__":
-    main()

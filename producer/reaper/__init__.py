@@ -1,0 +1,1 @@
+"""The reaper: takes back stale leases, admits work, closes finished jobs."""

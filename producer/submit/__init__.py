@@ -1,0 +1,1 @@
+"""Submit: files and a spec become a job and its batches."""

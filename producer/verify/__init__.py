@@ -1,0 +1,1 @@
+"""Verify: files and ledger read from the outside."""

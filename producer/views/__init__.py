@@ -1,0 +1,1 @@
+"""What people see of jobs in a terminal."""
