@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 from nightshift.common.settings import child_environment, load_settings
-from nightshift.worker.profile import NO_PROFILE, Profile, Stage
-from nightshift.worker.tally import NO_TALLY, Ran, Tally
+from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile, Stage
+from nightshift.worker.telemetry.tally import NO_TALLY, Ran, Tally
 
 TIMES = 50_000
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from nightshift.worker import profile_file
-from nightshift.worker.profile_file import Figures
+from nightshift.worker.telemetry import report
+from nightshift.worker.telemetry.report import Figures
 
 
 def show(path: Path) -> Figures:
     """Prints the summary of every child in a file of `nightshift-worker --profile`."""
-    figures = Figures.of(list(profile_file.read(path).values()))
-    profile_file.show(figures, Console(width=max(100, Console().width)))
+    figures = Figures.of(list(report.read(path).values()))
+    report.show(figures, Console(width=max(100, Console().width)))
     return figures
 
 

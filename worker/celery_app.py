@@ -27,15 +27,15 @@ from nightshift.common.ledger.workers import Child
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.spec import JobSpec
-from nightshift.worker import engines, exits, tasks
-from nightshift.worker.child_config import ChildConfig
+from nightshift.worker import engines, exit_codes, tasks
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.heartbeat import Heartbeat
-from nightshift.worker.profile import NO_PROFILE, Profile
-from nightshift.worker.profile_file import ProfileFile
 from nightshift.worker.runner import Runner
-from nightshift.worker.signs import LAST_COMMITS_SECONDS, ChildSigns
-from nightshift.worker.tally import Tally, tally_in
+from nightshift.worker.supervisor.child_config import ChildConfig
+from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildSigns
+from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile
+from nightshift.worker.telemetry.report import ProfileFile
+from nightshift.worker.telemetry.tally import Tally, tally_in
 
 log = structlog.get_logger(__name__)
 
@@ -189,7 +189,7 @@ class ChildProcess:
             return engines.load(spec, self._settings, revision)
         except Retryable as error:
             log.error("ledger_away", error=str(error))
-            os._exit(exits.LEDGER_AWAY)
+            os._exit(exit_codes.LEDGER_AWAY)
         except EngineLoadFailed as error:
             self._load_failed(str(error))
         except BaseException as error:
@@ -220,7 +220,7 @@ class ChildProcess:
                     self._settings.load_backoff_seconds,
                 )
         finally:
-            os._exit(exits.LOAD_FAILED)
+            os._exit(exit_codes.LOAD_FAILED)
 
     def _say_ready(self, engine: Engine) -> None:
         """A load may have taken minutes, so an outage now is waited for."""
@@ -278,7 +278,7 @@ class ChildProcess:
         self._engine.close()
         self._last_figures()
         log.info("drained")
-        os._exit(exits.DRAINED)
+        os._exit(exit_codes.DRAINED)
 
     def _engine_died(self, error: str) -> None:
         """Ends the child; the supervisor then ends the group and charges what is still held."""
@@ -288,7 +288,7 @@ class ChildProcess:
         self._runner.window.close()
         self._runner.window.wait_published(LAST_COMMITS_SECONDS)
         self._last_figures()
-        os._exit(exits.ENGINE_DEAD)
+        os._exit(exit_codes.ENGINE_DEAD)
 
     def _last_figures(self) -> None:
         self._tally.show(self._profile)
@@ -310,7 +310,7 @@ def main() -> None:
         ChildProcess(config, settings, ledger).run()
     except Retryable as error:
         log.error("ledger_away", error=str(error))
-        os._exit(exits.LEDGER_AWAY)
+        os._exit(exit_codes.LEDGER_AWAY)
 
 
 def _say_nothing(*_: object) -> None: ...

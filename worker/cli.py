@@ -12,9 +12,10 @@ from nightshift.common import logs
 from nightshift.common.errors import BadInput, NightshiftError, Retryable
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.settings import load_settings, visible_gpus
-from nightshift.worker import machine_metrics, probes, profile_file
-from nightshift.worker.signs import QUICK_ANSWER_SECONDS
-from nightshift.worker.supervisor import Supervisor, install_signals
+from nightshift.worker.supervisor import probes
+from nightshift.worker.supervisor.liveness import QUICK_ANSWER_SECONDS
+from nightshift.worker.supervisor.supervisor import Supervisor, install_signals
+from nightshift.worker.telemetry import machine, report
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -47,7 +48,7 @@ def serve(
     logs.configure(settings)
     if settings.database_url is None:
         raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a worker needs the ledger")
-    profile = None if profile is None else profile_file.checked(profile)
+    profile = None if profile is None else report.checked(profile)
     gpus = visible_gpus()
     # Short answers: while it waits for one, it neither follows SIGTERM nor sees a child end.
     ledger = Ledger(
@@ -55,7 +56,7 @@ def serve(
         connections=2,
         answer_seconds=min(settings.answer_seconds, QUICK_ANSWER_SECONDS),
     )
-    with machine_metrics.served(settings, pool) as metrics:
+    with machine.served(settings, pool) as metrics:
         supervisor = Supervisor(
             ledger,
             settings,
@@ -74,8 +75,8 @@ def serve(
             raise BadInput(str(error)) from error
         supervisor.run()
     if profile is not None:
-        lines = profile_file.read(profile, supervisor.identity)
-        profile_file.show(profile_file.Figures.of(list(lines.values())), Console())
+        lines = report.read(profile, supervisor.identity)
+        report.show(report.Figures.of(list(lines.values())), Console())
 
 
 @app.command()

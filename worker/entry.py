@@ -11,7 +11,7 @@ def main() -> None:
     # handle, and would live on until it is killed.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     if sys.argv[1:] in (["started"], ["alive"], ["drain"]):
-        from nightshift.worker import probes
+        from nightshift.worker.supervisor import probes
 
         sys.exit(probes.answer(sys.argv[1]))
     from nightshift.worker import cli

@@ -11,8 +11,8 @@ from nightshift.common.ledger import Ledger, workers
 from nightshift.common.ledger.batches import claims
 from nightshift.common.settings import Settings
 from nightshift.worker.engines.protocol import Engine
-from nightshift.worker.signs import ChildSigns
-from nightshift.worker.tally import NO_TALLY, Tally
+from nightshift.worker.supervisor.liveness import ChildSigns
+from nightshift.worker.telemetry.tally import NO_TALLY, Tally
 from nightshift.worker.window import HeldBatch, Window
 
 log = structlog.get_logger(__name__)

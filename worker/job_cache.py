@@ -11,8 +11,8 @@ from nightshift.common.formats import output_parts
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import JobSpec
-from nightshift.worker.prompts import Renderer
-from nightshift.worker.results import RowResults
+from nightshift.worker.rows.prompts import Renderer
+from nightshift.worker.rows.results import RowResults
 
 
 @dataclass(slots=True)

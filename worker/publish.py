@@ -36,10 +36,10 @@ from nightshift.common.ledger.batches import commits
 from nightshift.common.ledger.batches.records import Lease, Part
 from nightshift.common.spec import JobSpec
 from nightshift.common.storage import storage
-from nightshift.worker.engine_time import EngineTime
-from nightshift.worker.profile import NO_PROFILE, Profile, Stage
-from nightshift.worker.results import PartTable
-from nightshift.worker.tally import NO_TALLY, Ran, Tally
+from nightshift.worker.rows.results import PartTable
+from nightshift.worker.telemetry.engine_time import EngineTime
+from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile, Stage
+from nightshift.worker.telemetry.tally import NO_TALLY, Ran, Tally
 
 log = structlog.get_logger(__name__)
 

@@ -15,10 +15,10 @@ from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
 from nightshift.common.settings import Settings
 from nightshift.common.storage import storage
-from nightshift.worker.carrier import Carrier
+from nightshift.worker.batch import Carrier
 from nightshift.worker.engines.protocol import Engine
-from nightshift.worker.profile import NO_PROFILE, Profile, Stage
-from nightshift.worker.tally import NO_TALLY, Tally
+from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile, Stage
+from nightshift.worker.telemetry.tally import NO_TALLY, Tally
 from nightshift.worker.window import MOST_BATCHES, SHARE_SECONDS, HeldBatch, Window
 
 log = structlog.get_logger(__name__)

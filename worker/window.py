@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass, field
 
 from nightshift.common.ledger.batches.records import Lease
-from nightshift.worker.engine_time import EngineTime
 from nightshift.worker.engines.protocol import Work
+from nightshift.worker.telemetry.engine_time import EngineTime
 
 READ_AHEAD_BATCHES = 2
 """Batches with unfinished rows that are always welcome: the next is read while one runs."""

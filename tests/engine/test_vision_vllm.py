@@ -23,9 +23,9 @@ from nightshift.common.spec import GenerateTask
 from nightshift.common.spec import VllmEngine as VllmSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
-from nightshift.worker import images
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
-from nightshift.worker.images import Image
+from nightshift.worker.rows import images
+from nightshift.worker.rows.images import Image
 from tests.engine.conftest import MODEL
 
 IMAGE_TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]

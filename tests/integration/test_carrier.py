@@ -26,7 +26,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.storage import storage
 from nightshift.producer.submit.submit import submit
-from nightshift.worker.carrier import GATHER_SECONDS, Carrier, Load
+from nightshift.worker.batch import GATHER_SECONDS, Carrier, Load
 from nightshift.worker.engines.protocol import Answer, Work
 from nightshift.worker.window import HeldBatch, Window
 from tests.integration.fleet import function_spec, wait_until, write_rows

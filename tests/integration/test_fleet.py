@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from nightshift.worker import profile_file
+from nightshift.worker.telemetry import report
 from tests.integration.fleet import (
     Fleet,
     function_spec,
@@ -111,7 +111,7 @@ def test_a_drained_worker_keeps_its_finished_rows_and_holds_nothing(fleet: Fleet
 
 
 def profile_tells_what_the_ledger_knows(file: Path, ask: Ask) -> None:
-    (line,) = profile_file.read(file).values()
+    (line,) = report.read(file).values()
     counts = {name: spent["count"] for name, spent in line["stages"].items()}
     (claimed, committed) = ask(
         "SELECT count(*), count(*) FILTER (WHERE outcome IN ('done', 'split')) FROM attempts "

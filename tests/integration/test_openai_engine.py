@@ -27,11 +27,11 @@ from nightshift.common.spec import EmbedTask, GenerateTask, RequestsTask, TaskSe
 from nightshift.common.spec import OpenaiEngine as OpenaiSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
-from nightshift.worker import images
-from nightshift.worker.engines.openai.asks import estimated_tokens
 from nightshift.worker.engines.openai.engine import OpenaiEngine, Patience
+from nightshift.worker.engines.openai.requests import estimated_tokens
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
-from nightshift.worker.images import Image
+from nightshift.worker.rows import images
+from nightshift.worker.rows.images import Image
 from tests.integration.remote import Call, Remote, Reply, answered, refused
 
 QUICK = Patience(

@@ -16,7 +16,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import listener
 from nightshift.producer.reaper import metrics
-from nightshift.worker.machine_metrics import served
+from nightshift.worker.telemetry.machine import served
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from nightshift.common.spec import parse_spec
 from nightshift.producer.submit import planner
 from nightshift.producer.submit.submit import check_jsonl
 from nightshift.worker.engines.protocol import Answer
-from nightshift.worker.results import RowResults, part_table
+from nightshift.worker.rows.results import RowResults, part_table
 
 MOMENT = dt.datetime(2024, 2, 29, 12, 30, 1, 123456)
 WORDS = pa.array(["a", "b", "a", "c", "d", "e"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nightshift.worker.engine_time import EngineTime
+from nightshift.worker.telemetry.engine_time import EngineTime
 
 
 class Clock:

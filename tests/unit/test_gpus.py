@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nightshift.common.telemetry import metrics
-from nightshift.worker.gpus import Gpus
+from nightshift.worker.telemetry.gpus import Gpus
 
 
 class NVMLError(Exception):

@@ -21,10 +21,10 @@ from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
 from nightshift.producer.submit import planner
-from nightshift.worker import images
 from nightshift.worker.engines.protocol import Refusal, Request
-from nightshift.worker.images import BadImage, BatchReads, Image, Reads
-from nightshift.worker.prompts import Renderer
+from nightshift.worker.rows import images
+from nightshift.worker.rows.images import BadImage, BatchReads, Image, Reads
+from nightshift.worker.rows.prompts import Renderer
 
 
 def png(width: int = 3, height: int = 2, color: str = "red") -> bytes:

@@ -5,7 +5,7 @@ from email.utils import formatdate
 
 import pytest
 
-from nightshift.worker.engines.openai.trouble import Censor, hinted_pause, spent_limit
+from nightshift.worker.engines.openai.errors import Censor, hinted_pause, spent_limit
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ from nightshift.common.ledger import Ledger, workers
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.telemetry import run_dir, run_state
 from nightshift.producer.reaper import alive as reaper_probe
-from nightshift.worker import probes
-from nightshift.worker.child_config import ChildConfig
-from nightshift.worker.signs import ChildSigns, SupervisorSigns
-from nightshift.worker.supervisor import Ended, Supervisor
+from nightshift.worker.supervisor import probes
+from nightshift.worker.supervisor.child_config import ChildConfig
+from nightshift.worker.supervisor.liveness import ChildSigns, SupervisorSigns
+from nightshift.worker.supervisor.supervisor import Ended, Supervisor
 
 HERE = Path(__file__).parents[2]
 

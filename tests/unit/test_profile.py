@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from nightshift.common.errors import BadInput
-from nightshift.worker import profile_file
-from nightshift.worker.profile import NO_PROFILE, EngineMeter, Profile, Stage
-from nightshift.worker.profile_file import Figures, ProfileFile
+from nightshift.worker.telemetry import report
+from nightshift.worker.telemetry.recorder import NO_PROFILE, EngineMeter, Profile, Stage
+from nightshift.worker.telemetry.report import Figures, ProfileFile
 
 
 class Clock:
@@ -137,26 +137,26 @@ def test_the_last_line_of_each_child_counts_and_only_of_the_asked_supervisor(
             with profile.span(Stage.COMMIT, batches):
                 wall.now += 1
             file.finish()
-    figures = Figures.of(list(profile_file.read(path, "s").values()))
+    figures = Figures.of(list(report.read(path, "s").values()))
     assert figures.children == 2
     assert figures.stages[Stage.COMMIT].count == 12
     assert figures.stages[Stage.COMMIT].longest_seconds == 1
     assert (figures.engine.concurrency, figures.engine.seconds) == (4, 4)
     assert figures.fewer_share == 1
     shown = io.StringIO()
-    profile_file.show(figures, Console(file=shown, width=120))
+    report.show(figures, Console(file=shown, width=120))
     assert "commit" in shown.getvalue()
     assert "100.0% of that time" in shown.getvalue()
     assert "read" not in shown.getvalue()
 
 
 def test_children_that_never_came_up_leave_an_empty_summary(tmp_path: Path) -> None:
-    path = profile_file.checked(tmp_path / "profile.jsonl")
+    path = report.checked(tmp_path / "profile.jsonl")
     shown = io.StringIO()
-    profile_file.show(Figures.of(list(profile_file.read(path).values())), Console(file=shown))
+    report.show(Figures.of(list(report.read(path).values())), Console(file=shown))
     assert "never had work" in shown.getvalue()
 
 
 def test_a_file_that_cannot_be_written_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"cannot be written to .*nowhere"):
-        profile_file.checked(tmp_path / "nowhere" / "profile.jsonl")
+        report.checked(tmp_path / "nowhere" / "profile.jsonl")

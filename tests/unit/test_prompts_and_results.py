@@ -14,8 +14,8 @@ from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
 from nightshift.worker.job_cache import JobCache, KnownJob
-from nightshift.worker.prompts import Renderer
-from nightshift.worker.results import PartTable, RowResults, merged, part_table
+from nightshift.worker.rows.prompts import Renderer
+from nightshift.worker.rows.results import PartTable, RowResults, merged, part_table
 
 
 def spec(task: dict[str, Any] | None = None, **sections: Any) -> JobSpec:

@@ -16,9 +16,9 @@ from nightshift.common.spec import STORED, GenerateTask, JobSpec, StructuredOutp
 from nightshift.common.spec.json_schema import SCALARS, scalar_properties
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
+from nightshift.worker.engines.resampling import Try, answered, row_seed
 from nightshift.worker.engines.structured import Check
-from nightshift.worker.engines.tries import Try, answered, row_seed
-from nightshift.worker.results import PartTable, RowResults, part_table
+from nightshift.worker.rows.results import PartTable, RowResults, part_table
 
 INPUTS = pa.schema([("id", pa.string()), ("text", pa.string()), ("parsed", pa.string())])
 

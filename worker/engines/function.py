@@ -16,7 +16,7 @@ from nightshift.common.errors import EngineLoadFailed
 from nightshift.common.spec import FunctionEngine as FunctionSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Refusal, Work
-from nightshift.worker.profile import Stage
+from nightshift.worker.telemetry.recorder import Stage
 
 log = structlog.get_logger(__name__)
 

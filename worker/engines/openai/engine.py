@@ -33,14 +33,14 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask
 from nightshift.common.spec import OpenaiEngine as OpenaiSpec
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.engines.openai.asks import ONCE, Asker, asker_of, estimated_tokens
 from nightshift.worker.engines.openai.client import Client
+from nightshift.worker.engines.openai.errors import Censor, TroubleError, of_error, spent_limit
 from nightshift.worker.engines.openai.limiter import Limiter, Rates, Reservation
-from nightshift.worker.engines.openai.trouble import Censor, TroubleError, of_error, spent_limit
+from nightshift.worker.engines.openai.requests import ONCE, Asker, asker_of, estimated_tokens
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
-from nightshift.worker.engines.tries import Try, answered
-from nightshift.worker.images import BadImage, BatchReads, Reads
-from nightshift.worker.profile import Stage
+from nightshift.worker.engines.resampling import Try, answered
+from nightshift.worker.rows.images import BadImage, BatchReads, Reads
+from nightshift.worker.telemetry.recorder import Stage
 
 log = structlog.get_logger(__name__)
 

@@ -25,7 +25,7 @@ from nightshift.common.errors import EngineLoadFailed, JobRefused
 from nightshift.common.spec import EmbedTask, Task
 from nightshift.common.spec import TransformersEngine as TransformersSpec
 from nightshift.worker.engines import hub
-from nightshift.worker.engines.pooled import (
+from nightshift.worker.engines.pooling import (
     Numbers,
     classification,
     cosine,

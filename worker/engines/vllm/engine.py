@@ -35,7 +35,7 @@ from nightshift.worker.engines.vllm.model import Asker, Model
 from nightshift.worker.engines.vllm.pooling import Pooler, Pooling
 from nightshift.worker.engines.vllm.requests import Requests, Serving
 from nightshift.worker.engines.vllm.vision import Vision
-from nightshift.worker.profile import Stage
+from nightshift.worker.telemetry.recorder import Stage
 
 log = structlog.get_logger(__name__)
 

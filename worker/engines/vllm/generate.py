@@ -11,9 +11,9 @@ from nightshift.common.errors import EngineDead
 from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
+from nightshift.worker.engines.resampling import Try, answered
 from nightshift.worker.engines.structured import Check
-from nightshift.worker.engines.tries import Try, answered
-from nightshift.worker.engines.vllm import form
+from nightshift.worker.engines.vllm import answer_format
 from nightshift.worker.engines.vllm.model import Model, request_id
 
 ENDS = ("stop", "length", "repetition")
@@ -31,9 +31,11 @@ class Generation:
     def verify(self) -> None:
         """JobRefused for a form of the answer, or sampling, that vLLM takes for no row at all."""
         first = Try(0, self._task.sampling.temperature, None)
-        params = form.verified(self._model.llm, lambda: _params(self._task, Request(0), first))
+        params = answer_format.verified(
+            self._model.llm, lambda: _params(self._task, Request(0), first)
+        )
         if self._task.output is not None and self._task.output.grammar is not None:
-            self._check = Check(self._task.output, form.acceptor(params))
+            self._check = Check(self._task.output, answer_format.acceptor(params))
 
     def prepare(self, work: Work) -> Sequence[tuple[int, Any]]:
         """(position, token ids) of every request that can be sent; the others are refused."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from nightshift.worker.engines.protocol import Outcome, Request, Work
-from nightshift.worker.images import Reads
+from nightshift.worker.rows.images import Reads
 
 PICTURES = 8
 """Rows whose images are decoded at once: a picture may have 200 MB."""

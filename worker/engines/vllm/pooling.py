@@ -17,7 +17,7 @@ from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 from nightshift.common.errors import EngineDead, EngineLoadFailed, JobRefused
 from nightshift.common.spec import ClassifyTask, EmbedTask, ScoreTask
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.engines.pooled import (
+from nightshift.worker.engines.pooling import (
     Numbers,
     classification,
     cosine,

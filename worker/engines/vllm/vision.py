@@ -19,7 +19,7 @@ from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Refusal, Work
 from nightshift.worker.engines.vllm.generate import Generation
 from nightshift.worker.engines.vllm.model import Model
-from nightshift.worker.images import BadImage, BatchReads, Image
+from nightshift.worker.rows.images import BadImage, BatchReads, Image
 
 CHAT = ChatParams(chat_template_kwargs={"add_generation_prompt": True})
 

@@ -18,10 +18,10 @@ from nightshift.common.ledger import Ledger, schema, workers
 from nightshift.common.ledger.workers import Wanted
 from nightshift.common.processes.group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment
-from nightshift.worker import exits
-from nightshift.worker.child_config import ChildConfig
-from nightshift.worker.machine_metrics import FOLDERS_VARIABLE, NO_METRICS, MachineMetrics
-from nightshift.worker.signs import SupervisorSigns, hung_seconds
+from nightshift.worker import exit_codes
+from nightshift.worker.supervisor.child_config import ChildConfig
+from nightshift.worker.supervisor.liveness import SupervisorSigns, hung_seconds
+from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, NO_METRICS, MachineMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -177,7 +177,8 @@ class Supervisor:
                 slot.config,
                 engine,
                 died=None if asked else slot.fault or _cause(code),
-                while_loading=not asked and code not in (exits.LOAD_FAILED, exits.LEDGER_AWAY),
+                while_loading=not asked
+                and code not in (exit_codes.LOAD_FAILED, exit_codes.LEDGER_AWAY),
             )
         )
         slot.group = slot.config = slot.leaving_since = slot.promised = slot.fault = None
@@ -370,13 +371,13 @@ def _reason(slot: Slot, code: int | None) -> str:
         return "asked"
     if slot.fault is not None:
         return "hung"
-    return "load_failed" if code == exits.LOAD_FAILED else "died"
+    return "load_failed" if code == exit_codes.LOAD_FAILED else "died"
 
 
 def _cause(code: int | None) -> str:
-    if code == exits.ENGINE_DEAD:
+    if code == exit_codes.ENGINE_DEAD:
         return "the engine died"
-    if code == exits.LOAD_FAILED:
+    if code == exit_codes.LOAD_FAILED:
         return "the engine could not be loaded"
     if code is not None and code < 0:
         return f"the worker child was ended by {signal.Signals(-code).name}"

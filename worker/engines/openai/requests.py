@@ -19,11 +19,11 @@ from nightshift.common.spec import (
     Task,
 )
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.engines.openai.trouble import TroubleError
-from nightshift.worker.engines.pooled import embedding
+from nightshift.worker.engines.openai.errors import TroubleError
+from nightshift.worker.engines.pooling import embedding
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
+from nightshift.worker.engines.resampling import Try
 from nightshift.worker.engines.structured import Check
-from nightshift.worker.engines.tries import Try
 
 BYTES_A_TOKEN = 4
 """What a token of English is about, in UTF-8 bytes."""

@@ -20,8 +20,8 @@ from nightshift.common.ledger.batches.records import RowError, Tokens
 from nightshift.common.spec import PARSED, RESERVED_ANSWERS, GenerateTask, JobSpec
 from nightshift.common.spec.json_schema import Scalar
 from nightshift.common.states import RowErrorKind
-from nightshift.worker import strict_json
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
+from nightshift.worker.rows import strict_json
 
 UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError)
 """What Arrow raises for a value that a type cannot hold; UnicodeError is a ValueError."""

@@ -14,7 +14,7 @@ import structlog
 from nightshift.common.processes.group import EMPTY_SECONDS, ProcessGroup
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import run_state
-from nightshift.worker.child_config import ChildConfig
+from nightshift.worker.supervisor.child_config import ChildConfig
 
 log = structlog.get_logger(__name__)
 

@@ -38,10 +38,10 @@ from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
 from nightshift.worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
 from nightshift.worker.job_cache import JobCache, KnownJob
-from nightshift.worker.profile import NO_PROFILE, Profile, Stage
 from nightshift.worker.publish import Publication, Publisher
-from nightshift.worker.results import PartTable, RowResults, merged, part_table
-from nightshift.worker.tally import NO_TALLY, Tally
+from nightshift.worker.rows.results import PartTable, RowResults, merged, part_table
+from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile, Stage
+from nightshift.worker.telemetry.tally import NO_TALLY, Tally
 from nightshift.worker.window import HeldBatch, Window
 
 log = structlog.get_logger(__name__)

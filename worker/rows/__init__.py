@@ -1,0 +1,1 @@
+"""Rows of a batch as requests, and their outcomes as the table of a part."""
