@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from nightshift.common.descriptor import RowRanges
-from nightshift.common.spec import FunctionEngine, JobSpec
+from nightshift.common.spec import FunctionEngineSpec, JobSpec
 
 PACKAGE = "nightshift-fleet"
 
@@ -53,7 +53,7 @@ def _commit_of(folder: Path) -> str:
 def model_of(spec: JobSpec) -> str:
     """The model as the spec names it; of a function the callable."""
     engine = spec.engine
-    return engine.callable if isinstance(engine, FunctionEngine) else engine.model
+    return engine.callable if isinstance(engine, FunctionEngineSpec) else engine.model
 
 
 def of_job(job_id: int, spec: JobSpec) -> dict[str, str]:

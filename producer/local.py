@@ -18,7 +18,7 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.common.processes.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
 from nightshift.common.processes.group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment, python_path
-from nightshift.common.spec import FunctionEngine, JobSpec
+from nightshift.common.spec import FunctionEngineSpec, JobSpec
 from nightshift.common.states import JobState
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.estimate import Estimate, estimate
@@ -400,7 +400,7 @@ def _for_worker(spec: JobSpec, settings: Settings) -> Settings:
     No run_dir: a folder has one worker and one reaper, and those are the fleet's.
     """
     settings = settings.model_copy(update={"run_dir": None})
-    if not isinstance(spec.engine, FunctionEngine):
+    if not isinstance(spec.engine, FunctionEngineSpec):
         return settings
     folders = (str(Path.cwd()), *python_path(), *settings.callable_paths)
     return settings.model_copy(

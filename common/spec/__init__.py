@@ -1,10 +1,10 @@
 """The job spec: what a user writes in YAML or flags, and what the ledger keeps as JSON."""
 
 from nightshift.common.spec.engines import (
-    FunctionEngine,
-    OpenaiEngine,
-    TransformersEngine,
-    VllmEngine,
+    FunctionEngineSpec,
+    OpenaiEngineSpec,
+    TransformersEngineSpec,
+    VllmEngineSpec,
 )
 from nightshift.common.spec.job import (
     RESERVED_ANSWERS,
@@ -52,7 +52,7 @@ __all__ = [
     "ClassifyTask",
     "EmbedTask",
     "Endpoint",
-    "FunctionEngine",
+    "FunctionEngineSpec",
     "FunctionTask",
     "GenerateTask",
     "ImagePart",
@@ -61,7 +61,7 @@ __all__ = [
     "LimitsSpec",
     "Message",
     "OnInvalid",
-    "OpenaiEngine",
+    "OpenaiEngineSpec",
     "OutputSpec",
     "RequestsTask",
     "RetrySpec",
@@ -71,8 +71,8 @@ __all__ = [
     "Task",
     "TaskSection",
     "TextPart",
-    "TransformersEngine",
-    "VllmEngine",
+    "TransformersEngineSpec",
+    "VllmEngineSpec",
     "digest",
     "load_spec",
     "parse_spec",

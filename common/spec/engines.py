@@ -61,7 +61,7 @@ class EngineSection(Section):
         return any(getattr(self, name) is not None for name in PRICES)
 
 
-class VllmEngine(EngineSection):
+class VllmEngineSpec(EngineSection):
     """A model in vLLM, loaded once a worker."""
 
     tasks = frozenset({"generate", "embed", "classify", "score", "requests"})
@@ -94,7 +94,7 @@ class VllmEngine(EngineSection):
         return value
 
 
-class TransformersEngine(EngineSection):
+class TransformersEngineSpec(EngineSection):
     """A model in PyTorch by transformers, loaded once a worker: CPU workers, small models."""
 
     tasks = frozenset({"embed", "classify", "score"})
@@ -124,7 +124,7 @@ class TransformersEngine(EngineSection):
     )
 
 
-class OpenaiEngine(EngineSection):
+class OpenaiEngineSpec(EngineSection):
     """A remote server that speaks the OpenAI API."""
 
     tasks = frozenset({"generate", "embed", "requests"})
@@ -152,7 +152,7 @@ class OpenaiEngine(EngineSection):
     )
 
 
-class FunctionEngine(EngineSection):
+class FunctionEngineSpec(EngineSection):
     """A Python callable: a list of row dicts in, a list of dicts of the same length out."""
 
     tasks = frozenset({"function"})
@@ -176,6 +176,6 @@ class FunctionEngine(EngineSection):
 
 
 Engine = Annotated[
-    VllmEngine | TransformersEngine | OpenaiEngine | FunctionEngine,
+    VllmEngineSpec | TransformersEngineSpec | OpenaiEngineSpec | FunctionEngineSpec,
     Field(discriminator="backend"),
 ]

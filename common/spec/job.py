@@ -21,7 +21,7 @@ from nightshift.common.spec.engines import (
     SERVER_ARGUMENTS,
     Engine,
     EngineSection,
-    VllmEngine,
+    VllmEngineSpec,
 )
 from nightshift.common.spec.file import read_yaml, unusual
 from nightshift.common.spec.section import STORED, Section
@@ -218,7 +218,7 @@ class JobSpec(Section):
 
     @model_validator(mode="after")
     def _arguments_fit(self, info: ValidationInfo) -> Self:
-        if not isinstance(self.engine, VllmEngine) or self.task.kind == "requests":
+        if not isinstance(self.engine, VllmEngineSpec) or self.task.kind == "requests":
             return self
         for key in sorted(SERVER_ARGUMENTS & self.engine.args.keys()):
             if info.context != STORED:

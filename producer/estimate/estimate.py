@@ -11,7 +11,7 @@ from nightshift.common.ledger import Ledger, spending
 from nightshift.common.ledger.spending import Kin
 from nightshift.common.money import money
 from nightshift.common.settings import Settings
-from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngine
+from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngineSpec
 from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.forecast import Prices, Range
 from nightshift.producer.estimate.prompt_lengths import Prompts, prompts
@@ -181,7 +181,7 @@ def _limited(
     spec: JobSpec, rows: int, prompt_tokens: Range | None, output_tokens: Range | None
 ) -> Range | None:
     """Seconds that the rate limits of a remote engine allow no less of."""
-    if not isinstance(spec.engine, OpenaiEngine):
+    if not isinstance(spec.engine, OpenaiEngineSpec):
         return None
     least = None
     if spec.engine.requests_per_minute is not None:

@@ -18,11 +18,11 @@ from nightshift.common.spec import (
     EmbedTask,
     GenerateTask,
     JobSpec,
-    OpenaiEngine,
+    OpenaiEngineSpec,
     RequestsTask,
     ScoreTask,
-    TransformersEngine,
-    VllmEngine,
+    TransformersEngineSpec,
+    VllmEngineSpec,
 )
 from nightshift.common.templates.sandbox import compiled, rendered
 
@@ -69,7 +69,7 @@ def prompts(spec: JobSpec, rows: Rows) -> Prompts:
     if isinstance(spec.task, GenerateTask) and spec.task.image_columns:
         found.notes.append("images are not counted among the tokens of a prompt")
     wanted = list(_rendered(spec, rows, found))
-    counted = None if isinstance(spec.engine, OpenaiEngine) else _counter(spec, found)
+    counted = None if isinstance(spec.engine, OpenaiEngineSpec) else _counter(spec, found)
     if counted is None:
         found.is_guess = True
         lengths = [-(-_characters(prompt) // CHARACTERS_A_TOKEN) for prompt in wanted]
@@ -79,7 +79,7 @@ def prompts(spec: JobSpec, rows: Rows) -> Prompts:
     found.lengths = np.array(lengths, dtype=int)
     if found.longest is None:
         return found
-    if isinstance(spec.engine, TransformersEngine) and spec.engine.truncate:
+    if isinstance(spec.engine, TransformersEngineSpec) and spec.engine.truncate:
         found.lengths = np.minimum(found.lengths, found.longest)
     # A model that writes needs room for one token at least.
     found.most = found.longest - (spec.task.runner == "generate")
@@ -170,7 +170,7 @@ class _Counter:
 def _counter(spec: JobSpec, found: Prompts) -> _Counter | None:
     """None, with a note that says why, where the tokenizer is not at hand."""
     engine = spec.engine
-    assert isinstance(engine, VllmEngine | TransformersEngine)
+    assert isinstance(engine, VllmEngineSpec | TransformersEngineSpec)
     try:
         from transformers import AutoConfig, AutoTokenizer
     except ImportError:
@@ -179,7 +179,7 @@ def _counter(spec: JobSpec, found: Prompts) -> _Counter | None:
             "tokenizer, is not installed here"
         )
         return None
-    args = engine.args if isinstance(engine, VllmEngine) else {}
+    args = engine.args if isinstance(engine, VllmEngineSpec) else {}
     trusted = {"trust_remote_code": bool(args.get("trust_remote_code", False))}
     # What a tokenizer says of long texts is said by the estimate.
     logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -202,11 +202,11 @@ def _counter(spec: JobSpec, found: Prompts) -> _Counter | None:
         )
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     own = min((each for each in (positions, trained) if each is not None), default=None)
-    said = args.get("max_model_len") if isinstance(engine, VllmEngine) else engine.max_length
+    said = args.get("max_model_len") if isinstance(engine, VllmEngineSpec) else engine.max_length
     return _Counter(tokenizer, said if isinstance(said, int) else own)
 
 
-def _trained_length(engine: VllmEngine | TransformersEngine) -> int | None:
+def _trained_length(engine: VllmEngineSpec | TransformersEngineSpec) -> int | None:
     """The longest text that a sentence-transformers model says it takes."""
     from transformers.utils import cached_file
 

@@ -14,10 +14,10 @@ from nightshift.common.ledger.jobs import Job, NewJob
 from nightshift.common.settings import Settings
 from nightshift.common.spec import (
     JobSpec,
-    OpenaiEngine,
+    OpenaiEngineSpec,
     RequestsTask,
-    TransformersEngine,
-    VllmEngine,
+    TransformersEngineSpec,
+    VllmEngineSpec,
     digest,
 )
 from nightshift.common.states import JobState
@@ -111,7 +111,7 @@ def _looked_at(
         storage.check_roots([spec.output.uri], settings.allowed_roots)
     else:
         spec = spec.model_copy(update={"output": spec.output.model_copy(update={"uri": output})})
-    if isinstance(spec.engine, OpenaiEngine):
+    if isinstance(spec.engine, OpenaiEngineSpec):
         remotes.check(spec.engine.base_url, settings.allowed_remotes)
     infos = storage.expand(spec.input.uris)
     # A link below an allowed folder may lead out of it.
@@ -139,7 +139,7 @@ def settled(spec: JobSpec) -> JobSpec:
     """The spec with local paths made absolute, so that it means the same in every folder."""
     uris = [storage.resolve(uri) for uri in spec.input.uris]
     engine = spec.engine
-    if isinstance(engine, VllmEngine | TransformersEngine):
+    if isinstance(engine, VllmEngineSpec | TransformersEngineSpec):
         folder = Path(engine.model)
         if engine.model.startswith(("./", "../")) and not folder.is_dir():
             raise BadInput(f"engine.model {engine.model} is no folder here")

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pathspec import PathSpec
 
-from nightshift.common.spec import VllmEngine, load_spec
+from nightshift.common.spec import VllmEngineSpec, load_spec
 from nightshift.producer.submit.submit import settled
 from tests.deploy.commands import FOREIGN, refusal, settings_variables
 from tests.deploy.images import (
@@ -524,6 +524,6 @@ def test_the_demo_makes_its_data_once_and_its_paths_hold_everywhere(
     monkeypatch.chdir(data)
     spec = settled(load_spec(Path("examples/reviews/job.yaml")))
     assert spec.input.uris == [str(rows)]
-    assert isinstance(spec.engine, VllmEngine)
+    assert isinstance(spec.engine, VllmEngineSpec)
     assert spec.engine.model == f"{data}/examples/reviews/model"
     assert spec.output.uri == f"{data}/examples/reviews/out"

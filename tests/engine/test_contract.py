@@ -9,9 +9,15 @@ import numpy as np
 import pytest
 
 from nightshift.common.settings import Settings
-from nightshift.common.spec import EmbedTask, FunctionTask, GenerateTask, RequestsTask, Task
-from nightshift.common.spec import OpenaiEngine as OpenaiSpec
-from nightshift.common.spec import TransformersEngine as TransformersSpec
+from nightshift.common.spec import (
+    EmbedTask,
+    FunctionTask,
+    GenerateTask,
+    OpenaiEngineSpec,
+    RequestsTask,
+    Task,
+    TransformersEngineSpec,
+)
 from nightshift.worker.engines.function import FunctionEngine
 from nightshift.worker.engines.openai.engine import OpenaiEngine
 from nightshift.worker.engines.protocol import Answer, Engine, Request
@@ -86,7 +92,7 @@ class TestTransformers(Embeds):
     def engine(cls) -> Iterator[Engine]:
         from nightshift.worker.engines.transformers.engine import TransformersEngine
 
-        spec = TransformersSpec(backend="transformers", model=MINILM, batch_size=8)
+        spec = TransformersEngineSpec(backend="transformers", model=MINILM, batch_size=8)
         yield from lent(lambda: TransformersEngine.load(spec, None, "embed"))
 
 
@@ -138,7 +144,7 @@ class TestOpenai(Contract):
     def engine(cls) -> Iterator[Engine]:
         with Remote().running() as remote:
             remote.behave = cls.behave
-            spec = OpenaiSpec(backend="openai", model="m", base_url=remote.url, concurrency=8)
+            spec = OpenaiEngineSpec(backend="openai", model="m", base_url=remote.url, concurrency=8)
             yield from lent(lambda: OpenaiEngine.load(spec, Settings()))
 
     @staticmethod

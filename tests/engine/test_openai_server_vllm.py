@@ -10,8 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from nightshift.common.settings import Settings
-from nightshift.common.spec import GenerateTask, RequestsTask
-from nightshift.common.spec import OpenaiEngine as OpenaiSpec
+from nightshift.common.spec import GenerateTask, OpenaiEngineSpec, RequestsTask
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.openai.engine import OpenaiEngine
 from nightshift.worker.engines.protocol import Answer, Engine, Refusal, Request
@@ -74,7 +73,7 @@ async def served(engine: "VllmEngine") -> "uvicorn.Server":
 
 @pytest.fixture(scope="module")
 def engine(server: Server) -> Iterator[OpenaiEngine]:
-    spec = OpenaiSpec(backend="openai", model="my-model", base_url=server.url)
+    spec = OpenaiEngineSpec(backend="openai", model="my-model", base_url=server.url)
     engine = OpenaiEngine.load(spec, server.settings)
     yield engine
     engine.close()

@@ -19,7 +19,7 @@ from nightshift.common.spec import (
     EmbedTask,
     ScoreTask,
     Task,
-    TransformersEngine,
+    TransformersEngineSpec,
     parse_spec,
 )
 from nightshift.common.states import RowErrorKind
@@ -56,7 +56,7 @@ SENTENCES = [
 
 
 def load(model: object, runner: str, **fields: Any) -> Engine:
-    spec = TransformersEngine(backend="transformers", model=str(model), **fields)
+    spec = TransformersEngineSpec(backend="transformers", model=str(model), **fields)
     return engines_transformers.TransformersEngine.load(spec, None, runner)
 
 
@@ -209,8 +209,8 @@ class Counted:
         return Answer({"length": line[0]}, prompt_tokens=tokens)
 
 
-def spec(**fields: Any) -> TransformersEngine:
-    return TransformersEngine(backend="transformers", model="m", **fields)
+def spec(**fields: Any) -> TransformersEngineSpec:
+    return TransformersEngineSpec(backend="transformers", model="m", **fields)
 
 
 def test_a_pass_that_takes_too_much_memory_is_halved_and_none_is_as_large_again() -> None:

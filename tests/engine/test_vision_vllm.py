@@ -19,8 +19,7 @@ import pytest
 from PIL import Image as Pillow
 
 from nightshift.common.errors import StorageUnavailable
-from nightshift.common.spec import GenerateTask
-from nightshift.common.spec import VllmEngine as VllmSpec
+from nightshift.common.spec import GenerateTask, VllmEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
@@ -111,7 +110,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def seeing(folder: Path) -> Iterator[Engine]:
     from nightshift.worker.engines.vllm.engine import VllmEngine
 
-    engine = VllmEngine.load(VllmSpec(backend="vllm", model=str(folder), args=ARGS), None)
+    engine = VllmEngine.load(VllmEngineSpec(backend="vllm", model=str(folder), args=ARGS), None)
     yield engine
     engine.close()
 

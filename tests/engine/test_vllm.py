@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from nightshift.common.errors import EngineLoadFailed, JobRefused, Permanent, Retryable
-from nightshift.common.spec import EmbedTask, GenerateTask
-from nightshift.common.spec import VllmEngine as VllmSpec
+from nightshift.common.spec import EmbedTask, GenerateTask, VllmEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 from tests.engine.conftest import MODEL
@@ -252,7 +251,7 @@ def test_a_model_that_cannot_be_loaded_is_one_sentence(
     from nightshift.worker.engines.vllm.engine import VllmEngine
 
     with pytest.raises(EngineLoadFailed, match=says):
-        VllmEngine.load(VllmSpec(backend="vllm", model=model, args=args), None)
+        VllmEngine.load(VllmEngineSpec(backend="vllm", model=model, args=args), None)
 
 
 def test_a_row_ends_at_its_own_length_and_never_after_max_tokens(vllm_engine: Engine) -> None:

@@ -7,8 +7,14 @@ import numpy as np
 import pytest
 
 from nightshift.common.errors import EngineLoadFailed, JobRefused
-from nightshift.common.spec import ClassifyTask, EmbedTask, ScoreTask, Task, TransformersEngine
-from nightshift.common.spec import VllmEngine as VllmSpec
+from nightshift.common.spec import (
+    ClassifyTask,
+    EmbedTask,
+    ScoreTask,
+    Task,
+    TransformersEngineSpec,
+    VllmEngineSpec,
+)
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Engine, Refusal, Request, Work
 from tests.engine.conftest import POOLING_ARGUMENTS
@@ -93,7 +99,9 @@ def test_probabilities_are_those_of_transformers_and_the_same_model_scores_no_pa
     texts = ["The battery is great.", "I hate the screen.", "It is a lamp.", ""] * 5
     task = ClassifyTask(kind="classify", text="t")
     ours = VllmEngine.load(
-        VllmSpec(backend="vllm", model=str(SENTIMENT), args=POOLING_ARGUMENTS), None, "classify"
+        VllmEngineSpec(backend="vllm", model=str(SENTIMENT), args=POOLING_ARGUMENTS),
+        None,
+        "classify",
     )
     try:
         found = answers(ours, task, texts)
@@ -104,7 +112,7 @@ def test_probabilities_are_those_of_transformers_and_the_same_model_scores_no_pa
             Pooler.of(config, "embed", ("classify", "token_classify"))
     finally:
         ours.close()
-    spec = TransformersEngine(backend="transformers", model=str(SENTIMENT))
+    spec = TransformersEngineSpec(backend="transformers", model=str(SENTIMENT))
     theirs = Transformers.load(spec, None, "classify")
     for one, other in zip(found, answers(theirs, task, texts), strict=True):
         assert one.columns["label"] == other.columns["label"]
@@ -119,7 +127,7 @@ def test_probabilities_are_those_of_transformers_and_the_same_model_scores_no_pa
 def test_a_folder_that_is_no_model_is_one_sentence(tmp_path: Path) -> None:
     from nightshift.worker.engines.vllm.engine import VllmEngine
 
-    spec = VllmSpec(backend="vllm", model=str(tmp_path), args=POOLING_ARGUMENTS)
+    spec = VllmEngineSpec(backend="vllm", model=str(tmp_path), args=POOLING_ARGUMENTS)
     with pytest.raises(EngineLoadFailed, match="vLLM cannot load") as caught:
         VllmEngine.load(spec, None, "embed")
     assert "\n" not in str(caught.value)

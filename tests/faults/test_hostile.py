@@ -21,8 +21,7 @@ from jinja2.exceptions import SecurityError
 from nightshift.common.errors import BadInput, EngineLoadFailed
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.settings import Settings
-from nightshift.common.spec import FunctionEngine as FunctionSpec
-from nightshift.common.spec import load_spec, parse_spec
+from nightshift.common.spec import FunctionEngineSpec, load_spec, parse_spec
 from nightshift.common.templates.sandbox import compiled, rendered
 from nightshift.producer.cli.app import main
 from nightshift.producer.cli.console import PlainConsole
@@ -276,7 +275,7 @@ def test_a_usual_template_does_what_jinja_does(template: str, text: str) -> None
 def test_a_function_outside_the_allowed_modules_is_not_even_imported(name: str) -> None:
     with pytest.raises(EngineLoadFailed, match="is not allowed on this worker"):
         FunctionEngine.load(
-            FunctionSpec(backend="function", callable=name), ["rules"], [Path("/nowhere")]
+            FunctionEngineSpec(backend="function", callable=name), ["rules"], [Path("/nowhere")]
         )
 
 

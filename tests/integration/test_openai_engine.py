@@ -23,8 +23,13 @@ from nightshift.common.errors import (
     StorageUnavailable,
 )
 from nightshift.common.settings import Settings, load_settings
-from nightshift.common.spec import EmbedTask, GenerateTask, RequestsTask, TaskSection
-from nightshift.common.spec import OpenaiEngine as OpenaiSpec
+from nightshift.common.spec import (
+    EmbedTask,
+    GenerateTask,
+    OpenaiEngineSpec,
+    RequestsTask,
+    TaskSection,
+)
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
 from nightshift.worker.engines.openai.engine import OpenaiEngine, Patience
@@ -58,7 +63,7 @@ def load(remote: Remote) -> Iterator[Callable[..., OpenaiEngine]]:
 
     def one(settings: Settings | None = None, **fields: Any) -> OpenaiEngine:
         given = {"backend": "openai", "model": "m", "base_url": remote.url, **fields}
-        spec = OpenaiSpec.model_validate(given)
+        spec = OpenaiEngineSpec.model_validate(given)
         loaded.append(OpenaiEngine.load(spec, settings or Settings(), QUICK))
         return loaded[-1]
 

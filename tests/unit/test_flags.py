@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from nightshift.common.errors import BadInput
-from nightshift.common.spec import FunctionEngine, GenerateTask, OpenaiEngine, VllmEngine, load_spec
+from nightshift.common.spec import (
+    FunctionEngineSpec,
+    GenerateTask,
+    OpenaiEngineSpec,
+    VllmEngineSpec,
+    load_spec,
+)
 from nightshift.producer.cli.flags import Flags, job_name, job_spec
 
 MODEL = Flags(model="M", prompt="Sentiment of: {{ text }}", out="scored/")
@@ -53,14 +59,14 @@ def test_the_command_line_of_the_readme_is_a_whole_spec() -> None:
     assert isinstance(spec.task, GenerateTask)
     assert spec.task.output is not None
     assert spec.task.output.choice == ["positive", "neutral", "negative"]
-    assert isinstance(spec.engine, VllmEngine)
+    assert isinstance(spec.engine, VllmEngineSpec)
     assert spec.output.uri == "scored/"
 
 
 def test_a_callable_makes_a_function_job() -> None:
     spec = job_spec("rows.jsonl", Flags(callable="rules:shout", out="o"))
     assert spec.task.kind == "function"
-    assert isinstance(spec.engine, FunctionEngine)
+    assert isinstance(spec.engine, FunctionEngineSpec)
     assert spec.engine.callable == "rules:shout"
 
 
@@ -88,7 +94,7 @@ def test_every_flag_reaches_its_place(tmp_path: Path) -> None:
         ),
     )
     assert isinstance(spec.task, GenerateTask)
-    assert isinstance(spec.engine, VllmEngine)
+    assert isinstance(spec.engine, VllmEngineSpec)
     assert [message.role for message in spec.task.messages or ()] == ["system", "user"]
     assert spec.task.output is not None
     assert spec.task.output.json_schema == {"type": "object"}
@@ -179,7 +185,7 @@ def test_flags_lie_over_a_spec_and_leave_the_rest(spec_file: str) -> None:
         ),
     )
     assert isinstance(spec.task, GenerateTask)
-    assert isinstance(spec.engine, VllmEngine)
+    assert isinstance(spec.engine, VllmEngineSpec)
     assert (spec.input.uri, spec.input.id, spec.input.limit) == ("rows.parquet", "id", 100)
     assert (spec.output.uri, spec.batch.rows, spec.pool) == ("elsewhere", 16, "p")
     assert (spec.priority, spec.name) == (5, "other")
@@ -208,7 +214,7 @@ def test_a_missing_spec_is_one_sentence() -> None:
 
 def test_an_address_makes_a_remote_engine() -> None:
     spec = job_spec("x.parquet", said(base_url="http://127.0.0.1:8000/v1", engine_arg=["seed=1"]))
-    assert isinstance(spec.engine, OpenaiEngine)
+    assert isinstance(spec.engine, OpenaiEngineSpec)
     assert (spec.engine.base_url, spec.engine.model) == ("http://127.0.0.1:8000/v1", "M")
     assert spec.engine.args == {"seed": 1}
 
@@ -223,6 +229,6 @@ def test_an_address_and_a_model_lie_over_a_remote_engine_alone(
     written["engine"] = {"backend": "openai", "model": "theirs", "concurrency": 3}
     remote.write_text(json.dumps(written))
     spec = job_spec(str(remote), Flags(model="other", base_url="http://127.0.0.1/v1"))
-    assert isinstance(spec.engine, OpenaiEngine)
+    assert isinstance(spec.engine, OpenaiEngineSpec)
     assert (spec.engine.model, spec.engine.concurrency) == ("other", 3)
     assert spec.engine.base_url == "http://127.0.0.1/v1"

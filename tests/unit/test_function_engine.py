@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from nightshift.common.errors import EngineLoadFailed
-from nightshift.common.spec import FunctionEngine as FunctionSpec
-from nightshift.common.spec import FunctionTask
+from nightshift.common.spec import FunctionEngineSpec, FunctionTask
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.function import FunctionEngine
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
@@ -152,7 +151,7 @@ class Silent:
 def load(
     callable_name: str, allowed: list[str], folder: Path, args: dict[str, Any] | None = None
 ) -> FunctionEngine:
-    spec = FunctionSpec(backend="function", callable=callable_name, args=args or {})
+    spec = FunctionEngineSpec(backend="function", callable=callable_name, args=args or {})
     return FunctionEngine.load(spec, allowed, [folder])
 
 

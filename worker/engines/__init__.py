@@ -6,8 +6,13 @@ from pathlib import Path
 
 from nightshift.common.errors import EngineLoadFailed
 from nightshift.common.settings import Settings
-from nightshift.common.spec import FunctionEngine as FunctionSpec
-from nightshift.common.spec import JobSpec, OpenaiEngine, TransformersEngine, VllmEngine
+from nightshift.common.spec import (
+    FunctionEngineSpec,
+    JobSpec,
+    OpenaiEngineSpec,
+    TransformersEngineSpec,
+    VllmEngineSpec,
+)
 from nightshift.worker.engines.protocol import Engine
 
 
@@ -17,24 +22,24 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
     `revision` is the one that the first load of this model resolved to, if there was one.
     """
     match spec.engine:
-        case FunctionSpec():
+        case FunctionEngineSpec():
             from nightshift.worker.engines.function import FunctionEngine
 
             paths = [Path(folder) for folder in settings.callable_paths]
             return FunctionEngine.load(spec.engine, settings.allowed_modules, paths)
-        case VllmEngine(model=model):
+        case VllmEngineSpec(model=model):
             _check_folder(model)
             with _wanted("vLLM", "gpu", "cpu"):
                 from nightshift.worker.engines.vllm.engine import VllmEngine as Vllm
             return Vllm.load(spec.engine, revision, spec.task.runner)
-        case TransformersEngine(model=model):
+        case TransformersEngineSpec(model=model):
             _check_folder(model)
             with _wanted("transformers", "transformers"):
                 from nightshift.worker.engines.transformers.engine import (
                     TransformersEngine as Transformers,
                 )
             return Transformers.load(spec.engine, revision, spec.task.runner)
-        case OpenaiEngine():
+        case OpenaiEngineSpec():
             with _wanted("the OpenAI client", "openai"):
                 from nightshift.worker.engines.openai.engine import OpenaiEngine as Openai
             return Openai.load(spec.engine, settings)

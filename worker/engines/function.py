@@ -13,7 +13,7 @@ from typing import Any, Self
 import structlog
 
 from nightshift.common.errors import EngineLoadFailed
-from nightshift.common.spec import FunctionEngine as FunctionSpec
+from nightshift.common.spec import FunctionEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Refusal, Work
 from nightshift.worker.telemetry.recorder import Stage
@@ -49,7 +49,7 @@ class FunctionEngine:
         self._call_ends_at: float | None = None
 
     @classmethod
-    def load(cls, spec: FunctionSpec, allowed: Sequence[str], paths: Sequence[Path]) -> Self:
+    def load(cls, spec: FunctionEngineSpec, allowed: Sequence[str], paths: Sequence[Path]) -> Self:
         """Imports the callable and makes it where it is a class; EngineLoadFailed when it is not
         allowed, not there, not one, or cannot be made.
         """
@@ -150,7 +150,7 @@ def _new_thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="function")
 
 
-def _made(kind: type, spec: FunctionSpec, thread: ThreadPoolExecutor) -> Any:
+def _made(kind: type, spec: FunctionEngineSpec, thread: ThreadPoolExecutor) -> Any:
     try:
         return thread.submit(kind, **spec.args).result()
     except (Exception, SystemExit, KeyboardInterrupt) as error:

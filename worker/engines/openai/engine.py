@@ -30,8 +30,7 @@ from nightshift.common.errors import (
     StorageUnavailable,
 )
 from nightshift.common.settings import Settings
-from nightshift.common.spec import GenerateTask
-from nightshift.common.spec import OpenaiEngine as OpenaiSpec
+from nightshift.common.spec import GenerateTask, OpenaiEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.openai.client import Client
 from nightshift.worker.engines.openai.errors import Censor, TroubleError, of_error, spent_limit
@@ -101,7 +100,7 @@ class OpenaiEngine:
 
     def __init__(
         self,
-        spec: OpenaiSpec,
+        spec: OpenaiEngineSpec,
         key: SecretStr | None,
         broker_url: str | None,
         patience: Patience = PATIENCE,
@@ -124,7 +123,9 @@ class OpenaiEngine:
         self._on_loop(self._open(secret, broker_url))
 
     @classmethod
-    def load(cls, spec: OpenaiSpec, settings: Settings, patience: Patience = PATIENCE) -> Self:
+    def load(
+        cls, spec: OpenaiEngineSpec, settings: Settings, patience: Patience = PATIENCE
+    ) -> Self:
         """Looks whether the server takes the key; EngineLoadFailed if it does not.
 
         A server that is away fails no load: that is an outage, which the batches wait out.

@@ -12,7 +12,7 @@ from nightshift.common.errors import Permanent
 from nightshift.common.spec import (
     EmbedTask,
     GenerateTask,
-    OpenaiEngine,
+    OpenaiEngineSpec,
     RequestsTask,
     Sampling,
     StructuredOutput,
@@ -60,7 +60,7 @@ class Asker(Protocol):
         """The outcome of a row that is itself to blame for having no answer."""
 
 
-def asker_of(task: Task, engine: OpenaiEngine) -> Asker:
+def asker_of(task: Task, engine: OpenaiEngineSpec) -> Asker:
     """The one for a task."""
     match task:
         case GenerateTask():
@@ -86,7 +86,7 @@ class Chat(Plain):
 
     path = "/chat/completions"
 
-    def __init__(self, task: GenerateTask, engine: OpenaiEngine) -> None:
+    def __init__(self, task: GenerateTask, engine: OpenaiEngineSpec) -> None:
         self._task = task
         self._engine = engine
         self._check = Check(task.output)
@@ -149,7 +149,7 @@ class Embedding(Plain):
 
     path = "/embeddings"
 
-    def __init__(self, task: EmbedTask, engine: OpenaiEngine) -> None:
+    def __init__(self, task: EmbedTask, engine: OpenaiEngineSpec) -> None:
         self._task = task
         self._engine = engine
 
@@ -193,7 +193,7 @@ PROBES: dict[str, Body] = {
 class Forward:
     """A request of a batch file, as its author wrote it."""
 
-    def __init__(self, task: RequestsTask, engine: OpenaiEngine) -> None:
+    def __init__(self, task: RequestsTask, engine: OpenaiEngineSpec) -> None:
         self.path = (task.endpoint or "").removeprefix("/v1")
         self._engine = engine
 

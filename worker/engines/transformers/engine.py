@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from nightshift.common.errors import EngineDead, EngineLoadFailed
-from nightshift.common.spec import TransformersEngine as TransformersSpec
+from nightshift.common.spec import TransformersEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Refusal, Work
 from nightshift.worker.engines.transformers.models import TextModel, Texts, load
@@ -31,7 +31,7 @@ class TransformersEngine:
     name = "transformers"
     version = transformers.__version__
 
-    def __init__(self, model: TextModel, spec: TransformersSpec) -> None:
+    def __init__(self, model: TextModel, spec: TransformersEngineSpec) -> None:
         self._model = model
         self._spec = spec
         self.revision = model.revision
@@ -44,7 +44,7 @@ class TransformersEngine:
         threading.Thread(target=self._passes, name="passes", daemon=True).start()
 
     @classmethod
-    def load(cls, spec: TransformersSpec, revision: str | None, runner: str) -> Self:
+    def load(cls, spec: TransformersEngineSpec, revision: str | None, runner: str) -> Self:
         """Loads the model for a task's `runner`; EngineLoadFailed says why it cannot be loaded."""
         try:
             return cls(load(spec, revision or spec.revision, runner), spec)

@@ -22,8 +22,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from nightshift.common.errors import EngineLoadFailed, JobRefused
-from nightshift.common.spec import EmbedTask, Task
-from nightshift.common.spec import TransformersEngine as TransformersSpec
+from nightshift.common.spec import EmbedTask, Task, TransformersEngineSpec
 from nightshift.worker.engines import hub
 from nightshift.worker.engines.pooling import (
     Numbers,
@@ -62,7 +61,7 @@ class TextModel(Protocol):
         """What a line of `compute` is to the task."""
 
 
-def load(spec: TransformersSpec, revision: str | None, runner: str) -> TextModel:
+def load(spec: TransformersEngineSpec, revision: str | None, runner: str) -> TextModel:
     """The model for a task's runner; whatever the libraries raise comes out as it is."""
     disable_progress_bar()
     revision = hub.fetch_snapshot(spec.model, revision)
@@ -80,7 +79,7 @@ class Embedder:
     A folder without modules.json is pooled by the mean over its tokens and not normalised.
     """
 
-    def __init__(self, spec: TransformersSpec, revision: str | None) -> None:
+    def __init__(self, spec: TransformersEngineSpec, revision: str | None) -> None:
         model = SentenceTransformer(spec.model, **_arguments(spec, revision))
         self._counter = _counter(model.tokenizer, spec.model)
         self._prompt = model.prompts.get(model.default_prompt_name or "") or ""
@@ -143,7 +142,7 @@ class CosineScorer:
 class PairScorer:
     """A cross-encoder: both texts in one sequence, one number out, by its own activation."""
 
-    def __init__(self, spec: TransformersSpec, revision: str | None) -> None:
+    def __init__(self, spec: TransformersEngineSpec, revision: str | None) -> None:
         model = CrossEncoder(spec.model, **_arguments(spec, revision))
         if model.num_labels != 1:
             raise EngineLoadFailed(
@@ -179,7 +178,7 @@ class Classifier:
     (`problem_type: multi_label_classification`).
     """
 
-    def __init__(self, spec: TransformersSpec, revision: str | None) -> None:
+    def __init__(self, spec: TransformersEngineSpec, revision: str | None) -> None:
         found: Any = AutoModelForSequenceClassification.from_pretrained(
             spec.model,
             revision=revision,
@@ -236,7 +235,7 @@ class Classifier:
         return classification(line, self.labels, tokens)
 
 
-def _arguments(spec: TransformersSpec, revision: str | None) -> dict[str, Any]:
+def _arguments(spec: TransformersEngineSpec, revision: str | None) -> dict[str, Any]:
     return {
         "device": _device(spec),
         "revision": revision,
@@ -245,7 +244,7 @@ def _arguments(spec: TransformersSpec, revision: str | None) -> dict[str, Any]:
     }
 
 
-def _device(spec: TransformersSpec) -> str:
+def _device(spec: TransformersEngineSpec) -> str:
     return spec.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -269,7 +268,7 @@ def _counts(counter: PreTrainedTokenizerBase, *texts: list[str]) -> list[int]:
     return [len(ids) for ids in encoded["input_ids"]]
 
 
-def _longest(spec: TransformersSpec, config: Any, own: int | None) -> int:
+def _longest(spec: TransformersEngineSpec, config: Any, own: int | None) -> int:
     """The spec's, else the model's own; never more than it has positions for."""
     positions = getattr(config, "max_position_embeddings", None) or 2**31
     if spec.max_length is None:

@@ -24,8 +24,14 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from nightshift.common.errors import EngineDead, EngineLoadFailed, Permanent, StorageUnavailable
-from nightshift.common.spec import ClassifyTask, EmbedTask, GenerateTask, RequestsTask, ScoreTask
-from nightshift.common.spec import VllmEngine as VllmSpec
+from nightshift.common.spec import (
+    ClassifyTask,
+    EmbedTask,
+    GenerateTask,
+    RequestsTask,
+    ScoreTask,
+    VllmEngineSpec,
+)
 from nightshift.common.spec.engines import SERVER_ARGUMENTS
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines import hub
@@ -58,7 +64,7 @@ class VllmEngine:
     name = "vllm"
     version = vllm.__version__
 
-    def __init__(self, spec: VllmSpec, revision: str | None, runner: str) -> None:
+    def __init__(self, spec: VllmEngineSpec, revision: str | None, runner: str) -> None:
         self._moved_at = time.monotonic()
         self._in_flight = 0
         self._loop = asyncio.new_event_loop()
@@ -89,7 +95,7 @@ class VllmEngine:
         self._places = asyncio.Semaphore(PLACES_A_ROW * self.concurrency)
 
     @classmethod
-    def load(cls, spec: VllmSpec, revision: str | None, runner: str = "generate") -> Self:
+    def load(cls, spec: VllmEngineSpec, revision: str | None, runner: str = "generate") -> Self:
         """Loads the model for a task's `runner`; EngineLoadFailed says why it cannot be loaded."""
         try:
             return cls(spec, revision or spec.revision, runner)
@@ -139,7 +145,7 @@ class VllmEngine:
     def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    async def _start(self, spec: VllmSpec, revision: str | None, runner: str) -> AsyncLLM:
+    async def _start(self, spec: VllmEngineSpec, revision: str | None, runner: str) -> AsyncLLM:
         # AsyncLLM starts its output handler on the running loop, so it is built there.
         defaults: dict[str, Any] = {"disable_log_stats": True, "enable_log_requests": False}
         if current_platform.is_cpu():

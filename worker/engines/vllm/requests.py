@@ -28,7 +28,7 @@ from vllm.utils import random_uuid
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from nightshift.common.spec import RequestsTask, VllmEngine
+from nightshift.common.spec import RequestsTask, VllmEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 
@@ -63,7 +63,7 @@ class Serving:
     To be awaited on the engine's loop.
     """
 
-    def __init__(self, llm: AsyncLLM, spec: VllmEngine) -> None:
+    def __init__(self, llm: AsyncLLM, spec: VllmEngineSpec) -> None:
         self._llm = llm
         self._spec = spec
         self._making = asyncio.Lock()
