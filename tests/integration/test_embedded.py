@@ -33,7 +33,7 @@ REPOSITORY = Path(embedded.__file__).parent.parent
 OWNER = """
 import os, sys
 from pathlib import Path
-from nightshift.common.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
+from nightshift.common.processes.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
 home = Path(sys.argv[1])
 if len(sys.argv) > 2:  # only now: the interpreter may lie where that user cannot reach it
     "localhost".encode("idna")  # sockets want this codec, which lies there as well

@@ -74,7 +74,7 @@ def test_help_loads_no_heavy_module() -> None:
     """`nightshift --help` answers at once: no SQLAlchemy, Arrow, pydantic or Celery."""
     heavy = "sqlalchemy pyarrow pydantic celery psycopg jinja2 fsspec"
     script = (
-        "import sys, typer.testing; from nightshift.producer.cli import app; "
+        "import sys, typer.testing; from nightshift.producer.cli.app import app; "
         "typer.testing.CliRunner().invoke(app, ['--help']); "
         f"print([name for name in {heavy.split()!r} if name in sys.modules])"
     )

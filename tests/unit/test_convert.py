@@ -555,9 +555,9 @@ def test_a_crash_in_the_middle_leaves_nothing_that_counts(tmp_path):
     put(tmp_path, **{"a.csv": b"id\n1\n"})
     code = f"""
 import os
-from nightshift.common import csv_copy
+from nightshift.common.formats import csv_copy
 from nightshift.common.spec import InputSpec
-from nightshift.producer import planner
+from nightshift.producer.submit import planner
 csv_copy.encoded_types = lambda _: os._exit(9)
 planner.plan(InputSpec(uri="{tmp_path}/in"), 1000, output_uri="{tmp_path}/out")
 """
@@ -580,7 +580,7 @@ def test_copies_are_made_in_bounded_memory(tmp_path):
             file.write(block)
     code = f"""
 import resource
-from nightshift.producer import planner
+from nightshift.producer.submit import planner
 from nightshift.common.spec import InputSpec
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 plan = planner.plan(InputSpec(uri="{tmp_path}/in"), 1000, output_uri="{tmp_path}/out")

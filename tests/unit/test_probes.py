@@ -33,8 +33,8 @@ WORKER = """
 import signal, sys, threading
 from nightshift.common.settings import Settings
 from types import SimpleNamespace
-from nightshift.worker.child_config import ChildConfig
-from nightshift.worker.signs import SupervisorSigns
+from nightshift.worker.supervisor.child_config import ChildConfig
+from nightshift.worker.supervisor.liveness import SupervisorSigns
 
 signs = SupervisorSigns(Settings(run_dir=sys.argv[1], drain_seconds=float(sys.argv[2])))
 config = ChildConfig("w-1", "s", "default", 0, "here", "key", 1)
@@ -381,7 +381,7 @@ def test_probes_load_nothing_heavy() -> None:
     """They run every few seconds, in containers that may have a tenth of a core."""
     heavy = "typer click rich pydantic structlog sqlalchemy celery pyarrow tenacity dataclasses"
     script = (
-        "import sys; from nightshift.worker import entry, probes; from nightshift.producer import entry, alive; "
+        "import sys; from nightshift.worker import entry; from nightshift.worker.supervisor import probes; from nightshift.producer import entry; from nightshift.producer.reaper import alive; "
         f"print([name for name in {heavy.split()!r} if name in sys.modules])"
     )
     done = subprocess.run(

@@ -25,7 +25,7 @@ LEAVES_A_CHILD = ["/bin/sh", "-c", "sleep 1000 & echo $!"]
 PARENT = f"""
 import subprocess, sys
 from pathlib import Path
-from nightshift.common.processes import ProcessGroup
+from nightshift.common.processes.group import ProcessGroup
 group = ProcessGroup.start({STUBBORN!r}, stdout=subprocess.PIPE, record=Path(sys.argv[1]))
 print(group.pgid, group.pid, int(group._main.stdout.readline()), flush=True)
 sys.stdin.read()

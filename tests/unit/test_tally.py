@@ -78,7 +78,7 @@ def test_no_tally_takes_everything_and_starts_no_thread() -> None:
 COUNT = """
 import os, signal, sys
 from prometheus_client import Counter
-from nightshift.worker.tally import Ran, Tally
+from nightshift.worker.telemetry.tally import Ran, Tally
 tally = Tally("p", "function", int(sys.argv[1]))
 tally.loaded(1.5, 8)
 tally.committed(Ran(int(sys.argv[2]), 0, 0, 0, 1.0, whole=True))
