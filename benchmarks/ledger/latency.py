@@ -71,7 +71,7 @@ class Actors:
                 f"dispatch, {admission.MOST_ADMITTED} admitted", self._dispatch, self._unqueue, 20
             ),
             Operation("dispatch, nothing to admit", self._dispatch, None, 20),
-            Operation("finishable", lambda one: dispatch.finishable(one, "r", 60)),
+            Operation("finishable", lambda one: jobs.finishable(one, "r", 60)),
             Operation(f"fold {FOLDED} counter rows", dispatch.fold_counters, self._count),
         ]
 

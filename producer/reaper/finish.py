@@ -19,7 +19,7 @@ from nightshift.common.errors import NightshiftError, Permanent, Retryable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import dataset, output_parts, registry
 from nightshift.common.formats.output_parts import Failure
-from nightshift.common.ledger import Ledger, Row, dispatch, jobs
+from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.batches import commits, records, retries
 from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.batches.records import Part
@@ -51,7 +51,7 @@ def finish(ledger: Ledger, job_id: int, roots: Sequence[str] = ()) -> None:
         raise
     except Exception as error:
         with ledger.transaction() as connection:
-            given_up = dispatch.abandon(
+            given_up = jobs.abandon(
                 connection, job_id, f"its output could not be finished: {error}"
             )
         log.exception("job_abandoned" if given_up else "finish_failed", job_id=job_id)
@@ -84,14 +84,14 @@ def _close(ledger: Ledger, job: Job) -> JobState | None:
     for _ in range(MANIFEST_TRIES):
         said, retried = _write_manifest(ledger, job)
         with ledger.transaction() as connection:
-            end = dispatch.openness(connection, job.id).end
+            end = jobs.open_work(connection, job.id).end
             now = jobs.get(connection, job.id)
             fits = now is not None and (end, now.retries) == (said, retried)
             if end is None:
                 # A retry came in between. Under the job's lock, so that no later end loses its own.
                 storage.delete(output_parts.final(job.output_uri, output_parts.MANIFEST))
             elif fits:
-                dispatch.close(connection, job.id)
+                jobs.close(connection, job.id)
         if fits:
             return end
         if now is None or now.closed_at is None:
@@ -295,7 +295,7 @@ def _sweep(ledger: Ledger, job: Job) -> bool:
     finished = storage.list_names(job.output_uri)
     reached(Moment.SWEEPING)
     with ledger.transaction() as connection:
-        if dispatch.openness(connection, job.id).may_commit:
+        if jobs.open_work(connection, job.id).may_commit:
             return False
     live = {name for name, _ in part_files.names(ledger, job)}
     missing = {

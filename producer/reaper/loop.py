@@ -16,7 +16,7 @@ import structlog
 from nightshift.common.broker import Announcer
 from nightshift.common.errors import NightshiftError, Retryable
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.ledger import Ledger, dispatch, schema, spending, workers
+from nightshift.common.ledger import Ledger, dispatch, jobs, schema, spending, workers
 from nightshift.common.ledger.batches import claims
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry.run_state import StateFile
@@ -105,7 +105,7 @@ class Reaper:
         Runs beside the rounds, since the files of a large job take their time.
         """
         with self._ledger.transaction() as connection:
-            over = dispatch.finishable(connection, self._name, FINISH_HOLD_SECONDS)
+            over = jobs.finishable(connection, self._name, FINISH_HOLD_SECONDS)
         for job_id in over:
             self.did(partial(finish.finish, self._ledger, job_id, self._settings.allowed_roots))
 

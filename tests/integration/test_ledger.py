@@ -153,7 +153,7 @@ class World:
                         [RowError(index, None, RowErrorKind.BATCH_DEAD, "dead") for index in rows],
                     ),
                 )
-            return dispatch.close(connection, job_id)
+            return jobs.close(connection, job_id)
 
     def run(self, act: Callable[..., Any], *values: Any) -> Any:
         """One ledger function in its own transaction."""
@@ -893,13 +893,13 @@ def test_a_retry_that_dies_keeps_the_answers_it_did_not_touch(world: World) -> N
     world.retry(job_id, kind=REFUSED)
     world.fail(world.lease(job_id), permanent=True)
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 2), [0, 1])
-    assert world.run(dispatch.close, job_id) is None
+    assert world.run(jobs.close, job_id) is None
     [row] = world.run(commits.dead, job_id, 10)
     assert row["part_name"] == f"part-{first.batch_id}-a1"
     merged = part_of(first, errors={0: RowErrorKind.BATCH_DEAD, 1: TRUNCATED}, name="merged")
     assert world.run(commits.bury, row, merged) is True
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 2), [0, 1])
-    assert world.run(dispatch.close, job_id) is JobState.FAILED
+    assert world.run(jobs.close, job_id) is JobState.FAILED
     assert world.retry(job_id, kind=TRUNCATED).reopened is False
     assert world.run(jobs.get, job_id).state is JobState.FAILED
     assert world.retry(job_id, failed=False, dead=True).rows == 2
@@ -985,7 +985,7 @@ def test_rows_of_a_retry_that_was_cancelled_keep_their_old_errors(world: World) 
     assert world.ask("SELECT * FROM failed_rows ORDER BY row_index") == before[1:]
     assert world.rows(job_id) == (4, 5)
     assert world.run(audit.broken_attempts, job_id) == []
-    assert world.run(dispatch.close, job_id) is JobState.CANCELLED
+    assert world.run(jobs.close, job_id) is JobState.CANCELLED
     with pytest.raises(BadInput, match="is final"):
         world.retry(job_id)
 
@@ -1001,7 +1001,7 @@ def test_undo_leaves_a_job_that_runs_alone(world: World) -> None:
 def test_a_job_whose_engine_could_not_be_loaded_goes_on_with_fresh_tries(world: World) -> None:
     job_id = world.job(1, 1)
     fail_load(world, job_id)
-    assert world.run(dispatch.close, job_id) is JobState.FAILED
+    assert world.run(jobs.close, job_id) is JobState.FAILED
     assert world.retry(job_id) == Retried(0, 0, 2, True, JobState.RUNNING)
     assert [engine.load_failures for engine in world.ask("SELECT * FROM engines")] == [0]
     assert world.lease(job_id).seq == 0
@@ -1054,22 +1054,22 @@ def test_a_job_is_finishable_once_its_last_batch_is_over(world: World) -> None:
     job_id = world.job(1, 1)
     world.commit(world.lease(job_id))
     last = world.lease(job_id)
-    assert world.run(dispatch.finishable, "reaper-1", 60) == []
-    assert world.run(dispatch.close, job_id) is None
+    assert world.run(jobs.finishable, "reaper-1", 60) == []
+    assert world.run(jobs.close, job_id) is None
     world.commit(last)
-    assert world.run(dispatch.finishable, "reaper-1", 60) == [job_id]
-    assert world.run(dispatch.finishable, "reaper-2", 60) == []
-    assert world.run(dispatch.finishable, "reaper-1", 60) == [job_id]
-    assert world.run(dispatch.close, job_id) is JobState.COMPLETED
-    assert world.run(dispatch.finishable, "reaper-1", 60) == []
+    assert world.run(jobs.finishable, "reaper-1", 60) == [job_id]
+    assert world.run(jobs.finishable, "reaper-2", 60) == []
+    assert world.run(jobs.finishable, "reaper-1", 60) == [job_id]
+    assert world.run(jobs.close, job_id) is JobState.COMPLETED
+    assert world.run(jobs.finishable, "reaper-1", 60) == []
 
 
 def test_a_job_with_a_dead_batch_fails_after_its_burial(world: World) -> None:
     job_id = world.job(2, 2)
     world.commit(world.lease(job_id))
     world.fail(world.lease(job_id), permanent=True)
-    assert world.run(dispatch.finishable, "reaper", 60) == [job_id]
-    assert world.run(dispatch.close, job_id) is None
+    assert world.run(jobs.finishable, "reaper", 60) == [job_id]
+    assert world.run(jobs.close, job_id) is None
     assert world.finish(job_id) is JobState.FAILED
     job = world.run(jobs.get, job_id)
     assert (job.state, job.reason) == (JobState.FAILED, "1 batch is dead: no")
@@ -1092,11 +1092,11 @@ def test_a_cancelled_job_is_finished_once_nobody_holds_a_lease_of_it(world: Worl
     job_id = world.job(1, 1)
     lease = world.lease(job_id)
     world.run(jobs.cancel, job_id)
-    assert world.run(dispatch.finishable, "reaper", 60) == []
-    assert world.run(dispatch.close, job_id) is None
+    assert world.run(jobs.finishable, "reaper", 60) == []
+    assert world.run(jobs.close, job_id) is None
     world.run(claims.release, [lease])
-    assert world.run(dispatch.finishable, "reaper", 60) == [job_id]
-    assert world.run(dispatch.close, job_id) is JobState.CANCELLED
+    assert world.run(jobs.finishable, "reaper", 60) == [job_id]
+    assert world.run(jobs.close, job_id) is JobState.CANCELLED
 
 
 def test_a_retried_job_runs_and_closes_again(world: World) -> None:
@@ -1106,7 +1106,7 @@ def test_a_retried_job_runs_and_closes_again(world: World) -> None:
     world.retry(job_id)
     job = world.run(jobs.get, job_id)
     assert (job.state, job.reason, job.closed_at) == (JobState.RUNNING, None, None)
-    assert world.run(dispatch.close, job_id) is None
+    assert world.run(jobs.close, job_id) is None
     world.commit(world.lease(job_id))
     assert world.finish(job_id) is JobState.COMPLETED
     assert world.rows(job_id) == (2, 0)
@@ -1148,7 +1148,7 @@ def test_an_engine_that_failed_to_load_three_times_fails_its_jobs(world: World) 
     assert job.state is JobState.FAILED
     assert job.reason == "the engine could not be loaded: no such module"
     assert world.run(jobs.get, other).state is JobState.RUNNING
-    assert world.run(dispatch.close, job_id) is JobState.FAILED
+    assert world.run(jobs.close, job_id) is JobState.FAILED
 
 
 def test_failed_loads_fail_no_job_while_a_living_child_has_the_engine(world: World) -> None:

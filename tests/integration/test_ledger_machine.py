@@ -591,7 +591,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def take_finishable(self, name: str, end: str) -> None:
         with self.step(name, end, waits=False) as here:
             before = self.seen(here)
-            for job_id in dispatch.finishable(here.connection, "reaper", 0):
+            for job_id in jobs.finishable(here.connection, "reaper", 0):
                 here.locked_jobs.add(job_id)
                 live = {b.state for b in before.values() if b.job_id == job_id} - {"split"}
                 ended = self.job_state(here, job_id) in (JobState.CANCELLED, JobState.FAILED)
@@ -604,7 +604,7 @@ class LedgerMachine(RuleBasedStateMachine):
             here.locked_jobs.add(job_id)
             before = [b for b in self.seen(here).values() if b.job_id == job_id]
             was = self.job_state(here, job_id)
-            state = dispatch.close(here.connection, job_id)
+            state = jobs.close(here.connection, job_id)
             live = {batch.state for batch in before} - {"split"}
             if "leased" in live or (not was.over and live & {"pending", "queued"}):
                 assert state is None

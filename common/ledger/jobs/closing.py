@@ -1,0 +1,132 @@
+"""The end of a job: which jobs have all batches over, and how a job is closed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import text
+
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.jobs.states import lock
+from nightshift.common.states import JobState
+
+
+def finishable(connection: Connection, reaper: str, hold_seconds: float) -> Sequence[int]:
+    """Jobs whose batches are all over and whose files want finishing, taken for `hold_seconds`.
+
+    Other reapers pass over a taken job, which only saves work: finishing twice is harmless. A
+    cancelled or failed job is over once nobody holds a lease of it.
+    """
+    found = connection.execute(
+        text("""
+            UPDATE jobs SET finisher = :reaper,
+                   finisher_until = now() + make_interval(secs => :hold)
+            WHERE id IN (
+                SELECT j.id FROM jobs j CROSS JOIN LATERAL (
+                    SELECT coalesce(sum(batches_leased), 0) AS leased,
+                           coalesce(sum(batches_pending + batches_queued), 0) AS waiting
+                    FROM job_counters WHERE job_id = j.id) AS c
+                WHERE j.closed_at IS NULL
+                  AND (j.finisher_until IS NULL OR j.finisher_until < now()
+                       OR j.finisher = :reaper)
+                  AND c.leased = 0 AND (j.state IN ('cancelled', 'failed') OR c.waiting = 0)
+                FOR UPDATE OF j SKIP LOCKED)
+            RETURNING id
+        """),
+        {"reaper": reaper, "hold": hold_seconds},
+    )
+    return [row.id for row in found]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWork:
+    """What is not over in a job: its batches by state, and dead ones without an error part."""
+
+    state: JobState
+    leased: int
+    waiting: int
+    dead: int
+    without_part: int
+
+    @property
+    def may_commit(self) -> bool:
+        """True while an attempt that has begun may still name its part."""
+        return bool(self.leased or (self.waiting and not self.state.over))
+
+    @property
+    def end(self) -> JobState | None:
+        """The state in which the job ends with this work; None while it cannot end."""
+        if self.may_commit or self.without_part:
+            return None
+        if self.state.over:
+            return self.state
+        return JobState.FAILED if self.dead else JobState.COMPLETED
+
+
+def open_work(connection: Connection, job_id: int) -> OpenWork:
+    """Locks the job and counts what is not over in it."""
+    state = lock(connection, job_id)
+    left = connection.execute(
+        text("""
+            -- Each by the index of its state: one scan for all would read every batch that is done.
+            SELECT (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'pending')
+                   + (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'queued')
+                   AS waiting,
+                   (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'leased') AS leased,
+                   count(*) AS dead,
+                   count(*) FILTER (WHERE part_name IS NULL OR redo IS NOT NULL) AS without_part
+            FROM batches WHERE job_id = :id AND state = 'dead'
+        """),
+        {"id": job_id},
+    )
+    return OpenWork(state, **left.mappings().one())
+
+
+def close(connection: Connection, job_id: int) -> JobState | None:
+    """Closes a job whose files are finished; None when it has open batches again (retry)."""
+    left = open_work(connection, job_id)
+    if left.end is not None:
+        reason = _why_dead(connection, job_id, left.dead) if left.dead else None
+        _close(connection, job_id, left.end, reason)
+    return left.end
+
+
+def abandon(connection: Connection, job_id: int, reason: str) -> bool:
+    """Closes a job whose files can never be finished: failed, unless it was cancelled. False when
+    a retry has opened it again: then its files are not final.
+    """
+    left = open_work(connection, job_id)
+    if left.may_commit:
+        return False
+    _close(connection, job_id, left.state if left.state.over else JobState.FAILED, reason)
+    return True
+
+
+def _why_dead(connection: Connection, job_id: int, dead: int) -> str:
+    """A sentence with the error that most dead batches share."""
+    worst = connection.execute(
+        text("""
+            SELECT last_error, count(*) AS batches FROM batches
+            WHERE job_id = :id AND state = 'dead' AND last_error IS NOT NULL
+            GROUP BY last_error ORDER BY count(*) DESC, min(seq) LIMIT 1
+        """),
+        {"id": job_id},
+    ).one_or_none()
+    total = "1 batch is dead" if dead == 1 else f"{dead} batches are dead"
+    if worst is None:
+        return total
+    some = "" if worst.batches == dead else f", {worst.batches} of them because of one error"
+    return f"{total}{some}: {worst.last_error}"
+
+
+def _close(connection: Connection, job_id: int, end: JobState, reason: str | None) -> None:
+    """Writes the end of a job; what failed or was cancelled keeps the reason that it has."""
+    connection.execute(
+        text("""
+            UPDATE jobs SET state = :state, closed_at = now(), finisher = NULL,
+                   finisher_until = NULL, finished_at = coalesce(finished_at, now()),
+                   reason = CASE WHEN state IN ('failed', 'cancelled') THEN reason
+                                 ELSE :reason END
+            WHERE id = :id AND closed_at IS NULL
+        """),
+        {"id": job_id, "state": end, "reason": reason},
+    )

@@ -1,0 +1,117 @@
+"""Submit: the job row, its input files, its batches, in the transaction of the caller."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+
+from pydantic import ValidationError
+from sqlalchemy import text
+
+from nightshift.common.descriptor import Descriptor, SourceFile
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger.batches.multirange import to_literal
+from nightshift.common.ledger.connection import Connection, take_long
+from nightshift.common.ledger.jobs.records import NewJob
+from nightshift.common.spec import STORED, JobSpec
+
+INSERT_JOB = text("""
+    INSERT INTO jobs (name, pool, priority, engine_key, spec, identity, spec_identity, output_uri,
+                      max_parallel, max_failed_fraction, input_schema, output_schema)
+    VALUES (:name, :pool, :priority, :engine_key, CAST(:spec AS jsonb), :identity, :spec_identity,
+            :output_uri, :max_parallel, :max_failed_fraction, :input_schema, :output_schema)
+    ON CONFLICT DO NOTHING
+    RETURNING id
+""")
+"""One job, running from now on; no row comes back where its identity or its output is taken."""
+
+INSERT_FILE = text("""
+    INSERT INTO input_files (job_id, file_index, uri, format, size, fingerprint, row_count,
+                             first_row)
+    VALUES (:job_id, :file_index, :uri, :format, :size, :fingerprint, :rows, :first_row)
+""")
+"""One input file of a job."""
+
+COPY_BATCHES = """
+    COPY batches (job_id, seq, file_index, rows, row_count, locator_row, byte_offset, byte_length)
+    FROM STDIN
+"""
+"""Batches that wait for admission."""
+
+
+def insert(connection: Connection, new: NewJob, files: Sequence[SourceFile]) -> int:
+    """The job row and its files; the batches follow in the same transaction.
+
+    Raises BadInput for a spec that could not be read again.
+    A second submit of the same identity or output waits here for the first one's COMMIT and then
+    gets BadInput by the unique index (the caller looks the job up and hands it back).
+    """
+    spec = new.spec
+    job_id = connection.scalar(
+        INSERT_JOB,
+        {
+            "name": spec.name,
+            "pool": spec.pool,
+            "priority": spec.priority,
+            "engine_key": spec.engine_key,
+            "spec": _stored(spec),
+            "identity": new.identity,
+            "spec_identity": new.spec_identity,
+            "output_uri": new.output_uri,
+            "max_parallel": spec.limits.max_parallel,
+            "max_failed_fraction": spec.limits.max_failed_fraction,
+            "input_schema": new.input_schema,
+            "output_schema": new.output_schema,
+        },
+    )
+    if job_id is None:
+        raise BadInput(f"another job was submitted for {new.output_uri} at the same time")
+    connection.execute(
+        INSERT_FILE,
+        [
+            {"job_id": job_id, "file_index": index, **asdict(file)}
+            for index, file in enumerate(files)
+        ],
+    )
+    return int(job_id)
+
+
+def insert_batches(
+    connection: Connection,
+    job_id: int,
+    files: Sequence[SourceFile],
+    batches: Iterable[Descriptor],
+) -> int:
+    """Streams the batches in by COPY, in dataset order; returns how many."""
+    take_long(connection)
+    index_of = {file.uri: index for index, file in enumerate(files)}
+    count = 0
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    with driver.cursor() as cursor, cursor.copy(COPY_BATCHES) as copy:
+        for batch in batches:
+            at = batch.locator
+            copy.write_row(
+                (
+                    job_id,
+                    count,
+                    index_of[batch.source.uri],
+                    to_literal(batch.rows),
+                    len(batch.rows),
+                    at and at.first_row,
+                    at and at.byte_offset,
+                    at and at.byte_length,
+                )
+            )
+            count += 1
+    return count
+
+
+def _stored(spec: JobSpec) -> str:
+    """The spec as JSON that can be read again: a copy of a spec is not validated when it is made."""
+    stored = spec.model_dump_json(by_alias=True, context=STORED)
+    try:
+        JobSpec.model_validate(json.loads(stored), context=STORED)
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise BadInput(f"the spec of {spec.name} could not be read again: {why}") from error
+    return stored
