@@ -10,8 +10,8 @@ from types import TracebackType
 
 import structlog
 
-from nightshift.common.plain import one_line
 from nightshift.common.settings import Settings, load_settings
+from nightshift.common.text import one_line
 
 log = structlog.get_logger(__name__)
 

@@ -29,13 +29,13 @@ from nightshift.common.errors import (
 )
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import dataset, output_parts, registry
-from nightshift.common.formats.output_parts import Failure, clean
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import claims
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.settings import Settings
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
+from nightshift.common.text import kept_message
 from nightshift.worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
 from nightshift.worker.job_cache import JobCache, KnownJob
 from nightshift.worker.publish import Publication, Publisher
@@ -243,9 +243,8 @@ class Carrier:
             )
         reached(Moment.READING)
         passed = [part.select(spec.passed_columns) for part in (rows.table, rows.bad_table)]
-        results = RowResults([*rows.row_index, *rows.bad], pa.concat_tables(passed))
-        for index, bad in rows.bad.items():
-            results.failures[index] = Failure.of(bad.kind, bad.message)
+        row_index = [*rows.row_index, *rows.bad]
+        results = RowResults(row_index, pa.concat_tables(passed), failures=dict(rows.bad))
         requests: list[Request] = []
         with self._profile.span(Stage.RENDER):
             for rendered in job.renderer.render(rows.table, rows.row_index):
@@ -395,7 +394,7 @@ class Carrier:
                 claims.release(
                     connection,
                     [lease],
-                    error=None if outage is None else clean(str(outage)),
+                    error=None if outage is None else kept_message(str(outage)),
                     pause_seconds=0 if outage is None else OUTAGE_PAUSE_SECONDS,
                 )
 
@@ -410,7 +409,7 @@ class Carrier:
 
         def pause() -> None:
             with self._ledger.transaction() as connection:
-                jobs.pause(connection, lease.job_id, clean(str(why)))
+                jobs.pause(connection, lease.job_id, kept_message(str(why)))
 
         log.warning("engine_refused", job_id=lease.job_id, error=str(why))
         try:
@@ -424,7 +423,7 @@ class Carrier:
 
         def fail() -> None:
             with self._ledger.transaction() as connection:
-                jobs.fail(connection, lease.job_id, clean(str(error)))
+                jobs.fail(connection, lease.job_id, kept_message(str(error)))
 
         try:
             self._publisher.patiently(fail)
@@ -436,7 +435,7 @@ class Carrier:
         log.warning(
             "batch_failed", batch_id=lease.batch_id, attempt=lease.attempt, error=str(error)
         )
-        said = clean(str(error) or type(error).__name__)
+        said = kept_message(str(error) or type(error).__name__)
         try:
             job = self._jobs.known(lease.job_id) or self._jobs.get(lease.job_id)
             most = job.spec.retry.max_attempts

@@ -1,16 +1,14 @@
 """What a part is called, which columns it has, and how its table is put together."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightshift.common.formats.arrow_types import arrow_type
-from nightshift.common.formats.values import to_list
-from nightshift.common.ledger.batches.records import RowError
+from nightshift.common.formats.values import arrow_value, to_list
+from nightshift.common.row_errors import Failure, RowError
 from nightshift.common.spec import (
     PARSED,
     RESERVED_ANSWERS,
@@ -24,6 +22,7 @@ from nightshift.common.spec import (
 from nightshift.common.spec.json_schema import Scalar
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
+from nightshift.common.text import kept_message
 
 STAGING = "_attempts"
 """Folder of parts that Postgres does not name yet, beside the finished ones."""
@@ -33,35 +32,11 @@ MANIFEST = "_manifest.json"
 JUDGED = "_judged"
 """Folder of the rows that a judge's job reads, beside its parts."""
 
-MESSAGE_CHARACTERS = 500
-"""Longest row error message kept, in the part and in the ledger alike."""
-
 PROMPT_TOKENS = pa.field("prompt_tokens", pa.int32())
 
 TOKENS = (PROMPT_TOKENS, pa.field("output_tokens", pa.int32()))
 
 ERROR_TYPE = pa.struct([pa.field("kind", pa.string()), pa.field("message", pa.string())])
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a row has no answer; the message is cut and cleaned."""
-
-    kind: RowErrorKind
-    message: str
-
-    @classmethod
-    def of(cls, kind: RowErrorKind, message: str) -> "Failure":
-        """With the message made fit for Arrow, JSON and Postgres text."""
-        return cls(kind, clean(message))
-
-
-def clean(message: str) -> str:
-    """Cuts to 500 characters and escapes what Postgres or UTF-8 cannot hold: NUL, surrogates."""
-    text = message.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
-    if len(text) <= MESSAGE_CHARACTERS:
-        return text
-    return text[: MESSAGE_CHARACTERS - 1] + "…"
 
 
 BARE = "-bare"
@@ -168,7 +143,7 @@ def inferred_schema(
     values: dict[str, list[Any]] = {}
     for answer in answers:
         for name, value in answer.items():
-            if encodable(name) == name:
+            if arrow_value(name) == name:
                 values.setdefault(name, []).append(value)
     if not values:
         return None
@@ -255,7 +230,7 @@ def row_errors(table: pa.Table, id_column: str | None) -> list[RowError]:
     return [
         RowError(
             index,
-            None if row_id is None else clean(str(row_id)),
+            None if row_id is None else kept_message(str(row_id)),
             RowErrorKind(error["kind"]),
             error["message"],
         )
@@ -296,27 +271,10 @@ def _around(spec: JobSpec, inputs: pa.Schema, columns: list[pa.Field]) -> pa.Sch
     )
 
 
-def encodable(value: Any) -> Any:
-    """The same value as Arrow takes it: lone surrogates, which UTF-8 cannot hold, replaced by `?`,
-    and arrays of more than one dimension, or none, as lists, or numbers.
-    """
-    match value:
-        case np.ndarray():
-            return value if value.ndim == 1 else value.tolist()
-        case str():
-            return value.encode("utf-8", "replace").decode("utf-8")
-        case dict():
-            return {encodable(key): encodable(each) for key, each in value.items()}
-        case list() | tuple():
-            return [encodable(each) for each in value]
-        case _:
-            return value
-
-
 def _type_of(values: list[Any]) -> pa.DataType:
     for sample in (values, [next((value for value in values if value is not None), None)]):
         try:
-            found = pa.array(encodable(sample)).type
+            found = pa.array(arrow_value(sample)).type
         except (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError):
             continue
         return _writable(found)

@@ -18,12 +18,12 @@ from nightshift.common.formats.jsonl import jsonl, openai_batch
 from nightshift.common.formats.parquet import parquet
 from nightshift.common.formats.parquet.column_types import input_field, plain_type
 from nightshift.common.formats.parquet.read_cache import ReadCache
+from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
 from nightshift.common.storage.storage import FileInfo
 
 __all__ = [
-    "BadRow",
     "PartFacts",
     "ReadCache",
     "Rows",
@@ -75,14 +75,6 @@ _MAGIC = {
 
 
 @dataclass(frozen=True, slots=True)
-class BadRow:
-    """Why a row cannot be read: `bad_record` or `bad_type`, and a message with file and line."""
-
-    kind: RowErrorKind
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class Rows:
     """The rows of a descriptor: each is in `row_index` or in `bad`, never in both.
 
@@ -93,7 +85,7 @@ class Rows:
 
     table: pa.Table
     row_index: list[int]
-    bad: dict[int, BadRow]
+    bad: dict[int, Failure]
     bad_table: pa.Table
 
 
@@ -143,11 +135,11 @@ def read_rows(
     except FileNotFoundError as error:
         raise SourceChanged(_GONE.format(source.uri)) from error
     wanted = list(descriptor.rows)
-    bad = {index: BadRow(*why) for index, why in found.items()}
+    bad = {index: Failure.of(*why) for index, why in found.items()}
     if id_column is not None:
         for index, valid in zip(wanted, _validity(table, id_column), strict=True):
             if not valid and index not in bad:
-                bad[index] = BadRow(RowErrorKind.BAD_RECORD, f"{place(index)}: id is null")
+                bad[index] = Failure.of(RowErrorKind.BAD_RECORD, f"{place(index)}: id is null")
     return _parted(table, wanted, bad)
 
 
@@ -205,7 +197,7 @@ def _validity(table: pa.Table, column: str) -> list[bool]:
     return valid
 
 
-def _parted(table: pa.Table, wanted: list[int], bad: dict[int, BadRow]) -> Rows:
+def _parted(table: pa.Table, wanted: list[int], bad: dict[int, Failure]) -> Rows:
     if not bad:
         return Rows(table, wanted, bad, table.slice(0, 0))
     good = [index not in bad for index in wanted]

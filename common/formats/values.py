@@ -1,8 +1,11 @@
-"""Arrow values as Python ones: what `to_pylist` cannot hold is brought to a type that it can."""
+"""Between Arrow's values and Python's: what one side cannot hold is brought to what it can."""
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+
+from nightshift.common.text import map_leaves, whole_characters
 
 
 def to_rows(table: pa.Table) -> list[dict[str, Any]]:
@@ -21,6 +24,21 @@ def to_list(column: pa.ChunkedArray | pa.Array) -> list[Any]:
         column = column.cast(wanted, safe=False)
     values: list[Any] = column.to_pylist()
     return values
+
+
+def arrow_value(value: Any) -> Any:
+    """The same value as Arrow takes it: lone surrogates, which UTF-8 cannot hold, replaced by `?`,
+    and arrays of more than one dimension, or none, as lists, or numbers.
+    """
+    return map_leaves(value, _arrow_leaf)
+
+
+def _arrow_leaf(value: Any) -> Any:
+    if isinstance(value, str):
+        return whole_characters(value, "?")
+    if isinstance(value, np.ndarray) and value.ndim != 1:
+        return value.tolist()
+    return value
 
 
 def is_kept(value: Any, got: Any) -> bool:

@@ -10,8 +10,8 @@ from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import jobs
 from nightshift.common.ledger.connection import Connection, Row
-from nightshift.common.money import money
 from nightshift.common.states import JobState
+from nightshift.common.text import money
 
 COMMITS_LOOKED_AT = 5_000
 """Latest commits that tell how fast an engine is: enough, and found by an index."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from nightshift.common.errors import BadInput
+from nightshift.common.text import unstorable
 
 SPEC_BYTES = 1024 * 1024
 """A spec file larger than this is refused: it is data, not a spec."""
@@ -55,10 +56,8 @@ def unusual(data: object) -> Iterator[str]:
         elif isinstance(value, list):
             waiting += [(place, each, depth + 1) for each in value]
         elif isinstance(value, str):
-            if "\x00" in value:
-                yield f"{said}holds a NUL character, which nothing here can keep"
-            elif not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value):
-                yield f"{said}holds half of a character (a lone surrogate)"
+            if why := unstorable(value):
+                yield f"{said}{why}"
         elif isinstance(value, float) and not math.isfinite(value):
             yield f"{said}{value} is no number that JSON has"
         elif value is not None and not isinstance(value, bool | int | float):

@@ -30,6 +30,7 @@ from fsspec.registry import known_implementations
 from nightshift.common.errors import BadInput, Permanent, StorageUnavailable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.group_commit import Grouped
+from nightshift.common.text import escaped, has_half_characters
 
 OBJECT_STORES = ("s3", "gs", "abfs", "memory")
 """Schemes that work when their driver is installed; `memory` lives in one process, for tests."""
@@ -88,9 +89,8 @@ def resolve(uri: str) -> str:
 
 def check_name(uri: str) -> None:
     """BadInput for a name that is no UTF-8 or holds a NUL: the ledger could not keep it."""
-    shown = uri.encode("utf-8", "backslashreplace").decode("utf-8")
-    if shown != uri:
-        raise BadInput(f"the name {shown!r} is no UTF-8: rename the file or folder")
+    if has_half_characters(uri):
+        raise BadInput(f"the name {escaped(uri)!r} is no UTF-8: rename the file or folder")
     if "\x00" in uri:
         raise BadInput(f"the name {uri!r} holds a NUL character")
 

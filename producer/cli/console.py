@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from nightshift.common.plain import plain
+from nightshift.common.text import printable
 
 
 class PlainConsole(Console):
@@ -19,4 +19,4 @@ class PlainConsole(Console):
             if segment.control:
                 yield segment
             else:
-                yield Segment(plain(segment.text), segment.style)
+                yield Segment(printable(segment.text), segment.style)

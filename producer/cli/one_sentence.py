@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from nightshift.common.errors import NightshiftError, Permanent, Retryable
-from nightshift.common.plain import one_line
+from nightshift.common.text import one_line
 
 EXIT_REFUSED, EXIT_BROKEN, EXIT_INTERRUPTED = 2, 3, 130
 

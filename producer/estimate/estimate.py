@@ -9,9 +9,9 @@ from typing import Any
 
 from nightshift.common.ledger import Ledger, spending
 from nightshift.common.ledger.spending import Kin
-from nightshift.common.money import money
 from nightshift.common.settings import Settings
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngineSpec
+from nightshift.common.text import money
 from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.forecast import Prices, Range
 from nightshift.producer.estimate.prompt_lengths import Prompts, prompts

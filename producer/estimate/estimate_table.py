@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nightshift.common.money import money
+from nightshift.common.text import money
 from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.estimate import Estimate, percentiles
 from nightshift.producer.estimate.forecast import Range

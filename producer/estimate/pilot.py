@@ -13,11 +13,11 @@ from rich.prompt import Confirm
 
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import registry
-from nightshift.common.formats.registry import BadRow
 from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
+from nightshift.common.row_errors import Failure
 from nightshift.common.settings import Settings
 from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, RequestsTask, digest, parse_spec
 from nightshift.common.states import JobState
@@ -52,7 +52,7 @@ class Begun:
     """The job of a pilot, and by row of the dataset why others that were drawn cannot be read."""
 
     submitted: Submitted
-    bad: Mapping[int, BadRow]
+    bad: Mapping[int, Failure]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Tried:
     """The same once the job has come to its end, whatever that was."""
 
     job: Job
-    bad: Mapping[int, BadRow]
+    bad: Mapping[int, Failure]
 
 
 def begin(ledger: Ledger, spec: JobSpec, settings: Settings, rows: int) -> Begun:

@@ -18,13 +18,13 @@ from nightshift.common.descriptor import Descriptor
 from nightshift.common.errors import NightshiftError, Permanent, Retryable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import dataset, output_parts, registry
-from nightshift.common.formats.output_parts import Failure
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.batches import commits, records, retries
 from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.batches.records import Part
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import manifest
+from nightshift.common.row_errors import Failure
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.common.storage import storage
 from nightshift.producer.results import part_files

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 
 from nightshift.common.errors import NightshiftError, SourceChanged
 from nightshift.common.formats import dataset, output_parts, registry
-from nightshift.common.formats.output_parts import clean
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches import records
@@ -18,6 +17,7 @@ from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.common.storage import storage
+from nightshift.common.text import kept_message
 from nightshift.producer.results import part_files
 from nightshift.producer.verify.checks import Check, some
 from nightshift.producer.verify.row_ranges import Range, ascends, cover, ranges_of, shown
@@ -142,7 +142,12 @@ class PartsAudit:
         column = self._job.spec.input.id
         ids = to_list(failed.column(column)) if column else [None] * len(failed)
         return [
-            (index, None if row_id is None else clean(str(row_id)), said["kind"], said["message"])
+            (
+                index,
+                None if row_id is None else kept_message(str(row_id)),
+                said["kind"],
+                said["message"],
+            )
             for index, row_id, said in zip(
                 failed.column("row_index").to_pylist(),
                 ids,

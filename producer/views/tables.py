@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from nightshift.common.money import money
+from nightshift.common.text import money
 from nightshift.producer.verify.checks import Finding
 from nightshift.producer.views.rates import Values, elapsed_seconds, overall_rate
 from nightshift.producer.views.values import error_text, shown

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from typing import Any
 
-from nightshift.common.plain import plain
+from nightshift.common.text import printable
 
 LIST_NUMBERS = 8
 """Numbers of a long vector that are shown."""
@@ -15,7 +15,7 @@ def shown(value: Any, most: int) -> str:
     """The value as text of at most about `most` characters, fit for a terminal and a page."""
     text = _text(value)
     cut = text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
-    return plain(cut)
+    return printable(cut)
 
 
 def as_json(value: Any) -> Any:
@@ -25,7 +25,7 @@ def as_json(value: Any) -> Any:
 
 def error_text(error: Mapping[str, Any] | None) -> str:
     """Kind and message; nothing without an error."""
-    return "" if error is None else plain(f"{error['kind']}: {error['message']}")
+    return "" if error is None else printable(f"{error['kind']}: {error['message']}")
 
 
 def _text(value: Any) -> str:

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from nightshift.common.errors import BadInput
-from nightshift.common.formats.registry import BadRow
 from nightshift.common.ledger import Ledger, jobs, workers
 from nightshift.common.ledger.batches.records import Lease
+from nightshift.common.row_errors import Failure
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import JobState, RowErrorKind
@@ -288,7 +288,7 @@ def test_rows_that_were_drawn_and_cannot_be_read_are_shown(
     job = finished(world, spec(), failing=0)
     monkeypatch.setattr("nightshift.producer.estimate.pilot.sample", lambda *_: Sample(10, 0))
     console = Console(file=io.StringIO(), width=200)
-    bad = {7: BadRow(RowErrorKind.BAD_RECORD, "a.jsonl line 8 is no JSON")}
+    bad = {7: Failure(RowErrorKind.BAD_RECORD, "a.jsonl line 8 is no JSON")}
     assert pilot.show(world.ledger, Tried(job, bad), console)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "1 of the rows that were drawn cannot be read" in shown
@@ -318,5 +318,5 @@ def decided(
 ) -> int | None:
     made = estimate(spec, Settings(), world.ledger)
     console = Console(file=io.StringIO(), force_interactive=interactive)
-    unread = dict.fromkeys(range(bad), BadRow(RowErrorKind.BAD_RECORD, "no JSON"))
+    unread = dict.fromkeys(range(bad), Failure(RowErrorKind.BAD_RECORD, "no JSON"))
     return pilot._decided(world.ledger, spec, Tried(job, unread), made, console, first)

@@ -14,12 +14,13 @@ from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceF
 from nightshift.common.errors import BadInput, LeaseLost, Retryable, SchemaMismatch
 from nightshift.common.ledger import Ledger, dispatch, jobs, schema, workers
 from nightshift.common.ledger.batches import claims, commits, records, retries
-from nightshift.common.ledger.batches.records import Claimant, Lease, Part, RowError
+from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.batches.shares import fair_share
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.queries import audit
 from nightshift.common.ledger.workers import Child
+from nightshift.common.row_errors import RowError
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import JobState, RowErrorKind
 from tests.integration.fleet import commit_one

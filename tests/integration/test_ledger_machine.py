@@ -32,9 +32,10 @@ from nightshift.common.errors import BadInput, LeaseLost, Retryable
 from nightshift.common.ledger import Ledger, dispatch, jobs, workers
 from nightshift.common.ledger.batches import claims, commits, records, retries
 from nightshift.common.ledger.batches.multirange import from_multirange
-from nightshift.common.ledger.batches.records import Claimant, Lease, Part, RowError, Tokens
+from nightshift.common.ledger.batches.records import Claimant, Lease, Part, Tokens
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.row_errors import RowError
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JOB_MOVES, JobState, RowErrorKind
 from tests.integration.fleet import commit_one

@@ -18,11 +18,11 @@ from typer.testing import CliRunner, Result
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_parts, registry
-from nightshift.common.formats.output_parts import Failure
 from nightshift.common.ledger import Ledger, dispatch, jobs, workers
 from nightshift.common.ledger.batches import claims, commits
-from nightshift.common.ledger.batches.records import Claimant, Lease, Part, RowError
+from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.jobs import Job, NewJob
+from nightshift.common.row_errors import Failure, RowError
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage

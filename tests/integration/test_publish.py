@@ -12,7 +12,8 @@ from nightshift.common.errors import LeaseLost, Permanent
 from nightshift.common.formats.output_parts import final
 from nightshift.common.ledger import Ledger, dispatch, jobs
 from nightshift.common.ledger.batches import claims
-from nightshift.common.ledger.batches.records import Claimant, Lease, Part, RowError
+from nightshift.common.ledger.batches.records import Claimant, Lease, Part
+from nightshift.common.row_errors import RowError
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage

@@ -8,10 +8,11 @@ import pyarrow as pa
 import pytest
 
 from nightshift.common.formats import output_parts, registry
-from nightshift.common.formats.output_parts import Failure
 from nightshift.common.ledger import Ledger
+from nightshift.common.row_errors import Failure
 from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
+from nightshift.common.text import MESSAGE_CHARACTERS
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
 from nightshift.worker.job_cache import JobCache, KnownJob
 from nightshift.worker.rows.prompts import Renderer
@@ -210,7 +211,7 @@ def test_merged_keeps_the_rows_that_were_not_run_again() -> None:
 
 def test_messages_are_cut_and_cleaned_once() -> None:
     failure = Failure.of(RowErrorKind.REFUSED, "a\x00\ud800" + "x" * 1000)
-    assert len(failure.message) == output_parts.MESSAGE_CHARACTERS
+    assert len(failure.message) == MESSAGE_CHARACTERS
     assert failure.message.startswith("a\\x00\\ud800")
 
 

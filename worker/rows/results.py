@@ -8,15 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightshift.common.formats.output_parts import (
-    Failure,
-    column_sum,
-    encodable,
-    error_column,
-    row_errors,
-)
-from nightshift.common.formats.values import is_kept, to_list
-from nightshift.common.ledger.batches.records import RowError, Tokens
+from nightshift.common.formats.output_parts import column_sum, error_column, row_errors
+from nightshift.common.formats.values import arrow_value, is_kept, to_list
+from nightshift.common.ledger.batches.records import Tokens
+from nightshift.common.row_errors import Failure, RowError
 from nightshift.common.spec import PARSED, RESERVED_ANSWERS, GenerateTask, JobSpec
 from nightshift.common.spec.json_schema import Scalar
 from nightshift.common.states import RowErrorKind
@@ -197,7 +192,7 @@ def _answered(
     try:
         # Python stops at a value without end; Arrow would take the process down with it.
         nested = any(isinstance(value, dict | list | tuple | np.ndarray) for value in values)
-        found = pa.array(encodable(values) if nested else values)
+        found = pa.array(arrow_value(values) if nested else values)
         if found.type == column.type or (_is_plain(found.type) and _is_plain(column.type)):
             return found.cast(column.type)  # a safe cast: it refuses what would be cut
     except UNFIT:
@@ -279,7 +274,7 @@ def _one_by_one(
     good: list[Any] = []
     for row, value in zip(rows, values, strict=True):
         try:
-            good.append(_cast(encodable(value), column.type))
+            good.append(_cast(arrow_value(value), column.type))
         except UNFIT:
             good.append(None)
             failures.setdefault(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nightshift.common.spec.json_schema import Scalar
+from nightshift.common.text import HALF_CHARACTER, has_half_characters
 
 INT64 = range(-(2**63), 2**63)
 
@@ -21,10 +22,9 @@ def loads(text: str) -> Any:
         value = json.loads(
             text, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite
         )
-        if "\\u" in text or not text.isascii():
-            json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("it holds half of a character (a lone surrogate)") from error
+        may_hold_halves = "\\u" in text or not text.isascii()
+        if may_hold_halves and has_half_characters(json.dumps(value, ensure_ascii=False)):
+            raise ValueError(f"it {HALF_CHARACTER}")
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     return value

@@ -22,6 +22,7 @@ from nightshift.common.errors import BadInput, SourceChanged
 from nightshift.common.formats.values import to_list
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
+from nightshift.common.text import map_leaves, whole_characters
 
 is_blank = bytes.isspace
 """The rule for a line that still has its newline; bytes.isspace stops at the first other byte."""
@@ -40,7 +41,6 @@ MAX_DEPTH = 16
 
 _BOM = b"\xef\xbb\xbf"
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _INT64 = range(-(2**63), 2**63)
 
 Bad = dict[int, tuple[RowErrorKind, str]]
@@ -84,7 +84,7 @@ def parse(line: bytes) -> dict[str, Any]:
         raise ValueError("a number has too many digits") from error
     if not isinstance(row, dict):
         raise ValueError(f"a JSON {_KINDS[type(row)]}, not an object")
-    return _without_surrogates(row) if _ESCAPED_SURROGATE.search(line) else row
+    return map_leaves(row, _whole) if _ESCAPED_SURROGATE.search(line) else row
 
 
 _KINDS = {
@@ -97,14 +97,8 @@ _KINDS = {
 }
 
 
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return _SURROGATE.sub("\ufffd", value)
-    if isinstance(value, list):
-        return [_without_surrogates(item) for item in value]
-    if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-    return value
+def _whole(value: Any) -> Any:
+    return whole_characters(value) if isinstance(value, str) else value
 
 
 # ---------------------------------------------------------------- types
@@ -447,18 +441,12 @@ def encoded(row: dict[str, Any]) -> bytes:
     try:
         text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_json_value)
     except ValueError:
-        text = json.dumps(_without_nan(row), ensure_ascii=False, default=_json_value)
+        text = json.dumps(map_leaves(row, _finite), ensure_ascii=False, default=_json_value)
     return text.encode("utf-8")
 
 
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    return value
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _json_value(value: object) -> str:

@@ -13,8 +13,9 @@ from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import LeaseLost
 from nightshift.common.ledger import jobs
 from nightshift.common.ledger.batches.multirange import from_multirange, to_literal, to_multirange
-from nightshift.common.ledger.batches.records import LONE_LOSSES, Lease, Part, RowError
+from nightshift.common.ledger.batches.records import LONE_LOSSES, Lease, Part
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.row_errors import RowError
 from nightshift.common.states import Outcome
 
 

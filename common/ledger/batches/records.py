@@ -7,7 +7,7 @@ from sqlalchemy import RowMapping
 
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.ledger.batches.multirange import from_multirange
-from nightshift.common.states import RowErrorKind
+from nightshift.common.row_errors import RowError
 
 LONE_LOSSES = 2
 """After so many losses a batch runs alone in a child (DESIGN section 5)."""
@@ -51,16 +51,6 @@ class Lease:
     def narrowed(self, rows: RowRanges) -> "Lease":
         """The same lease of a retry, over `rows` of its rows only; the others run later."""
         return replace(self, redo=rows, later=self.later.union(self.todo.minus(rows)))
-
-
-@dataclass(frozen=True, slots=True)
-class RowError:
-    """Why a row has no answer; `row_id` is its id column as text."""
-
-    row_index: int
-    row_id: str | None
-    kind: RowErrorKind
-    message: str
 
 
 @dataclass(frozen=True, slots=True)

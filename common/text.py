@@ -1,0 +1,86 @@
+"""What text may hold, and how it is shown.
+
+Postgres holds no NUL, and UTF-8 no half of a character (a lone surrogate). A terminal obeys control
+characters. Each of the three is decided here alone.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+MARK = "\N{REPLACEMENT CHARACTER}"
+"""Stands for a character that was taken out of a text."""
+
+MESSAGE_CHARACTERS = 500
+"""Longest message of an error that is kept, in a part and in the ledger alike."""
+
+HALF_CHARACTER = "holds half of a character (a lone surrogate)"
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+# Control characters but tab and newline, what turns the direction of writing, half characters.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def has_half_characters(text: str) -> bool:
+    """True for a text that UTF-8 cannot hold."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def unstorable(text: str) -> str | None:
+    """Why Postgres or UTF-8 cannot hold the text, as a phrase; None where both can."""
+    if "\x00" in text:
+        return "holds a NUL character, which nothing here can keep"
+    return HALF_CHARACTER if has_half_characters(text) else None
+
+
+def escaped(text: str) -> str:
+    """The text with NULs and half characters written as escapes."""
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def kept_message(message: str) -> str:
+    """An error's message as parts and ledger keep it: escaped, and cut to 500 characters."""
+    text = escaped(message)
+    if len(text) <= MESSAGE_CHARACTERS:
+        return text
+    return text[: MESSAGE_CHARACTERS - 1] + "…"
+
+
+def whole_characters(text: str, mark: str = MARK) -> str:
+    """The text with `mark` in the place of each half character."""
+    return _SURROGATE.sub(mark, text) if has_half_characters(text) else text
+
+
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Nested dicts, lists and tuples with `change` applied to each key and each value in them;
+    tuples become lists.
+    """
+    if isinstance(value, dict):
+        return {map_leaves(key, change): map_leaves(each, change) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [map_leaves(each, change) for each in value]
+    return change(value)
+
+
+def printable(text: str) -> str:
+    """The text with a mark in the place of each character that a terminal would obey."""
+    return text if text.isprintable() else _STEERING.sub(MARK, text)
+
+
+def one_line(text: str) -> str:
+    """The same on one line."""
+    return printable(" ".join(text.split("\n")))
+
+
+def money(value: float | Decimal) -> str:
+    """An amount without its currency, with two digits that say something, six at most."""
+    amount = float(value)
+    digits = 2 if abs(amount) >= 1 or not amount else 1 - math.floor(math.log10(abs(amount)))
+    return f"{amount:,.{min(6, digits)}f}"
