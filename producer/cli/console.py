@@ -1,4 +1,4 @@
-"""A console that prints what users wrote as it reads, never as a command to the terminal."""
+"""A console on which text of users can never steer the terminal."""
 
 from collections.abc import Iterable
 
@@ -8,13 +8,13 @@ from rich.segment import Segment
 from nightshift.common.text import printable
 
 
-class PlainConsole(Console):
-    """Rich takes some control characters out of text, but not the one that begins a sequence."""
+class SafeConsole(Console):
+    """Rich removes some control characters from text, but not the one that begins a sequence."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Rich's own sequences are segments of their own, or styles: only text is looked at."""
+        """Makes text safe; the sequences of Rich itself are control segments, or styles."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment

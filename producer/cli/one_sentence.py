@@ -1,6 +1,4 @@
-"""How a command ends that cannot do its work: one sentence, and an exit code that says whose turn
-it is.
-"""
+"""How a command ends that fails: one sentence and an exit code, not a traceback."""
 
 from typing import Any
 
@@ -10,14 +8,17 @@ from typer.core import TyperGroup
 from nightshift.common.errors import NightshiftError, Permanent, Retryable
 from nightshift.common.text import one_line
 
-EXIT_REFUSED, EXIT_BROKEN, EXIT_INTERRUPTED = 2, 3, 130
+EXIT_REFUSED = 2
+"""The user can do something about the error."""
+
+EXIT_BROKEN, EXIT_INTERRUPTED = 3, 130
 
 
 class OneSentence(TyperGroup):
-    """Ends every command that fails on purpose with one sentence; `--debug` lets it fly."""
+    """Prints the sentence of a NightshiftError; with `--debug` the error is raised instead."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command; Ctrl-C ends it quietly."""
+        """Runs the command; Ctrl-C ends it without a message."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -26,5 +27,5 @@ class OneSentence(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             typer.echo(f"nightshift: {one_line(str(error))}", err=True)
-            mendable = isinstance(error, Permanent | Retryable)
-            raise typer.Exit(EXIT_REFUSED if mendable else EXIT_BROKEN) from error
+            refused = isinstance(error, Permanent | Retryable)
+            raise typer.Exit(EXIT_REFUSED if refused else EXIT_BROKEN) from error

@@ -24,7 +24,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionEngineSpec, load_spec, parse_spec
 from nightshift.common.templates.sandbox import compiled, rendered
 from nightshift.producer.cli.app import main
-from nightshift.producer.cli.console import PlainConsole
+from nightshift.producer.cli.console import SafeConsole
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.views import tables
 from nightshift.worker.engines.function import FunctionEngine
@@ -407,7 +407,7 @@ def test_a_job_name_is_a_word(refused: Refused, tmp_path: Path) -> None:
 
 def test_nothing_that_a_user_wrote_steers_the_terminal() -> None:
     file = io.StringIO()
-    console = PlainConsole(file=file, force_terminal=False, width=200)
+    console = SafeConsole(file=file, force_terminal=False, width=200)
     row = {"row_index": 1, "id": ESCAPES, "kind": ESCAPES, "message": ESCAPES}
     console.print(tables.sample_table([row], list(row), list(row)))
     console.print(ESCAPES)

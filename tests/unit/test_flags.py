@@ -13,7 +13,8 @@ from nightshift.common.spec import (
     VllmEngineSpec,
     load_spec,
 )
-from nightshift.producer.cli.flags import Flags, job_name, job_spec
+from nightshift.producer.cli.flags import Flags
+from nightshift.producer.cli.job_spec import job_name, job_spec
 
 MODEL = Flags(model="M", prompt="Sentiment of: {{ text }}", out="scored/")
 

@@ -20,7 +20,8 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import JobSpec, RequestsTask, parse_spec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
-from nightshift.producer.cli.flags import Flags, job_spec
+from nightshift.producer.cli.flags import Flags
+from nightshift.producer.cli.job_spec import job_spec
 from nightshift.producer.results import openai_batch_results
 from nightshift.producer.submit import openai_batch_file, planner
 

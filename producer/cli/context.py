@@ -1,0 +1,85 @@
+"""What commands share: their settings, ledger, job and console, and arguments that many take."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nightshift.common.errors import BadInput
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nightshift.common.ledger import Ledger
+    from nightshift.common.ledger.jobs import Job
+    from nightshift.common.settings import Settings
+    from nightshift.common.states import RowErrorKind
+
+JobName = Annotated[
+    str, typer.Argument(metavar="JOB", help="Number or name of a job.", show_default=False)
+]
+SomeJob = Annotated[
+    str | None, typer.Argument(metavar="[JOB]", help="Number or name; all jobs without one.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+Seed = Annotated[int, typer.Option(help="Another seed draws other rows.")]
+
+PIPE_COLUMNS = 160
+"""Width of a table that is written to a file or a pipe."""
+
+
+def command_settings() -> "Settings":
+    """Settings of a command that people look at: it logs warnings only, unless the level is set."""
+    from nightshift.common import logs
+    from nightshift.common.settings import load_settings
+
+    settings = load_settings()
+    quiet = {} if "log_level" in settings.model_fields_set else {"log_level": "warning"}
+    logs.configure(settings.model_copy(update=quiet))
+    return settings
+
+
+@contextmanager
+def ledger_of(settings: "Settings") -> Iterator["Ledger"]:
+    """The ledger for the time of one command, whoever keeps it up."""
+    from nightshift.producer.connect import open_ledger
+
+    with open_ledger(settings) as opened:
+        yield opened.ledger
+
+
+def console(*, stderr: bool = False) -> "Console":
+    """Where a command prints its tables: as wide as the terminal, if there is one."""
+    from nightshift.producer.cli.console import SafeConsole
+
+    is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    return SafeConsole(highlight=False, stderr=stderr, width=None if is_terminal else PIPE_COLUMNS)
+
+
+def find_job(ledger: "Ledger", reference: str) -> "Job":
+    """The job with this number or name; BadInput when there is none."""
+    from nightshift.common.ledger import jobs
+
+    with ledger.transaction() as connection:
+        return jobs.find(connection, reference)
+
+
+def allowed_file(settings: "Settings", uri: str) -> str:
+    """A file to write; BadInput when it lies outside the roots that the operator allows."""
+    from nightshift.common.storage import storage
+
+    storage.check_roots([storage.resolve(uri)], settings.allowed_roots)
+    return uri
+
+
+def row_error_kind(name: str | None) -> "RowErrorKind | None":
+    """The kind of row error that --kind names; BadInput when there is no such kind."""
+    from nightshift.common.states import RowErrorKind
+
+    if name is None:
+        return None
+    if name not in list(RowErrorKind):
+        raise BadInput(f"--kind {name!r} is none of {', '.join(RowErrorKind)}")
+    return RowErrorKind(name)

@@ -1,0 +1,222 @@
+"""The job spec of a command line: made of its flags, or a spec file with the flags laid over it."""
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from nightshift.common.errors import BadInput
+from nightshift.producer.cli.flags import MODEL_FLAGS, REQUEST_FLAGS, Flags
+
+if TYPE_CHECKING:
+    from nightshift.common.spec import JobSpec
+
+
+def job_spec(target: str, flags: Flags) -> "JobSpec":
+    """The spec of `run TARGET` and `submit TARGET`.
+
+    A TARGET that ends in .yaml or .yml is a spec file, and the flags are laid over it. Any other
+    TARGET is an input, and the flags are the rest of the spec. BadInput names a flag that is
+    missing, that excludes another one, or that does not fit the spec.
+    """
+    from nightshift.common.spec import load_spec, parse_spec
+
+    _refuse_conflicts(flags)
+    if target.lower().endswith((".yaml", ".yml")):
+        spec = load_spec(Path(target))
+        if not flags.given(*(field.name for field in fields(Flags))):
+            return spec
+        written = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        _refuse_other_engine(target, written, flags)
+        sections = _sections(flags)
+        if "engine" in sections:
+            sections["engine"]["backend"] = written["engine"]["backend"]
+        return parse_spec(_laid_over(written, sections), f"{target} with flags")
+    _refuse_missing(flags)
+    sections = _sections(flags)
+    sections.setdefault("name", job_name(target))
+    sections.setdefault("output", {}).setdefault("uri", f"{sections['name']}-out")
+    sections["input"] = {"uri": target, **sections.get("input", {})}
+    return parse_spec(sections, "flags")
+
+
+def job_name(target: str) -> str:
+    """A job's name made of its input: the last part of the path that is no glob, without suffix."""
+    parts = [part for part in PurePosixPath(target).parts if not re.search(r"[*?\[\]{}]", part)]
+    stem = PurePosixPath(parts[-1]).stem if parts else ""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip(".-_")[:63]
+    return f"job-{name}"[:63].rstrip("-") if not name or name.isdigit() else name
+
+
+def _refuse_conflicts(flags: Flags) -> None:
+    if flags.callable is not None and (others := flags.given(*MODEL_FLAGS)):
+        raise BadInput(
+            f"--callable runs a Python function and {others[0]} is for models: give one of them"
+        )
+    if flags.format == "openai" and (others := flags.given("callable", *REQUEST_FLAGS, "id")):
+        raise BadInput(
+            f"{others[0]} does not go with --format openai: each request of the file says its own"
+        )
+    if len(others := flags.given("choice", "schema", "regex", "grammar")) > 1:
+        raise BadInput(f"{others[0]} and {others[1]} both say what an answer looks like: give one")
+    if flags.base_url is not None and flags.revision is not None:
+        raise BadInput("--revision is for models that are loaded here, not for --base-url")
+    if flags.system is not None and flags.prompt is None:
+        raise BadInput("--system goes before a --prompt, which is missing")
+
+
+def _refuse_missing(flags: Flags) -> None:
+    if flags.model is None and flags.callable is None:
+        raise BadInput(
+            "nothing says what to run: give --model M with --prompt, --callable module:name, "
+            "or a spec that ends in .yaml"
+        )
+    if flags.format == "openai":
+        return
+    if flags.model is not None and flags.prompt is None:
+        raise BadInput("--model needs a --prompt, such as --prompt 'Sentiment of: {{ text }}'")
+    if flags.out is None:
+        raise BadInput("--out is missing: name the output directory")
+
+
+def _refuse_other_engine(target: str, written: dict[str, Any], flags: Flags) -> None:
+    backend = written["engine"]["backend"]
+    wrong = flags.given("callable") if backend != "function" else flags.given(*MODEL_FLAGS)
+    wrong += flags.given("base_url") if backend != "openai" else flags.given("revision")
+    if wrong:
+        raise BadInput(f"{wrong[0]} does not fit {target}, whose engine.backend is {backend}")
+
+
+def _sections(flags: Flags) -> dict[str, Any]:
+    """The sections of a spec that the flags give; keys of flags that were not given are left out."""
+    return _pruned(
+        {
+            "name": flags.name,
+            "pool": flags.pool,
+            "priority": flags.priority,
+            "input": {
+                "format": "openai" if flags.format == "openai" else None,
+                "id": flags.id,
+                "limit": flags.limit,
+            },
+            "task": _task(flags),
+            "engine": _engine(flags),
+            "output": {
+                "uri": flags.out,
+                "format": None if flags.format == "openai" else flags.format,
+                "columns": _words(flags.columns),
+            },
+            "batch": {"rows": flags.batch_rows},
+            "limits": {"max_parallel": flags.max_parallel},
+        }
+    )
+
+
+def _task(flags: Flags) -> dict[str, Any]:
+    if flags.callable is not None:
+        return {"kind": "function"}
+    if flags.format == "openai":
+        return {"kind": "requests"}
+    task: dict[str, Any] = {
+        "sampling": {
+            "max_tokens": flags.max_tokens,
+            "temperature": flags.temperature,
+            "seed": flags.seed,
+        },
+        "output": {
+            "choice": _words(flags.choice),
+            "regex": flags.regex,
+            "json_schema": _json_file(flags.schema),
+            "grammar": _grammar_file(flags.grammar),
+        },
+    }
+    if flags.prompt is not None and flags.system is not None:
+        task["messages"] = [
+            {"role": "system", "content": flags.system},
+            {"role": "user", "content": flags.prompt},
+        ]
+    else:
+        task["prompt"] = flags.prompt
+    return {**task, "kind": "generate"} if _pruned(task) else {}
+
+
+def _engine(flags: Flags) -> dict[str, Any]:
+    if flags.callable is not None:
+        return {"backend": "function", "callable": flags.callable}
+    engine = {
+        "model": flags.model,
+        "base_url": flags.base_url,
+        "revision": flags.revision,
+        "args": dict(_engine_arg(text) for text in flags.engine_arg or []),
+    }
+    backend = "vllm" if flags.base_url is None else "openai"
+    return {**engine, "backend": backend} if _pruned(engine) else {}
+
+
+def _engine_arg(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise BadInput(f"--engine-arg {text!r} is not KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def _json_file(path: Path | None) -> Any:
+    if path is None:
+        return None
+    from nightshift.common.spec.file import read_text
+
+    text = read_text(path, "JSON schema")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"--schema {path}: no valid JSON ({error})") from error
+
+
+def _grammar_file(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    from nightshift.common.spec.file import read_text
+
+    return read_text(path, "grammar")
+
+
+def _words(given: list[str] | None) -> list[str] | None:
+    if not given:
+        return None
+    return [word.strip() for text in given for word in text.split(",")]
+
+
+def _pruned(value: dict[str, Any]) -> dict[str, Any]:
+    """Without None and empty sections; an empty JSON schema stays, because it allows anything."""
+    kept = {
+        key: _pruned(entry)
+        if isinstance(entry, dict) and key not in ("json_schema", "args")
+        else entry
+        for key, entry in value.items()
+    }
+    return {
+        key: entry
+        for key, entry in kept.items()
+        if entry is not None and (entry != {} or key == "json_schema")
+    }
+
+
+ALTERNATIVES = (("messages", "prompt"), ("choice", "json_schema", "regex", "grammar"))
+"""Keys that exclude each other: a flag for one of them removes the others from the spec."""
+
+
+def _laid_over(written: dict[str, Any], sections: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(written)
+    for group in ALTERNATIVES:
+        if any(key in sections for key in group):
+            merged = {key: value for key, value in merged.items() if key not in group}
+    for key, value in sections.items():
+        held = merged.get(key)
+        if isinstance(held, dict) and isinstance(value, dict) and key != "json_schema":
+            value = _laid_over(held, value)
+        merged[key] = value
+    return merged

@@ -1,0 +1,153 @@
+"""Commands that show jobs: wait, watch, status, jobs, errors, sample."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nightshift.common.errors import BadInput
+from nightshift.producer.cli.context import (
+    AsJson,
+    JobName,
+    Seed,
+    SomeJob,
+    allowed_file,
+    command_settings,
+    console,
+    find_job,
+    ledger_of,
+    row_error_kind,
+)
+
+if TYPE_CHECKING:
+    from nightshift.common.ledger import Ledger
+    from nightshift.common.ledger.jobs import Job
+
+
+def wait(job: JobName) -> None:
+    """Wait for a job; exits 0 all answered, 1 with row errors, 3 failed, paused or cancelled."""
+    from nightshift.producer.views.progress import report_end
+
+    with _followed(job) as (ledger, ended):
+        raise typer.Exit(report_end(ledger, ended, console()))
+
+
+def watch(job: SomeJob = None) -> None:
+    """Watch a job to its end, or all jobs and workers until Ctrl-C."""
+    from nightshift.producer.views import progress
+
+    if job is not None:
+        with _followed(job) as (ledger, ended):
+            progress.report_end(ledger, ended, console())
+        return
+    with ledger_of(command_settings()) as ledger:
+        progress.watch_all(ledger, console())
+
+
+@contextmanager
+def _followed(reference: str) -> Iterator[tuple["Ledger", "Job"]]:
+    """The job, shown on the console until it is over or paused, and its ledger."""
+    from nightshift.producer.connect import open_ledger
+    from nightshift.producer.views.progress import follow
+
+    with open_ledger(command_settings()) as opened:
+        job = find_job(opened.ledger, reference)
+        if opened.alone and job.closed_at is None and job.state != "paused":
+            raise BadInput(f"nobody works on job {job.id}: `nightshift run` with its spec goes on")
+        yield opened.ledger, follow(opened.ledger, job.id, console())
+
+
+def status(
+    job: SomeJob = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say where a job stands, or all of them."""
+    from nightshift.common.ledger import jobs as ledger_jobs
+    from nightshift.common.ledger import workers
+    from nightshift.producer.views import rates, tables
+
+    with ledger_of(command_settings()) as ledger:
+        number = None if job is None else find_job(ledger, job).id
+        with ledger.transaction() as connection:
+            if number is None:
+                rows = ledger_jobs.listed(connection)
+            else:
+                rows = [ledger_jobs.progress(connection, number)]
+            here = workers.status(connection)
+    if as_json:
+        objects = [rates.as_json(row) for row in rows]
+        typer.echo(json.dumps(objects if number is None else objects[0], indent=2))
+    elif number is None:
+        console().print(tables.overview(rows, here))
+    else:
+        console().print(tables.status(rows[0], here))
+
+
+def jobs() -> None:
+    """List the jobs, newest first."""
+    from nightshift.common.ledger import jobs as ledger_jobs
+    from nightshift.producer.views import tables
+
+    with ledger_of(command_settings()) as ledger, ledger.transaction() as connection:
+        rows = ledger_jobs.listed(connection)
+    console().print(tables.job_table(rows) if rows else "no jobs yet")
+
+
+def errors(
+    job: JobName,
+    kind: Annotated[str | None, typer.Option(help="Only rows that failed like this.")] = None,
+    count: Annotated[int, typer.Option("-n", min=1, help="How many rows.")] = 20,
+) -> None:
+    """Show the rows that failed, and why."""
+    from nightshift.common.ledger.queries import audit
+    from nightshift.producer.views import tables
+
+    with ledger_of(command_settings()) as ledger:
+        number = find_job(ledger, job).id
+        with ledger.transaction() as connection:
+            kinds = audit.count_errors(connection, number)
+            rows = audit.errors(connection, number, kind=kind, limit=count)
+    if kind is not None and kind not in kinds:
+        row_error_kind(kind)
+    console().print(tables.errors(rows, kinds))
+
+
+def sample(
+    job: JobName,
+    count: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many rows.")] = 20,
+    seed: Seed = 0,
+    errors_only: Annotated[
+        bool, typer.Option("--errors", help="Draw among the rows that failed.")
+    ] = False,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a page that any browser opens.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For machines: a line of JSON for each row.")
+    ] = False,
+) -> None:
+    """Show some rows, input beside output."""
+    from nightshift.producer.results import sample_page
+    from nightshift.producer.results.sample import sample as draw_sample
+    from nightshift.producer.views import tables
+
+    if html is not None and as_json:
+        raise BadInput("--html writes a page and --json lines: give one of them")
+    settings = command_settings()
+    if html is not None:
+        allowed_file(settings, html)
+    with ledger_of(settings) as ledger:
+        found = find_job(ledger, job)
+        drawn = draw_sample(ledger, found, count, seed, errors_only=errors_only)
+        if html is not None:
+            sample_page.write(ledger, found, drawn, html)
+    if html is not None:
+        typer.echo(f"{len(drawn.rows):,} rows in {html}")
+    elif as_json:
+        typer.echo(sample_page.lines(drawn), nl=False)
+    else:
+        console().print(tables.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
+    if drawn.note:
+        typer.echo(f"nightshift: {drawn.note}", err=True)

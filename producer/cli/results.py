@@ -1,0 +1,132 @@
+"""Commands about what a job wrote: collect, judge, verify."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from nightshift.common.errors import BadInput
+from nightshift.producer.cli.context import (
+    AsJson,
+    JobName,
+    Seed,
+    allowed_file,
+    command_settings,
+    console,
+    find_job,
+    ledger_of,
+)
+
+if TYPE_CHECKING:
+    from nightshift.common.settings import Settings
+
+EXIT_FINDINGS = 1
+
+
+def collect(
+    job: JobName,
+    to: Annotated[
+        str, typer.Option("--to", help="The file: .parquet, .jsonl, or .npy for vectors.")
+    ],
+    partial: Annotated[bool, typer.Option(help="Take what a job has so far.")] = False,
+    force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+    manifest: Annotated[
+        bool,
+        typer.Option(
+            "--manifest", help="The table of its parts instead; .parquet, .jsonl or .csv."
+        ),
+    ] = False,
+    as_format: Annotated[
+        Literal["openai"] | None,
+        typer.Option(
+            "--format",
+            help="openai: result lines of the OpenAI batch API, and x.errors.jsonl beside x.jsonl.",
+        ),
+    ] = None,
+) -> None:
+    """Write the output of a job as one file, in the order of the dataset."""
+    settings = command_settings()
+    to = allowed_file(settings, to)
+    if manifest:
+        if partial or as_format is not None:
+            raise BadInput(
+                f"{'--partial' if partial else '--format'} is for the rows of a job, and --manifest "
+                "lists its parts as they are: leave one out"
+            )
+        _collect_manifest(settings, job, to, force=force)
+        return
+    from nightshift.producer.results import openai_batch_results
+    from nightshift.producer.results.collect import collect as collect_rows
+    from nightshift.producer.results.vectors import ids_uri
+
+    with ledger_of(settings) as ledger:
+        found = find_job(ledger, job)
+        if as_format == "openai":
+            done = openai_batch_results.collect(ledger, found, to, partial=partial, force=force)
+            typer.echo(openai_batch_results.summary(done))
+            return
+        rows = collect_rows(ledger, found, to, partial=partial, force=force)
+    beside = f", their ids in {ids_uri(to)}" if to.lower().endswith(".npy") else ""
+    typer.echo(f"{rows:,} rows in {to}{beside}")
+
+
+def _collect_manifest(settings: "Settings", reference: str, to: str, *, force: bool) -> None:
+    from nightshift.producer.results import manifest_table
+
+    with ledger_of(settings) as ledger:
+        job = find_job(ledger, reference)
+        done = manifest_table.write(ledger, job, to, force=force)
+    typer.echo(f"{done.parts:,} parts in {to}")
+    if done.rows_left:
+        typer.echo(f"job {job.id} is {job.state}: {done.rows_left:,} rows are in no part yet")
+
+
+def judge(
+    job: JobName,
+    spec: Annotated[Path, typer.Option(help="The judge's job spec, without an input.")],
+    count: Annotated[
+        int | None, typer.Option("--sample", min=1, help="Judge so many rows, not all.")
+    ] = None,
+    seed: Seed = 0,
+    column: Annotated[
+        str | None, typer.Option(help="Column of the judge's output, or column.property.")
+    ] = None,
+    scores: Annotated[
+        str | None, typer.Option(help="What words are worth, as in good=1,bad=0.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a second job judge the answers of a finished one; says the score and how sure it is.
+
+    Runs here like `run`, or on the fleet that NIGHTSHIFT_DATABASE_URL names. Exits 0 when every
+    row has a score, 1 when some have none, 3 when the judge did not come to its end.
+    """
+    from nightshift.producer.judge.judge import judge as judge_job
+    from nightshift.producer.judge.scores import Scale, parse_words
+    from nightshift.producer.judge.verdict_table import verdict
+
+    scale = Scale(column, parse_words(scores))
+    messages = console(stderr=as_json)
+    found = judge_job(
+        command_settings(), job, spec, scale, count=count, seed=seed, console=messages
+    )
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        messages.print(verdict(found))
+    raise typer.Exit(found.exit_code)
+
+
+def verify(job: JobName) -> None:
+    """Check from the outside that every row is there exactly once; exits 1 with findings."""
+    from nightshift.producer.verify.verify import checks
+    from nightshift.producer.views import tables
+
+    output, findings = console(), 0
+    with ledger_of(command_settings()) as ledger:
+        for check in checks(ledger, find_job(ledger, job)):
+            output.print(tables.check(check.name, check.said, check.findings))
+            findings += len(check.findings)
+    if findings:
+        raise typer.Exit(EXIT_FINDINGS)

@@ -1,0 +1,156 @@
+"""Commands that run a job, or say what it would take: run, estimate, submit."""
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nightshift.common.errors import BadInput
+from nightshift.producer.cli.context import (
+    AsJson,
+    allowed_file,
+    command_settings,
+    console,
+    ledger_of,
+)
+from nightshift.producer.cli.flags import Flags, takes_flags
+from nightshift.producer.cli.job_spec import job_spec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nightshift.common.settings import Settings
+    from nightshift.common.spec import JobSpec
+    from nightshift.producer.estimate.estimate import Estimate
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="SPEC|INPUT",
+        help="A job spec (.yaml), or input: a file, a directory, a glob; local, s3:// or gs://.",
+        show_default=False,
+    ),
+]
+PilotRows = Annotated[
+    int | None, typer.Option(min=1, help="Run so many random rows first, as a job of its own.")
+]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        help="Of an OpenAI batch file, the file of its results; NAME.results.jsonl without it. "
+        "Errors go beside it.",
+    ),
+]
+New = Annotated[bool, typer.Option("--new", help="Another job, into another output directory.")]
+
+
+@takes_flags
+def run(
+    target: Target,
+    *,
+    flags: Flags,
+    new: New = False,
+    to: To = None,
+    pilot: PilotRows = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="After the pilot, run the rest without asking.")
+    ] = False,
+) -> None:
+    """Run a job on this machine to its end; the same command again goes on after a crash.
+
+    With --pilot a random sample runs first: its answers and errors are shown, and what the whole
+    job would take. Then you are asked. Exits with 3 when the whole job does not run.
+    """
+    settings = command_settings()
+    spec = job_spec(target, flags)
+    if yes and pilot is None:
+        raise BadInput("--yes answers the question after a --pilot: add one, such as --pilot 200")
+    if spec.task.kind == "requests":
+        to = allowed_file(settings, to or f"{spec.name}.results.jsonl")
+    elif to is not None:
+        raise BadInput("--to is for OpenAI batch files: `nightshift collect` writes other outputs")
+    from nightshift.producer import local
+    from nightshift.producer.estimate.pilot import Pilot
+
+    first = None if pilot is None else Pilot(pilot, yes)
+    raise typer.Exit(local.run(spec, settings, new=new, console=console(), first=first, results=to))
+
+
+@takes_flags
+def estimate(
+    target: Target,
+    *,
+    flags: Flags,
+    pilot: PilotRows = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Engines at work; else those that live now.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a job would take: prompts, hours, money, and when it would be over.
+
+    Prompts are counted in a random sample of 1,000 rows. Speed and answers come from jobs with
+    the same engine in this ledger, or from --pilot, which runs a sample now: on the workers of the
+    pool where some live, else on this machine. Nothing else is run, and nothing is submitted.
+    """
+    from nightshift.producer.estimate import estimate_table
+    from nightshift.producer.estimate.estimate import as_json as estimate_json
+
+    if flags.out is None and pilot is None:
+        flags = dataclasses.replace(flags, out="out")
+    spec, settings = job_spec(target, flags), command_settings()
+    made = _estimate(spec, settings, pilot, workers, console(stderr=as_json))
+    if as_json:
+        typer.echo(json.dumps(estimate_json(made), indent=2))
+    else:
+        console().print(estimate_table.picture(made))
+
+
+def _estimate(
+    spec: "JobSpec",
+    settings: "Settings",
+    pilot: int | None,
+    workers: int | None,
+    messages: "Console",
+) -> "Estimate":
+    """From what the ledger knows, or from a pilot that runs now; exits when that does not end."""
+    from nightshift.producer import local
+    from nightshift.producer.connect import has_ledger, open_ledger
+    from nightshift.producer.estimate.estimate import estimate as estimate_job
+    from nightshift.producer.views import progress
+
+    if pilot is None and not has_ledger(settings):
+        return estimate_job(spec, settings, None, workers=workers)
+    if pilot is not None and settings.database_url is None:
+        made = local.try_out(spec, settings, pilot, workers, messages)
+    else:
+        with open_ledger(settings) as opened:
+            if pilot is None:
+                return estimate_job(spec, settings, opened.ledger, workers=workers)
+            made = local.try_out(spec, settings, pilot, workers, messages, fleet=opened.ledger)
+    if made is None:
+        raise typer.Exit(progress.EXIT_NOT_FINISHED)
+    return made
+
+
+@takes_flags
+def submit(target: Target, *, flags: Flags, new: New = False) -> None:
+    """Put a job into the ledger for the fleet; the same spec again gives the same job."""
+    settings = command_settings()
+    spec = job_spec(target, flags)
+    from nightshift.producer.submit.submit import submit as submit_job
+
+    with ledger_of(settings) as ledger:
+        done = submit_job(ledger, spec, settings, new=new)
+    state = "submitted" if done.is_new else f"known, {done.state}"
+    typer.echo(
+        f"job {done.job_id} ({spec.name}) {state}: {done.rows:,} rows in {done.batches:,} batches"
+    )
+    if settings.database_url is not None and settings.broker_url is None:
+        typer.echo(
+            "nightshift: NIGHTSHIFT_BROKER_URL is not set here; workers are woken by the "
+            "reaper's broker, else they ask Postgres",
+            err=True,
+        )
