@@ -18,6 +18,12 @@ endif
 # Python keeps what it compiled: without that each process compiles all of vLLM and SQLAlchemy anew.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Three processes keep two cores busy, since most tests wait for processes of their own.
+TESTS := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope
+
+# How long the loops of `make test-busy` run at most.
+BUSY_SECONDS ?= 2700
+
 # Minutes of `make faults-long`.
 MINUTES ?= 20
 
@@ -25,7 +31,7 @@ MINUTES ?= 20
 ROUNDS ?= 7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test deploy-check faults faults-long faults-mutants bench bench-engine bench-control \
+.PHONY: help setup demo test test-slow test-busy deploy-check faults faults-long faults-mutants bench bench-engine bench-control \
 	bench-ledger bench-planning bench-collect bench-memory bench-tail lint format clean
 
 help:  ## List the targets
@@ -47,8 +53,17 @@ demo: $(READY)  ## Run 2,000 held-out reviews through the whole fleet on one mac
 	$(BIN)/nightshift run examples/reviews/job.yaml
 	$(BIN)/python examples/reviews/score.py examples/reviews/out
 
-test: $(READY)  ## Pass every test
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope tests
+test: $(READY)  ## Pass the tests of what protects a row, a lease and a user's first hour, in minutes
+	$(TESTS) -m 'not slow' tests
+
+test-slow: $(READY)  ## Pass the other tests
+	$(TESTS) -m slow tests
+
+# The loops end with this target, however it ends, and by themselves after BUSY_SECONDS.
+test-busy: $(READY)  ## Pass `make test` while two loops keep two cores busy
+	@loops=; trap 'kill $$loops' EXIT; trap 'exit 1' HUP INT TERM; \
+	for loop in 1 2; do timeout $(BUSY_SECONDS) sh -c 'while :; do :; done' & loops="$$loops $$!"; done; \
+	$(MAKE) test
 
 deploy-check: $(READY)  ## Check Dockerfile, compose file and manifests, without a container engine
 	$(BIN)/python -m pytest tests/deploy

@@ -9,13 +9,35 @@ import pytest
 import structlog
 from xdist.scheduler import LoadScopeScheduling
 
+HERE = Path(__file__).parent
+
+
+VLLM_FILES = "_vllm.py"
+"""How the name of a file ends whose tests need a process of vLLM; its tests get the mark `vllm`."""
+
+FOLDERS = ("faults", "examples", "packaging", "integration", "engine", "unit", "deploy")
+"""In this order they are begun: the longest tests first, so that no process ends with one."""
+
 
 class OneVllmAtOnce(LoadScopeScheduling):
     """Hands out test by test, but all that start vLLM to one process: an engine takes a core."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "vllm" if "/engine/" in file or "vllm" in file else nodeid
+        return "vllm" if nodeid.partition("::")[0].endswith(VLLM_FILES) else nodeid
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that need vLLM, and puts them all into the order in which they begin."""
+    for item in items:
+        if item.path.name.endswith(VLLM_FILES):
+            item.add_marker(pytest.mark.vllm)
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        folder = item.path.relative_to(HERE).parts[0]
+        return item.get_closest_marker("vllm") is None, FOLDERS.index(folder)
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)

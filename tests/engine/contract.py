@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 
+import numpy as np
 import psutil
 import pytest
 
-from nightshift.common.spec import Task
+from nightshift.common.spec import EmbedTask, Task
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 from tests.integration.fleet import is_alive
 
@@ -166,3 +167,21 @@ def ask(engine: Engine, task: Task, requests: Sequence[Request]) -> dict[int, Ou
     engine.start(Work(task, requests, 600, emit)).result(LIMIT_SECONDS)
     assert twice == []
     return outcomes
+
+
+class Embeds(Contract):
+    task = EmbedTask(kind="embed", text="{{ text }}")
+
+    def request(self, index: int) -> Request:
+        return Request(index, text=f"Row {index} is about {('cats', 'taxes', 'rain')[index % 3]}.")
+
+    def bad(self, index: int) -> Request:
+        return Request(index, text="word " * 5_000)
+
+    def slow(self, index: int) -> tuple[Task, Request]:
+        return self.task, Request(index, text=f"{index} " + "word " * 200)
+
+    def same(self, one: Answer, other: Answer) -> bool:
+        """Sums of floats depend on what else is in the pass, in the last digits."""
+        both = (each.columns["embedding"] for each in (one, other))
+        return bool(np.allclose(*both, atol=1e-5)) and one.prompt_tokens == other.prompt_tokens

@@ -1,28 +1,24 @@
-"""Every engine keeps the runner's contract; one class an engine."""
+"""Every engine but vLLM keeps the runner's contract; one class an engine."""
 
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 from nightshift.common.settings import Settings
 from nightshift.common.spec import (
-    EmbedTask,
     FunctionTask,
     GenerateTask,
     OpenaiEngineSpec,
-    RequestsTask,
     Task,
     TransformersEngineSpec,
 )
 from nightshift.worker.engines.function import FunctionEngine
 from nightshift.worker.engines.openai.engine import OpenaiEngine
-from nightshift.worker.engines.protocol import Answer, Engine, Request
+from nightshift.worker.engines.protocol import Engine, Request
 from tests.engine.conftest import MINILM
-from tests.engine.contract import Contract, lent
+from tests.engine.contract import Contract, Embeds, lent
 from tests.integration.remote import Call, Remote, Reply, answered, refused
 
 
@@ -68,24 +64,6 @@ class TestFunctionClass(TestFunction):
         yield from lent(lambda: FunctionEngine(Squares(2), "tests:Squares"))
 
 
-class Embeds(Contract):
-    task = EmbedTask(kind="embed", text="{{ text }}")
-
-    def request(self, index: int) -> Request:
-        return Request(index, text=f"Row {index} is about {('cats', 'taxes', 'rain')[index % 3]}.")
-
-    def bad(self, index: int) -> Request:
-        return Request(index, text="word " * 5_000)
-
-    def slow(self, index: int) -> tuple[Task, Request]:
-        return self.task, Request(index, text=f"{index} " + "word " * 200)
-
-    def same(self, one: Answer, other: Answer) -> bool:
-        """Sums of floats depend on what else is in the pass, in the last digits."""
-        both = (each.columns["embedding"] for each in (one, other))
-        return bool(np.allclose(*both, atol=1e-5)) and one.prompt_tokens == other.prompt_tokens
-
-
 class TestTransformers(Embeds):
     @pytest.fixture(scope="class")
     @classmethod
@@ -94,46 +72,6 @@ class TestTransformers(Embeds):
 
         spec = TransformersEngineSpec(backend="transformers", model=MINILM, batch_size=8)
         yield from lent(lambda: TransformersEngine.load(spec, None, "embed"))
-
-
-class TestVllmPooling(Embeds):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def engine(cls, vllm_embedder: Engine) -> Engine:
-        return vllm_embedder
-
-
-class TestVllm(Contract):
-    task = GenerateTask.model_validate(
-        {
-            "kind": "generate",
-            "prompt": "{{ text }}",
-            "sampling": {"max_tokens": 8},
-            "output": {"choice": ["positive", "neutral", "negative"]},
-        }
-    )
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def engine(cls, vllm_engine: Engine) -> Engine:
-        return vllm_engine
-
-    def request(self, index: int) -> Request:
-        mood = ("I love it", "It is a lamp", "It broke at once")[index % 3]
-        return self._prompt(index, f"{mood}, number {index}.")
-
-    def bad(self, index: int) -> Request:
-        return self._prompt(index, "word " * 5_000)
-
-    def slow(self, index: int) -> tuple[Task, Request]:
-        long = {"max_tokens": 400, "ignore_eos": True}
-        task = self.task.model_validate(
-            {"kind": "generate", "prompt": "{{ text }}", "sampling": long}
-        )
-        return task, self.request(index)
-
-    def _prompt(self, index: int, text: str) -> Request:
-        return Request(index, messages=[{"role": "user", "content": text}], is_plain_prompt=True)
 
 
 class TestOpenai(Contract):
@@ -164,28 +102,3 @@ class TestOpenai(Contract):
 
     def _prompt(self, index: int, text: str) -> Request:
         return Request(index, messages=[{"role": "user", "content": text}], is_plain_prompt=True)
-
-
-class TestVllmRequests(Contract):
-    task = RequestsTask(kind="requests", endpoint="/v1/chat/completions")
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def engine(cls, vllm_engine: Engine) -> Engine:
-        return vllm_engine
-
-    def request(self, index: int) -> Request:
-        return self._chat(index, f"I love it, number {index}.", max_tokens=4, temperature=0)
-
-    def bad(self, index: int) -> Request:
-        return self._chat(index, "word " * 5_000)
-
-    def slow(self, index: int) -> tuple[Task, Request]:
-        return self.task, self._chat(index, "I love it.", max_tokens=400, ignore_eos=True)
-
-    def same(self, one: Answer, other: Answer) -> bool:
-        first, second = (json.loads(answer.columns["response"]) for answer in (one, other))
-        return all(first[name] == second[name] for name in ("choices", "usage"))
-
-    def _chat(self, index: int, text: str, **fields: Any) -> Request:
-        return Request(index, body={"messages": [{"role": "user", "content": text}], **fields})

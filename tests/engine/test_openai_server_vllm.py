@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from nightshift.worker.engines.vllm.engine import VllmEngine
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["example"]
 
 KEY = "sk-loopback"

@@ -27,6 +27,8 @@ from nightshift.worker.rows import images
 from nightshift.worker.rows.images import Image
 from tests.engine.conftest import MODEL
 
+pytestmark = pytest.mark.slow
+
 IMAGE_TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
 
 TEMPLATE = (

@@ -10,8 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+import pytest
 
 from tests.examples.conftest import Example
+
+pytestmark = pytest.mark.slow
 
 
 def test_notes_of_one_subject_are_neighbours(example: Callable[[str], Example]) -> None:

@@ -21,6 +21,8 @@ from tests.engine.conftest import POOLING_ARGUMENTS
 from tests.engine.contract import ask
 from tests.lazy import Lazy
 
+pytestmark = pytest.mark.slow
+
 sentence_transformers = Lazy("sentence_transformers")
 
 SENTIMENT = Path(__file__).parents[2] / "examples" / "sentiment" / "model"

@@ -15,6 +15,8 @@ from tests.engine.conftest import ARGUMENTS, MODEL
 from tests.faults.rig import Rig
 from tests.integration.fleet import is_alive, logs, tree, wait_until
 
+pytestmark = pytest.mark.slow
+
 ROWS = 160
 
 

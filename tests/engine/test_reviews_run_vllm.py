@@ -17,7 +17,7 @@ from tests.integration.fleet import Fleet, is_alive, logs, runs, tree, wait_unti
 
 ROWS = 800
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture
