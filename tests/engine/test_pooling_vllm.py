@@ -94,7 +94,7 @@ def test_a_pair_is_scored_by_the_cosine_of_its_vectors(vllm_embedder: Engine) ->
 
 
 def test_probabilities_are_those_of_transformers_and_the_same_model_scores_no_pairs() -> None:
-    from nightshift.worker.engines.transformers.engine import TransformersEngine as Transformers
+    from nightshift.worker.engines.transformers.engine import TransformersEngine
     from nightshift.worker.engines.vllm.engine import VllmEngine
     from nightshift.worker.engines.vllm.pooling import Pooler
 
@@ -115,7 +115,7 @@ def test_probabilities_are_those_of_transformers_and_the_same_model_scores_no_pa
     finally:
         ours.close()
     spec = TransformersEngineSpec(backend="transformers", model=str(SENTIMENT))
-    theirs = Transformers.load(spec, None, "classify")
+    theirs = TransformersEngine.load(spec, None, "classify")
     for one, other in zip(found, answers(theirs, task, texts), strict=True):
         assert one.columns["label"] == other.columns["label"]
         assert one.prompt_tokens == other.prompt_tokens

@@ -30,19 +30,19 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
         case VllmEngineSpec(model=model):
             _check_folder(model)
             with _wanted("vLLM", "gpu", "cpu"):
-                from nightshift.worker.engines.vllm.engine import VllmEngine as Vllm
-            return Vllm.load(spec.engine, revision, spec.task.runner)
+                from nightshift.worker.engines.vllm.engine import VllmEngine
+            return VllmEngine.load(spec.engine, revision, spec.task.runner)
         case TransformersEngineSpec(model=model):
             _check_folder(model)
             with _wanted("transformers", "transformers"):
                 from nightshift.worker.engines.transformers.engine import (
-                    TransformersEngine as Transformers,
+                    TransformersEngine,
                 )
-            return Transformers.load(spec.engine, revision, spec.task.runner)
+            return TransformersEngine.load(spec.engine, revision, spec.task.runner)
         case OpenaiEngineSpec():
             with _wanted("the OpenAI client", "openai"):
-                from nightshift.worker.engines.openai.engine import OpenaiEngine as Openai
-            return Openai.load(spec.engine, settings)
+                from nightshift.worker.engines.openai.engine import OpenaiEngine
+            return OpenaiEngine.load(spec.engine, settings)
 
 
 @contextmanager
