@@ -44,7 +44,7 @@ def server(vllm_engine: Engine) -> Iterator[Server]:
     from nightshift.worker.engines.vllm.engine import VllmEngine
 
     assert isinstance(vllm_engine, VllmEngine)
-    loop = vllm_engine._loop
+    loop = vllm_engine._loop_thread.loop
     made = asyncio.run_coroutine_threadsafe(served(vllm_engine), loop).result()
     serving = asyncio.run_coroutine_threadsafe(made.serve(), loop)
     wait_until(lambda: made.started or serving.done(), what="vLLM's server")

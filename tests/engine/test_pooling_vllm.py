@@ -96,7 +96,7 @@ def test_a_pair_is_scored_by_the_cosine_of_its_vectors(vllm_embedder: Engine) ->
 def test_probabilities_are_those_of_transformers_and_the_same_model_scores_no_pairs() -> None:
     from nightshift.worker.engines.transformers.engine import TransformersEngine
     from nightshift.worker.engines.vllm.engine import VllmEngine
-    from nightshift.worker.engines.vllm.pooling import Pooler
+    from nightshift.worker.engines.vllm.pooling import PoolingModel
 
     texts = ["The battery is great.", "I hate the screen.", "It is a lamp.", ""] * 5
     task = ClassifyTask(kind="classify", text="t")
@@ -109,9 +109,9 @@ def test_probabilities_are_those_of_transformers_and_the_same_model_scores_no_pa
         found = answers(ours, task, texts)
         config = ours._llm.model_config
         with pytest.raises(EngineLoadFailed, match="gives 3 numbers for a pair"):
-            Pooler.of(config, "score", ("classify", "token_classify"))
+            PoolingModel.of(config, "score", ("classify", "token_classify"))
         with pytest.raises(EngineLoadFailed, match="for classify or token_classify, not for embed"):
-            Pooler.of(config, "embed", ("classify", "token_classify"))
+            PoolingModel.of(config, "embed", ("classify", "token_classify"))
     finally:
         ours.close()
     spec = TransformersEngineSpec(backend="transformers", model=str(SENTIMENT))

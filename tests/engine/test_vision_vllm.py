@@ -246,7 +246,7 @@ def test_few_rows_hold_decoded_pictures_and_none_that_is_ready(
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.renderers import renderer_from_config
 
-    from nightshift.worker.engines.vllm.model import PICTURES, Model
+    from nightshift.worker.engines.vllm.model import DECODED_ROWS, Model
     from nightshift.worker.engines.vllm.vision import Vision
 
     config = AsyncEngineArgs(model=str(folder), **ARGS).create_engine_config()
@@ -268,7 +268,7 @@ def test_few_rows_hold_decoded_pictures_and_none_that_is_ready(
 
     async def ready() -> list[Any]:
         vision = Vision(model, TASK)
-        rows = [[image(drawn("red", size=100 + n)), text("x")] for n in range(4 * PICTURES)]
+        rows = [[image(drawn("red", size=100 + n)), text("x")] for n in range(4 * DECODED_ROWS)]
         return await asyncio.gather(
             *(vision._ready([{"role": "user", "content": parts}]) for parts in rows)
         )
@@ -278,8 +278,8 @@ def test_few_rows_hold_decoded_pictures_and_none_that_is_ready(
     model.reads.close()
     renderer.shutdown()
     assert all(len(each["prompt_token_ids"]) > 4 for each in rendered)
-    assert len(most) == 4 * PICTURES
+    assert len(most) == 4 * DECODED_ROWS
     # A thread may keep its last one until it has the next.
-    assert max(most) <= 2 * PICTURES
+    assert max(most) <= 2 * DECODED_ROWS
     gc.collect()
-    assert held() <= PICTURES
+    assert held() <= DECODED_ROWS

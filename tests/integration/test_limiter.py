@@ -46,7 +46,7 @@ def finished(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 @pytest.fixture(autouse=True)
 def a_slow_machine_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 30.0)
+    monkeypatch.setattr(module, "REDIS_TIMEOUT_SECONDS", 30.0)
 
 
 async def admitted(
@@ -104,7 +104,7 @@ from tests.integration.test_limiter import admitted, member
 from nightshift.worker.engines.openai import limiter as module
 from nightshift.worker.engines.openai.limiter import Rates
 
-module.ANSWER_SECONDS = 30.0
+module.REDIS_TIMEOUT_SECONDS = 30.0
 
 async def run(url, bucket):
     limiter = member(url, bucket, Rates(requests=1200))
@@ -169,9 +169,9 @@ def test_tokens_that_were_not_used_are_given_back_and_those_beyond_are_taken(
         bucket = name()
         one = member(redis_url, bucket, rates)
         first = await one.admit(100_000)  # a hundred seconds of debt
-        await one.settle(first, 1)  # nothing of it was used
+        await one.correct(first, 1)  # nothing of it was used
         second = await asyncio.wait_for(one.admit(10), 5)
-        await one.settle(second, 100_000)  # far more than was thought
+        await one.correct(second, 100_000)  # far more than was thought
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(one.admit(1), 0.5)
         other = member(redis_url, bucket, rates)
@@ -186,7 +186,7 @@ def test_estimates_learn_what_requests_really_use(redis_url: str) -> None:
     async def run() -> float:
         one = member(redis_url, name(), Rates(tokens=60_000_000))
         for _ in range(100):
-            await one.settle(await one.admit(1000), 10)
+            await one.correct(await one.admit(1000), 10)
         taken = await one.admit(1000)
         await close(one)
         return taken.reserved
@@ -237,7 +237,7 @@ def own_redis(tmp_path: Path) -> Iterator[EmbeddedRedis]:
 def test_without_redis_each_child_goes_on_at_its_share_and_a_stranger_waits(
     own_redis: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(module, "REDIS_RETRY_SECONDS", 0.2)
 
     async def run() -> tuple[int, float]:
         url, bucket, rates = own_redis.url, name(), Rates(requests=1200)

@@ -32,21 +32,22 @@ from nightshift.common.spec import (
 )
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import storage
-from nightshift.worker.engines.openai.engine import OpenaiEngine, Patience
-from nightshift.worker.engines.openai.requests import estimated_tokens
+from nightshift.worker.engines.openai.engine import OpenaiEngine
+from nightshift.worker.engines.openai.server import RetryPolicy
+from nightshift.worker.engines.openai.tokens import estimated_tokens
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 from nightshift.worker.rows import images
 from nightshift.worker.rows.images import Image
 from tests.integration.remote import Call, Remote, Reply, answered, refused
 
-QUICK = Patience(
+QUICK = RetryPolicy(
     tries=4,
     limited_tries=6,
     backoff_seconds=0.02,
     longest_backoff_seconds=0.1,
     outage_seconds=0.5,
     probe_seconds=0.5,
-    believed_seconds=0.0,
+    probe_valid_seconds=0.0,
 )
 
 

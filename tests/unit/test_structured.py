@@ -16,8 +16,8 @@ from nightshift.common.spec import STORED, GenerateTask, JobSpec, StructuredOutp
 from nightshift.common.spec.json_schema import SCALARS, scalar_properties
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
-from nightshift.worker.engines.resampling import Try, answered, row_seed
-from nightshift.worker.engines.structured import Check
+from nightshift.worker.engines.resampling import RowSampling, row_seed, sample_until_valid
+from nightshift.worker.engines.structured import AnswerCheck
 from nightshift.worker.rows.results import PartTable, RowResults, part_table
 
 INPUTS = pa.schema([("id", pa.string()), ("text", pa.string()), ("parsed", pa.string())])
@@ -45,7 +45,7 @@ def objects(**properties: Any) -> dict[str, Any]:
 
 
 def checked(output: dict[str, Any], text: str, finish_reason: str = "stop") -> Outcome:
-    return Check(StructuredOutput.model_validate(output)).outcome(text, finish_reason, 3, 5)
+    return AnswerCheck(StructuredOutput.model_validate(output)).outcome(text, finish_reason, 3, 5)
 
 
 def refusal(output: dict[str, Any], text: str, finish_reason: str = "stop") -> Refusal:
@@ -82,7 +82,7 @@ def test_a_choice_that_none_goes_on_from_is_whole_at_max_tokens() -> None:
 
 
 def test_free_text_is_an_answer_however_it_ended() -> None:
-    assert isinstance(Check(None).outcome("any", "length", 1, 1), Answer)
+    assert isinstance(AnswerCheck(None).outcome("any", "length", 1, 1), Answer)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_good_answers_of_each_form_pass() -> None:
 
 
 def test_an_engine_that_knows_the_grammar_has_a_say() -> None:
-    check = Check(StructuredOutput(grammar='root ::= "x"'), accepts="x".__eq__)
+    check = AnswerCheck(StructuredOutput(grammar='root ::= "x"'), accepts="x".__eq__)
     assert isinstance(check.outcome("x", "stop", 1, 1), Answer)
     wrong = check.outcome("xx", "stop", 1, 1)
     assert isinstance(wrong, Refusal)
@@ -188,7 +188,7 @@ def test_a_remote_reference_of_an_old_job_fetches_nothing(monkeypatch: pytest.Mo
     old = {"json_schema": {"$ref": "http://127.0.0.1:9/schema.json"}}
     stored = JobSpec.model_validate(job(old), context=STORED)
     assert isinstance(stored.task, GenerateTask)
-    found = Check(stored.task.output).outcome("{}", "stop", 1, 1)
+    found = AnswerCheck(stored.task.output).outcome("{}", "stop", 1, 1)
     assert isinstance(found, Refusal)
     assert "the schema cannot be followed" in found.message
 
@@ -200,14 +200,14 @@ def asked(output: dict[str, Any] | None, texts: list[str], **sampling: Any) -> t
     task = GenerateTask.model_validate(
         {"kind": "generate", "prompt": "x", "output": output, "sampling": sampling}
     )
-    check, seen = Check(task.output), []
+    check, seen = AnswerCheck(task.output), []
 
-    async def ask(how: Try) -> Outcome:
-        seen.append(how)
-        text = texts[how.number]
+    async def ask(one: RowSampling) -> Outcome:
+        seen.append(one)
+        text = texts[one.number]
         return check.outcome(text, "length" if text == "{" else "stop", 10, len(text))
 
-    return asyncio.run(answered(task, 7, ask)), seen
+    return asyncio.run(sample_until_valid(task, 7, ask)), seen
 
 
 RETRIED = {"json_schema": MOOD, "on_invalid": {"retries": 3}}
@@ -219,20 +219,20 @@ def test_a_row_is_asked_again_until_its_answer_fits_and_every_try_counts() -> No
     assert isinstance(outcome, Answer)
     assert outcome.columns == {"output": good}
     assert (outcome.prompt_tokens, outcome.output_tokens) == (30, 1 + 2 + len(good))
-    assert [how.number for how in seen] == [0, 1, 2]
+    assert [one.number for one in seen] == [0, 1, 2]
 
 
 def test_the_first_try_is_the_task_s_own_and_each_other_has_its_own_seed() -> None:
     _, seen = asked(RETRIED, ["no"] * 4)
-    assert seen[0] == Try(0, 0.0, None)
-    assert [how.temperature for how in seen[1:]] == [0.7] * 3
-    assert len({how.seed for how in seen}) == 4
+    assert seen[0] == RowSampling(0, 0.0, None)
+    assert [one.temperature for one in seen[1:]] == [0.7] * 3
+    assert len({one.seed for one in seen}) == 4
     _, sampled = asked(RETRIED, ["no"] * 4, temperature=0.3, seed=5)
-    assert sampled[0] == Try(0, 0.3, row_seed(5, 7))
-    assert [how.temperature for how in sampled] == [0.3] * 4
-    assert len({how.seed for how in sampled} | {how.seed for how in seen}) == 8
+    assert sampled[0] == RowSampling(0, 0.3, row_seed(5, 7))
+    assert [one.temperature for one in sampled] == [0.3] * 4
+    assert len({one.seed for one in sampled} | {one.seed for one in seen}) == 8
     again = {**RETRIED, "on_invalid": {"retries": 1, "temperature": 1.5}}
-    assert [how.temperature for how in asked(again, ["no"] * 2)[1]] == [0.0, 1.5]
+    assert [one.temperature for one in asked(again, ["no"] * 2)[1]] == [0.0, 1.5]
 
 
 def test_seeds_of_jobs_from_before_are_what_they_were() -> None:
@@ -452,7 +452,7 @@ def test_typed_answers_come_back_from_parquet_and_json_lines(
     ascii_and_not = [
         json.dumps(each, ensure_ascii=row % 2 == 0) for row, each in enumerate(answers)
     ]
-    check = Check(found.task.output)  # type: ignore[union-attr]
+    check = AnswerCheck(found.task.output)  # type: ignore[union-attr]
     for text in ascii_and_not:
         assert isinstance(check.outcome(text, "stop", 1, 1), Answer)
     part = table_of(found, ascii_and_not)

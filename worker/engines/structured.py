@@ -1,4 +1,4 @@
-"""What a model's text must look like: choice, JSON schema, regex, grammar, held against it."""
+"""Checks of structured output: does a text follow the choice, JSON schema, regex or grammar."""
 
 import re
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
 from nightshift.worker.rows import strict_json
 
 
-class Check:
-    """Holds an answer against what the task says it must look like.
+class AnswerCheck:
+    """Checks answers against the structured output of a task.
 
-    `accepts` says whether a text follows the grammar, where the engine can tell; without it a
-    grammar's answer is good when it was not cut off.
+    `accepts` says whether a text follows the grammar. Without it, where the engine cannot tell, an
+    answer that was not cut off is taken for one that follows the grammar.
     """
 
     def __init__(
@@ -33,10 +33,10 @@ class Check:
     def outcome(
         self, text: str, finish_reason: str | None, prompt_tokens: int, output_tokens: int
     ) -> Outcome:
-        """The row's answer, or why it is none: cut off or not of the asked form."""
-        wrong = self._wrong(text, finish_reason)
-        if wrong is not None:
-            return Refusal(*wrong, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        """The row's answer, or a refusal where the text is cut off or not valid."""
+        error = self._error(text, finish_reason)
+        if error is not None:
+            return Refusal(*error, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
         return Answer(
             columns={"output": text},
             finish_reason=finish_reason,
@@ -44,25 +44,22 @@ class Check:
             output_tokens=output_tokens,
         )
 
-    def _wrong(self, text: str, finish_reason: str | None) -> tuple[RowErrorKind, str] | None:
+    def _error(self, text: str, finish_reason: str | None) -> tuple[RowErrorKind, str] | None:
         if self._output is None:
             return None
         if finish_reason == "length" and not self._is_whole(text):
             return RowErrorKind.TRUNCATED, f"the answer was cut off by max_tokens: {text[:100]!r}"
-        misfit = self._misfit(text)
-        return (
-            None if misfit is None else (RowErrorKind.INVALID_OUTPUT, f"{misfit}: {text[:100]!r}")
-        )
+        mismatch = self._mismatch(text, self._output)
+        if mismatch is None:
+            return None
+        return RowErrorKind.INVALID_OUTPUT, f"{mismatch}: {text[:100]!r}"
 
     def _is_whole(self, text: str) -> bool:
-        """Whether nothing could have followed, which only a choice tells: 12 may be half of 123."""
+        """Whether no text can follow. Only a choice can tell: of a schema, 12 may be half of 123."""
         choices = (self._output and self._output.choice) or []
         return [choice for choice in choices if choice.startswith(text)] == [text]
 
-    def _misfit(self, text: str) -> str | None:
-        output = self._output
-        if output is None:
-            return None
+    def _mismatch(self, text: str, output: StructuredOutput) -> str | None:
         if output.grammar is not None:
             follows = self._accepts is None or self._accepts(text)
             return None if follows else "the answer does not follow the grammar"
@@ -70,9 +67,9 @@ class Check:
             return None if text in output.choice else "the answer is none of the choices"
         if self._regex is not None:
             return None if self._regex.fullmatch(text) else "the answer does not match the regex"
-        return self._misfit_of_json(text)
+        return self._json_mismatch(text)
 
-    def _misfit_of_json(self, text: str) -> str | None:
+    def _json_mismatch(self, text: str) -> str | None:
         assert self._schema is not None
         try:
             value = strict_json.loads(text)

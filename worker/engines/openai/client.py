@@ -1,4 +1,4 @@
-"""The HTTP client of the remote engine: one address, its own key, and nothing else of ours."""
+"""The HTTP client of the remote engine: sends requests and the key to one address."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 CONNECT_SECONDS = 10.0
 
 NO_KEY = "EMPTY"
-"""What servers that want no key are sent, by custom."""
+"""The key that is sent, by custom, to servers that want none."""
 
 
 class Client(AsyncOpenAI):
     """Sends a key to the address it is bound to, and no header that the environment names.
 
     The library would take organisation, project and further headers from OPENAI_* variables, and
-    send them to whatever address a job names. It follows no redirect, which would carry the key
-    away, and retries nothing: that is the engine's.
+    send them to whatever address a job names. The client follows no redirect, which would carry
+    the key away, and retries nothing: the engine does that.
     """
 
     def __init__(self, base_url: str, key: str | None, connections: int) -> None:
@@ -28,7 +28,7 @@ class Client(AsyncOpenAI):
             max_retries=0,
             http_client=DefaultAsyncHttpxClient(
                 follow_redirects=False,
-                # The whole request has its time from the engine.
+                # The engine limits the time of the whole request.
                 timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
                 limits=httpx2.Limits(
                     max_connections=connections, max_keepalive_connections=connections
@@ -39,7 +39,7 @@ class Client(AsyncOpenAI):
 
     @property
     def default_headers(self) -> dict[str, str | openai.Omit]:
-        """Those of a JSON request, with the key."""
+        """The headers of a JSON request, with the key."""
         return {
             "Accept": "application/json",
             "Content-Type": "application/json",
@@ -47,10 +47,10 @@ class Client(AsyncOpenAI):
             **self.auth_headers,
         }
 
-    async def ask(self, path: str, body: dict[str, Any]) -> httpx2.Response:
-        """One POST; openai.APIError for what is no 2xx or never came."""
+    async def send(self, path: str, body: dict[str, Any]) -> httpx2.Response:
+        """One POST; openai.APIError for another status than 2xx, or no response at all."""
         return await self.post(path, cast_to=httpx2.Response, body=body)
 
-    async def look(self) -> httpx2.Response:
-        """GET /models: costs nothing, and tells a wrong key from a good one."""
+    async def list_models(self) -> httpx2.Response:
+        """GET /models: costs nothing, and shows whether the key is good."""
         return await self.get("/models", cast_to=httpx2.Response)

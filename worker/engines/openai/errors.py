@@ -1,9 +1,8 @@
-"""What a server's refusal means: for the row, for the job, for everybody who waits."""
+"""Errors of the remote server: is the row to blame, may a retry help, how long to wait."""
 
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -13,35 +12,38 @@ import openai
 
 from nightshift.common.states import RowErrorKind
 
-AGAIN = frozenset({408, 409, 425, 429})
-"""Statuses below 500 that may pass by themselves."""
+Redact = Callable[[str], str]
+"""Takes the key out of a text."""
 
-KEY = frozenset({401, 402, 403})
-"""Statuses that speak of the key or the account, not of the row."""
+TRANSIENT = frozenset({408, 409, 425, 429})
+"""Statuses below 500 of errors that may end by themselves."""
 
-NO_MONEY = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
-"""Codes of a 429 that waiting does not mend."""
+KEY_REFUSED = frozenset({401, 402, 403})
+"""Statuses that refuse the key or the account, not the row."""
 
-TOO_LONG = frozenset({"context_length_exceeded", "string_above_max_length"})
-"""Codes of a prompt that the model does not take."""
+QUOTA_SPENT = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+"""Codes of a 429 that no waiting ends: the account has no money left."""
 
-TOO_LONG_WORDS = ("maximum context length", "max_model_len", "maximum model length")
-"""Servers other than OpenAI's give no code for it: vLLM says it in words alone."""
+TOO_LONG_CODES = frozenset({"context_length_exceeded", "string_above_max_length"})
+"""Codes of a prompt that is longer than the model takes."""
+
+TOO_LONG_PHRASES = ("maximum context length", "max_model_len", "maximum model length")
+"""Servers other than OpenAI's send no code for a long prompt: vLLM says so in the message."""
 
 
-class TroubleError(Exception):
-    """A request that got no answer; the message says what the server said, without the key.
+class RequestError(Exception):
+    """A request that got no answer; the message is the server's, without the key.
 
-    `kind` is the row's error where nothing else is to blame. `is_final` for a request that would
-    be refused again; `is_limit` for one that came too early, `is_timeout` for one that took all the
-    time of its row, `needs_person` for a key or an account. `pause_seconds` is the server's own
-    wish, None where it has none. `status`, `request_id` and `body` (JSON text) are of the answer
-    that refuses, where there is one.
+    `kind` is the row's error where the row is to blame. `is_final`: the same request would be
+    refused again. `is_limit`: the server is over a rate limit. `is_timeout`: the request took all
+    the time of its row. `needs_person`: the key or the account is refused. `pause_seconds` is what
+    the server asks to wait, None where it does not ask. `status`, `request_id` and `body` (JSON
+    text) are those of the server's response, where there was one.
     """
 
     def __init__(
         self,
-        said: str,
+        message: str,
         *,
         kind: RowErrorKind = RowErrorKind.REFUSED,
         is_final: bool = False,
@@ -53,7 +55,7 @@ class TroubleError(Exception):
         request_id: str | None = None,
         body: str | None = None,
     ) -> None:
-        super().__init__(said)
+        super().__init__(message)
         self.kind = kind
         self.is_final = is_final
         self.is_limit = is_limit
@@ -65,47 +67,43 @@ class TroubleError(Exception):
         self.body = body
 
 
-@dataclass(frozen=True, slots=True)
-class Censor:
-    """Takes the key out of what a server says."""
-
-    key: str
-
-    def __call__(self, text: str) -> str:
-        """The text with the key blotted out."""
-        return text.replace(self.key, "***") if self.key else text
+def redactor(key: str) -> Redact:
+    """What replaces the key in a server's text by ***; an empty key changes nothing."""
+    return lambda text: text.replace(key, "***") if key else text
 
 
-def of_error(error: openai.APIError, censor: Censor) -> TroubleError:
-    """What the client's exception means."""
+def request_error(error: openai.APIError, redact: Redact) -> RequestError:
+    """The client's exception as our error."""
     if not isinstance(error, openai.APIStatusError):
-        # Its cause says what happened on the wire; its own message does not.
+        # The cause says what happened to the connection; the message does not.
         cause = error.__cause__
         why = type(error).__name__ if cause is None else f"{type(cause).__name__}: {cause}"
-        return TroubleError(censor(f"no answer from the server ({why})"))
+        return RequestError(redact(f"no answer from the server ({why})"))
     status = error.status_code
-    message, code = _said(error.body)
-    said = censor(f"{status}: {message}")
+    message, code = _message_and_code(error.body)
+    text = redact(f"{status}: {message}")
     pause = hinted_pause(error.response.headers)
     answer: dict[str, Any] = {
         "status": status,
         "request_id": error.request_id,
-        "body": _json_text(censor(error.response.text)),
+        "body": _json_text(redact(error.response.text)),
     }
-    if status in KEY or code in NO_MONEY:
-        return TroubleError(said, needs_person=True, **answer)
-    if status in AGAIN or status >= 500:
-        return TroubleError(said, is_limit=status == 429, pause_seconds=pause, **answer)
-    long = code in TOO_LONG or (
-        status in (400, 413) and any(words in message for words in TOO_LONG_WORDS)
+    if status in KEY_REFUSED or code in QUOTA_SPENT:
+        return RequestError(text, needs_person=True, **answer)
+    if status in TRANSIENT or status >= 500:
+        return RequestError(text, is_limit=status == 429, pause_seconds=pause, **answer)
+    is_too_long = code in TOO_LONG_CODES or (
+        status in (400, 413) and any(phrase in message for phrase in TOO_LONG_PHRASES)
     )
-    kind = RowErrorKind.TOO_LONG if long else RowErrorKind.REFUSED
-    return TroubleError(said, kind=kind, is_final=True, **answer)
+    kind = RowErrorKind.TOO_LONG if is_too_long else RowErrorKind.REFUSED
+    return RequestError(text, kind=kind, is_final=True, **answer)
 
 
 def hinted_pause(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks to wait: `retry-after-ms`, `Retry-After` in seconds or as an
-    HTTP date, else the reset of a limit of which nothing remains. None without any of them.
+    """Seconds that the server asks to wait; None where it does not ask.
+
+    The first of these headers counts: `retry-after-ms`, `Retry-After` in seconds or as an HTTP
+    date, the reset of a limit of which nothing remains.
     """
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
@@ -128,8 +126,8 @@ def spent_limit(headers: Mapping[str, str]) -> float | None:
     return max((wait for wait in waits if wait is not None), default=None)
 
 
-def _said(body: object) -> tuple[str, str | None]:
-    """Message and code of an error's body, whichever way the server writes it."""
+def _message_and_code(body: object) -> tuple[str, str | None]:
+    """Message and code of an error's body, in each form that servers write."""
     match body:
         case {"message": str(message), **rest}:
             return message, _text(rest.get("code"))
@@ -160,7 +158,7 @@ def _number(text: str | None) -> float | None:
         value = float(text or "")
     except ValueError:
         return None
-    return value if value == value and abs(value) < 1e9 else None  # neither NaN nor without end
+    return value if value == value and abs(value) < 1e9 else None  # neither NaN nor infinite
 
 
 def _seconds_until(date: str) -> float | None:

@@ -21,26 +21,26 @@ from redis.exceptions import RedisError
 log = structlog.get_logger(__name__)
 
 BURST_SECONDS = 1.0
-"""What an idle bucket saves up: servers count over less than their minute, too."""
+"""How much an idle bucket saves up: servers also count over less than a minute."""
 
 MEMBER_SECONDS = 60.0
-"""A child that has not asked for so long takes no share of the rate."""
+"""A child that has sent nothing for so long takes no share of the rate."""
 
-LOOK_SECONDS = 5.0
-"""Longest sleep before the bucket is asked again: a pause may have been lengthened or the rate
-given back meanwhile."""
+MAX_SLEEP_SECONDS = 5.0
+"""Longest sleep before the bucket is asked again: meanwhile a pause may have become longer, or
+tokens may have been given back."""
 
-ANSWER_SECONDS = 2.0
-"""Redis silent for so long counts as away."""
+REDIS_TIMEOUT_SECONDS = 2.0
+"""A Redis that does not answer for so long counts as away."""
 
-AGAIN_SECONDS = 5.0
-"""A Redis that is away is asked again after so long."""
+REDIS_RETRY_SECONDS = 5.0
+"""Pause before a Redis that is away is asked again."""
 
-MOST_PAUSE_SECONDS = 300.0
-"""Longest pause that one answer of a server can ask for."""
+MAX_PAUSE_SECONDS = 300.0
+"""Longest pause that one response of a server can cause."""
 
-LEARNING = 0.05
-"""Weight of the newest answer in the mean of used over reserved tokens."""
+RATIO_WEIGHT = 0.05
+"""Weight of the newest request in the mean of used over estimated tokens."""
 
 ADMIT = f"""
 local clock = redis.call('TIME')
@@ -80,18 +80,18 @@ redis.call('EXPIRE', KEYS[1], 3600)
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Requests and tokens a minute; None is no such limit."""
+    """Requests and tokens a minute; None for no such limit."""
 
     requests: int | None = None
     tokens: int | None = None
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a rate to hold."""
+        """Whether there is any limit."""
         return self.requests is not None or self.tokens is not None
 
     def seconds(self, tokens: float) -> tuple[float, float]:
-        """How much of the minute one request of so many tokens takes, of each bucket."""
+        """Seconds of a minute's rate that one request of so many tokens takes, of each bucket."""
         return (
             60 / self.requests if self.requests else 0.0,
             60 * tokens / self.tokens if self.tokens else 0.0,
@@ -100,13 +100,13 @@ class Rates:
 
 @dataclass(slots=True)
 class LocalBucket:
-    """The same bucket in this process, for the time in which Redis is away (monotonic seconds)."""
+    """The same bucket in this process, used while Redis is away (monotonic seconds)."""
 
     requests_at: float = -math.inf
     tokens_at: float = -math.inf
 
     def admit(self, now: float, requests: float, tokens: float) -> float:
-        """Seconds to wait; 0 where the request was admitted and paid for."""
+        """Seconds to wait; 0 where the request was admitted and its cost reservation."""
         wait = max(
             self.requests_at - now if requests else 0.0, self.tokens_at - now if tokens else 0.0
         )
@@ -119,7 +119,7 @@ class LocalBucket:
 
 @dataclass(slots=True)
 class Reservation:
-    """Tokens that were taken for a request before anybody knew what it would use."""
+    """Tokens that were taken for a request before it was sent."""
 
     estimate: float
     reserved: float
@@ -127,35 +127,39 @@ class Reservation:
 
 
 @dataclass(slots=True)
-class Fleet:
-    """What this child knows of the others: how many there are, by the bucket's own count."""
+class Members:
+    """How many children share the bucket, by the bucket's own count.
 
-    members: int = 1
-    heard_at: float = -math.inf
+    `counted_at` is when Redis last counted this child, `away_since` when Redis went away.
+    """
+
+    count: int = 1
+    counted_at: float = -math.inf
     away_since: float | None = None
 
-    def hear(self, members: int) -> None:
+    def redis_counted(self, count: int) -> None:
         """Redis answered."""
-        self.members, self.heard_at, self.away_since = max(1, members), time.monotonic(), None
+        self.count, self.counted_at, self.away_since = max(1, count), time.monotonic(), None
 
-    def miss(self) -> None:
+    def redis_failed(self) -> None:
         """Redis did not answer."""
         if self.away_since is None:
             self.away_since = time.monotonic()
 
     @property
     def is_counted(self) -> bool:
-        """Whether the others counted this child when Redis went away."""
+        """Whether Redis counted this child in the minute before it went away."""
         since = time.monotonic() if self.away_since is None else self.away_since
-        return since - self.heard_at < MEMBER_SECONDS
+        return since - self.counted_at < MEMBER_SECONDS
 
 
 @dataclass(slots=True)
 class Limiter:
-    """Lets requests go at the rate of the fleet, one at a time; for one event loop.
+    """Admits requests at the rate of the fleet, one at a time; for one event loop.
 
-    With Redis away a child goes on at its share, by the number of children that asked in the last
-    minute before; a child that Redis never counted waits, so the fleet is never above its rate.
+    While Redis is away, a child sends at its share: the rate over the number of children that Redis
+    counted in the minute before. A child that Redis did not count waits, so that the fleet is never
+    above its rate.
     """
 
     rates: Rates
@@ -165,21 +169,21 @@ class Limiter:
     _admit: Any = None
     _pause: Any = None
     _local: LocalBucket = field(default_factory=LocalBucket)
-    _fleet: Fleet = field(default_factory=Fleet)
+    _members: Members = field(default_factory=Members)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _paused_until: float = -math.inf
-    _ask_at: float = -math.inf
+    _retry_at: float = -math.inf
     _ratio: float = 1.0
 
     @classmethod
     def connected(cls, url: str | None, name: str, member: str, rates: Rates) -> Self:
-        """A limiter over the Redis at `url`; without one it knows this process alone."""
+        """A limiter over the Redis at `url`; without a URL, a limiter of this process alone."""
         limiter = cls(rates, f"nightshift:rate:{{{name}}}", member)
         if url is not None:
             limiter.client = redis.asyncio.Redis.from_url(
                 url,
                 socket_timeout=None,
-                socket_connect_timeout=ANSWER_SECONDS,
+                socket_connect_timeout=REDIS_TIMEOUT_SECONDS,
                 retry=Retry(NoBackoff(), 0),
             )
             limiter._admit = limiter.client.register_script(ADMIT)
@@ -187,93 +191,93 @@ class Limiter:
         return limiter
 
     async def admit(self, estimate: float) -> Reservation:
-        """Waits until a request of about `estimate` tokens may go, and takes its share.
+        """Waits until a request of about `estimate` tokens may be sent, and reserves its tokens.
 
-        What is taken is the estimate times what earlier requests used of theirs.
+        The reservation is the estimate times the mean of used over estimated tokens.
         """
-        async with self._turn:  # one asks for all: the others stand behind it in order
-            taken = Reservation(estimate, estimate * self._ratio)
-            while (wait := await self._wait(taken)) > 0:
-                # Not all children at the same moment.
-                await asyncio.sleep(min(wait, LOOK_SECONDS) * random.uniform(1.0, 1.05))
-        return taken
+        async with self._turn:  # requests are admitted in the order in which they came
+            reservation = Reservation(estimate, estimate * self._ratio)
+            while (wait := await self._wait(reservation)) > 0:
+                # A random factor, so that not all children ask at the same moment.
+                await asyncio.sleep(min(wait, MAX_SLEEP_SECONDS) * random.uniform(1.0, 1.05))
+        return reservation
 
-    async def settle(self, taken: Reservation, used: int) -> None:
-        """Gives back what was reserved and not used, or takes what was used beyond it."""
-        if taken.estimate > 0 and used > 0:
-            self._ratio += LEARNING * (used / taken.estimate - self._ratio)
-        _, seconds = self.rates.seconds(used - taken.reserved)
+    async def correct(self, reservation: Reservation, used: int) -> None:
+        """Gives back tokens that were reserved and not used, or takes those used beyond that."""
+        if reservation.estimate > 0 and used > 0:
+            self._ratio += RATIO_WEIGHT * (used / reservation.estimate - self._ratio)
+        _, seconds = self.rates.seconds(used - reservation.reserved)
         if not seconds:
             return
-        if taken.is_local:
-            self._local.tokens_at += seconds * self._fleet.members
+        if reservation.is_local:
+            self._local.tokens_at += seconds * self._members.count
         elif self.client is not None and not self._is_away():
             try:
-                async with self._answer(), self.client.pipeline(transaction=False) as both:
+                async with self._redis_timeout(), self.client.pipeline(transaction=False) as both:
                     await (
                         both.hincrbyfloat(self.name, "tokens", seconds)
                         .expire(self.name, 3600)
                         .execute()
                     )
             except (RedisError, OSError) as error:
-                self._miss(error)
+                self._redis_failed(error)
 
     async def pause(self, seconds: float) -> None:
-        """Nobody in the fleet sends anything for so long: the server said so."""
-        seconds = min(seconds, MOST_PAUSE_SECONDS)
+        """No child of the fleet sends anything for so long: the server asked for it."""
+        seconds = min(seconds, MAX_PAUSE_SECONDS)
         if seconds <= 0:
             return
         self._paused_until = max(self._paused_until, time.monotonic() + seconds)
         if self.client is not None and not self._is_away():
             try:
-                async with self._answer():
+                async with self._redis_timeout():
                     await self._pause(keys=[self.name], args=[seconds])
             except (RedisError, OSError) as error:
-                self._miss(error)
+                self._redis_failed(error)
 
     async def close(self) -> None:
-        """Lets go of Redis."""
+        """Closes the connections to Redis."""
         if self.client is not None:
             await self.client.aclose()
 
-    async def _wait(self, taken: Reservation) -> float:
-        """Seconds to wait before asking again; 0 where the request may go."""
+    async def _wait(self, reservation: Reservation) -> float:
+        """Seconds to wait before the next try; 0 where the request may be sent."""
         now = time.monotonic()
         if self._paused_until > now:
             return self._paused_until - now
-        requests, tokens = self.rates.seconds(taken.reserved)
+        requests, tokens = self.rates.seconds(reservation.reserved)
         if self.client is not None and not self._is_away():
             try:
-                async with self._answer():
+                async with self._redis_timeout():
                     milliseconds, members = await self._admit(
                         keys=[self.name, f"{self.name}:members"],
                         args=[self.member, BURST_SECONDS, requests, tokens],
                     )
             except (RedisError, OSError) as error:
-                self._miss(error)
+                self._redis_failed(error)
             else:
-                self._fleet.hear(members)
+                self._members.redis_counted(members)
                 return float(milliseconds) / 1000
         if not self.rates.is_limited:
             return 0.0
-        if self.client is not None and not self._fleet.is_counted:
-            return AGAIN_SECONDS
-        taken.is_local = True
-        share = self._fleet.members
+        if self.client is not None and not self._members.is_counted:
+            return REDIS_RETRY_SECONDS
+        reservation.is_local = True
+        share = self._members.count
         return self._local.admit(time.monotonic(), requests * share, tokens * share)
 
     @staticmethod
-    def _answer() -> asyncio.Timeout:
-        """How long Redis may take. The client's own limit is `asyncio.wait_for`, which before Python
-        3.12 loses a cancel that comes just as it ends: a stopped row would go on.
+    def _redis_timeout() -> asyncio.Timeout:
+        """How long Redis may take. The client's own timeout is `asyncio.wait_for`, which before
+        Python 3.12 loses a cancel that comes just as the wait ends: a stopped row would go on.
         """
-        return asyncio.timeout(ANSWER_SECONDS)
+        return asyncio.timeout(REDIS_TIMEOUT_SECONDS)
 
     def _is_away(self) -> bool:
-        return time.monotonic() < self._ask_at
+        return time.monotonic() < self._retry_at
 
-    def _miss(self, error: Exception) -> None:
-        if self._fleet.away_since is None:
+    def _redis_failed(self, error: Exception) -> None:
+        if self._members.away_since is None:
             log.warning("limiter_away", error=type(error).__name__)
-        self._fleet.miss()
-        self._ask_at = time.monotonic() + AGAIN_SECONDS
+        self._members.redis_failed()
+        self._retry_at = time.monotonic() + REDIS_RETRY_SECONDS

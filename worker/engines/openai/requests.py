@@ -1,10 +1,11 @@
-"""How the rows of each task become requests of the OpenAI API, and its answers outcomes."""
+"""How rows become requests of the OpenAI API, and responses become outcomes; a class a task."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+import httpx2
 import numpy as np
 
 from nightshift.common import remotes
@@ -19,69 +20,75 @@ from nightshift.common.spec import (
     Task,
 )
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.engines.openai.errors import TroubleError
+from nightshift.worker.engines.openai.errors import RequestError
+from nightshift.worker.engines.openai.tokens import estimated_tokens, usage
 from nightshift.worker.engines.pooling import embedding
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
-from nightshift.worker.engines.resampling import Try
-from nightshift.worker.engines.structured import Check
+from nightshift.worker.engines.resampling import RowSampling
+from nightshift.worker.engines.structured import AnswerCheck
 
-BYTES_A_TOKEN = 4
-"""What a token of English is about, in UTF-8 bytes."""
-
-IMAGE_TOKENS = 1000
-"""What an image is taken for until the server has said what it was."""
-
-DATA_URL = "data:image/"
-"""How an image in a body begins."""
-
-ONCE = Try(0, 0.0, None)
-"""How a row is asked that is not sampled, or says itself how."""
+UNSAMPLED = RowSampling(0, 0.0, None)
+"""For rows that are not sampled, or whose body says how."""
 
 Body = dict[str, Any]
 
+SizedBody = tuple[Body, float]
+"""A body, and about how many tokens it uses at most."""
 
-class Asker(Protocol):
-    """One task: where it asks (`path`, below the base URL), what it sends and what comes back."""
+
+class Endpoint(Protocol):
+    """The endpoint that one task uses; `path` is below the base URL."""
 
     path: str
 
-    def body(self, request: Request, how: Try) -> Body:
+    def body(self, request: Request, sampling: RowSampling) -> Body:
         """The JSON body of a row's request; ValueError for a row that cannot be sent."""
 
     def probe(self) -> Body:
         """The body of the smallest request of this kind."""
 
     def outcome(self, text: str, status: int, request_id: str | None) -> Outcome:
-        """The row's outcome; ValueError, KeyError, TypeError or IndexError for what is no answer
-        of the API.
+        """The row's outcome; ValueError, KeyError, TypeError, IndexError or AttributeError for a
+        response that the API does not know.
         """
 
-    def refusal(self, trouble: TroubleError) -> Refusal:
-        """The outcome of a row that is itself to blame for having no answer."""
+    def refusal(self, error: RequestError) -> Refusal:
+        """The outcome of a row that is itself to blame for the error."""
+        return Refusal(error.kind, str(error))
 
 
-def asker_of(task: Task, engine: OpenaiEngineSpec) -> Asker:
-    """The one for a task."""
+def endpoint_for(task: Task, engine: OpenaiEngineSpec) -> Endpoint:
+    """The endpoint for a task."""
     match task:
         case GenerateTask():
-            return Chat(task, engine)
+            return ChatCompletions(task, engine)
         case EmbedTask():
-            return Embedding(task, engine)
+            return Embeddings(task, engine)
         case RequestsTask():
-            return Forward(task, engine)
+            return PassThrough(task, engine)
         case other:
             raise Permanent(f"engine.backend openai does not run task.kind {other.kind}")
 
 
-class Plain:
-    """What a task without columns for it makes of a refusal."""
-
-    def refusal(self, trouble: TroubleError) -> Refusal:
-        """Kind and message."""
-        return Refusal(trouble.kind, str(trouble))
+def sized_body(endpoint: Endpoint, request: Request, sampling: RowSampling) -> SizedBody:
+    """The body of a row's request; ValueError for a row that cannot be sent."""
+    body = endpoint.body(request, sampling)
+    return body, estimated_tokens(body)
 
 
-class Chat(Plain):
+def parsed_outcome(endpoint: Endpoint, response: httpx2.Response) -> Outcome | RequestError:
+    """The outcome in a 2xx response; RequestError for one that the API does not know."""
+    try:
+        return endpoint.outcome(
+            response.text, response.status_code, response.headers.get("x-request-id")
+        )
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        return RequestError(
+            f"the server's answer is none of the OpenAI API ({type(error).__name__}: {error})"
+        )
+
+
+class ChatCompletions(Endpoint):
     """Text generation as a chat completion."""
 
     path = "/chat/completions"
@@ -89,30 +96,30 @@ class Chat(Plain):
     def __init__(self, task: GenerateTask, engine: OpenaiEngineSpec) -> None:
         self._task = task
         self._engine = engine
-        self._check = Check(task.output)
+        self._check = AnswerCheck(task.output)
 
-    def body(self, request: Request, how: Try) -> Body:
-        """Messages and sampling, then the form of the answer, then `engine.args`."""
-        asked = {
+    def body(self, request: Request, sampling: RowSampling) -> Body:
+        """Messages, sampling and structured output; `engine.args` replace what they name."""
+        fields = {
             "model": self._engine.model,
             "messages": [
                 {**message, "content": _content(message["content"])}
                 for message in request.messages or ()
             ],
-            "temperature": how.temperature,
-            **({} if how.seed is None else {"seed": how.seed}),
-            **_sampling(self._task.sampling, request, _longest_field(self._engine.base_url)),
-            **_form(self._task.output),
+            "temperature": sampling.temperature,
+            **({} if sampling.seed is None else {"seed": sampling.seed}),
+            **_sampling(self._task.sampling, request, _max_tokens_field(self._engine.base_url)),
+            **_structured_output(self._task.output),
         }
-        return _laid_over(asked, self._engine.args)
+        return _with_args(fields, self._engine.args)
 
     def probe(self) -> Body:
-        """One token for one word."""
+        """One word in, one token out."""
         hello = Request(0, messages=[{"role": "user", "content": "Hi"}], max_tokens=1)
-        return self.body(hello, ONCE)
+        return self.body(hello, UNSAMPLED)
 
     def outcome(self, text: str, status: int, request_id: str | None) -> Outcome:
-        """The text of the first choice, held against its form."""
+        """The text of the first choice, checked against the structured output."""
         data = json.loads(text)
         choice = data["choices"][0]
         message, reason = choice["message"], choice.get("finish_reason")
@@ -131,8 +138,9 @@ class Chat(Plain):
 
 
 def _content(content: str | Sequence[Mapping[str, Any]]) -> str | list[Body]:
-    """Images as data: URLs: the server can reach no store of ours. BadImage for the first that
-    cannot be used.
+    """A message's content with images as data: URLs, since the server can read no store of ours.
+
+    BadImage for the first image that cannot be used.
     """
     if isinstance(content, str):
         return content
@@ -144,7 +152,7 @@ def _content(content: str | Sequence[Mapping[str, Any]]) -> str | list[Body]:
     ]
 
 
-class Embedding(Plain):
+class Embeddings(Endpoint):
     """A vector for a text."""
 
     path = "/embeddings"
@@ -153,34 +161,35 @@ class Embedding(Plain):
         self._task = task
         self._engine = engine
 
-    def body(self, request: Request, how: Try) -> Body:
-        """Numbers as JSON: every server writes those, and not all base64."""
-        asked = {
+    def body(self, request: Request, sampling: RowSampling) -> Body:
+        """Asks for numbers as JSON: not every server can send base64."""
+        fields = {
             "model": self._engine.model,
             "input": request.text,
             "encoding_format": "float",
         }
-        return _laid_over(asked, self._engine.args)
+        return _with_args(fields, self._engine.args)
 
     def probe(self) -> Body:
         """One word."""
-        return self.body(Request(0, text="Hi"), ONCE)
+        return self.body(Request(0, text="Hi"), UNSAMPLED)
 
     def outcome(self, text: str, status: int, request_id: str | None) -> Outcome:
-        """The first vector, cut and scaled as the task says: a cut one unless it says not to."""
+        """The first vector, cut and scaled as the task says; a cut vector is scaled by default."""
         data = json.loads(text)
         prompt_tokens, _ = usage(data)
         vector = np.asarray(data["data"][0]["embedding"], dtype=np.float64)
         if vector.ndim != 1 or not vector.size or not np.isfinite(vector).all():
             raise ValueError("the embedding is no list of finite numbers")
-        wanted = self._task.dimensions
-        if wanted is not None and wanted > vector.size:
+        dimensions = self._task.dimensions
+        if dimensions is not None and dimensions > vector.size:
             return Refusal(
                 RowErrorKind.REFUSED,
-                f"the embedding has {vector.size} dimensions, fewer than task.dimensions {wanted}",
+                f"the embedding has {vector.size} dimensions, fewer than task.dimensions "
+                f"{dimensions}",
                 prompt_tokens,
             )
-        return embedding(vector, self._task, wanted is not None, prompt_tokens)
+        return embedding(vector, self._task, dimensions is not None, prompt_tokens)
 
 
 PROBES: dict[str, Body] = {
@@ -190,28 +199,28 @@ PROBES: dict[str, Body] = {
 }
 
 
-class Forward:
+class PassThrough(Endpoint):
     """A request of a batch file, as its author wrote it."""
 
     def __init__(self, task: RequestsTask, engine: OpenaiEngineSpec) -> None:
         self.path = (task.endpoint or "").removeprefix("/v1")
         self._engine = engine
 
-    def body(self, request: Request, how: Try) -> Body:
-        """The row's own body, with the engine's model where it names none."""
-        asked = dict(request.body or {})
-        if asked.get("stream"):
+    def body(self, request: Request, sampling: RowSampling) -> Body:
+        """The row's own body, with the engine's model where the body names none."""
+        body = dict(request.body or {})
+        if body.get("stream"):
             raise ValueError("the body asks for a stream, which a batch cannot take")
-        if not asked.get("model"):
-            asked["model"] = self._engine.model
-        return asked
+        if not body.get("model"):
+            body["model"] = self._engine.model
+        return body
 
     def probe(self) -> Body:
-        """The smallest of its endpoint."""
+        """The smallest request of the endpoint."""
         return {"model": self._engine.model, **PROBES[self.path]}
 
     def outcome(self, text: str, status: int, request_id: str | None) -> Outcome:
-        """The answer's own JSON text."""
+        """The response as it is."""
         data = json.loads(text)
         if not isinstance(data, dict):
             raise TypeError("the answer is no JSON object")
@@ -223,70 +232,28 @@ class Forward:
         }
         return Answer(columns, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
-    def refusal(self, trouble: TroubleError) -> Refusal:
-        """With the server's own answer, for the file of errors."""
+    def refusal(self, error: RequestError) -> Refusal:
+        """The refusal with the server's response, for the file of errors."""
         columns: dict[str, Any] = {}
-        if trouble.body is not None:
+        if error.body is not None:
             columns = {
-                "status_code": trouble.status,
-                "request_id": trouble.request_id,
-                "response": trouble.body,
+                "status_code": error.status,
+                "request_id": error.request_id,
+                "response": error.body,
             }
-        return Refusal(trouble.kind, str(trouble), columns=columns)
+        return Refusal(error.kind, str(error), columns=columns)
 
 
-def estimated_tokens(body: Body) -> float:
-    """What a request may use at most: its text at four bytes a token, and its longest answer."""
-    images: list[str] = []
-    asked = [_without_images(body.get(name), images) for name in ("messages", "prompt", "input")]
-    text = json.dumps([each for each in asked if each is not None], ensure_ascii=False)
-    size = len(text.encode(errors="surrogatepass"))
-    longest = body.get("max_completion_tokens") or body.get("max_tokens") or 0
-    answers = body.get("n") or 1
-    if not isinstance(longest, int) or not isinstance(answers, int):
-        longest = answers = 0  # the server will say what is wrong with it
-    tokens = size / BYTES_A_TOKEN + len(images) * IMAGE_TOKENS
-    return tokens + max(0, longest * answers)
+def _max_tokens_field(base_url: str) -> str:
+    """OpenAI's newer models take only the new name, and many other servers only the old one."""
+    is_openai = urlsplit(base_url).hostname == urlsplit(remotes.OPENAI).hostname
+    return "max_completion_tokens" if is_openai else "max_tokens"
 
 
-def _without_images(value: Any, images: list[str]) -> Any:
-    """The value with nothing in place of its images, which go to `images`: each may have 80 MB."""
-    match value:
-        case str() if value.startswith(DATA_URL):
-            images.append(value)
-            return None
-        case Mapping():
-            return {name: _without_images(each, images) for name, each in value.items()}
-        case list() | tuple():
-            return [_without_images(each, images) for each in value]
-    return value
-
-
-def usage(data: Mapping[str, Any]) -> tuple[int, int]:
-    """Prompt and output tokens as the server counts them, cached and reasoning ones included; 0 for
-    what it does not say or cannot mean.
-    """
-    said = data.get("usage")
-    if not isinstance(said, Mapping):
-        return 0, 0
-    return _count(said.get("prompt_tokens")), _count(said.get("completion_tokens"))
-
-
-def _count(value: Any) -> int:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return int(value) if whole and 0 <= value < 2**31 else 0
-
-
-def _longest_field(base_url: str) -> str:
-    """OpenAI's newer models know the new name alone, and many other servers the old one."""
-    is_theirs = urlsplit(base_url).hostname == urlsplit(remotes.OPENAI).hostname
-    return "max_completion_tokens" if is_theirs else "max_tokens"
-
-
-def _sampling(sampling: Sampling, request: Request, longest_field: str) -> Body:
-    """OpenAI's own fields; what only other servers know is sent where it does something."""
+def _sampling(sampling: Sampling, request: Request, max_tokens_field: str) -> Body:
+    """The fields of OpenAI, and those of other servers where they are not the default."""
     longest = min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
-    body: Body = {longest_field: longest}
+    body: Body = {max_tokens_field: longest}
     if sampling.stop:
         body["stop"] = list(sampling.stop)
     for name in (
@@ -305,20 +272,21 @@ def _sampling(sampling: Sampling, request: Request, longest_field: str) -> Body:
     return body
 
 
-def _form(output: StructuredOutput | None) -> Body:
-    """`response_format` for a schema; vLLM's `structured_outputs` for what the API has no word."""
+def _structured_output(output: StructuredOutput | None) -> Body:
+    """`response_format` for a schema; vLLM's `structured_outputs` for the others, which the API lacks."""
     if output is None:
         return {}
     if output.json_schema is not None:
         schema = {"name": "answer", "schema": output.json_schema, "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
-    asked = {
+    constraint = {
         name: getattr(output, name)
         for name in ("choice", "regex", "grammar")
         if getattr(output, name) is not None
     }
-    return {"structured_outputs": asked}
+    return {"structured_outputs": constraint}
 
 
-def _laid_over(body: Body, args: Mapping[str, Any]) -> Body:
+def _with_args(body: Body, args: Mapping[str, Any]) -> Body:
+    """The body with `engine.args`, of which a null removes a field."""
     return {name: value for name, value in {**body, **args}.items() if value is not None}

@@ -1,16 +1,14 @@
 """The vLLM engine: one AsyncLLM on one loop thread, fed by every batch of the child at once.
 
-Tokenisation happens in the thread that carries the batch, so the loop that feeds the engine only
-moves token ids.
+The thread of a batch tokenises its rows, so that the loop thread only moves token ids.
 """
 
 import asyncio
-import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import structlog
 import vllm
@@ -35,27 +33,26 @@ from nightshift.common.spec import (
 from nightshift.common.spec.engines import SERVER_ARGUMENTS
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines import hub
+from nightshift.worker.engines.loop_thread import LoopThread
 from nightshift.worker.engines.protocol import Refusal, Work
 from nightshift.worker.engines.vllm.generate import Generation
-from nightshift.worker.engines.vllm.model import Asker, Model
-from nightshift.worker.engines.vllm.pooling import Pooler, Pooling
+from nightshift.worker.engines.vllm.model import Model, TaskHandler
+from nightshift.worker.engines.vllm.pooling import Pooling, PoolingModel
 from nightshift.worker.engines.vllm.requests import Requests, Serving
 from nightshift.worker.engines.vllm.vision import Vision
 from nightshift.worker.telemetry.recorder import Stage
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
-
 PLACES_A_ROW = 2
-"""Rows in vLLM for each that it runs at once, so that its own queue never runs dry."""
+"""Rows in vLLM for each row that vLLM runs at once, so that its queue is never empty."""
 
 SHUTDOWN_SECONDS = 10.0
-"""Time that EngineCore gets to leave by itself; the supervisor ends the group in any case."""
+"""How long EngineCore may take to end; after that the supervisor ends the process group."""
 
 CPU_KV_CACHE_BYTES = 2**30
-"""KV cache on a machine without a GPU, unless engine.args or VLLM_CPU_KVCACHE_SPACE say other:
-vLLM's own default takes 92 % of the machine, which the ledger and its neighbours need too."""
+"""KV cache on a machine without a GPU, unless engine.args or VLLM_CPU_KVCACHE_SPACE set it: vLLM's
+default is 92 % of the memory, which the ledger and other processes need, too."""
 
 
 class VllmEngine:
@@ -67,24 +64,20 @@ class VllmEngine:
     def __init__(self, spec: VllmEngineSpec, revision: str | None, runner: str) -> None:
         self._moved_at = time.monotonic()
         self._in_flight = 0
-        self._loop = asyncio.new_event_loop()
-        self._looping = threading.Thread(
-            target=self._loop.run_forever, name="engine-loop", daemon=True
-        )
-        self._looping.start()
+        self._loop_thread = LoopThread()
         try:
-            self._llm = self._on_loop(self._start(spec, revision, runner))
+            self._llm = self._loop_thread.run(self._start(spec, revision, runner))
         except BaseException:
-            self._end_loop()
+            self._loop_thread.close(SHUTDOWN_SECONDS)
             raise
         self._model = Model(
             self._llm, self._llm.get_tokenizer(), int(self._llm.model_config.max_model_len)
         )
         self._serving = Serving(self._llm, spec)
         try:
-            self._pooler = None if runner == "generate" else self._pooling(runner)
+            self._pooling_model = None if runner == "generate" else self._load_pooling(runner)
             if SERVER_ARGUMENTS & spec.args.keys():
-                self._on_loop(self._serving.state())  # arguments that do not fit are said now
+                self._loop_thread.run(self._serving.state())  # refuses wrong arguments now
         except BaseException:
             self.close()
             raise
@@ -107,55 +100,43 @@ class VllmEngine:
             ) from error
 
     def start(self, work: Work) -> "Future[None]":
-        """Tokenises here and submits every request.
+        """Tokenises in the caller's thread and submits every request.
 
         The future's exception is EngineDead when EngineCore died, StorageUnavailable when a store
-        of images was away: the rows that needed none were answered.
+        of images was away: the rows without images from that store were answered.
         """
-        asker = self._asker(work)
+        handler = self._handler(work)
         with work.profile.span(Stage.TOKENIZE):
-            prompts = asker.prepare(work)
-        batch = asyncio.run_coroutine_threadsafe(self._all(work, asker, prompts), self._loop)
+            prompts = handler.prepare(work)
+        batch = self._loop_thread.submit(self._all(work, handler, prompts))
         work.on_stop(batch.cancel)
         return batch
 
     def stalled_seconds(self) -> float:
-        """Seconds since a token came, while requests are in flight."""
+        """Seconds since the last token, while requests are in flight."""
         return time.monotonic() - self._moved_at if self._in_flight else 0.0
 
     def close(self) -> None:
         """Ends EngineCore and the loop thread."""
         self._llm.shutdown(timeout=SHUTDOWN_SECONDS)
         self._model.reads.close()
-        self._end_loop()
+        self._loop_thread.close(SHUTDOWN_SECONDS)
 
-    def _end_loop(self) -> None:
-        if self._loop.is_closed():
-            return
-        self._on_loop(_cancel_rest())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._looping.join(SHUTDOWN_SECONDS)
-        if not self._looping.is_alive():
-            self._loop.close()
-
-    def _pooling(self, runner: str) -> Pooler:
-        tasks = self._on_loop(self._llm.get_supported_tasks())
-        return Pooler.of(self._llm.model_config, runner, tasks)
-
-    def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+    def _load_pooling(self, runner: str) -> PoolingModel:
+        tasks = self._loop_thread.run(self._llm.get_supported_tasks())
+        return PoolingModel.of(self._llm.model_config, runner, tasks)
 
     async def _start(self, spec: VllmEngineSpec, revision: str | None, runner: str) -> AsyncLLM:
-        # AsyncLLM starts its output handler on the running loop, so it is built there.
+        # AsyncLLM starts its output handler on the loop that runs here.
         defaults: dict[str, Any] = {"disable_log_stats": True, "enable_log_requests": False}
         if current_platform.is_cpu():
             defaults["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
         if runner != "generate":
             defaults["runner"] = "pooling"
-        said = {name: each for name, each in spec.args.items() if name not in SERVER_ARGUMENTS}
-        arguments = AsyncEngineArgs(model=spec.model, revision=revision, **{**defaults, **said})
-        # The defaults that vLLM has for LLM.generate: on a large GPU eight times the requests and
-        # tokens a step that it gives to whoever says nothing.
+        own = {name: each for name, each in spec.args.items() if name not in SERVER_ARGUMENTS}
+        arguments = AsyncEngineArgs(model=spec.model, revision=revision, **{**defaults, **own})
+        # The defaults of LLM.generate: on a large GPU eight times the requests and tokens a step
+        # that vLLM takes without a usage context.
         config = arguments.create_engine_config(UsageContext.LLM_CLASS)
         _fetch(config)
         return AsyncLLM.from_vllm_config(
@@ -172,26 +153,30 @@ class VllmEngine:
     def _moved(self) -> None:
         self._moved_at = time.monotonic()
 
-    def _asker(self, work: Work) -> Asker:
+    def _handler(self, work: Work) -> TaskHandler:
         match work.task:
             case GenerateTask() as task if task.image_columns:
                 return Vision(self._model, task)
             case GenerateTask() as task:
                 return Generation(self._model, task)
-            case EmbedTask() | ClassifyTask() | ScoreTask() as task if self._pooler is not None:
-                return Pooling(self._model, self._pooler, task)
+            case EmbedTask() | ClassifyTask() | ScoreTask() as task if (
+                self._pooling_model is not None
+            ):
+                return Pooling(self._model, self._pooling_model, task)
             case RequestsTask() as task:
                 return Requests(self._serving, task)
             case other:
                 raise Permanent(f"this engine was loaded for another task.kind than {other.kind}")
 
-    async def _all(self, work: Work, asker: Asker, prompts: Sequence[tuple[int, Any]]) -> None:
+    async def _all(
+        self, work: Work, handler: TaskHandler, prompts: Sequence[tuple[int, Any]]
+    ) -> None:
         began_at = work.profile.clock()
         count = 0
         try:
-            # gather, not a TaskGroup: the first EngineDead comes out as itself.
+            # gather, not a TaskGroup: gather raises the first EngineDead as it is.
             outages = await asyncio.gather(
-                *(self._one(work, asker, position, prompt) for position, prompt in prompts)
+                *(self._one(work, handler, position, prompt) for position, prompt in prompts)
             )
             count = 1
         finally:
@@ -200,9 +185,9 @@ class VllmEngine:
             raise outage
 
     async def _one(
-        self, work: Work, asker: Asker, position: int, prompt: Any
+        self, work: Work, handler: TaskHandler, position: int, prompt: Any
     ) -> StorageUnavailable | None:
-        """Emits the row's outcome; returns why it has none yet when a store of its was away."""
+        """Emits the row's outcome. Returns the outage of a store of images, for which it has none."""
         request = work.requests[position]
         asked_at = work.profile.clock()
         await self._places.acquire()
@@ -213,7 +198,7 @@ class VllmEngine:
         self._in_flight += 1
         try:
             async with asyncio.timeout(work.row_timeout_seconds):
-                outcome, queued = await asker.ask(request, prompt)
+                outcome, queued = await handler.run(request, prompt)
             self._moved()
             work.profile.add(Stage.QUEUE, waited + queued)
         except TimeoutError:
@@ -227,7 +212,7 @@ class VllmEngine:
             raise
         except StorageUnavailable as error:
             return error
-        except Exception as error:  # whatever one row provokes stays with that row
+        except Exception as error:  # an error that one row causes ends no other row
             outcome = Refusal(
                 RowErrorKind.REFUSED, f"vLLM refused the row: {type(error).__name__}: {error}"
             )
@@ -239,34 +224,25 @@ class VllmEngine:
         return None
 
 
-async def _cancel_rest() -> None:
-    """Ends what still waits on the loop: batches, and vLLM's own tasks."""
-    rest = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in rest:
-        task.cancel()
-    if rest:
-        await asyncio.wait(rest, timeout=1.0)
-
-
 class _ProgressLogger(StatLoggerBase):
-    """Tells the engine that a step was made: the only sign of life before a row is finished."""
+    """Reports each step to the engine: the only progress that is seen before a row is finished."""
 
-    def __init__(self, moved: Any) -> None:
-        self._said = moved
+    def __init__(self, moved: Callable[[], None]) -> None:
+        self._moved = moved
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
         """Called by vLLM after each step."""
         if iteration_stats is not None and (
             iteration_stats.num_generation_tokens or iteration_stats.num_prompt_tokens
         ):
-            self._said()
+            self._moved()
 
     def log_engine_initialized(self) -> None:
         """Nothing to log."""
 
 
 def effective(config: VllmConfig) -> dict[str, Any]:
-    """What a loaded vLLM was really configured as, after its own defaults, where it counts."""
+    """The settings of a loaded vLLM that matter for speed, after vLLM's own defaults."""
     scheduler, cache, model = config.scheduler_config, config.cache_config, config.model_config
     return {
         "dtype": str(model.dtype),
@@ -284,7 +260,7 @@ def effective(config: VllmConfig) -> dict[str, Any]:
 
 
 def _fetch(config: VllmConfig) -> None:
-    """The weights, by vLLM's own choice of files, before EngineCore looks for them."""
+    """Fetches the weight files that vLLM chooses, before EngineCore loads them."""
     model, load = config.model_config, config.load_config
     commit = getattr(model.revision, "resolved", model.revision)
     hub.fetch_once(
@@ -305,5 +281,5 @@ def _resolved_revision(config: Any) -> str | None:
 
 
 def _first_lines(error: Exception) -> str:
-    said = " ".join(str(error).split())
-    return said[:600] or "no further message"
+    message = " ".join(str(error).split())
+    return message[:600] or "no further message"

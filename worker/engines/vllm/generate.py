@@ -1,41 +1,42 @@
-"""Text generation on vLLM: templates of the model, token ids in, text out, held against its form."""
+"""Text generation on vLLM: chat template, token ids in, text out, structured output checked."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from vllm import SamplingParams, TokensPrompt
+from vllm import TokensPrompt
 from vllm.outputs import RequestOutput
-from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from nightshift.common.errors import EngineDead
 from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
-from nightshift.worker.engines.resampling import Try, answered
-from nightshift.worker.engines.structured import Check
-from nightshift.worker.engines.vllm import answer_format
-from nightshift.worker.engines.vllm.model import Model, request_id
+from nightshift.worker.engines.resampling import RowSampling, sample_until_valid
+from nightshift.worker.engines.structured import AnswerCheck
+from nightshift.worker.engines.vllm.model import Model, TaskHandler, request_id
+from nightshift.worker.engines.vllm.sampling_params import (
+    grammar_check,
+    sampling_params,
+    verified,
+)
 
-ENDS = ("stop", "length", "repetition")
-"""How vLLM ends an answer; with another word it gave up on the row, and the text is none."""
+ANSWERED = ("stop", "length", "repetition")
+"""Finish reasons of an answer; with any other, vLLM gave up on the row."""
 
 
-class Generation:
-    """Asks for the text of one batch's rows."""
+class Generation(TaskHandler):
+    """The text of one batch's rows."""
 
     def __init__(self, model: Model, task: GenerateTask) -> None:
         self._model = model
         self._task = task
-        self._check = Check(task.output)
+        self._check = AnswerCheck(task.output)
 
     def verify(self) -> None:
-        """JobRefused for a form of the answer, or sampling, that vLLM takes for no row at all."""
-        first = Try(0, self._task.sampling.temperature, None)
-        params = answer_format.verified(
-            self._model.llm, lambda: _params(self._task, Request(0), first)
-        )
+        """JobRefused for structured output, or sampling, that vLLM refuses for every row."""
+        first = RowSampling(0, self._task.sampling.temperature, None)
+        params = verified(self._model.llm, lambda: sampling_params(self._task, Request(0), first))
         if self._task.output is not None and self._task.output.grammar is not None:
-            self._check = Check(self._task.output, answer_format.acceptor(params))
+            self._check = AnswerCheck(self._task.output, grammar_check(params))
 
     def prepare(self, work: Work) -> Sequence[tuple[int, Any]]:
         """(position, token ids) of every request that can be sent; the others are refused."""
@@ -92,28 +93,28 @@ class Generation:
             )
         )
 
-    async def ask(self, request: Request, prompt: Any) -> tuple[Outcome, float]:
-        """The row's outcome, and for how many seconds it waited in vLLM's own queue."""
+    async def run(self, request: Request, prompt: Any) -> tuple[Outcome, float]:
+        """The row's outcome, and for how many seconds the row waited in vLLM's queue."""
         queued = 0.0
 
-        async def once(how: Try) -> Outcome:
+        async def sample_once(sampling: RowSampling) -> Outcome:
             nonlocal queued
             ready = await self._ready(prompt)
             if isinstance(ready, Refusal):
                 return ready
-            output = await self._generate(request, ready, how)
+            output = await self._generate(request, ready, sampling)
             queued += _queued_seconds(output)
             return self._checked(output)
 
-        return await answered(self._task, request.row_index, once), queued
+        return await sample_until_valid(self._task, request.row_index, sample_once), queued
 
     async def _ready(self, prompt: Any) -> Any:
-        """What vLLM takes for one try, or why the row has none."""
+        """What vLLM takes as the prompt of one sample, or a refusal."""
         return TokensPrompt(prompt_token_ids=prompt)
 
     def _checked(self, output: RequestOutput) -> Outcome:
         completion = output.outputs[0]
-        if completion.finish_reason not in ENDS:
+        if completion.finish_reason not in ANSWERED:
             raise ValueError(f"it ended the row with {completion.finish_reason!r}; see its log")
         return self._check.outcome(
             self._answer_text(output),
@@ -123,10 +124,10 @@ class Generation:
         )
 
     def _answer_text(self, output: RequestOutput) -> str:
-        """VLLM's text; decoded anew where a replacement character at the prompt's end leaked in.
+        """VLLM's text, or the decoded tokens where that text has a replacement character.
 
-        The incremental detokenizer takes it for the first bytes of the answer. Stop strings are
-        cut off in vLLM's text only, so there its text stands.
+        The incremental detokenizer takes a replacement character at the end of the prompt for the
+        first bytes of the answer. With stop strings vLLM's text stays: only vLLM cuts them off.
         """
         completion = output.outputs[0]
         if "\ufffd" not in completion.text or self._task.sampling.stop:
@@ -134,8 +135,8 @@ class Generation:
         with self._model.tokenizing:
             return str(self._model.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
 
-    async def _generate(self, request: Request, ready: Any, how: Try) -> RequestOutput:
-        params = _params(self._task, request, how)
+    async def _generate(self, request: Request, ready: Any, sampling: RowSampling) -> RequestOutput:
+        params = sampling_params(self._task, request, sampling)
         answers = self._model.llm.generate(ready, params, request_id(request))
         async for answer in answers:  # FINAL_ONLY: there is one
             if answer.finished:
@@ -143,30 +144,7 @@ class Generation:
         raise EngineDead("vLLM ended a request without an answer")
 
 
-def _params(task: GenerateTask, request: Request, how: Try) -> SamplingParams:
-    sampling, output = task.sampling, task.output
-    structured = None
-    if output is not None:
-        structured = StructuredOutputsParams(
-            choice=output.choice,
-            json=output.json_schema,
-            regex=output.regex,
-            grammar=output.grammar,
-        )
-    return SamplingParams(
-        **sampling.model_dump(
-            exclude={"temperature", "seed", "stop", "max_tokens", "max_tokens_column"}
-        ),
-        temperature=how.temperature,
-        max_tokens=min(sampling.max_tokens, request.max_tokens or sampling.max_tokens),
-        stop=sampling.stop or None,
-        seed=how.seed,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-        structured_outputs=structured,
-    )
-
-
 def _queued_seconds(output: RequestOutput) -> float:
-    """How long the row waited in vLLM's own queue; 0 where vLLM keeps no times."""
+    """How long the row waited in vLLM's queue; 0 where vLLM keeps no times."""
     times = output.metrics
     return 0.0 if times is None else max(0.0, float(times.scheduled_ts - times.queued_ts))

@@ -1,7 +1,7 @@
 """Pooling models on vLLM: embeddings, classifications and scores of texts.
 
-vLLM gives the pooled vector or the logits as they are; what they mean is the same on every engine
-(`nightshift.worker.engines.pooled`).
+vLLM returns the pooled vector or the logits. `nightshift.worker.engines.pooling` makes the row's
+columns of them, as for every engine.
 """
 
 from collections.abc import Sequence
@@ -27,96 +27,97 @@ from nightshift.worker.engines.pooling import (
     score,
 )
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
-from nightshift.worker.engines.vllm.model import Model, request_id
+from nightshift.worker.engines.vllm.model import Model, TaskHandler, request_id
 
 PoolingTask = EmbedTask | ClassifyTask | ScoreTask
 
 Prompts = list[tuple[TokensPrompt, dict[str, int] | None]]
-"""One prompt for each sequence of a row, with what vLLM wants to know of its token types."""
+"""A prompt for each sequence of a row, with its token types where the model needs them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pooler:
-    """What a loaded pooling model does, as its own files say.
+class PoolingModel:
+    """How a loaded pooling model works, as its own files say.
 
-    `asks` is vLLM's task: `embed` gives a vector for a sequence, `classify` logits.
+    `pooling_task` is vLLM's: `embed` returns a vector for a sequence, `classify` logits.
     """
 
-    asks: str
+    pooling_task: str
     labels: list[str]
     normalizes: bool
     prompt: str
-    lowers: bool
-    separates: bool
-    activates: bool
+    lowercases: bool
+    has_separator: bool
+    uses_activation: bool
     is_multi_label: bool
     width: int
 
     @classmethod
-    def of(cls, config: Any, runner: str, tasks: Sequence[str]) -> "Pooler":
+    def of(cls, config: Any, runner: str, tasks: Sequence[str]) -> "PoolingModel":
         """For a task's runner; EngineLoadFailed where the model cannot serve it."""
-        asks = "classify" if runner == "classify" else "embed"
+        pooling_task = "classify" if runner == "classify" else "embed"
         if runner == "score" and config.score_type == "cross-encoder":
-            asks = "classify"
+            pooling_task = "classify"
         labels = label_names(config.hf_config.id2label)
-        _check(config, runner, asks, tasks, labels)
+        _check(config, runner, pooling_task, tasks, labels)
         settings = get_hf_file_to_dict(
             "config_sentence_transformers.json", config.model, config.revision
         )
-        known: dict[str, Any] = (settings or {}) if asks == "embed" else {}
+        known: dict[str, Any] = (settings or {}) if pooling_task == "embed" else {}
         prompts = known.get("prompts") or {}
         return cls(
-            asks=asks,
+            pooling_task=pooling_task,
             labels=labels,
             normalizes=config.pooler_config.use_activation is True,
             prompt=str(prompts.get(known.get("default_prompt_name")) or ""),
-            lowers=bool((config.encoder_config or {}).get("do_lower_case")),
-            separates=bool(config.use_sep_token),
-            activates=runner == "score",
+            lowercases=bool((config.encoder_config or {}).get("do_lower_case")),
+            has_separator=bool(config.use_sep_token),
+            uses_activation=runner == "score",
             is_multi_label=config.hf_config.problem_type == "multi_label_classification",
             width=int(config.embedding_size),
         )
 
 
 def _check(
-    config: Any, runner: str, asks: str, tasks: Sequence[str], labels: Sequence[str]
+    config: Any, runner: str, pooling_task: str, tasks: Sequence[str], labels: Sequence[str]
 ) -> None:
     if runner == "score" and config.score_type == "late-interaction":
         raise EngineLoadFailed(
             f"{config.model!r} compares texts token by token (late interaction), which task.kind "
             "score has no form for"
         )
-    if asks not in tasks:
+    if pooling_task not in tasks:
         raise EngineLoadFailed(
-            f"vLLM runs {config.model!r} for {' or '.join(sorted(tasks))}, not for {asks}"
+            f"vLLM runs {config.model!r} for {' or '.join(sorted(tasks))}, not for {pooling_task}"
         )
-    if asks == "classify" and runner == "classify" and len(labels) == 1:
+    if pooling_task == "classify" and runner == "classify" and len(labels) == 1:
         raise EngineLoadFailed(
             f"{config.model!r} gives one number, not probabilities of labels: a pair of texts is "
             "run as task.kind score"
         )
-    if asks == "classify" and runner == "score" and len(labels) != 1:
+    if pooling_task == "classify" and runner == "score" and len(labels) != 1:
         raise EngineLoadFailed(
             f"{config.model!r} gives {len(labels)} numbers for a pair, and a score is one: run it "
             "as task.kind classify"
         )
-    if asks == "classify" and supports_score_template(get_model_cls(config)):
+    if pooling_task == "classify" and supports_score_template(get_model_cls(config)):
         raise EngineLoadFailed(f"{config.model!r} has a template of its own for pairs")
 
 
-class Pooling:
-    """Asks for the numbers of one batch's rows."""
+class Pooling(TaskHandler):
+    """The numbers of one batch's rows."""
 
-    def __init__(self, model: Model, pooler: Pooler, task: PoolingTask) -> None:
+    def __init__(self, model: Model, pooling_model: PoolingModel, task: PoolingTask) -> None:
         self._model = model
-        self._pooler = pooler
+        self._pooling_model = pooling_model
         self._task = task
-        wanted = task.dimensions if isinstance(task, EmbedTask) else None
-        if wanted is not None and wanted > pooler.width:
-            raise JobRefused(f"task.dimensions is {wanted}, the model has {pooler.width}")
+        dimensions = task.dimensions if isinstance(task, EmbedTask) else None
+        width = pooling_model.width
+        if dimensions is not None and dimensions > width:
+            raise JobRefused(f"task.dimensions is {dimensions}, the model has {width}")
 
     def prepare(self, work: Work) -> list[tuple[int, Prompts]]:
-        """(position, prompts) of every request that can be sent; the others are refused."""
+        """(position, prompts) of every request that can be sent. The others are refused."""
         rows = [self._sequences(request) for request in work.requests]
         if not rows:
             return []
@@ -141,8 +142,8 @@ class Pooling:
                 prompts.append((position, found))
         return prompts
 
-    async def ask(self, request: Request, prompt: Prompts) -> tuple[Outcome, float]:
-        """The row's outcome; vLLM does not tell how long a pooling request waited."""
+    async def run(self, request: Request, prompt: Prompts) -> tuple[Outcome, float]:
+        """The row's outcome; vLLM does not tell how long the request waited."""
         lines = [await self._pool(request, *each) for each in prompt]
         tokens = sum(len(each["prompt_token_ids"]) for each, _ in prompt)
         return self._outcome(lines, tokens), 0.0
@@ -150,24 +151,24 @@ class Pooling:
     def _outcome(self, lines: Sequence[Numbers], tokens: int) -> Outcome:
         match self._task:
             case EmbedTask():
-                return embedding(lines[0], self._task, self._pooler.normalizes, tokens)
+                return embedding(lines[0], self._task, self._pooling_model.normalizes, tokens)
             case ClassifyTask():
-                shares = probabilities(lines[0], is_multi_label=self._pooler.is_multi_label)
-                return classification(shares, self._pooler.labels, tokens)
+                shares = probabilities(lines[0], is_multi_label=self._pooling_model.is_multi_label)
+                return classification(shares, self._pooling_model.labels, tokens)
             case ScoreTask():
                 return score(cosine(*lines) if len(lines) == 2 else float(lines[0][0]), tokens)
 
     def _sequences(self, request: Request) -> list[tuple[str, ...]]:
-        """The texts that become one sequence each; a pair of a cross-encoder is one."""
+        """The texts of each sequence; a cross-encoder takes a pair as one sequence."""
         texts = [request.text, *([] if request.text_pair is None else [request.text_pair])]
-        if self._pooler.lowers:
+        if self._pooling_model.lowercases:
             texts = [text.lower() for text in texts]
-        if self._pooler.asks == "embed":
-            return [(self._pooler.prompt + text,) for text in texts]
-        return [tuple(texts) if self._pooler.separates else ("".join(texts),)]
+        if self._pooling_model.pooling_task == "embed":
+            return [(self._pooling_model.prompt + text,) for text in texts]
+        return [tuple(texts) if self._pooling_model.has_separator else ("".join(texts),)]
 
     def _encoded(self, sequences: Sequence[tuple[str, ...]]) -> Prompts:
-        """Each with its special tokens; all have as many texts."""
+        """The prompt of each sequence, with special tokens. All sequences have as many texts."""
         columns = map(list, zip(*sequences, strict=True))
         found = self._model.tokenizer(*columns, padding=False, truncation=False)
         types = found.get("token_type_ids") or [None] * len(sequences)
@@ -180,8 +181,9 @@ class Pooling:
         self, request: Request, prompt: TokensPrompt, extra: dict[str, int] | None
     ) -> Numbers:
         params = PoolingParams(
-            task=self._pooler.asks,
-            use_activation=self._pooler.asks == "classify" and self._pooler.activates,
+            task=self._pooling_model.pooling_task,
+            use_activation=self._pooling_model.pooling_task == "classify"
+            and self._pooling_model.uses_activation,
             extra_kwargs=extra,
         )
         async for answer in self._model.llm.encode(prompt, params, request_id(request)):
@@ -191,7 +193,7 @@ class Pooling:
 
 
 def _token_types(kinds: list[int] | None) -> dict[str, int] | None:
-    """Where the second text begins, for models that were told so in training."""
+    """Where the second text begins, for models that were trained with token types."""
     if kinds is None or not any(kinds):
         return None
     return {"compressed_token_type_ids": compress_token_type_ids(kinds)}

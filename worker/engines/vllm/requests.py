@@ -1,7 +1,7 @@
-"""OpenAI requests on vLLM: the handlers of its own server, without the HTTP, over our engine.
+"""OpenAI requests on vLLM: the handlers of vLLM's own server, without HTTP, over our engine.
 
-Each field of a body means what it means to that server: what it answers is the row's answer, what
-it refuses is the row's error, with its status.
+Each field of a body means what it means to that server. The server's answer is the row's answer,
+and the server's refusal, with its status, is the row's error.
 """
 
 import asyncio
@@ -31,6 +31,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from nightshift.common.spec import RequestsTask, VllmEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
+from nightshift.worker.engines.vllm.model import TaskHandler
 
 Handler = Callable[[Any], Awaitable[Any]]
 
@@ -40,27 +41,26 @@ BODIES: Mapping[str, TypeAdapter[Any]] = {
     "/v1/embeddings": TypeAdapter(EmbeddingRequest),
 }
 
-MOST_ANSWERS: Mapping[str, int] = {
+MAX_SEQUENCES: Mapping[str, int] = {
     "/v1/chat/completions": 128,
     "/v1/completions": 128,
     "/v1/embeddings": 2048,
 }
-"""Sequences that one row may ask for, prompts times `n`: they share the row's place in the engine,
-and its neighbours wait for all of them.
+"""Most sequences of one row, prompts times `n`: they share the row's place in the engine, and other
+rows wait for all of them.
 """
 
 TOO_LONG_PARAMETERS = frozenset({"input_tokens", "input_text"})
-"""What vLLM names as the wrong parameter where a prompt is longer than the model takes."""
-
+"""The parameters that vLLM names for a prompt that is longer than the model takes."""
 
 PROMPTS = ("prompt", "prompt_embeds", "input", "messages")
 """Fields of a body that hold a prompt or a list of them."""
 
 
 class Serving:
-    """vLLM's OpenAI server over one loaded model, made when the first request wants it.
+    """vLLM's OpenAI server over one loaded model, made for the first request.
 
-    To be awaited on the engine's loop.
+    For the engine's loop only.
     """
 
     def __init__(self, llm: AsyncLLM, spec: VllmEngineSpec) -> None:
@@ -70,7 +70,7 @@ class Serving:
         self._state: State | None = None
 
     async def handler(self, endpoint: str) -> Handler | None:
-        """What answers requests of an endpoint; None where the model cannot."""
+        """The function that answers requests of an endpoint; None where the model has none."""
         state = await self.state()
         match endpoint:
             case "/v1/chat/completions":
@@ -92,7 +92,7 @@ class Serving:
             return self._state
 
     def _arguments(self) -> Namespace:
-        """What the server's command line would have been."""
+        """The command line of the server, as vLLM's own main function would have parsed it."""
         return Namespace(
             **{
                 **vars(AsyncEngineArgs(model=self._spec.model)),
@@ -104,37 +104,37 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A body as vLLM takes it, and the model that it named."""
+class ParsedBody:
+    """A body as vLLM takes it, and the model that the body named."""
 
     body: Any
     model: str | None
 
     @property
     def id(self) -> str:
-        """The name that vLLM gives the request."""
+        """The id that vLLM gives the request."""
         return str(getattr(self.body, "request_id", None) or random_uuid())
 
 
-class Requests:
-    """Asks the requests of one batch's rows."""
+class Requests(TaskHandler):
+    """The responses to one batch's requests."""
 
     def __init__(self, serving: Serving, task: RequestsTask) -> None:
         self._serving = serving
         self._endpoint = task.endpoint
 
-    def prepare(self, work: Work) -> list[tuple[int, Asked]]:
-        """(position, body) of every request that is valid; the others are refused."""
+    def prepare(self, work: Work) -> list[tuple[int, ParsedBody]]:
+        """(position, body) of every valid request. The others are refused."""
         prompts = []
         for position, request in enumerate(work.requests):
-            found = self._asked(dict(request.body or {}))
-            if isinstance(found, Asked):
-                prompts.append((position, found))
+            parsed = self._parsed(dict(request.body or {}))
+            if isinstance(parsed, ParsedBody):
+                prompts.append((position, parsed))
             else:
-                work.emit(position, _refusal(found, random_uuid()))
+                work.emit(position, _refusal(parsed, random_uuid()))
         return prompts
 
-    def _asked(self, body: dict[str, Any]) -> Asked | ErrorResponse:
+    def _parsed(self, body: dict[str, Any]) -> ParsedBody | ErrorResponse:
         # One engine serves one model, whatever the rows call it.
         model = body.pop("model", None)
         try:
@@ -142,35 +142,35 @@ class Requests:
                 raise ValueError("stream is true, and a batch has no stream")
             if model is not None and not isinstance(model, str):
                 raise ValueError("model is no string")
-            _refuse_addresses(body)
-            asked = BODIES[self._endpoint].validate_python(body)
-            self._refuse_flood(body, getattr(asked, "n", None) or 1)
-            return Asked(asked, model)
+            _check_addresses(body)
+            parsed = BODIES[self._endpoint].validate_python(body)
+            self._check_sequences(body, getattr(parsed, "n", None) or 1)
+            return ParsedBody(parsed, model)
         except ValidationError as error:
-            return create_error_response(_mistakes(error))
-        except Exception as error:  # vLLM's own validators raise what they like
+            return create_error_response(_messages(error))
+        except Exception as error:  # vLLM's validators raise many types
             return create_error_response(error)
 
-    def _refuse_flood(self, body: Mapping[str, Any], n: int) -> None:
-        most = MOST_ANSWERS[self._endpoint]
+    def _check_sequences(self, body: Mapping[str, Any], n: int) -> None:
+        limit = MAX_SEQUENCES[self._endpoint]
         count = n * max(_count(body.get(name)) for name in PROMPTS)
-        if count > most:
+        if count > limit:
             raise ValueError(
-                f"one row asks for {count} sequences (prompts times n), and {most} are the most"
+                f"one row asks for {count} sequences (prompts times n), and {limit} are the most"
             )
 
-    async def ask(self, request: Request, prompt: Asked) -> tuple[Outcome, float]:
-        """The row's outcome; how long it waited in vLLM is not known here."""
+    async def run(self, request: Request, prompt: ParsedBody) -> tuple[Outcome, float]:
+        """The row's outcome; vLLM does not tell how long the request waited."""
         answer = await self._answer(prompt)
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            # vLLM's handlers answer with an error where they should pass this on.
+            # vLLM's handlers answer a cancel with an error response.
             raise asyncio.CancelledError
         if isinstance(answer, ErrorResponse):
             return _refusal(answer, prompt.id), 0.0
         return _answer(answer, prompt), 0.0
 
-    async def _answer(self, prompt: Asked) -> dict[str, Any] | ErrorResponse:
+    async def _answer(self, prompt: ParsedBody) -> dict[str, Any] | ErrorResponse:
         handler = await self._serving.handler(self._endpoint)
         if handler is None:
             return create_error_response(NotImplementedError(f"the model has no {self._endpoint}"))
@@ -192,21 +192,21 @@ class Requests:
 
 
 def _count(prompts: Any) -> int:
-    """Prompts of a field; the token ids of one, or the messages of one chat, are one."""
+    """How many prompts a field has; the token ids of a prompt, or the messages of a chat, are one."""
     if not isinstance(prompts, list):
         return 1
     return max(1, sum(isinstance(each, str | list) for each in prompts))
 
 
-def _refuse_addresses(body: Mapping[str, Any]) -> None:
-    """ValueError for media that vLLM would fetch, by the network or from the worker's disk."""
+def _check_addresses(body: Mapping[str, Any]) -> None:
+    """ValueError for media that vLLM would fetch from the network or from the worker's disk."""
     for url in _media_urls([body.get("messages"), body.get("input")]):
         if not isinstance(url, str) or not url.lower().startswith("data:"):
             raise ValueError("media of a row are data: URLs, and nothing that it names is fetched")
 
 
 def _media_urls(chats: list[Any]) -> Iterator[Any]:
-    """What stands for an address in the messages: {"image_url": …} and its like, at any depth."""
+    """The addresses in messages, {"image_url": …} and the like, at any depth."""
     waiting = list(chats)
     while waiting:
         value = waiting.pop()
@@ -220,7 +220,7 @@ def _media_urls(chats: list[Any]) -> Iterator[Any]:
                 yield each.get("url") if isinstance(each, dict) else each
 
 
-def _answer(body: dict[str, Any], prompt: Asked) -> Answer:
+def _answer(body: dict[str, Any], prompt: ParsedBody) -> Answer:
     if prompt.model is not None:
         body["model"] = prompt.model
     usage = body.get("usage") or {}
@@ -246,8 +246,8 @@ def _columns(status: int, request_id: str, body: dict[str, Any]) -> dict[str, An
     return {"status_code": status, "request_id": request_id, "response": text}
 
 
-def _mistakes(error: ValidationError) -> str:
-    """The first few mistakes, each once: a union has one for each of its members."""
+def _messages(error: ValidationError) -> str:
+    """The first three messages, each once: a union has one for each of its members."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    said = dict.fromkeys(f"{clean_loc_for_param(each['loc'])}: {each['msg']}" for each in found)
-    return "; ".join(islice(said, 3))
+    messages = dict.fromkeys(f"{clean_loc_for_param(each['loc'])}: {each['msg']}" for each in found)
+    return "; ".join(islice(messages, 3))

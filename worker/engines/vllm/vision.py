@@ -1,11 +1,11 @@
-"""Text generation with images: vLLM's own renderer puts them where the model's template wants them.
+"""Text generation with images: vLLM's renderer puts images where the model's template wants them.
 
-Images are read for rows that have a place in the engine, decoded for a few of them at a time, and
-let go once vLLM's processor has made its own of them: none is held while its row is answered.
+Images are read for rows that have a place in the engine and decoded for a few rows at a time. A
+decoded image is dropped once vLLM's processor has taken it, before its row is answered.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,14 +27,14 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 class Vision(Generation):
-    """Asks for the text of rows that have images among their messages."""
+    """The text of rows that have images among their messages."""
 
     def __init__(self, model: Model, task: GenerateTask) -> None:
         super().__init__(model, task)
         self._reads = BatchReads(model.reads)
 
     def prepare(self, work: Work) -> Sequence[tuple[int, Any]]:
-        """Nothing to tokenise yet: how many tokens an image has is known once it is decoded.
+        """The messages, not tokenised: only a decoded image shows how many tokens it has.
 
         JobRefused for a model that takes only text.
         """
@@ -49,10 +49,10 @@ class Vision(Generation):
         ]
 
     async def _ready(self, prompt: Messages) -> Any:
-        # Anew for each try: vLLM keeps only the newest images of those that it was sent.
+        # Anew for each sample: vLLM keeps only the newest of the images that it was sent.
         try:
             fetched = await self._reads.run(partial(_with_images, prompt, _fetched))
-            async with self._model.seeing:
+            async with self._model.decoding:
                 ready = await self._rendered(fetched)
         except BadImage as error:
             return Refusal(RowErrorKind.RENDER_ERROR, str(error))
@@ -64,18 +64,20 @@ class Vision(Generation):
         return self.too_long(count) if count >= self._model.longest else ready
 
     async def _rendered(self, messages: Messages) -> Any:
-        seen = await asyncio.to_thread(_with_images, messages, _decoded)
-        _, (ready,) = await self._model.llm.renderer.render_chat_async([seen], CHAT)
+        decoded = await asyncio.to_thread(_with_images, messages, _decoded)
+        _, (ready,) = await self._model.llm.renderer.render_chat_async([decoded], CHAT)
         return ready
 
 
-def _with_images(messages: Messages, made: Any) -> list[dict[str, Any]]:
-    """The messages with `made(image)` as the part of each image."""
+def _with_images(
+    messages: Messages, make_part: Callable[[Image], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The messages with `make_part(image)` as the part of each image."""
     return [
         {
             **message,
             "content": [
-                made(part["image"]) if part["type"] == "image" else dict(part)
+                make_part(part["image"]) if part["type"] == "image" else dict(part)
                 for part in message["content"]
             ],
         }
@@ -90,5 +92,5 @@ def _fetched(image: Image) -> dict[str, Any]:
 
 
 def _decoded(image: Image) -> dict[str, Any]:
-    """As vLLM's renderer takes it."""
+    """The part as vLLM's renderer takes it."""
     return {"type": "image_pil", "image_pil": convert_image_mode(image.picture(), "RGB")}

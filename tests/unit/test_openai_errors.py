@@ -5,7 +5,7 @@ from email.utils import formatdate
 
 import pytest
 
-from nightshift.worker.engines.openai.errors import Censor, hinted_pause, spent_limit
+from nightshift.worker.engines.openai.errors import hinted_pause, redactor, spent_limit
 
 
 @pytest.mark.parametrize(
@@ -54,5 +54,5 @@ def test_the_later_of_two_limits_counts() -> None:
 
 
 def test_the_key_is_taken_out_of_what_a_server_says() -> None:
-    assert Censor("sk-1")("no such key sk-1, sk-1!") == "no such key ***, ***!"
-    assert Censor("")("as it is") == "as it is"
+    assert redactor("sk-1")("no such key sk-1, sk-1!") == "no such key ***, ***!"
+    assert redactor("")("as it is") == "as it is"

@@ -1,0 +1,142 @@
+"""What this worker knows of the remote server: does it take the key, does it serve anybody."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import openai
+import structlog
+
+from nightshift.common.errors import EngineLoadFailed, EngineRefused, EngineUnavailable
+from nightshift.worker.engines.openai.client import Client
+from nightshift.worker.engines.openai.errors import Redact, RequestError, request_error
+from nightshift.worker.engines.openai.requests import Endpoint, parsed_outcome
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long errors of the server are retried.
+
+    Backoff is exponential with full jitter between 0 and `longest_backoff_seconds`. After `tries`
+    failures, or `limited_tries` answers of "too many requests", either the row or the server is
+    to blame. After `outage_seconds` without an answer to any row, the batch is given back. A probe
+    may take `probe_seconds`, and its result is valid for `probe_valid_seconds`.
+    """
+
+    tries: int = 6
+    limited_tries: int = 30
+    backoff_seconds: float = 1.0
+    longest_backoff_seconds: float = 60.0
+    outage_seconds: float = 300.0
+    probe_seconds: float = 30.0
+    probe_valid_seconds: float = 10.0
+
+
+@dataclass(slots=True)
+class RequestHistory:
+    """The tries of one request so far.
+
+    `spent_seconds` is the time in the server, without any queue. `sent_at` is when the latest try
+    was sent, `failing_since` when the first one failed (monotonic seconds).
+    """
+
+    spent_seconds: float = 0.0
+    tries: int = 0
+    limited: int = 0
+    sent_at: float = 0.0
+    failing_since: float = 0.0
+
+
+class Server:
+    """The remote server of one engine; to be used on the engine's loop.
+
+    `answered_at` is when a row last got an answer (monotonic seconds).
+    """
+
+    def __init__(
+        self, client: Client, base_url: str, has_key: bool, policy: RetryPolicy, redact: Redact
+    ) -> None:
+        self.answered_at = 0.0
+        self._client = client
+        self._base_url = base_url
+        self._has_key = has_key
+        self._policy = policy
+        self._redact = redact
+        self._probing = asyncio.Lock()
+        self._probed_at, self._probe_succeeded = float("-inf"), False
+
+    async def check_key(self) -> None:
+        """EngineLoadFailed for an address that refuses the key, or redirects its callers.
+
+        A server that does not answer fails no load: the batches wait out the outage.
+        """
+        base_url, has = self._base_url, "the key" if self._has_key else "no key"
+        try:
+            async with asyncio.timeout(self._policy.probe_seconds):
+                await self._client.list_models()
+        except TimeoutError:
+            log.warning("server_away", base_url=base_url, error="no answer in time")
+        except openai.APIStatusError as error:
+            reason = request_error(error, self._redact)
+            if error.status_code < 400:
+                raise EngineLoadFailed(
+                    f"{base_url} sends its callers elsewhere ({error.status_code}), where no key "
+                    "of ours goes: name the address itself in engine.base_url"
+                ) from None
+            if error.status_code in (401, 403):
+                raise EngineLoadFailed(
+                    f"{base_url} refuses this worker, which has {has} for it ({reason}): its "
+                    "operator sets keys by address in NIGHTSHIFT_API_KEYS"
+                ) from None
+            # Any other status is an answer: many servers have no list of models.
+        except openai.APIError as error:
+            reason = request_error(error, self._redact)
+            log.warning("server_away", base_url=base_url, error=str(reason))
+
+    async def is_rows_fault(
+        self, endpoint: Endpoint, history: RequestHistory, error: RequestError
+    ) -> bool:
+        """True when the server serves other rows, False while it is too early to say.
+
+        EngineUnavailable or EngineRefused when the server serves no row.
+        """
+        now, policy = time.monotonic(), self._policy
+        history.failing_since = history.failing_since or now
+        history.limited += error.is_limit
+        history.tries += not error.is_limit
+        silent_seconds = now - max(history.failing_since, self.answered_at)
+        is_outage = silent_seconds > policy.outage_seconds
+        is_tried = history.tries >= policy.tries or history.limited >= policy.limited_tries
+        if not (is_tried or error.is_timeout or is_outage):
+            return False
+        if self.answered_at > history.sent_at or await self._serves(endpoint):
+            return True
+        if error.needs_person:
+            raise EngineRefused(
+                f"{self._base_url} refuses this worker's requests ({error}): mend the key or the "
+                "account, then resume the job"
+            )
+        if error.is_timeout or is_outage:
+            raise EngineUnavailable(f"{self._base_url} serves nobody: {error}")
+        return False
+
+    async def _serves(self, endpoint: Endpoint) -> bool:
+        """Whether the smallest request gets an answer; a refusal of its body is an answer."""
+        async with self._probing:
+            if time.monotonic() - self._probed_at < self._policy.probe_valid_seconds:
+                return self._probe_succeeded
+            try:
+                async with asyncio.timeout(self._policy.probe_seconds):
+                    response = await self._client.send(endpoint.path, endpoint.probe())
+                # A page of a proxy is no answer, whatever its status.
+                self._probe_succeeded = not isinstance(
+                    parsed_outcome(endpoint, response), RequestError
+                )
+            except (openai.APIError, TimeoutError) as error:
+                status = getattr(error, "status_code", None)
+                self._probe_succeeded = status in (400, 413, 422)
+            self._probed_at = time.monotonic()
+            log.info("probed", serves=self._probe_succeeded)
+            return self._probe_succeeded
