@@ -34,7 +34,7 @@ def tell(_logger, _method, event):
     raise structlog.DropEvent
 
 structlog.configure(processors=[tell])
-hub.SAY_SECONDS = 0.2
+hub.LOG_SECONDS = 0.2
 
 def child():
     commit = hub.fetch_snapshot("acme/reviews", None)

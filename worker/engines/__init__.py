@@ -1,4 +1,4 @@
-"""Engines: what turns requests into outcomes. Only `load` knows them by name."""
+"""Engines turn requests into outcomes. Only `load` knows them by name."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +17,9 @@ from nightshift.worker.engines.protocol import Engine
 
 
 def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engine:
-    """Loads the engine that a job names; EngineLoadFailed with one sentence when it cannot be.
+    """Loads the engine that a job names; EngineLoadFailed when the engine cannot be loaded.
 
-    `revision` is the one that the first load of this model resolved to, if there was one.
+    `revision` is the commit that the first load of this model resolved to, if there was one.
     """
     match spec.engine:
         case FunctionEngineSpec():
@@ -29,25 +29,25 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
             return FunctionEngine.load(spec.engine, settings.allowed_modules, paths)
         case VllmEngineSpec(model=model):
             _check_folder(model)
-            with _wanted("vLLM", "gpu", "cpu"):
+            with _installed("vLLM", "gpu", "cpu"):
                 from nightshift.worker.engines.vllm.engine import VllmEngine
             return VllmEngine.load(spec.engine, revision, spec.task.runner)
         case TransformersEngineSpec(model=model):
             _check_folder(model)
-            with _wanted("transformers", "transformers"):
+            with _installed("transformers", "transformers"):
                 from nightshift.worker.engines.transformers.engine import (
                     TransformersEngine,
                 )
             return TransformersEngine.load(spec.engine, revision, spec.task.runner)
         case OpenaiEngineSpec():
-            with _wanted("the OpenAI client", "openai"):
+            with _installed("the OpenAI client", "openai"):
                 from nightshift.worker.engines.openai.engine import OpenaiEngine
             return OpenaiEngine.load(spec.engine, settings)
 
 
 @contextmanager
-def _wanted(library: str, *extras: str) -> Iterator[None]:
-    """Around the import of an engine, whose libraries this worker may lack."""
+def _installed(library: str, *extras: str) -> Iterator[None]:
+    """Around the import of an engine: EngineLoadFailed where its library is not installed."""
     try:
         yield
     except ImportError as error:
@@ -58,6 +58,6 @@ def _wanted(library: str, *extras: str) -> Iterator[None]:
 
 
 def _check_folder(model: str) -> None:
-    """The libraries would take a folder that is not there for the name of a hub model."""
+    """EngineLoadFailed for a missing folder, which the libraries would look for on the hub."""
     if model.startswith(("/", "./", "../")) and not Path(model).is_dir():
         raise EngineLoadFailed(f"the model folder {model} is not on this worker")

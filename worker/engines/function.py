@@ -25,13 +25,13 @@ Rows = list[dict[str, Any]]
 Function = Callable[[Rows], Sequence[Mapping[str, Any]]]
 
 CONCURRENT_ROWS = 64
-"""Rows that may wait ahead of the running call, so that one-row batches keep it busy."""
+"""Rows that may wait for the running call to end, so that one-row batches leave no gap."""
 
 
 class FunctionEngine:
     """Calls `function(rows)` with a list of row dicts; it returns as many dicts.
 
-    A class is made once, with `engine.args`, in the thread that calls what it made.
+    Of a class one instance is made, with `engine.args`, in the thread that then calls it.
     """
 
     name = "function"
@@ -44,14 +44,16 @@ class FunctionEngine:
         self.version = f"python {sys.version_info.major}.{sys.version_info.minor}"
         self._function = function
         self._where = where
-        # All calls come from one thread, which suits libraries that keep state by thread.
+        # All calls run in one thread: some libraries keep state by thread.
         self._thread = thread or _new_thread()
         self._call_ends_at: float | None = None
 
     @classmethod
     def load(cls, spec: FunctionEngineSpec, allowed: Sequence[str], paths: Sequence[Path]) -> Self:
-        """Imports the callable and makes it where it is a class; EngineLoadFailed when it is not
-        allowed, not there, not one, or cannot be made.
+        """Imports the callable, and makes an instance where it is a class.
+
+        EngineLoadFailed when the module is not allowed, when the name is missing or not callable,
+        or when the instance cannot be made.
         """
         module_name, _, name = spec.callable.partition(":")
         if module_name not in allowed:
@@ -71,7 +73,7 @@ class FunctionEngine:
             ) from error
         thread = _new_thread()
         if isinstance(found, type):
-            found = _made(found, spec, thread)
+            found = _instance(found, spec, thread)
         elif spec.args:
             raise EngineLoadFailed(
                 f"engine.args are for a class, and {spec.callable!r} is a {type(found).__name__}"
@@ -81,8 +83,8 @@ class FunctionEngine:
         return cls(found, spec.callable, thread)
 
     def start(self, work: Work) -> "Future[None]":
-        """One call for the batch, after those before it; an exception or a wrong length is
-        isolated by halving.
+        """Queues one call for the batch. An exception or a wrong number of results is isolated by
+        halving.
         """
         work.profile.engine.enter(len(work.requests))
         return self._thread.submit(self._run, work, work.profile.clock())
@@ -97,12 +99,12 @@ class FunctionEngine:
             work.profile.engine.leave(rows)
 
     def stalled_seconds(self) -> float:
-        """A running call moves until its rows have taken all their time, then never again."""
+        """Infinite once a call has run longer than the time of all its rows, else 0."""
         ends_at = self._call_ends_at
         return math.inf if ends_at is not None and time.monotonic() > ends_at else 0.0
 
     def close(self) -> None:
-        """Calls nothing more; a call under way comes to its own end."""
+        """Starts no further call; a running call goes on to its end."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _call(self, work: Work, start: int, stop: int) -> None:
@@ -112,19 +114,19 @@ class FunctionEngine:
         self._call_ends_at = time.monotonic() + work.row_timeout_seconds * len(rows)
         try:
             results: Sequence[object] | None = self._function(rows)
-            wrong = self._wrong_length(results, len(rows))
+            problem = self._wrong_length(results, len(rows))
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            results, wrong = None, f"{self._where} raised {type(error).__name__}: {error}"
+            results, problem = None, f"{self._where} raised {type(error).__name__}: {error}"
         finally:
             self._call_ends_at = None
-        if wrong is None and results is not None:
+        if problem is None and results is not None:
             for position, result in enumerate(results, start):
                 work.emit(position, self._outcome(result))
         elif stop - start == 1:
-            work.emit(start, Refusal(RowErrorKind.FUNCTION_ERROR, wrong or "no result"))
+            work.emit(start, Refusal(RowErrorKind.FUNCTION_ERROR, problem or "no result"))
         else:
             if stop - start == len(work.requests):
-                log.warning("batch_is_halved", rows=len(rows), error=wrong)
+                log.warning("batch_is_halved", rows=len(rows), error=problem)
             middle = (start + stop) // 2
             self._call(work, start, middle)
             self._call(work, middle, stop)
@@ -150,7 +152,7 @@ def _new_thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="function")
 
 
-def _made(kind: type, spec: FunctionEngineSpec, thread: ThreadPoolExecutor) -> Any:
+def _instance(kind: type, spec: FunctionEngineSpec, thread: ThreadPoolExecutor) -> Any:
     try:
         return thread.submit(kind, **spec.args).result()
     except (Exception, SystemExit, KeyboardInterrupt) as error:
@@ -161,13 +163,15 @@ def _made(kind: type, spec: FunctionEngineSpec, thread: ThreadPoolExecutor) -> A
 
 
 def _refuse_collision(module_name: str, paths: Sequence[Path]) -> None:
-    """User folders come after ours, so a name that stands in both would load the wrong module."""
+    """EngineLoadFailed for a name that is in both paths: ours come first and would be loaded."""
     top = module_name.partition(".")[0]
     folders = [str(path) for path in paths]
-    mine = importlib.machinery.PathFinder.find_spec(top, folders)
-    ours = [folder for folder in sys.path if folder and folder not in folders]
-    taken = top in sys.builtin_module_names or importlib.machinery.PathFinder.find_spec(top, ours)
-    if mine is not None and taken:
+    own = [folder for folder in sys.path if folder and folder not in folders]
+    is_user_module = importlib.machinery.PathFinder.find_spec(top, folders) is not None
+    is_installed = top in sys.builtin_module_names or importlib.machinery.PathFinder.find_spec(
+        top, own
+    )
+    if is_user_module and is_installed:
         raise EngineLoadFailed(
             f"the module name {top!r} is also the name of an installed module: rename yours"
         )

@@ -1,10 +1,11 @@
-"""Models of a hub: fetched by one process of all that share a cache, while the others wait.
+"""Models of a hub: one process fetches a model, others that share the cache wait for it.
 
-huggingface_hub itself locks each file beside its cache, so no file is fetched twice at the same
-time. What this adds: a lock for the whole model, so that one process does the fetching and says so,
-those that wait say so now and then, and what a killed process left half fetched is removed (each
-try writes a file of its own, and nobody else ever removes it). The lock is the kernel's: it ends
-with its holder, in whichever container that was.
+huggingface_hub locks each file of its cache, so that no file is fetched twice at the same time.
+This module adds a lock for the whole model. One process fetches and logs that, the others log that
+they wait, and none asks the hub again for a commit that was fetched. This module also removes the
+half-fetched files of killed processes: each try writes a file with a name of its own, which
+huggingface_hub never removes. The lock is the kernel's and ends with the process that holds it, in
+any container.
 """
 
 import errno
@@ -19,24 +20,24 @@ from huggingface_hub import HfApi, constants, snapshot_download
 
 log = structlog.get_logger(__name__)
 
-SAY_SECONDS = 10.0
+LOG_SECONDS = 10.0
 """Pause between two log lines of a process that waits."""
 
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 """Pause between two tries for the lock."""
 
-LEFT_SECONDS = 600.0
-"""A half-fetched file that nobody has written to for so long has nobody who writes it."""
+ABANDONED_SECONDS = 600.0
+"""A half-fetched file to which nothing was written for so long belongs to no live process."""
 
-NOWHERE_TO_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM)
-"""Errors of a cache that is only read."""
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+"""Errors of a cache that cannot be written."""
 
 SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
-"""Configuration and tokenizer, at the root and in the folders of sentence-transformers' modules."""
+"""Configuration and tokenizer, in the model's folder and in those of sentence-transformers."""
 
 
 def is_hub_model(model: str) -> bool:
-    """Whether a name is one of the hub: neither a folder nor the address of another store."""
+    """Whether a model is one of the hub, not a folder and not the address of another store."""
     return "://" not in model and not Path(model).exists()
 
 
@@ -47,12 +48,12 @@ def fetch_once(
     download: Callable[[], object],
     cache: str | None = None,
 ) -> None:
-    """Calls `download` in one process of all that share the cache folder, while others of the same
-    model, revision and library wait; in none any more once it was done for a commit.
+    """Calls `download` in one of the processes that share the cache folder, while those that want
+    the same model, revision and library wait. Once a commit was fetched, no process calls it.
 
-    Without a word where there is nothing to fetch, or nowhere to write: a cache that was filled
-    beforehand. What goes wrong is logged: the library that loads the model says it better, and may
-    find all it needs in the cache.
+    Does nothing where nothing is to fetch. Errors are only logged: the library that loads the model
+    may find all files in the cache, and else raises a better message. A cache that cannot be
+    written was filled beforehand.
     """
     folder = Path(cache or constants.HF_HUB_CACHE)
     name = "--".join(("models", *model.split("/")))
@@ -66,24 +67,24 @@ def fetch_once(
     if constants.HF_HUB_OFFLINE or not is_hub_model(model) or is_here():
         return
     try:
-        with _alone(done.with_suffix(".lock"), model):
+        with _locked(done.with_suffix(".lock"), model):
             if not is_here():
                 began_at = time.monotonic()
-                _remove_left(folder / name)
+                _remove_abandoned(folder / name)
                 download()
                 seconds = round(time.monotonic() - began_at, 1)
                 log.info("model_fetched", model=model, revision=revision, seconds=seconds)
-                if files.is_dir():  # named by the commit; a branch may move on
+                if files.is_dir():  # the folder of a commit; a branch changes
                     done.touch()
     except Exception as error:
-        nowhere = isinstance(error, OSError) and error.errno in NOWHERE_TO_WRITE
-        say = log.debug if nowhere else log.warning
-        say("model_not_fetched", model=model, revision=revision, error=str(error)[:300])
+        is_read_only = isinstance(error, OSError) and error.errno in READ_ONLY
+        write_log = log.debug if is_read_only else log.warning
+        write_log("model_not_fetched", model=model, revision=revision, error=str(error)[:300])
 
 
 def fetch_snapshot(model: str, revision: str | None) -> str | None:
-    """Fetches the files that PyTorch needs; returns the commit that they are of, which every other
-    child of the node then loads too, or `revision` where nobody can say.
+    """Fetches the files that PyTorch needs and returns their commit, which is the same for every
+    child of the node; `revision` where the commit cannot be known.
     """
     if constants.HF_HUB_OFFLINE or not is_hub_model(model):
         return revision
@@ -95,14 +96,14 @@ def fetch_snapshot(model: str, revision: str | None) -> str | None:
 
     def download() -> None:
         files = HfApi().list_repo_files(model, revision=commit)
-        snapshot_download(model, revision=commit, allow_patterns=_wanted(files))
+        snapshot_download(model, revision=commit, allow_patterns=_patterns(files))
 
     fetch_once(model, commit, "transformers", download)
     return commit
 
 
-def _wanted(files: Sequence[str]) -> list[str]:
-    """Patterns of what transformers and sentence-transformers load; more they fetch themselves."""
+def _patterns(files: Sequence[str]) -> list[str]:
+    """Patterns of the files that transformers and sentence-transformers load; they fetch others."""
     small = [pattern for name in SMALL_FILES for pattern in (name, f"[0-9]_*/{name}")]
     if any(name.endswith(".safetensors") for name in files):
         return [*small, "model*.safetensors", "[0-9]_*/model*.safetensors"]
@@ -110,14 +111,15 @@ def _wanted(files: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _alone(path: Path, model: str) -> Iterator[None]:
+def _locked(path: Path, model: str) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Where a file system knows no locks, what huggingface_hub does has to do.
+    # Without a fallback: a lock file of a killed process would stay. On a file system without locks,
+    # huggingface_hub alone decides.
     lock = FileLock(path, mode=0o664, fallback_to_soft=False)
     began_at = time.monotonic()
     while not lock.is_locked:
         try:
-            lock.acquire(timeout=SAY_SECONDS, poll_interval=LOOK_SECONDS)
+            lock.acquire(timeout=LOG_SECONDS, poll_interval=POLL_SECONDS)
         except Timeout:
             log.info("model_awaited", model=model, seconds=round(time.monotonic() - began_at))
     try:
@@ -126,12 +128,12 @@ def _alone(path: Path, model: str) -> Iterator[None]:
         lock.release()
 
 
-def _remove_left(model_folder: Path) -> None:
-    """Removes what killed processes left half fetched, as large as the model each time."""
-    for left in (model_folder / "blobs").glob("*.incomplete"):
+def _remove_abandoned(model_folder: Path) -> None:
+    """Removes the half-fetched files of killed processes, each as large as the model."""
+    for file in (model_folder / "blobs").glob("*.incomplete"):
         try:
-            if time.time() - left.stat().st_mtime > LEFT_SECONDS:
-                left.unlink()
-                log.info("half_fetched_removed", file=str(left))
+            if time.time() - file.stat().st_mtime > ABANDONED_SECONDS:
+                file.unlink()
+                log.info("half_fetched_removed", file=str(file))
         except OSError as error:
-            log.info("half_fetched_stays", file=str(left), error=str(error))
+            log.info("half_fetched_stays", file=str(file), error=str(error))

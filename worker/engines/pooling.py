@@ -1,4 +1,4 @@
-"""What an embedding, a classification and a score are, whichever engine computed the numbers."""
+"""Embeddings, classifications and scores from the numbers that an engine computed."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,42 +11,46 @@ from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
 
 Numbers = npt.NDArray[np.floating]
 
-LEAST_LENGTH = 1e-12
-"""A vector is divided by no less than this, as torch.nn.functional.normalize does."""
+MIN_LENGTH = 1e-12
+"""Smallest divisor of a vector, as in torch.nn.functional.normalize."""
 
 
 def embedding(vector: Numbers, task: EmbedTask, normalizes: bool, tokens: int) -> Outcome:
     """The row's vector: cut to `dimensions`, then scaled to length 1, then brought to its type.
 
-    `vector` is the pooled one as it was before the model's own normalisation; `normalizes` says
-    whether the model has one.
+    `vector` is the pooled vector before the model's own normalisation; `normalizes` says whether
+    the model has one.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # numbers that are not finite are refused later
         kept = vector[: task.dimensions].astype(np.float32)
         if normalizes if task.normalize is None else task.normalize:
-            kept = kept / max(float(np.linalg.norm(kept)), LEAST_LENGTH)
+            kept = kept / max(float(np.linalg.norm(kept)), MIN_LENGTH)
         kept = kept.astype(task.dtype)
     return _finite({"embedding": kept}, kept, tokens)
 
 
 def probabilities(logits: Numbers, *, is_multi_label: bool) -> Numbers:
-    """(…, labels) logits as float32 shares: softmax over the labels, or for a multi-label model,
-    whose labels do not exclude each other, a sigmoid of each.
+    """(…, labels) logits as float32 probabilities: softmax over the labels, or, for a multi-label
+    model, a sigmoid of each label.
     """
     logits = logits.astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # numbers that are not finite are refused later
         if is_multi_label:
-            shares = 1 / (1 + np.exp(-logits))
+            values = 1 / (1 + np.exp(-logits))
         else:
-            raised = np.exp(logits - logits.max(-1, keepdims=True))
-            shares = raised / raised.sum(-1, keepdims=True)
-    return np.asarray(shares, np.float32)
+            exponentials = np.exp(logits - logits.max(-1, keepdims=True))
+            values = exponentials / exponentials.sum(-1, keepdims=True)
+    return np.asarray(values, np.float32)
 
 
 def classification(probabilities: Numbers, labels: Sequence[str], tokens: int) -> Outcome:
-    """The row's most probable label, its probability, and those of every label in their order.
+    """The row's most probable label, its probability, and the probability of every label.
 
-    `probabilities` are float32, and stay of that type in the columns.
+    `probabilities` are float32, and the columns keep that type.
     """
     best = int(probabilities.argmax())
     columns = {
@@ -63,15 +67,15 @@ def score(value: float, tokens: int) -> Outcome:
 
 
 def cosine(one: Numbers, other: Numbers) -> float:
-    """The cosine of the angle between two vectors; 0 where one of them has no length."""
+    """The cosine of the angle between two vectors; 0 where a vector has length 0."""
     one, other = one.astype(np.float64), other.astype(np.float64)
-    lengths = max(float(np.linalg.norm(one) * np.linalg.norm(other)), LEAST_LENGTH)
+    lengths = max(float(np.linalg.norm(one) * np.linalg.norm(other)), MIN_LENGTH)
     return float(one @ other / lengths)
 
 
 def label_names(id2label: Mapping[int, str]) -> list[str]:
-    """A name for each label, in the model's order: LABEL_n for one without a name, and the number
-    behind a name that another label has too.
+    """A name for each label, in the model's order: LABEL_n for a label without a name, and a number
+    behind names that several labels have.
     """
     names = [str(id2label[number]).strip() or f"LABEL_{number}" for number in sorted(id2label)]
     return [

@@ -1,4 +1,4 @@
-"""What every engine is to the runner: requests in, one outcome a row, errors as data."""
+"""The engine contract: requests in, one outcome a row, errors of rows as data."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +13,13 @@ from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One row on its way in, as its task wants it.
+    """One row as its task needs it.
 
-    generate: `messages` (one of them where `is_plain_prompt`), and `max_tokens`, the row's own
-    longest answer, where it has one. A message's `content` is text, or a list of parts:
-    {"type": "text", "text": …} and {"type": "image", "image": worker.images.Image}. embed, classify, score: `text`, and the second of a pair in
-    `text_pair`. requests: `body`, as the caller wrote it. function: the `row` itself.
+    generate: `messages` (a single one where `is_plain_prompt`), and `max_tokens` where the row has
+    a limit of its own. A message's `content` is text, or a list of parts:
+    {"type": "text", "text": …} and {"type": "image", "image": worker.rows.images.Image}.
+    embed, classify, score: `text`, and in `text_pair` the second text of a pair.
+    requests: `body`, as the caller wrote it. function: the `row` itself.
     """
 
     row_index: int
@@ -33,7 +34,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The task's columns of one row; tokens are counted, `finish_reason` is the engine's word."""
+    """The task's columns of one row, the engine's finish reason and the tokens."""
 
     columns: Mapping[str, Any]
     finish_reason: str | None = None
@@ -43,9 +44,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why one row has no answer; tokens that were spent on it all the same are counted.
+    """Why one row has no answer, with the tokens that were spent nevertheless.
 
-    `columns` are those of the task's that say more of the failure, such as a server's status.
+    `columns` are columns of the task that describe the failure, such as a server's status.
     """
 
     kind: RowErrorKind
@@ -60,11 +61,10 @@ Outcome = Answer | Refusal
 
 @dataclass(slots=True)
 class Work:
-    """One batch on its way through an engine.
+    """One batch in an engine.
 
     `emit(position, outcome)` takes the outcome of `requests[position]`, once each, from any
-    thread. After `stop()` nothing more is wanted: the engine drops what it has not finished and
-    is done with it early. The engine tells `profile` when rows enter and leave it, how long they
+    thread. After `stop()` the engine drops the requests that are not finished. The engine tells `profile` when rows enter and leave it, how long they
     waited in it and how long it worked.
     """
 
@@ -78,7 +78,7 @@ class Work:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def stop(self) -> None:
-        """Says that the rest is not wanted any more."""
+        """Cancels the requests that are not finished."""
         with self._lock:
             self.stopped.set()
             callbacks, self._on_stop = self._on_stop, []
@@ -86,7 +86,7 @@ class Work:
             callback()
 
     def on_stop(self, callback: Callable[[], object]) -> None:
-        """Calls `callback` at stop(), or now if it was stopped before."""
+        """Calls `callback` at stop(), or at once after it."""
         with self._lock:
             if not self.stopped.is_set():
                 self._on_stop.append(callback)
@@ -97,8 +97,8 @@ class Work:
 class Engine(Protocol):
     """A warm model. Several threads call `start` at once.
 
-    `concurrency` is how many rows it works on at the same time; `version` names its library;
-    `revision` is the resolved revision of the model, None where there is none.
+    `concurrency` is how many rows run at the same time, `version` that of the engine's library,
+    `revision` the resolved revision of the model, None where there is none.
     """
 
     name: str
@@ -109,13 +109,13 @@ class Engine(Protocol):
     def start(self, work: Work) -> "Future[None]":
         """Takes a batch and returns once it is prepared, which may be long before it has run.
 
-        The future is done when every request has an outcome or the work was stopped (then it may
-        also be cancelled); its exception is EngineDead when the engine cannot go on at all, and
-        StorageUnavailable when images of some rows could not be read: they have no outcome.
+        The future is done when every request has an outcome, and done or cancelled when the work
+        was stopped. Its exception is EngineDead when the engine cannot go on at all, and
+        StorageUnavailable when images of some rows could not be read: these have no outcome.
         """
 
     def stalled_seconds(self) -> float:
-        """For how long nothing has moved although there is work; 0 when idle or moving."""
+        """Seconds without progress although there is work; 0 for an idle engine."""
 
     def close(self) -> None:
         """Ends the engine and every process of its own."""

@@ -1,6 +1,6 @@
 """The transformers engine: one model in PyTorch and one thread that computes, pass after pass.
 
-Rows of all batches in the engine share passes. Texts are counted in the thread that brings them.
+Rows of all batches share passes. The thread of a batch counts the tokens of its rows.
 """
 
 import threading
@@ -20,7 +20,7 @@ from nightshift.worker.engines.transformers.rows import Batch, Row, RowQueue
 from nightshift.worker.telemetry.recorder import Stage
 
 SORTED_PASSES = 8
-"""Passes whose rows are sorted by length together: enough that few tokens are padding."""
+"""Passes whose rows are sorted by length together, so that few tokens are padding."""
 
 Counts = list[int]
 
@@ -51,13 +51,13 @@ class TransformersEngine:
         except EngineLoadFailed:
             raise
         except Exception as error:
-            said = " ".join(str(error).split())[:600] or "no further message"
+            message = " ".join(str(error).split())[:600] or "no further message"
             raise EngineLoadFailed(
-                f"transformers cannot load {spec.model!r}: {type(error).__name__}: {said}"
+                f"transformers cannot load {spec.model!r}: {type(error).__name__}: {message}"
             ) from error
 
     def start(self, work: Work) -> "Future[None]":
-        """Counts the tokens here and queues every row that fits."""
+        """Counts tokens in the caller's thread and queues every row that is not too long."""
         self._model.check(work.task)
         batch = Batch(work)
         with work.profile.span(Stage.TOKENIZE):
@@ -68,12 +68,12 @@ class TransformersEngine:
         return batch.future
 
     def stalled_seconds(self) -> float:
-        """For how long a pass has gone on after the time that its rows have together."""
+        """Seconds for which a pass has run longer than its rows may take."""
         ends_at = self._pass_ends_at
         return 0.0 if ends_at is None else max(0.0, time.monotonic() - ends_at)
 
     def close(self) -> None:
-        """Computes nothing more; a pass under way comes to its own end."""
+        """Starts no further pass; a running pass goes on to its end."""
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
@@ -81,7 +81,7 @@ class TransformersEngine:
             batch.fail(error)
 
     def _rows(self, batch: Batch) -> list[Row]:
-        """The rows that fit; the others are refused."""
+        """The rows that can be computed. The others are refused."""
         requests = batch.work.requests
         pairs: list[Texts] = [
             (one.text,) if one.text_pair is None else (one.text, one.text_pair) for one in requests
@@ -99,7 +99,7 @@ class TransformersEngine:
         with self._tokenizing:
             try:
                 return list(self._model.lengths(rows)) if rows else []
-            except Exception:  # one of them; the others shall not suffer
+            except Exception:  # one row may cause it: each row is counted alone
                 return [self._length(row) for row in rows]
 
     def _length(self, row: Texts) -> Counts | Exception:
@@ -127,7 +127,7 @@ class TransformersEngine:
         while rows := self._queue.take(self._spec.batch_size):
             try:
                 self._pass(rows)
-            except BaseException as error:  # this thread is all that computes
+            except BaseException as error:  # no other thread computes: the engine is dead
                 self._died = f"PyTorch cannot go on: {type(error).__name__}: {error}"
                 dead = EngineDead(self._died)
                 dead.__cause__ = error
@@ -136,10 +136,11 @@ class TransformersEngine:
                     batch.fail(dead)
 
     def _pass(self, rows: list[Row]) -> None:
-        """Rows in one pass, or in halves of it where that fails or takes more memory than there is;
-        what fails alone is refused.
+        """Computes rows in one pass, or in two halves where the pass fails or memory is too small.
+
+        A row that fails alone is refused.
         """
-        rows = _wanted(rows)
+        rows = _not_stopped(rows)
         if not rows:
             return None
         if self._is_too_much(rows):
@@ -153,13 +154,13 @@ class TransformersEngine:
         try:
             lines = self._model.compute([row.texts for row in rows])
         except torch.AcceleratorError:
-            raise  # the device takes nothing more from this process
+            raise  # this process cannot use the device any more
         except Exception as error:
             is_too_large = isinstance(error, torch.OutOfMemoryError | MemoryError)
             why = f"the model refused the row: {type(error).__name__}: {error}"
         finally:
             self._pass_ends_at = None
-        # Only here is the error gone, whose traceback holds what the pass had in memory.
+        # Not earlier: the traceback of the error held the memory of the pass.
         if is_too_large:
             self._most_tokens = max(1, _padded(rows) // 2)
             torch.cuda.empty_cache()
@@ -186,15 +187,15 @@ class TransformersEngine:
         self._pass(rows[middle:])
 
 
-def _wanted(rows: list[Row]) -> list[Row]:
-    """Without those whose work was stopped, which leave."""
-    wanted = []
+def _not_stopped(rows: list[Row]) -> list[Row]:
+    """The rows without those whose work was stopped."""
+    kept = []
     for row in rows:
         if row.batch.work.stopped.is_set():
             row.batch.leave(1)
         else:
-            wanted.append(row)
-    return wanted
+            kept.append(row)
+    return kept
 
 
 def _padded(rows: list[Row]) -> int:

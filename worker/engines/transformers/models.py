@@ -1,4 +1,4 @@
-"""Models of the transformers engine: texts in, one line of numbers for each row out.
+"""Models of the transformers engine: texts in, an array of numbers for each row out.
 
 Embedding models and cross-encoders are loaded and run by sentence-transformers, classifiers by
 transformers. None runs code that came with the model.
@@ -36,7 +36,7 @@ from nightshift.worker.engines.pooling import (
 from nightshift.worker.engines.protocol import Outcome
 
 Texts = tuple[str, ...]
-"""The text of a row, or its pair."""
+"""The text of a row, or its pair of texts."""
 
 
 class TextModel(Protocol):
@@ -58,11 +58,11 @@ class TextModel(Protocol):
         """JobRefused when the task asks for what this model does not have."""
 
     def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
-        """What a line of `compute` is to the task."""
+        """The row's outcome from its line of `compute`."""
 
 
 def load(spec: TransformersEngineSpec, revision: str | None, runner: str) -> TextModel:
-    """The model for a task's runner; whatever the libraries raise comes out as it is."""
+    """The model for a task's runner. Raises what the libraries raise."""
     disable_progress_bar()
     revision = hub.fetch_snapshot(spec.model, revision)
     if runner == "classify":
@@ -74,16 +74,16 @@ def load(spec: TransformersEngineSpec, revision: str | None, runner: str) -> Tex
 
 
 class Embedder:
-    """A sentence-transformers model: its prompt, pooling, dense layers and longest text.
+    """A sentence-transformers model with its prompt, pooling and dense layers.
 
-    A folder without modules.json is pooled by the mean over its tokens and not normalised.
+    A model without modules.json is pooled by the mean over its tokens and not normalised.
     """
 
     def __init__(self, spec: TransformersEngineSpec, revision: str | None) -> None:
         model = SentenceTransformer(spec.model, **_arguments(spec, revision))
         self._counter = _counter(model.tokenizer, spec.model)
         self._prompt = model.prompts.get(model.default_prompt_name or "") or ""
-        # Done by ourselves, since jobs of one engine may want it or not.
+        # `embedding` normalises instead: jobs of one engine may want it or not.
         self.normalizes = isinstance(model[-1], Normalize)
         if self.normalizes:
             del model[-1]
@@ -126,13 +126,13 @@ class CosineScorer:
         self.lengths = embedder.lengths
 
     def compute(self, rows: Sequence[Texts]) -> Numbers:
-        """The cosine of each pair, in one pass over all texts."""
+        """The cosine of each pair; one pass over all texts."""
         vectors = self._embedder.compute([(text,) for row in rows for text in row])
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
         return np.array([[cosine(one, other)] for one, other in pairs], np.float32)
 
     def check(self, task: Task) -> None:
-        """Nothing to ask for."""
+        """Every task is possible."""
 
     def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
         """The pair's number."""
@@ -140,7 +140,7 @@ class CosineScorer:
 
 
 class PairScorer:
-    """A cross-encoder: both texts in one sequence, one number out, by its own activation."""
+    """A cross-encoder: both texts in one sequence, one number out, with the model's activation."""
 
     def __init__(self, spec: TransformersEngineSpec, revision: str | None) -> None:
         model = CrossEncoder(spec.model, **_arguments(spec, revision))
@@ -166,7 +166,7 @@ class PairScorer:
         return np.asarray(scores, np.float32).reshape(len(rows), 1)
 
     def check(self, task: Task) -> None:
-        """Nothing to ask for."""
+        """Every task is possible."""
 
     def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
         """The pair's number."""
@@ -174,8 +174,8 @@ class PairScorer:
 
 
 class Classifier:
-    """A sequence classifier: softmax over its labels, or a sigmoid for each where it is multi-label
-    (`problem_type: multi_label_classification`).
+    """A sequence classifier: softmax over its labels, or a sigmoid of each label for a multi-label
+    model (`problem_type: multi_label_classification`).
     """
 
     def __init__(self, spec: TransformersEngineSpec, revision: str | None) -> None:
@@ -228,7 +228,7 @@ class Classifier:
         return probabilities(logits, is_multi_label=self._is_multi_label)
 
     def check(self, task: Task) -> None:
-        """Nothing to ask for."""
+        """Every task is possible."""
 
     def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
         """The row's labels."""
@@ -249,17 +249,17 @@ def _device(spec: TransformersEngineSpec) -> str:
 
 
 def _is_classifier(model: str, revision: str | None) -> bool:
-    """Whether the weights have a trained head, which a cross-encoder needs."""
-    named = AutoConfig.from_pretrained(model, revision=revision).architectures or [""]
-    return str(named[0]).endswith("ForSequenceClassification")
+    """Whether the model has a classification head, which a cross-encoder needs."""
+    architectures = AutoConfig.from_pretrained(model, revision=revision).architectures or [""]
+    return str(architectures[0]).endswith("ForSequenceClassification")
 
 
 def _counter(tokenizer: object, model: str) -> PreTrainedTokenizerBase:
-    """A copy for the threads that count: the one that a pass uses must not change under it."""
+    """A copy of the tokenizer for threads that count: a pass must not share its tokenizer."""
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise EngineLoadFailed(f"{model!r} has no tokenizer of transformers")
     counter = copy.deepcopy(tokenizer)
-    counter.model_max_length = 2**62  # it is asked how long a text is, and has no opinion on it
+    counter.model_max_length = 2**62  # no warning about long texts
     return counter
 
 
@@ -269,7 +269,7 @@ def _counts(counter: PreTrainedTokenizerBase, *texts: list[str]) -> list[int]:
 
 
 def _longest(spec: TransformersEngineSpec, config: Any, own: int | None) -> int:
-    """The spec's, else the model's own; never more than it has positions for."""
+    """The longest sequence: the spec's, else the model's; at most the model's positions."""
     positions = getattr(config, "max_position_embeddings", None) or 2**31
     if spec.max_length is None:
         return int(min(own or positions, positions))

@@ -13,7 +13,7 @@ from nightshift.worker.telemetry.recorder import Stage
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """One batch in the engine; `future` is done once none of its rows is left."""
+    """One batch in the engine; `future` is done once no row is left."""
 
     work: Work
     future: "Future[None]" = field(default_factory=Future)
@@ -30,19 +30,19 @@ class Batch:
         self.leave(0)
 
     def began(self) -> None:
-        """A row of it is computed from here on."""
+        """The first pass with a row of this batch begins."""
         if self._began_at is None:
             self._began_at = self.work.profile.clock()
             self.work.profile.add(Stage.QUEUE, self._began_at - self._entered_at)
 
     def end(self, position: int, outcome: Outcome) -> None:
-        """A row is finished; nobody wants it any more once the work was stopped."""
+        """A row is finished. Its outcome is dropped when the work was stopped."""
         if not self.work.stopped.is_set():
             self.work.emit(position, outcome)
         self.leave(1)
 
     def leave(self, rows: int) -> None:
-        """So many rows are not the engine's any more."""
+        """So many rows left the engine."""
         self.work.profile.engine.leave(rows)
         with self._lock:
             self._left -= rows
@@ -54,7 +54,7 @@ class Batch:
         self.future.set_result(None)
 
     def fail(self, error: BaseException | None) -> None:
-        """Nothing more comes of it: the engine died, or was closed."""
+        """No further row is computed: the engine died, or was closed (no error)."""
         with self._lock:
             if self._over:
                 return
@@ -67,7 +67,7 @@ class Batch:
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One request on its way; `longest` is its longest sequence, `tokens` what it counts for."""
+    """One request; `longest` is the length of its longest sequence, `tokens` those of all."""
 
     batch: Batch
     position: int
@@ -77,7 +77,7 @@ class Row:
 
 
 class RowQueue:
-    """First come, first served, `window` rows at a time; these go by length, longest first, since
+    """Rows in the order of their arrival, sorted by length within `window` rows, longest first:
     texts of about the same length need little padding.
     """
 
@@ -89,7 +89,7 @@ class RowQueue:
         self._closed = False
 
     def add(self, rows: Iterable[Row]) -> bool:
-        """False when the queue is closed."""
+        """Adds rows; False when the queue is closed."""
         with self._changed:
             if not self._closed:
                 self._waiting.extend(rows)
@@ -97,7 +97,7 @@ class RowQueue:
             return not self._closed
 
     def take(self, count: int) -> list[Row]:
-        """The next rows, at most so many; waits for one, and is empty once the queue is closed."""
+        """The next rows, at most `count`. Waits for a row; empty once the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._sorted or self._waiting)
             if not self._sorted:
@@ -108,7 +108,7 @@ class RowQueue:
             return taken[::-1]
 
     def drop(self, batch: Batch) -> int:
-        """Takes the rows of a batch out that still wait; says how many."""
+        """Removes the waiting rows of a batch; returns how many."""
         with self._changed:
             before = len(self._waiting) + len(self._sorted)
             self._waiting = deque(row for row in self._waiting if row.batch is not batch)
@@ -116,7 +116,7 @@ class RowQueue:
             return before - len(self._waiting) - len(self._sorted)
 
     def close(self) -> list[Row]:
-        """Takes nothing more and gives back what waited."""
+        """Closes the queue and returns the rows that waited."""
         with self._changed:
             self._closed = True
             rest = [*self._sorted, *self._waiting]
