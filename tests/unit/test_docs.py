@@ -1,15 +1,19 @@
 """What the pages say is what the code has."""
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from nightshift.common import spec
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import metrics
+from nightshift.producer.cli.flags import Flags
+from nightshift.producer.cli.job_spec import job_spec
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -120,3 +124,80 @@ def test_every_setting_that_a_page_names_can_be_set() -> None:
     for page in pages:
         named = set(re.findall(r"NIGHTSHIFT_[A-Z_]*[A-Z]", page.read_text()))
         assert named <= settings, f"{page.name}: {named - settings}"
+
+
+def test_the_readme_is_short_and_its_job_is_the_same_in_yaml_and_in_flags() -> None:
+    page = (DOCS.parent / "README.md").read_text()
+    assert len(page.splitlines()) <= 120
+    [in_yaml] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    [in_flags] = re.findall(r"^nightshift run (\S+ --id .*?)\n```", page, re.DOTALL | re.MULTILINE)
+    source, *flags = shlex.split(in_flags.replace("\\\n", " "))
+    given = dict(zip(flags[::2], flags[1::2], strict=True))
+    choice = given.pop("--choice")
+    said = Flags(choice=[choice], **{name.strip("-"): value for name, value in given.items()})  # type: ignore[arg-type]
+    assert job_spec(source, said) == spec.JobSpec.model_validate(yaml.safe_load(in_yaml))
+
+
+def test_every_setting_stands_in_its_page_with_its_default() -> None:
+    page = (DOCS / "settings.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| `?([^|`]*)`? \|", page, re.MULTILINE))
+    for name, field in Settings.model_fields.items():
+        variable = name.upper() if field.validation_alias else f"NIGHTSHIFT_{name.upper()}"
+        empty = "unset" if field.default is None else "empty"
+        assert rows.pop(variable) == (str(field.default) if field.default else empty), variable
+    assert not rows
+
+
+PATH = re.compile(
+    r"(?<![\w./<{-])(?:common|producer|worker|nightshift|tests|benchmarks|docs|k8s|observe|examples)"
+    r"/[\w./-]*\w"
+)
+
+
+MADE = re.compile(
+    r"nightshift/(control|pool|worker-[cg]pu)$"  # images, a label and a module's name
+    r"|k8s/overlays/(mine|cpu-demo/secrets\.env)|examples/reviews/(data|out)|NAME|/\.|__pycache__"
+)
+"""What users and builds make, and what a text writes like a path."""
+
+
+def test_every_path_of_the_repository_that_a_text_names_exists() -> None:
+    root = DOCS.parent
+    named = {
+        (str(file.relative_to(root)), path)
+        for suffix in ("md", "py", "yaml", "yml", "toml")
+        for file in sorted(root.rglob(f"*.{suffix}"))
+        if not file.is_relative_to(root / ".venv")
+        for path in PATH.findall(file.read_text())
+        if not MADE.search(path)
+    }
+    assert len(named) > 100
+    assert [
+        (file, path)
+        for file, path in sorted(named)
+        if not (root / path).exists() and not (root / f"{path}.py").exists()
+    ] == []
+
+
+def test_every_room_stands_in_the_map_with_files_that_it_has() -> None:
+    root = DOCS.parent
+    rooms = re.split(r"^##+ `([\w/]+)/`$", (DOCS / "map.md").read_text(), flags=re.MULTILINE)
+    named = dict(zip(rooms[1::2], rooms[2::2], strict=True))
+    for room, text in named.items():
+        files = re.findall(r"(?:\| |^- )`([\w/]+(?:\.py|\.md|/))`", text, re.MULTILINE)
+        assert [file for file in files if not (root / room / file).exists()] == [], room
+    packages = {
+        str(file.parent.relative_to(root))
+        for top in ("common", "producer", "worker")
+        for file in (root / top).rglob("__init__.py")
+    }
+    assert packages - {"common/migrations/versions"} <= named.keys()
+
+
+def test_every_word_of_the_glossary_is_explained_in_two_sentences_at_most() -> None:
+    page = (DOCS / "glossary.md").read_text()
+    rows = re.findall(r"^\| ([\w -]+) \| (.+) \|$", page, re.MULTILINE)[1:]
+    assert len(rows) >= 25
+    assert [word for word, _ in rows] == sorted(word for word, _ in rows)
+    for word, meaning in rows:
+        assert len(re.findall(r"[.?!](?= [A-Z`]|$)", meaning)) <= 2, word
