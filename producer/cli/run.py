@@ -71,11 +71,12 @@ def run(
         to = allowed_file(settings, to or f"{spec.name}.results.jsonl")
     elif to is not None:
         raise BadInput("--to is for OpenAI batch files: `nightshift collect` writes other outputs")
-    from nightshift.producer import local
-    from nightshift.producer.estimate.pilot import Pilot
+    from nightshift.producer.estimate.pilot import PilotOptions
+    from nightshift.producer.local.run import run as run_job
 
-    first = None if pilot is None else Pilot(pilot, yes)
-    raise typer.Exit(local.run(spec, settings, new=new, console=console(), first=first, results=to))
+    options = None if pilot is None else PilotOptions(pilot, yes)
+    code = run_job(spec, settings, new=new, console=console(), pilot_first=options, results=to)
+    raise typer.Exit(code)
 
 
 @takes_flags
@@ -105,7 +106,7 @@ def estimate(
     if as_json:
         typer.echo(json.dumps(estimate_json(made), indent=2))
     else:
-        console().print(estimate_table.picture(made))
+        console().print(estimate_table.render(made))
 
 
 def _estimate(
@@ -116,20 +117,20 @@ def _estimate(
     messages: "Console",
 ) -> "Estimate":
     """From what the ledger knows, or from a pilot that runs now; exits when that does not end."""
-    from nightshift.producer import local
     from nightshift.producer.connect import has_ledger, open_ledger
     from nightshift.producer.estimate.estimate import estimate as estimate_job
+    from nightshift.producer.local.run import estimate_by_pilot
     from nightshift.producer.views import progress
 
     if pilot is None and not has_ledger(settings):
         return estimate_job(spec, settings, None, workers=workers)
     if pilot is not None and settings.database_url is None:
-        made = local.try_out(spec, settings, pilot, workers, messages)
+        made = estimate_by_pilot(spec, settings, pilot, workers, messages)
     else:
         with open_ledger(settings) as opened:
             if pilot is None:
                 return estimate_job(spec, settings, opened.ledger, workers=workers)
-            made = local.try_out(spec, settings, pilot, workers, messages, fleet=opened.ledger)
+            made = estimate_by_pilot(spec, settings, pilot, workers, messages, fleet=opened.ledger)
     if made is None:
         raise typer.Exit(progress.EXIT_NOT_FINISHED)
     return made

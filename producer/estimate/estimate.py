@@ -15,7 +15,7 @@ from nightshift.common.text import money
 from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.forecast import Prices, Range
 from nightshift.producer.estimate.prompt_lengths import Prompts, prompts
-from nightshift.producer.estimate.row_sample import draw
+from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.submit.planner import Plan
 from nightshift.producer.submit.submit import survey
 
@@ -89,7 +89,7 @@ def estimate(
     own = TemporaryDirectory(prefix="nightshift-") if pilot is None else nullcontext()
     with own as copies:
         spec, plan = survey(spec, settings, copies=copies)
-        found = prompts(spec, draw(plan, spec, SAMPLE_ROWS, SAMPLE_SEED))
+        found = prompts(spec, sample_rows(plan, spec, SAMPLE_ROWS, SAMPLE_SEED))
     measured, living = (None, 0) if ledger is None else _measured(ledger, spec, pilot)
     return _estimate(spec, plan, found, measured, _workers(spec, workers, living))
 

@@ -17,7 +17,7 @@ from nightshift.producer.views.tables import duration
 BAR_WIDTH = 24
 
 
-def picture(made: Estimate) -> RenderableType:
+def render(made: Estimate) -> RenderableType:
     """The whole estimate; it stands in 80 columns."""
     title = Text(made.name, "bold")
     title.append("  estimate", "not bold bright_black")

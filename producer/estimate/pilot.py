@@ -24,51 +24,49 @@ from nightshift.common.states import JobState
 from nightshift.common.storage import storage
 from nightshift.producer.estimate import estimate_table
 from nightshift.producer.estimate.estimate import Estimate, estimate
-from nightshift.producer.estimate.row_sample import draw
+from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.results.sample import sample
 from nightshift.producer.submit.submit import Submitted, refuse_read_as_input, submit, survey
 from nightshift.producer.views import progress, tables
 from nightshift.producer.views.progress import EXIT_NOT_FINISHED
 
 SEED = 0
-"""The same spec over the same input draws the same rows: a pilot that was cut short goes on."""
+"""One seed for all: a pilot that was interrupted finds the same rows, and goes on."""
 
 BATCHES = 16
-"""Batches of a pilot at least, where it has the rows: what varies between them gives the range."""
+"""Least number of batches, if there are rows enough: the range comes from their differences."""
 
 SHOWN_ROWS = 5
 
+Unreadable = Mapping[int, Failure]
+
 
 @dataclass(frozen=True, slots=True)
-class Pilot:
-    """How many rows run first; `agreed` says that the rest runs without a question."""
+class PilotOptions:
+    """How many rows run first; with `agreed` the rest runs without a question."""
 
     rows: int
     agreed: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """The job of a pilot, and by row of the dataset why others that were drawn cannot be read."""
-
-    submitted: Submitted
-    bad: Mapping[int, Failure]
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """The same once the job has come to its end, whatever that was."""
+class FinishedPilot:
+    """The job of a pilot at its end, and by `row_index` the rows of the sample that are not in the
+    job because they cannot be read.
+    """
 
     job: Job
-    bad: Mapping[int, Failure]
+    unreadable: Unreadable
 
 
-def begin(ledger: Ledger, spec: JobSpec, settings: Settings, rows: int) -> Begun:
+def submit_pilot(
+    ledger: Ledger, spec: JobSpec, settings: Settings, rows: int
+) -> tuple[Submitted, Unreadable]:
     """Writes the sample, if it is not there yet, and submits its job.
 
     Both lie beside the output, in a folder that belongs to this spec, input and number of rows:
-    a spec that was changed after a pilot gets a new one. Raises BadInput for what a submit of the
-    spec itself would refuse.
+    a spec that was changed after a pilot gets a new folder. Raises BadInput where a submit of the
+    spec itself would.
     """
     spec, plan = survey(spec, settings)
     files = sorted((file.uri, file.size, file.fingerprint) for file in plan.files)
@@ -79,23 +77,23 @@ def begin(ledger: Ledger, spec: JobSpec, settings: Settings, rows: int) -> Begun
     for ours in (name, f"out/part-0.{spec.output.format}"):
         refuse_read_as_input(spec, "the folder of the pilot", folder, ours)
     source = f"{folder}/{name}"
-    # Drawn again for a pilot that goes on: which rows cannot be read stands nowhere else.
-    drawn = draw(plan, spec, rows, SEED)
-    if not drawn.row_index:
-        why = next(iter(drawn.bad.values())).message
+    # A pilot that goes on reads its sample again: only so it knows the rows that cannot be read.
+    sampled = sample_rows(plan, spec, rows, SEED)
+    if not sampled.row_index:
+        why = next(iter(sampled.bad.values())).message
         raise BadInput(f"none of the rows that were drawn can be read: {why}")
     if not storage.exists(source):
-        (_write_requests if is_requests else _write)(source, drawn.table, drawn.row_index)
+        (_write_requests if is_requests else _write)(source, sampled.table, sampled.row_index)
     submitted = submit(ledger, _spec(spec, source, f"{folder}/out", rows), settings)
-    return Begun(submitted, drawn.bad)
+    return submitted, sampled.bad
 
 
 def _write_requests(source: str, table: pa.Table, _: Sequence[int]) -> None:
-    """Lines of a batch file; each body is the text that it was."""
+    """Writes lines of a batch file; the text of each body stays as it was."""
     lines = []
     for row in to_rows(table.select(list(REQUEST_COLUMNS))):
-        *said, body = REQUEST_COLUMNS
-        members = [f"{json.dumps(name)}: {json.dumps(row[name])}" for name in said]
+        *names, body = REQUEST_COLUMNS
+        members = [f"{json.dumps(name)}: {json.dumps(row[name])}" for name in names]
         lines.append(f"{{{', '.join(members)}, {json.dumps(body)}: {row[body]}}}\n")
     storage.write_bytes(source, "".join(lines).encode())
 
@@ -108,35 +106,44 @@ def _write(source: str, table: pa.Table, row_index: Sequence[int]) -> None:
 
 def _spec(spec: JobSpec, source: str, output: str, rows: int) -> JobSpec:
     batch_rows = max(1, min(spec.batch.rows, -(-rows // BATCHES)))
-    form = "openai" if isinstance(spec.task, RequestsTask) else "parquet"
-    chosen = {"uri": source, "format": form, "partitioning": "none", "id": spec.input.id}
-    said = spec.model_dump(mode="json", by_alias=True)
-    said["name"] = f"{spec.name[:57]}-pilot"
-    said["input"] = {**chosen, "columns": spec.input.columns}
-    said["output"]["uri"] = output
-    said["batch"]["rows"] = batch_rows
-    return parse_spec(said, "the pilot")
+    sections = spec.model_dump(mode="json", by_alias=True)
+    sections["name"] = f"{spec.name[:57]}-pilot"
+    sections["input"] = {
+        "uri": source,
+        "format": "openai" if isinstance(spec.task, RequestsTask) else "parquet",
+        "partitioning": "none",
+        "id": spec.input.id,
+        "columns": spec.input.columns,
+    }
+    sections["output"]["uri"] = output
+    sections["batch"]["rows"] = batch_rows
+    return parse_spec(sections, "the pilot")
 
 
-def verdict(
-    ledger: Ledger, spec: JobSpec, settings: Settings, tried: Tried, console: Console, pilot: Pilot
+def decide(
+    ledger: Ledger,
+    spec: JobSpec,
+    settings: Settings,
+    pilot: FinishedPilot,
+    console: Console,
+    options: PilotOptions,
 ) -> int | None:
-    """Shows what the pilot gave and what the whole job would take, and asks.
+    """Shows what the pilot gave and what the whole job would take, and asks whether to run it.
 
     None when the whole job shall run, else the exit code.
     """
-    if not show(ledger, tried, console):
+    if not show(ledger, pilot, console):
         return EXIT_NOT_FINISHED
-    made = estimate(spec, settings, ledger, pilot=tried.job.id)
-    console.print("", estimate_table.picture(made), "", sep="\n")
-    return _decided(ledger, spec, tried, made, console, pilot)
+    made = estimate(spec, settings, ledger, pilot=pilot.job.id)
+    console.print("", estimate_table.render(made), "", sep="\n")
+    return _decide(ledger, spec, pilot, made, console, options)
 
 
-def show(ledger: Ledger, tried: Tried, console: Console) -> bool:
-    """Some rows with their answers, and what failed; False, with how it ended, when the pilot did
-    not come to its end.
+def show(ledger: Ledger, pilot: FinishedPilot, console: Console) -> bool:
+    """Prints some rows with their answers, and the errors. For a pilot that was not completed,
+    prints how it ended and returns False.
     """
-    job = tried.job
+    job, unreadable = pilot.job, pilot.unreadable
     if job.state is not JobState.COMPLETED:
         progress.report_end(ledger, job, console)
         return False
@@ -146,38 +153,43 @@ def show(ledger: Ledger, tried: Tried, console: Console) -> bool:
     with ledger.transaction() as connection:
         kinds = Counter(audit.count_errors(connection, job.id))
         rows = audit.errors(connection, job.id, kind=None, limit=SHOWN_ROWS)
-    if tried.bad:
+    if unreadable:
         console.print(
-            f"\n{len(tried.bad):,} of the rows that were drawn cannot be read and are not in the "
-            f"pilot: {next(iter(tried.bad.values())).message}",
+            f"\n{len(unreadable):,} of the rows that were drawn cannot be read and are not in the "
+            f"pilot: {next(iter(unreadable.values())).message}",
             markup=False,
             soft_wrap=True,
         )
-    kinds.update(bad.kind for bad in tried.bad.values())
+    kinds.update(failure.kind for failure in unreadable.values())
     console.print("", tables.errors(rows, kinds), sep="\n")
     return True
 
 
-def _decided(
-    ledger: Ledger, spec: JobSpec, tried: Tried, made: Estimate, console: Console, pilot: Pilot
+def _decide(
+    ledger: Ledger,
+    spec: JobSpec,
+    pilot: FinishedPilot,
+    made: Estimate,
+    console: Console,
+    options: PilotOptions,
 ) -> int | None:
     with ledger.transaction() as connection:
-        row = jobs.progress(connection, tried.job.id)
+        row = jobs.progress(connection, pilot.job.id)
     allowed = spec.limits.max_failed_fraction
-    failed, drawn = (row[name] + len(tried.bad) for name in ("rows_failed", "rows_total"))
-    if failed > allowed * drawn:
+    failed, sampled = (row[name] + len(pilot.unreadable) for name in ("rows_failed", "rows_total"))
+    if failed > allowed * sampled:
         console.print(
-            f"{failed:,} of {drawn:,} rows of the pilot failed, more than "
+            f"{failed:,} of {sampled:,} rows of the pilot failed, more than "
             f"limits.max_failed_fraction {allowed:g} allows: the whole job is not run"
         )
         return EXIT_NOT_FINISHED
-    if pilot.agreed:
+    if options.agreed:
         return None
-    said = "nobody can be asked here; --yes says yes"
+    reason = "nobody can be asked here; --yes says yes"
     if console.is_interactive and sys.stdin.isatty():
         with suppress(EOFError):
             if Confirm.ask(f"run all {made.rows:,} rows?", console=console, default=False):
                 return None
-            said = "the same command asks again, without a new pilot"
-    console.print(f"the whole job is not run: {said}")
+            reason = "the same command asks again, without a new pilot"
+    console.print(f"the whole job is not run: {reason}")
     return EXIT_NOT_FINISHED

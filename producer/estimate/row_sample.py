@@ -20,7 +20,7 @@ CACHE_BYTES = 256 * 2**20
 """Decoded row groups that are kept: the sampled rows of one are read at once."""
 
 
-def draw(plan: Plan, spec: JobSpec, count: int, seed: int) -> Rows:
+def sample_rows(plan: Plan, spec: JobSpec, count: int, seed: int) -> Rows:
     """So many rows with the columns that the job reads, each as likely as any other.
 
     The same plan and seed give the same rows, in dataset order.

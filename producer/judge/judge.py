@@ -121,10 +121,10 @@ def _workplace(settings: Settings, console: Console) -> Iterator[tuple[Ledger, C
     """A ledger, and what takes a job to its end there."""
     if settings.database_url is None:
         refuse_no_ledger(settings.home.absolute())
-        from nightshift.producer.local import machine
+        from nightshift.producer.local.machine import machine
 
         with machine(settings) as here:
-            yield here.ledger, lambda spec: here.carry_out(spec, new=False, console=console)
+            yield here.ledger, lambda spec: here.run_job(spec, new=False, console=console)
         return
     with open_ledger(settings) as opened:
 

@@ -19,7 +19,7 @@ from nightshift.common.states import JobState, RowErrorKind
 from nightshift.producer.estimate import estimate_table, pilot
 from nightshift.producer.estimate.estimate import Estimate, Measured, _estimate, as_json, estimate
 from nightshift.producer.estimate.forecast import Range
-from nightshift.producer.estimate.pilot import Pilot, Tried
+from nightshift.producer.estimate.pilot import FinishedPilot, PilotOptions
 from nightshift.producer.results.sample import Sample
 from nightshift.producer.submit.submit import survey
 from tests.integration.fleet import commit_one, write_rows
@@ -71,7 +71,7 @@ def commit(world: World, lease: Lease, seconds: float) -> None:
 
 def said(made: Estimate) -> str:
     console = Console(file=io.StringIO(), width=80)
-    console.print(estimate_table.picture(made))
+    console.print(estimate_table.render(made))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -181,18 +181,18 @@ def test_after_a_pilot_somebody_is_asked(
     job = finished(world, spec(), failing=0)
     monkeypatch.setattr("builtins.input", lambda *_: answer)
     monkeypatch.setattr("sys.stdin", Terminal())
-    assert decided(world, spec(), job, Pilot(10, agreed=False), interactive=True) == code
+    assert decided(world, spec(), job, PilotOptions(10, agreed=False), interactive=True) == code
 
 
 def test_a_pilot_that_fails_too_often_ends_it_whatever_was_agreed(
     world: World, spec: Callable[..., JobSpec]
 ) -> None:
     good, bad = (finished(world, spec(), failing=failing) for failing in (5, 6))
-    assert decided(world, spec(), good, Pilot(10, agreed=True)) is None
-    assert decided(world, spec(), bad, Pilot(10, agreed=True)) == 3
-    assert decided(world, spec(), good, Pilot(10, agreed=False)) == 3
+    assert decided(world, spec(), good, PilotOptions(10, agreed=True)) is None
+    assert decided(world, spec(), bad, PilotOptions(10, agreed=True)) == 3
+    assert decided(world, spec(), good, PilotOptions(10, agreed=False)) == 3
     # Eleven were drawn, and six of them are of no use.
-    assert decided(world, spec(), good, Pilot(10, agreed=True), bad=1) == 3
+    assert decided(world, spec(), good, PilotOptions(10, agreed=True), bad=1) == 3
 
 
 @pytest.mark.parametrize("stdin", [io.StringIO("y\n"), Terminal()], ids=["no terminal", "its end"])
@@ -201,7 +201,7 @@ def test_where_nobody_answers_the_whole_job_is_not_run(
 ) -> None:
     job = finished(world, spec(), failing=0)
     monkeypatch.setattr("sys.stdin", stdin)
-    assert decided(world, spec(), job, Pilot(10, agreed=False), interactive=True) == 3
+    assert decided(world, spec(), job, PilotOptions(10, agreed=False), interactive=True) == 3
 
 
 def test_a_pilot_is_what_is_measured_however_many_jobs_came_after(
@@ -253,16 +253,16 @@ def test_a_pilot_of_requests_is_a_batch_file_whose_job_can_be_read(
         "output": {"uri": str(tmp_path / "out")},
     }
     wanted = parse_spec(data, "here")
-    begun = pilot.begin(world.ledger, wanted, Settings(), 41)
-    job = world.run(jobs.get, begun.submitted.job_id)
+    submitted, unreadable = pilot.submit_pilot(world.ledger, wanted, Settings(), 41)
+    job = world.run(jobs.get, submitted.job_id)
     assert job is not None
     assert (job.spec.input.format, job.spec.task.kind) == ("openai", "requests")
     assert job.spec.engine_key == survey(wanted, Settings())[0].engine_key
     [lines] = job.spec.input.uris
     assert Path(lines).read_bytes() == b"".join(REQUEST % at for at in range(40))
-    assert [(at, bad.kind) for at, bad in begun.bad.items()] == [(40, "bad_record")]
-    again = pilot.begin(world.ledger, wanted, Settings(), 41)
-    assert (again.submitted.job_id, again.bad) == (job.id, begun.bad)
+    assert [(at, bad.kind) for at, bad in unreadable.items()] == [(40, "bad_record")]
+    again = pilot.submit_pilot(world.ledger, wanted, Settings(), 41)
+    assert (again[0].job_id, again[1]) == (job.id, unreadable)
     world.run(jobs.cancel, job.id)
 
 
@@ -278,7 +278,7 @@ def test_a_pilot_whose_rows_the_job_would_read_is_refused(
             input={"uri": str(tmp_path / uri)}, output={"uri": str(tmp_path / "in" / "out")}
         )
         with pytest.raises(BadInput, match="would be read as input"):
-            pilot.begin(world.ledger, wanted, Settings(), 5)
+            pilot.submit_pilot(world.ledger, wanted, Settings(), 5)
     assert not list((tmp_path / "in").glob("out*"))
 
 
@@ -289,7 +289,7 @@ def test_rows_that_were_drawn_and_cannot_be_read_are_shown(
     monkeypatch.setattr("nightshift.producer.estimate.pilot.sample", lambda *_: Sample(10, 0))
     console = Console(file=io.StringIO(), width=200)
     bad = {7: Failure(RowErrorKind.BAD_RECORD, "a.jsonl line 8 is no JSON")}
-    assert pilot.show(world.ledger, Tried(job, bad), console)
+    assert pilot.show(world.ledger, FinishedPilot(job, bad), console)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "1 of the rows that were drawn cannot be read" in shown
     assert "a.jsonl line 8 is no JSON" in shown
@@ -311,7 +311,7 @@ def decided(
     world: World,
     spec: JobSpec,
     job: jobs.Job,
-    first: Pilot,
+    first: PilotOptions,
     *,
     interactive: bool = False,
     bad: int = 0,
@@ -319,4 +319,4 @@ def decided(
     made = estimate(spec, Settings(), world.ledger)
     console = Console(file=io.StringIO(), force_interactive=interactive)
     unread = dict.fromkeys(range(bad), Failure(RowErrorKind.BAD_RECORD, "no JSON"))
-    return pilot._decided(world.ledger, spec, Tried(job, unread), made, console, first)
+    return pilot._decide(world.ledger, spec, FinishedPilot(job, unread), made, console, first)

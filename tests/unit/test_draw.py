@@ -12,7 +12,7 @@ import pytest
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.producer.estimate.prompt_lengths import prompts
-from nightshift.producer.estimate.row_sample import draw
+from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.submit.submit import survey
 
 
@@ -46,7 +46,7 @@ def test_every_row_is_as_likely_as_any_other_and_is_the_row_of_its_index(tmp_pat
     spec, plan = survey(spec_over(tmp_path / "in"), Settings())
     seen: Counter[int] = Counter()
     for seed in range(60):
-        rows = draw(plan, spec, 40, seed)
+        rows = sample_rows(plan, spec, 40, seed)
         assert len(rows.row_index) == 40
         assert rows.row_index == sorted(set(rows.row_index))
         assert rows.table.column("id").to_pylist() == [ids[at] for at in rows.row_index]
@@ -63,9 +63,9 @@ def test_the_same_seed_draws_the_same_rows_and_a_small_dataset_is_drawn_whole(
 ) -> None:
     dataset(tmp_path / "in")
     spec, plan = survey(spec_over(tmp_path / "in"), Settings())
-    assert draw(plan, spec, 20, 3).row_index == draw(plan, spec, 20, 3).row_index
-    assert draw(plan, spec, 20, 3).row_index != draw(plan, spec, 20, 4).row_index
-    assert draw(plan, spec, 1_000, 0).row_index == list(range(160))
+    assert sample_rows(plan, spec, 20, 3).row_index == sample_rows(plan, spec, 20, 3).row_index
+    assert sample_rows(plan, spec, 20, 3).row_index != sample_rows(plan, spec, 20, 4).row_index
+    assert sample_rows(plan, spec, 1_000, 0).row_index == list(range(160))
 
 
 def test_rows_that_cannot_be_read_or_rendered_are_counted_with_the_first_reason(
@@ -76,7 +76,7 @@ def test_rows_that_cannot_be_read_or_rendered_are_counted_with_the_first_reason(
         '{"id": "a", "text": "four"}\n{"id": null, "text": "b"}\n{"id": "c", "text": null}\n'
     )
     spec, plan = survey(spec_over(source), Settings())
-    found = prompts(spec, draw(plan, spec, 10, 0))
+    found = prompts(spec, sample_rows(plan, spec, 10, 0))
     assert (found.sampled, found.refused) == (3, 2)
     assert "rows.jsonl" in found.why
     assert found.lengths.tolist() == [1]
@@ -93,7 +93,7 @@ def test_a_prompt_is_guessed_by_its_characters_where_no_tokenizer_is_known(tmp_p
         ],
     }
     spec, plan = survey(spec_over(tmp_path / "in", task=task), Settings())
-    found = prompts(spec, draw(plan, spec, 160, 0))
+    found = prompts(spec, sample_rows(plan, spec, 160, 0))
     assert sorted(set(found.lengths.tolist())) == [3]
 
 
@@ -103,7 +103,7 @@ def test_a_model_that_is_not_there_is_one_sentence_and_a_guess(tmp_path: Path) -
     model.mkdir()
     engine = {"backend": "vllm", "model": str(model)}
     spec, plan = survey(spec_over(tmp_path / "in", engine=engine), Settings())
-    found = prompts(spec, draw(plan, spec, 10, 0))
+    found = prompts(spec, sample_rows(plan, spec, 10, 0))
     assert found.is_guess
     assert len(found.lengths) == 10
     [note] = found.notes

@@ -4,7 +4,7 @@ import pytest
 
 from nightshift.common.errors import BadInput
 from nightshift.common.settings import Settings
-from nightshift.producer.local import for_reaper
+from nightshift.producer.local.fleet import for_reaper
 
 
 @pytest.mark.parametrize(("port", "of_reaper"), [(None, None), (0, 0), (9464, 9465)])

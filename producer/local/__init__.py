@@ -1,0 +1,1 @@
+"""`nightshift run`: the whole fleet on one machine, with its own Postgres and Redis."""

@@ -1,0 +1,212 @@
+"""The reaper and the worker of one machine, as processes beside the command that runs a job."""
+
+import secrets
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from rich.console import Console
+
+from nightshift.common.errors import BadInput, Permanent, Retryable
+from nightshift.common.ledger import Ledger, workers
+from nightshift.common.processes.embedded import EmbeddedPostgres, EmbeddedRedis
+from nightshift.common.processes.group import ProcessGroup
+from nightshift.common.settings import Settings, child_environment, python_path
+from nightshift.common.spec import FunctionEngineSpec, JobSpec
+
+log = structlog.get_logger(__name__)
+
+LEAVE_SECONDS = 40.0
+"""Beyond the drain, time for the worker to stop its engine before its group is ended."""
+
+MOST_RESTARTS = 5
+"""Times that the reaper or the worker is started again before `run` gives up."""
+
+
+@dataclass(slots=True)
+class FleetProcess:
+    """A process of the fleet, and how often it was started."""
+
+    name: str
+    argv: list[str]
+    environment: dict[str, str]
+    group: ProcessGroup | None = None
+    starts: int = 0
+
+
+class LocalFleet:
+    """A reaper and a worker, started again when they end by themselves."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        settings: Settings,
+        home: Path,
+        ledger: Ledger,
+        servers: Sequence[EmbeddedPostgres | EmbeddedRedis],
+    ) -> None:
+        self._serves = (spec.pool, spec.engine_key)
+        self._home = home
+        self._ledger = ledger
+        self._servers = servers
+        self._supervisor = f"run-{secrets.token_hex(6)}"
+        self._drain_seconds = settings.drain_seconds
+        settings = _for_worker(spec, settings)
+        self._broken: str | None = None
+        self._processes = [
+            FleetProcess(
+                "reaper",
+                [sys.executable, "-P", "-m", "nightshift.producer.cli", "reaper"],
+                child_environment(for_reaper(settings)),
+            ),
+            FleetProcess(
+                "worker",
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "nightshift.worker.cli",
+                    "--pool",
+                    spec.pool,
+                    "--engine-key",
+                    spec.engine_key,
+                    "--supervisor-id",
+                    self._supervisor,
+                ],
+                child_environment(settings),
+            ),
+        ]
+
+    def start(self) -> None:
+        """Starts both; the supervisor id is on disk first, so that a `run` after a crash finds it."""
+        keep_private(self._home / "supervisors", self._supervisor)
+        for process in self._processes:
+            self._start(process)
+
+    def serves(self, spec: JobSpec) -> bool:
+        """Whether its worker runs jobs of this pool and engine."""
+        return self._serves == (spec.pool, spec.engine_key)
+
+    def is_broken(self) -> bool:
+        """Restarts a process that ended; True when a server ended, or a process too often."""
+        for server in self._servers:
+            if (code := server.poll()) is not None:
+                name = type(server).__name__.removeprefix("Embedded")
+                self._broken = (
+                    f"{name} ended with exit code {code}, see the logs in {self._home}; the same "
+                    "command goes on where it stood"
+                )
+                return True
+        for process in self._processes:
+            if process.group is None or (code := process.group.poll()) is None:
+                continue
+            process.group.kill()
+            if process.starts > MOST_RESTARTS:
+                self._broken = (
+                    f"the {process.name} ended {process.starts} times, last with exit code {code}: "
+                    f"see {self._log(process)}"
+                )
+                return True
+            log.warning("restarted", process=process.name, code=code)
+            if process.name == "worker":
+                self._free_leases()
+            self._start(process)
+        return False
+
+    def _free_leases(self) -> None:
+        """Releases the batches of a dead worker; a reaper would do it later, and count losses."""
+        with suppress(Retryable), self._ledger.transaction() as connection:
+            workers.end_supervisor(connection, self._supervisor)
+
+    def raise_if_broken(self) -> None:
+        """Raises Permanent with the reason when the fleet could not be kept up."""
+        if self._broken is not None:
+            raise Permanent(self._broken)
+
+    def stop(self) -> None:
+        """Drains the worker, ends the reaper, and all processes that they started."""
+        for process in reversed(self._processes):
+            if process.group is not None:
+                process.group.stop(2 * self._drain_seconds + LEAVE_SECONDS)
+
+    def _start(self, process: FleetProcess) -> None:
+        process.starts += 1
+        with self._log(process).open("ab") as output:
+            process.group = ProcessGroup.start(
+                process.argv,
+                env=process.environment,
+                stdout=output,
+                stderr=output,
+                record=self._home / "processes",
+            )
+
+    def _log(self, process: FleetProcess) -> Path:
+        return self._home / f"{process.name}.log"
+
+
+def for_reaper(settings: Settings) -> Settings:
+    """Settings of the reaper: the worker has the metrics port that is set, the reaper the next one."""
+    port = settings.metrics_port
+    if not port:
+        return settings
+    if port == 65535:
+        raise BadInput("NIGHTSHIFT_METRICS_PORT is the last one, and the reaper takes the next")
+    return settings.model_copy(update={"metrics_port": port + 1})
+
+
+def _for_worker(spec: JobSpec, settings: Settings) -> Settings:
+    """Settings of the worker: it may load the spec's own module, as `python` started here would.
+
+    Without a run_dir: the folder that is set may belong to a worker and a reaper of another fleet.
+    """
+    settings = settings.model_copy(update={"run_dir": None})
+    if not isinstance(spec.engine, FunctionEngineSpec):
+        return settings
+    folders = (str(Path.cwd()), *python_path(), *settings.callable_paths)
+    return settings.model_copy(
+        update={
+            "allowed_modules": (*settings.allowed_modules, spec.engine.module),
+            "callable_paths": tuple(dict.fromkeys(folders)),
+        }
+    )
+
+
+def keep_private(path: Path, text: str) -> None:
+    """Writes a small file that only this user can read; it may hold a password."""
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def running(fleet: LocalFleet, console: Console) -> Iterator[None]:
+    """The fleet at work; SIGTERM and Ctrl-C drain it."""
+    with _sigterm_like_ctrl_c():
+        try:
+            fleet.start()
+            yield
+        except KeyboardInterrupt:
+            console.print(
+                "stopping: rows under way are finished or given back; the same command goes on"
+            )
+            raise
+        finally:
+            fleet.stop()
+
+
+@contextmanager
+def _sigterm_like_ctrl_c() -> Iterator[None]:
+    """Makes SIGTERM, which systemd, docker and slurm send, a KeyboardInterrupt."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

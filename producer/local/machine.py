@@ -1,0 +1,151 @@
+"""One machine as a fleet: its ledger and broker, and the jobs that it works on."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import structlog
+from rich.console import Console
+
+from nightshift.common.ledger import Ledger, jobs, schema, spending, workers
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.processes.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
+from nightshift.common.settings import Settings
+from nightshift.common.spec import JobSpec
+from nightshift.common.states import JobState
+from nightshift.producer.estimate import pilot
+from nightshift.producer.estimate.pilot import FinishedPilot
+from nightshift.producer.local.fleet import LocalFleet, keep_private, running
+from nightshift.producer.submit.submit import Submitted, submit
+from nightshift.producer.views import progress
+
+log = structlog.get_logger(__name__)
+
+
+class Machine:
+    """A ledger and a broker for work on this machine alone, and the folder that they live in.
+
+    The fleet starts with the first job that needs one; jobs with the same engine share it.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        settings: Settings,
+        home: Path,
+        servers: list[EmbeddedPostgres | EmbeddedRedis],
+        started: ExitStack,
+    ) -> None:
+        self.ledger = ledger
+        self._settings = settings
+        self._home = home
+        self._servers = servers
+        self._started = started
+        self._fleet: LocalFleet | None = None
+
+    def run_job(self, spec: JobSpec, *, new: bool, console: Console) -> Job:
+        """Submits or continues the job, and works until it is over or paused."""
+        return self.work_on(self.submit(spec, new=new, console=console), console)
+
+    def submit(self, spec: JobSpec, *, new: bool, console: Console) -> Job:
+        """The job of the spec, new or known; resumed if it was paused."""
+        submitted = submit(self.ledger, spec, self._settings, new=new)
+        return open_job(self.ledger, submitted, spec, console)
+
+    def run_pilot(self, spec: JobSpec, rows: int, console: Console) -> FinishedPilot:
+        """Runs a pilot of so many rows to its end."""
+        submitted, unreadable = pilot.submit_pilot(self.ledger, spec, self._settings, rows)
+        job = self.work_on(open_job(self.ledger, submitted, spec, console), console)
+        return FinishedPilot(job, unreadable)
+
+    def work_on(self, job: Job, console: Console) -> Job:
+        """Works until the job is over or paused; raises Permanent when the fleet cannot be kept up."""
+        if job.state.over:
+            return job
+        fleet = self._fleet_for(job.spec, console)
+        job = progress.follow(self.ledger, job.id, console, stop=fleet.is_broken)
+        fleet.raise_if_broken()
+        if job.state is JobState.PAUSED:
+            # The worker finishes or releases its batches now, so that the summary counts them.
+            self._started.close()
+            self._fleet = None
+        return job
+
+    def _fleet_for(self, spec: JobSpec, console: Console) -> LocalFleet:
+        if self._fleet is None or not self._fleet.serves(spec):
+            self._started.close()
+            self._fleet = LocalFleet(spec, self._settings, self._home, self.ledger, self._servers)
+            self._started.enter_context(running(self._fleet, console))
+        return self._fleet
+
+
+@contextmanager
+def machine(settings: Settings) -> Iterator[Machine]:
+    """The machine for the time of one command, under the lock of the home folder.
+
+    Starts a Postgres and a Redis where the environment names none, and ends everything that was
+    started. Raises BadInput when another command uses the home folder.
+    """
+    home = settings.home.absolute()
+    with home_lock(home), ExitStack() as stack:
+        servers: list[EmbeddedPostgres | EmbeddedRedis] = []
+        settings = _with_servers(settings, home, stack, servers)
+        ledger = Ledger(settings.database_url or "", answer_seconds=settings.answer_seconds)
+        stack.callback(ledger.close)
+        _prepare(ledger, home)
+        yield Machine(ledger, settings, home, servers, stack.enter_context(ExitStack()))
+
+
+def _with_servers(
+    settings: Settings,
+    home: Path,
+    stack: ExitStack,
+    servers: list[EmbeddedPostgres | EmbeddedRedis],
+) -> Settings:
+    """Starts each server that the environment does not name, and adds it to `servers`."""
+    found: dict[str, str] = {}
+    if settings.database_url is None:
+        postgres = EmbeddedPostgres()
+        found["database_url"] = postgres.start(home)
+        stack.callback(postgres.stop)
+        servers.append(postgres)
+        keep_private(home / "database_url", found["database_url"])
+    if settings.broker_url is None:
+        redis = EmbeddedRedis()
+        found["broker_url"] = redis.start(home)
+        stack.callback(redis.stop)
+        servers.append(redis)
+    return settings.model_copy(update=found)
+
+
+def _prepare(ledger: Ledger, home: Path) -> None:
+    """Migrates, and releases the leases of workers that an earlier `run` left behind."""
+    schema.migrate(ledger)
+    schema.check(ledger)
+    record = home / "supervisors"
+    if not record.exists():
+        return
+    for identity in record.read_text(encoding="utf-8").split():
+        with ledger.transaction() as connection:
+            freed = workers.end_supervisor(connection, identity)
+        log.info("leases_freed", supervisor=identity, batches=freed)
+    record.unlink()
+
+
+def open_job(ledger: Ledger, submitted: Submitted, spec: JobSpec, console: Console) -> Job:
+    """Prints which job this is, and resumes a paused one, with the budget that the spec has now."""
+    if submitted.is_new:
+        console.print(
+            f"job {submitted.job_id}: {submitted.rows:,} rows in {submitted.batches:,} batches"
+        )
+    elif not submitted.state.over:
+        console.print(f"job {submitted.job_id} goes on where it stood")
+    with ledger.transaction() as connection:
+        if submitted.state is JobState.PAUSED:
+            if spec.limits.budget is not None:
+                spending.set_budget(connection, submitted.job_id, spec.limits.budget)
+            spending.refuse_spent(connection, submitted.job_id)
+            jobs.resume(connection, submitted.job_id)
+        job = jobs.get(connection, submitted.job_id)
+    assert job is not None
+    return job
