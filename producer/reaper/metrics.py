@@ -23,22 +23,22 @@ from nightshift.common.telemetry.metrics import Metric
 log = structlog.get_logger(__name__)
 
 CACHE_SECONDS = 5.0
-"""However many scrape, the ledger is asked no more often."""
+"""The ledger is read at most once in this time, however many scrapes come."""
 
 WAIT_SECONDS = 3.0
-"""A scrape waits so long for a new look and then shows the last; Prometheus gives up after 10."""
+"""A scrape waits this long for a new snapshot, then shows the last; Prometheus gives up after 10."""
 
 KEEP_SECONDS = 60.0
-"""A look is shown for so long while a newer one is under way: two scrapes, usually."""
+"""While a newer snapshot is being read, the last one is shown this long: two scrapes, usually."""
 
 ANSWER_SECONDS = 15.0
-"""Longest that Postgres may take for one statement of a look; then it counts as away."""
+"""Postgres counts as away when one statement of a snapshot takes longer."""
 
 RECENT_SECONDS = 3600.0
-"""Jobs that were closed so lately are still shown."""
+"""Jobs that were closed within this time are still shown."""
 
 MOST_JOBS = 200
-"""Jobs shown at most, so that series do not grow with the ledger."""
+"""Jobs shown at most, so that the number of series does not grow with the ledger."""
 
 
 class Rounds:
@@ -50,13 +50,15 @@ class Rounds:
         self._seconds = metrics.histogram(metrics.REAPER_ROUND_SECONDS, registry)
         self._last = metrics.gauge(metrics.REAPER_LAST_ROUND, registry)
         self._failures = metrics.counter(metrics.REAPER_DUTY_FAILURES, registry)
-        for duty in metrics.REAPER_DUTY_FAILURES.labels["duty"]:  # a first failure is a rise
+        for duty in metrics.REAPER_DUTY_FAILURES.labels[
+            "duty"
+        ]:  # so that a first failure is a rise
             self._failures.labels(duty)
         self._reaped = metrics.counter(metrics.LEASES_REAPED, registry)
 
     @contextmanager
     def round(self) -> Iterator[None]:
-        """Around a round."""
+        """Counts and times the round that runs inside."""
         began = time.monotonic()
         yield
         self._seconds.observe(time.monotonic() - began)
@@ -64,16 +66,16 @@ class Rounds:
         self._last.set_to_current_time()
 
     def duty_failed(self, duty: str) -> None:
-        """A duty failed and comes again."""
+        """Counts a duty that failed; the next round tries it again."""
         self._failures.labels(duty).inc()
 
     def reaped(self, leases: int) -> None:
-        """Expired leases were taken back."""
+        """Counts expired leases that were taken back."""
         self._reaped.inc(leases)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LedgerSnapshot:
     """What the ledger said at one moment."""
 
     jobs: Sequence[figures.JobFigures]
@@ -85,96 +87,96 @@ class Look:
 
 
 class LedgerGauges(Collector):
-    """Gauges of jobs, pools and workers, asked at a scrape in a thread that nobody waits for long.
+    """Gauges of jobs, pools and workers. A thread reads the ledger, so no scrape waits for long.
 
-    `look` asks the ledger. One that failed gives nightshift_ledger_up 0 and no other gauge. While
-    a slow one is under way the last is shown, but not for ever: a figure that is no longer known
-    is not repeated. `now` is in monotonic seconds.
+    `read` asks the ledger. After a failed read nightshift_ledger_up is 0 and no other gauge is
+    shown. During a slow read the last snapshot is shown, but no longer than KEEP_SECONDS. `now` is
+    in monotonic seconds.
     """
 
     def __init__(
         self,
-        look: Callable[[], Look],
+        read: Callable[[], LedgerSnapshot],
         wait_seconds: float = WAIT_SECONDS,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ask = look
+        self._read = read
         self._wait_seconds = wait_seconds
         self._now = now
-        self._look: Look | None = None
-        self._looked_at = -math.inf
-        self._asking: threading.Event | None = None
+        self._snapshot: LedgerSnapshot | None = None
+        self._read_at = -math.inf
+        self._reading: threading.Event | None = None
         self._lock = threading.Lock()
 
     def collect(self) -> Iterable[Family]:
-        """For one scrape."""
-        look = self._latest()
-        yield _family(metrics.LEDGER_UP, [((), look is not None)])
+        """The gauges for one scrape."""
+        snapshot = self._latest()
+        yield _family(metrics.LEDGER_UP, [((), snapshot is not None)])
         yield _family(metrics.BUILD_INFO, [((code_version(),), 1)])
-        if look is not None:
-            yield _family(metrics.LEDGER_LOOK, [((), look.at)])
-            yield from _of_jobs(look)
-            yield from _of_pools(look)
+        if snapshot is not None:
+            yield _family(metrics.LEDGER_LOOK, [((), snapshot.at)])
+            yield from _of_jobs(snapshot)
+            yield from _of_pools(snapshot)
 
-    def _latest(self) -> Look | None:
+    def _latest(self) -> LedgerSnapshot | None:
         with self._lock:
-            if self._now() - self._looked_at < CACHE_SECONDS:
-                return self._look
-            if self._asking is None:
-                self._asking = self._begin()
-            asked = self._asking
-        if asked is not None:
-            asked.wait(self._wait_seconds)
+            if self._now() - self._read_at < CACHE_SECONDS:
+                return self._snapshot
+            if self._reading is None:
+                self._reading = self._start_reading()
+            reading = self._reading
+        if reading is not None:
+            reading.wait(self._wait_seconds)
         with self._lock:
-            return self._look if self._now() - self._looked_at < KEEP_SECONDS else None
+            return self._snapshot if self._now() - self._read_at < KEEP_SECONDS else None
 
-    def _begin(self) -> threading.Event | None:
-        asked = threading.Event()
-        thread = threading.Thread(target=self._renew, args=(asked,), name="look", daemon=True)
+    def _start_reading(self) -> threading.Event | None:
+        done = threading.Event()
+        thread = threading.Thread(target=self._refresh, args=(done,), name="snapshot", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # no thread to be had now; the next scrape tries again
-            log.warning("look_failed", error=str(error))
+        except RuntimeError as error:  # the machine has no thread left now; the next scrape retries
+            log.warning("snapshot_failed", error=str(error))
             return None
-        return asked
+        return done
 
-    def _renew(self, asked: threading.Event) -> None:
-        look = None
+    def _refresh(self, done: threading.Event) -> None:
+        snapshot = None
         try:
-            look = self._ask()
+            snapshot = self._read()
         except NightshiftError as error:
-            log.warning("look_failed", error=str(error))
+            log.warning("snapshot_failed", error=str(error))
         except Exception:
-            log.exception("look_crashed")
+            log.exception("snapshot_crashed")
         with self._lock:
-            self._look, self._asking = look, None
-            self._looked_at = self._now()
-        asked.set()
+            self._snapshot, self._reading = snapshot, None
+            self._read_at = self._now()
+        done.set()
 
 
 @contextmanager
 def served(settings: Settings) -> Iterator[Rounds]:
-    """The counts of a reaper, and the listener that shows them if the settings ask for one."""
+    """The counts of a reaper; a listener exports them if the settings name a port."""
     registry = CollectorRegistry()
     rounds = Rounds(registry)
     if settings.metrics_port is None:
         yield rounds
         return
-    # A connection of its own: a round waits for none of it.
+    # A connection of its own, so that no round waits for a snapshot.
     ledger = Ledger(settings.database_url or "", connections=1, answer_seconds=ANSWER_SECONDS)
 
-    def look() -> Look:
+    def read() -> LedgerSnapshot:
         with ledger.transaction() as connection:
-            shown, left_out = figures.jobs(connection, RECENT_SECONDS, MOST_JOBS)
-            return Look(
-                shown,
+            jobs, left_out = figures.jobs(connection, RECENT_SECONDS, MOST_JOBS)
+            return LedgerSnapshot(
+                jobs,
                 left_out,
                 figures.pools(connection),
                 figures.living(connection),
                 time.time(),
             )
 
-    registry.register(LedgerGauges(look))
+    registry.register(LedgerGauges(read))
     open_listener = listener.serve(settings, registry)
     assert open_listener is not None
     try:
@@ -196,9 +198,9 @@ def _family(metric: Metric, values: Values) -> Family:
     return family
 
 
-def _of_jobs(look: Look) -> Iterator[Family]:
-    each = [((job.job, job.name, job.pool), job) for job in look.jobs]
-    yield _family(metrics.JOBS_LEFT_OUT, [((), look.jobs_left_out)])
+def _of_jobs(snapshot: LedgerSnapshot) -> Iterator[Family]:
+    each = [((job.job, job.name, job.pool), job) for job in snapshot.jobs]
+    yield _family(metrics.JOBS_LEFT_OUT, [((), snapshot.jobs_left_out)])
     yield _family(
         metrics.JOB_ROWS,
         [((*who, state), rows) for who, job in each for state, rows in job.rows.items()],
@@ -210,9 +212,9 @@ def _of_jobs(look: Look) -> Iterator[Family]:
     yield _family(metrics.JOB_STATUS, [((*who, job.status), 1) for who, job in each])
 
 
-def _of_pools(look: Look) -> Iterator[Family]:
-    pools = look.pools
+def _of_pools(snapshot: LedgerSnapshot) -> Iterator[Family]:
+    pools = snapshot.pools
     yield _family(metrics.POOL_BATCHES_WAITING, [((p.pool,), p.batches_waiting) for p in pools])
     yield _family(metrics.POOL_BATCHES_LEASED, [((p.pool,), p.batches_leased) for p in pools])
     yield _family(metrics.POOL_DESIRED_WORKERS, [((p.pool,), p.desired_workers) for p in pools])
-    yield _family(metrics.POOL_WORKERS, [((w.pool, w.state), w.workers) for w in look.workers])
+    yield _family(metrics.POOL_WORKERS, [((w.pool, w.state), w.workers) for w in snapshot.workers])

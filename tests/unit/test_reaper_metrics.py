@@ -16,11 +16,11 @@ from nightshift.producer.reaper.metrics import (
     CACHE_SECONDS,
     KEEP_SECONDS,
     LedgerGauges,
-    Look,
+    LedgerSnapshot,
     Rounds,
 )
 
-LOOK = Look(
+SNAPSHOT = LedgerSnapshot(
     [JobFigures(3, "a", "p", "running", {"total": 9, "done": 4}, {"leased": 2})],
     4,
     [PoolFigures("p", 5, 2, 1)],
@@ -45,7 +45,7 @@ def registered(gauges: LedgerGauges) -> CollectorRegistry:
 
 
 def test_a_scrape_shows_what_the_ledger_said() -> None:
-    value = registered(LedgerGauges(lambda: LOOK, 60)).get_sample_value
+    value = registered(LedgerGauges(lambda: SNAPSHOT, 60)).get_sample_value
     job = {"job_id": "3", "name": "a", "pool": "p"}
     assert value("nightshift_ledger_up") == 1
     assert value("nightshift_job_rows", {**job, "state": "done"}) == 4
@@ -60,31 +60,31 @@ def test_a_scrape_shows_what_the_ledger_said() -> None:
 def test_many_scrapes_ask_the_ledger_once() -> None:
     asked = []
 
-    def look() -> Look:
+    def read() -> LedgerSnapshot:
         asked.append(1)
-        return LOOK
+        return SNAPSHOT
 
     clock = Clock()
-    registry = registered(LedgerGauges(look, 60, clock))
-    for looks in (1, 2):
+    registry = registered(LedgerGauges(read, 60, clock))
+    for reads in (1, 2):
         for _ in range(5):
             assert registry.get_sample_value("nightshift_ledger_up") == 1
-        assert len(asked) == looks
+        assert len(asked) == reads
         clock.now += CACHE_SECONDS
 
 
 def test_a_ledger_that_fails_or_is_silent_is_not_up_and_shows_no_old_figures() -> None:
-    def away() -> Look:
+    def away() -> LedgerSnapshot:
         raise LedgerUnavailable("no answer")
 
     answered = threading.Event()
 
-    def silent() -> Look:
+    def silent() -> LedgerSnapshot:
         answered.wait(60)
-        return LOOK
+        return SNAPSHOT
 
-    for look, wait in ((away, 60.0), (silent, 0.01)):
-        registry = registered(LedgerGauges(look, wait))
+    for read, wait in ((away, 60.0), (silent, 0.01)):
+        registry = registered(LedgerGauges(read, wait))
         assert registry.get_sample_value("nightshift_ledger_up") == 0
         assert registry.get_sample_value("nightshift_pool_batches_waiting", {"pool": "p"}) is None
     answered.set()
@@ -92,10 +92,10 @@ def test_a_ledger_that_fails_or_is_silent_is_not_up_and_shows_no_old_figures() -
 
 def test_a_slow_ledger_is_up_and_shows_its_last_figures_for_a_while() -> None:
     clock = Clock()
-    answers: Queue[Look | None] = Queue()
+    answers: Queue[LedgerSnapshot | None] = Queue()
     done: Queue[None] = Queue()
 
-    def slow() -> Look:
+    def slow() -> LedgerSnapshot:
         answer = answers.get(timeout=60)
         done.put(None)
         if answer is None:
@@ -111,22 +111,22 @@ def test_a_slow_ledger_is_up_and_shows_its_last_figures_for_a_while() -> None:
         assert shown == (5 if found else None)
         return found
 
-    def answered(answer: Look | None) -> None:
-        """A look ends after the scrape that began it."""
+    def answered(answer: LedgerSnapshot | None) -> None:
+        """A read ends after the scrape that began it."""
         answers.put(answer)
         done.get(timeout=60)
         for thread in threading.enumerate():
-            if thread.name == "look":
+            if thread.name == "snapshot":
                 thread.join(60)
 
     assert up() == 0  # nothing is known yet
     for _ in range(3):
-        answered(LOOK)
+        answered(SNAPSHOT)
         clock.now += KEEP_SECONDS / 2
         assert up() == 1
     clock.now += KEEP_SECONDS / 2
     assert up() == 0  # too old
-    answered(LOOK)
+    answered(SNAPSHOT)
     assert up() == 1
     clock.now += KEEP_SECONDS / 2
     assert up() == 1
@@ -134,13 +134,13 @@ def test_a_slow_ledger_is_up_and_shows_its_last_figures_for_a_while() -> None:
     assert up() == 0  # away, which is not slow
 
 
-def test_a_look_that_gets_no_thread_is_begun_by_the_next_scrape(
+def test_a_read_that_gets_no_thread_is_begun_by_the_next_scrape(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    registry = registered(LedgerGauges(lambda: LOOK, 60))
+    registry = registered(LedgerGauges(lambda: SNAPSHOT, 60))
     with monkeypatch.context() as short:
         short.setattr(threading.Thread, "start", refuse)
         assert registry.get_sample_value("nightshift_ledger_up") == 0
