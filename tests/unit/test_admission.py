@@ -1,0 +1,78 @@
+"""Admission: priority, fair share, max_parallel, and never more than twice the window."""
+
+from dataclasses import replace
+
+import pytest
+
+from nightshift.common.ledger.dispatch import Capacity, OpenJob
+from nightshift.producer.reaper.admission import LEAST_QUEUED, decide
+
+JOB = OpenJob(
+    id=1,
+    pool="default",
+    engine_key="k",
+    priority=0,
+    max_parallel=None,
+    pending=1000,
+    queued=0,
+    leased=0,
+    rows_queued=0,
+    rows_leased=0,
+    batch_rows=10,
+)
+OTHER = replace(JOB, id=2)
+HALF_FULL = replace(JOB, queued=15, rows_queued=150)
+FULL = replace(JOB, queued=20, rows_queued=200)
+LIMITED = replace(JOB, max_parallel=6, queued=2, rows_queued=20, leased=3, rows_leased=30)
+
+WINDOW = Capacity("default", "k", children=2, window_rows=100)
+HUGE_WINDOW = replace(WINDOW, window_rows=10**9)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "capacities", "admitted"),
+    [
+        pytest.param([JOB], [WINDOW], {1: 20}, id="twice the living window is queued"),
+        pytest.param([HALF_FULL], [WINDOW], {1: 5}, id="what is queued already counts"),
+        pytest.param([FULL], [WINDOW], {}, id="a full queue gets nothing"),
+        pytest.param([JOB], [], {1: LEAST_QUEUED}, id="a few are queued before a child lives"),
+        pytest.param(
+            [replace(JOB, batch_rows=100_000)],
+            [WINDOW],
+            {1: LEAST_QUEUED},
+            id="large batches are never fewer than the least",
+        ),
+        pytest.param([JOB, OTHER], [WINDOW], {1: 10, 2: 10}, id="equal priorities share evenly"),
+        pytest.param(
+            [replace(JOB, leased=10, rows_leased=100), OTHER],
+            [WINDOW],
+            {1: 5, 2: 15},
+            id="a job with rows in flight waits until the other has caught up",
+        ),
+        pytest.param(
+            [FULL, replace(OTHER, priority=5, pending=3)],
+            [WINDOW],
+            {2: 3},
+            id="an urgent job passes a queue that is full of others",
+        ),
+        pytest.param([LIMITED], [WINDOW], {1: 1}, id="max_parallel counts queued and leased"),
+        pytest.param(
+            [replace(LIMITED, leased=9)], [WINDOW], {}, id="a job above max_parallel gets nothing"
+        ),
+        pytest.param([replace(JOB, pending=2)], [WINDOW], {1: 2}, id="no more than is pending"),
+        pytest.param(
+            [JOB, replace(OTHER, engine_key="other")],
+            [WINDOW],
+            {1: 20, 2: LEAST_QUEUED},
+            id="queues do not take from each other",
+        ),
+    ],
+)
+def test_what_is_admitted(
+    jobs: list[OpenJob], capacities: list[Capacity], admitted: dict[int, int]
+) -> None:
+    assert decide(jobs, capacities) == admitted
+
+
+def test_a_round_stays_short() -> None:
+    assert decide([replace(JOB, pending=10**6)], [HUGE_WINDOW], most=500) == {1: 500}
