@@ -230,7 +230,7 @@ def score(ledger: Ledger, job: Job, scale: Scale, population: int) -> tuple[str,
     tally = Tally(population)
     for page in part_files.pages(ledger, job):
         for part in page:
-            for batch in part_files.standing(job, part):
+            for batch in part_files.kept_rows(job, part):
                 failed = batch.column("error").is_valid().to_pylist()
                 for value, wrong in zip(to_list(batch.column(name)), failed, strict=True):
                     if wrong:

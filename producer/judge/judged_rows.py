@@ -1,21 +1,18 @@
 """What a judge reads: the answered rows of a job, each with its input, as one Parquet file."""
 
-import dataclasses
 import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput, Permanent, SourceChanged
-from nightshift.common.formats import dataset, registry
+from nightshift.common.formats import registry
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, Row
-from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import RESERVED_COLUMNS
 from nightshift.producer.results import part_files
@@ -106,16 +103,14 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     cache = registry.ReadCache(READ_BYTES)
     before = 0
-    for page in part_files.pages(ledger, job):
-        for _, group in groupby(page, key=lambda part: part["seq"]):
-            live = list(group)
-            answered = sum(
-                part["row_count"] - part["redo_count"] - part["rows_failed"] for part in live
-            )
-            here = _between(drawn, before, before + answered)
-            before += answered
-            if here is None or here:
-                yield from _root(job, live, answered, here, chosen, schema, cache).to_batches()
+    for parts in part_files.roots(ledger, job):
+        answered = sum(
+            part["row_count"] - part["redo_count"] - part["rows_failed"] for part in parts
+        )
+        here = _between(drawn, before, before + answered)
+        before += answered
+        if here is None or here:
+            yield from _root(job, parts, answered, here, chosen, schema, cache).to_batches()
 
 
 def _between(drawn: Sequence[int] | None, first: int, stop: int) -> list[int] | None:
@@ -135,8 +130,7 @@ def _root(
     cache: registry.ReadCache,
 ) -> pa.Table:
     """The answered rows of one root batch, or some of them, under the judge's columns."""
-    stored = (batch for part in live for batch in part_files.standing(job, part))
-    output = pa.Table.from_batches(stored, part_files.schema_of(job)).sort_by("row_index")
+    output = part_files.root_table(job, live)
     output = output.filter(pc.is_null(output.column("error")))
     if len(output) != answered:
         raise Permanent(
@@ -159,14 +153,13 @@ def _root(
 def _inputs(
     job: Job, part: Row, index: pa.ChunkedArray, wanted: list[str], cache: registry.ReadCache
 ) -> pa.Table:
-    """The input of these rows again; the children of a root lie where their root lay."""
+    """The input of these rows again."""
     rows = RowRanges.from_indices(index.to_pylist())
-    place = dataclasses.replace(records.descriptor(part), rows=rows)
     try:
-        found = dataset.read_rows(job.spec, place, wanted, cache, part_files.input_schema(job))
+        found = part_files.read_input(job, part, rows, wanted, cache)
     except SourceChanged as error:
         raise BadInput(
-            f"the judge needs the input of job {job.id} again, and {place.source.uri} is gone or "
+            f"the judge needs the input of job {job.id} again, and {part['uri']} is gone or "
             "another one now"
         ) from error
     if found.bad:

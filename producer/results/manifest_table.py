@@ -1,7 +1,7 @@
 """The manifest of a job as a table: a row for each live part, straight from the ledger."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -9,14 +9,12 @@ import pyarrow as pa
 from pyarrow import csv
 
 from nightshift.common import provenance
-from nightshift.common.errors import BadInput
-from nightshift.common.formats.jsonl import jsonl
-from nightshift.common.formats.parquet import parquet
+from nightshift.common.formats import registry
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import manifest
 from nightshift.common.storage import storage
-from nightshift.producer.results import part_files
+from nightshift.producer.results import part_files, target_file
 
 COLUMNS = pa.schema(
     [
@@ -47,12 +45,17 @@ COLUMNS = pa.schema(
 )
 """See docs/provenance.md."""
 
-Write = Callable[[Iterable[pa.RecordBatch], BinaryIO], object]
+FORMATS: dict[str, registry.OutputFormat | None] = {
+    ".parquet": "parquet",
+    ".jsonl": "jsonl",
+    ".csv": None,
+}
+"""By suffix; no job has output in CSV."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestTable:
-    """What was written: parts, and how many rows of the job no part has yet."""
+    """How many parts the written table has, and how many rows of the job are in no part yet."""
 
     parts: int
     rows_left: int
@@ -61,14 +64,12 @@ class ManifestTable:
 def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> ManifestTable:
     """Writes the table to the file `to` (.parquet, .jsonl or .csv), page by page.
 
-    Of a job that runs it has the parts that the ledger names at the moment. Raises BadInput for a
-    place where it cannot be.
+    The table of a running job has the parts that the ledger names now. Raises BadInput for a file
+    that cannot be written.
     """
     target = storage.resolve(to)
-    writer = _writer(target)
-    part_files.refuse_inside(job.output_uri, target)
-    if storage.exists(target) and not force:
-        raise BadInput(f"{target} exists: --force replaces it")
+    kind = FORMATS[target_file.suffix_of(target, FORMATS)]
+    target_file.check(job, target, force=force)
     with ledger.transaction() as connection:
         progress = jobs.progress(connection, job.id)
         revision = manifest.revision(connection, job.id)
@@ -86,7 +87,15 @@ def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> Manifest
             parts += len(page)
             yield pa.RecordBatch.from_pylist([_line(constant, row) for row in page], COLUMNS)
 
-    storage.write_whole(target, lambda sink: writer(batches(), sink), replace=True)
+    def write_csv(sink: BinaryIO) -> None:
+        with csv.CSVWriter(sink, COLUMNS) as writer:
+            for batch in batches():
+                writer.write_batch(batch)
+
+    if kind is None:
+        storage.write_whole(target, write_csv, replace=True)
+    else:
+        registry.write_batches(target, batches(), COLUMNS, kind, {}, replace=True)
     left = progress["rows_total"] - progress["rows_done"] - progress["rows_failed"]
     return ManifestTable(parts, left)
 
@@ -95,21 +104,3 @@ def _line(constant: dict[str, Any], row: Row) -> dict[str, Any]:
     earlier = row["earlier_attempts"]
     text = None if earlier is None else json.dumps(earlier, ensure_ascii=False)
     return {**constant, **row, "earlier_attempts": text}
-
-
-def _writer(target: str) -> Write:
-    forms: dict[str, Write] = {
-        ".parquet": lambda batches, sink: parquet.write(batches, COLUMNS, sink, {}),
-        ".jsonl": jsonl.write,
-        ".csv": _write_csv,
-    }
-    for suffix, write in forms.items():
-        if target.lower().endswith(suffix):
-            return write
-    raise BadInput(f"{target} ends in none of {', '.join(forms)}: the suffix says the format")
-
-
-def _write_csv(batches: Iterable[pa.RecordBatch], sink: BinaryIO) -> None:
-    with csv.CSVWriter(sink, COLUMNS) as writer:
-        for batch in batches:
-            writer.write_batch(batch)

@@ -19,7 +19,7 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import REQUEST_ID, JobSpec, RequestsTask
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.common.storage import storage
-from nightshift.producer.results import part_files
+from nightshift.producer.results import target_file
 from nightshift.producer.results.collect import BATCHES_AHEAD, rows_for
 from nightshift.producer.results.read_ahead import read_ahead
 
@@ -85,7 +85,7 @@ def refuse_strangers(spec: JobSpec, identity: str, to: str) -> None:
     done = _files(spec, to)
     mine = f'{{"id": "{_id_prefix(identity)}'.encode()
     for uri in (done.results_file, done.errors_file):
-        part_files.refuse_inside(spec.output.uri, uri)
+        target_file.refuse_inside(spec.output.uri, uri)
         if not storage.exists(uri) or not storage.stat(uri).size:
             continue
         if storage.read_range(uri, 0, len(mine)) != mine:

@@ -1,16 +1,18 @@
-"""Reading the parts that the ledger names, wherever they lie."""
+"""Reads the parts that the ledger names, wherever they lie, and the input of their rows again."""
 
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, groupby
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightshift.common.descriptor import RowRanges
-from nightshift.common.errors import BadInput, SourceChanged
-from nightshift.common.formats import output_parts, registry
+from nightshift.common.errors import SourceChanged
+from nightshift.common.formats import dataset, output_parts, registry
 from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import Job
@@ -25,7 +27,7 @@ def input_schema(job: Job) -> pa.Schema:
 
 
 def schema_of(job: Job) -> pa.Schema:
-    """The columns of every part of the job; a function that never answered has the bare ones."""
+    """The columns of every part of the job; only the bare ones while no function has answered."""
     if job.output_schema is not None:
         return output_parts.deserialize(job.output_schema)
     return output_parts.bare_schema(job.spec, input_schema(job))
@@ -37,12 +39,19 @@ def index_array(rows: RowRanges) -> pa.Array:
 
 
 PAGE_ROWS = 65_536
-"""Rows whose parts are asked for at once; bounds memory and the number of statements."""
+"""Rows whose parts one statement asks for; bounds memory and the number of statements."""
 
 
 def pages(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
-    """The live parts in dataset order, page by page; the children of a root are never apart."""
+    """The live parts in dataset order, page by page; a page has all children of its roots."""
     return _pages(ledger, job, audit.parts_between)
+
+
+def roots(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
+    """The live parts in dataset order, those of one root batch together."""
+    for page in pages(ledger, job):
+        for _, parts in groupby(page, key=lambda part: part["seq"]):
+            yield list(parts)
 
 
 def names(ledger: Ledger, job: Job) -> Iterator[tuple[str, int]]:
@@ -56,7 +65,7 @@ def manifest_entries(ledger: Ledger, job: Job) -> Iterator[str]:
 
 
 def manifest_pages(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
-    """The same as rows, page by page."""
+    """The live parts in dataset order, as rows of the manifest, page by page."""
     return _pages(ledger, job, manifest.rows_between)
 
 
@@ -74,7 +83,7 @@ def _pages(
 
 
 def place(job: Job, name: str) -> str:
-    """Where a part lies now; SourceChanged when it is gone."""
+    """Where a part lies now; raises SourceChanged when the part is gone."""
     uri = output_parts.located(job.output_uri, name)
     if uri is None:
         raise SourceChanged(
@@ -83,16 +92,12 @@ def place(job: Job, name: str) -> str:
     return uri
 
 
-def refuse_inside(output_uri: str, target: str) -> None:
-    """BadInput for a file that readers of the output directory would take for one of its own."""
-    folder = output_uri.rstrip("/")
-    if target.startswith(f"{folder}/"):
-        raise BadInput(f"{target} lies inside the output directory {folder}: name another place")
-
-
-def read(job: Job, name: str) -> pa.Table:
-    """A whole part, under the job's schema."""
-    return read_at(job, name, place(job, name))
+def read(job: Job, name: str, uri: str | None = None) -> pa.Table:
+    """A whole part under the job's schema; `uri` is where the part was found, if it was."""
+    table = registry.read_part(
+        uri or place(job, name), job.spec.output.format, _stored_schema(job, name)
+    )
+    return output_parts.widened(table, schema_of(job))
 
 
 def provenance_of(job: Job, name: str) -> dict[str, str]:
@@ -102,14 +107,11 @@ def provenance_of(job: Job, name: str) -> dict[str, str]:
     return registry.part_metadata(place(job, name))
 
 
-def read_at(job: Job, name: str, uri: str) -> pa.Table:
-    """The same of a part that was found at `uri`."""
-    table = registry.read_part(uri, job.spec.output.format, _stored_schema(job, name))
-    return output_parts.widened(table, schema_of(job))
+def kept_rows(job: Job, part: Row) -> Iterator[pa.RecordBatch]:
+    """The rows of a part without those that run again, a few thousand at a time.
 
-
-def standing(job: Job, part: Row) -> Iterator[pa.RecordBatch]:
-    """The rows of a part of `pages` a few thousand at a time, without those that run again."""
+    `part` has `part_name` and `redo`, as the rows of `pages` do.
+    """
     name, schema = part["part_name"], schema_of(job)
     redo = None if part["redo"] is None else index_array(from_multirange(part["redo"]))
     stored = registry.iter_part_batches(
@@ -120,6 +122,33 @@ def standing(job: Job, part: Row) -> Iterator[pa.RecordBatch]:
         if redo is not None:
             table = table.filter(pc.invert(pc.is_in(table.column("row_index"), redo)))
         yield from table.to_batches()
+
+
+def root_table(job: Job, parts: Sequence[Row]) -> pa.Table:
+    """The kept rows of all parts of one root batch, in dataset order."""
+    rows = (batch for part in parts for batch in kept_rows(job, part))
+    return pa.Table.from_batches(rows, schema_of(job)).sort_by("row_index")
+
+
+def read_input(
+    job: Job,
+    batch: Row,
+    rows: RowRanges,
+    columns: Sequence[str],
+    cache: registry.ReadCache | None = None,
+) -> registry.Rows:
+    """Some rows of a batch read from the input again; raises what `dataset.read_rows` raises.
+
+    `batch` says where the rows lie, as the rows of `pages` do; the children of a root batch lie
+    where the root lay.
+    """
+    return dataset.read_rows(
+        job.spec,
+        replace(records.descriptor(batch), rows=rows),
+        columns,
+        cache or registry.ReadCache(0),
+        input_schema(job),
+    )
 
 
 def _stored_schema(job: Job, name: str) -> pa.Schema:

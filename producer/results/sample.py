@@ -1,6 +1,5 @@
 """Some finished rows, input beside output, drawn so that the same seed shows the same rows."""
 
-import dataclasses
 import random
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -13,10 +12,9 @@ import pyarrow.compute as pc
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput, NightshiftError
-from nightshift.common.formats import dataset, registry
+from nightshift.common.formats import registry
 from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger, Row
-from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.producer.results import part_files
@@ -90,16 +88,9 @@ def _read(
 def _read_inputs(
     job: Job, row: Row, wanted: RowRanges, cache: registry.ReadCache
 ) -> tuple[dict[int, dict[str, Any]], str]:
-    place = dataclasses.replace(records.descriptor(row), rows=wanted)
     names = _input_names(job)
     try:
-        rows = dataset.read_rows(
-            job.spec,
-            place,
-            list(names),
-            cache,
-            part_files.input_schema(job),
-        )
+        rows = part_files.read_input(job, row, wanted, list(names), cache)
     except NightshiftError as error:
         return {}, f"the input cannot be shown: {error}"
     table = rows.table.select(list(names)).rename_columns(list(names.values()))

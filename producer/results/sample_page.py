@@ -12,7 +12,7 @@ from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.provenance import model_of
 from nightshift.common.storage import storage
-from nightshift.producer.results import part_files
+from nightshift.producer.results import target_file
 from nightshift.producer.results.sample import Sample
 from nightshift.producer.views.rates import Values
 from nightshift.producer.views.values import error_text, shown
@@ -24,7 +24,7 @@ CELL_CHARACTERS = 4_000
 def write(ledger: Ledger, job: Job, drawn: Sample, to: str) -> None:
     """Puts the page where `to` says; an older one is replaced."""
     target = storage.resolve(to)
-    part_files.refuse_inside(job.output_uri, target)
+    target_file.refuse_inside(job.output_uri, target)
     with ledger.transaction() as connection:
         progress = jobs.progress(connection, job.id)
     storage.write_bytes(target, page(job, progress, drawn).encode())

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightshift.common.errors import NightshiftError, SourceChanged
-from nightshift.common.formats import dataset, output_parts, registry
+from nightshift.common.formats import output_parts, registry
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, Row
-from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
@@ -100,7 +99,7 @@ class PartsAudit:
                 )
             elif storage.checksum(uri) != part["part_checksum"]:
                 seen.problems.append(("parts", f"{name} does not match its checksum"))
-            table = part_files.read_at(self._job, name, uri)
+            table = part_files.read(self._job, name, uri)
             self._look_into(part, table, seen)
         except (NightshiftError, pa.ArrowException, OSError) as error:
             seen.problems.append(("parts", f"{name} cannot be read: {error}"))
@@ -162,12 +161,8 @@ class PartsAudit:
         if column is None:
             return
         try:
-            again = dataset.read_rows(
-                self._job.spec,
-                records.descriptor(part),
-                [column],
-                self._cache,
-                part_files.input_schema(self._job),
+            again = part_files.read_input(
+                self._job, part, from_multirange(part["rows"]), [column], self._cache
             )
         except SourceChanged:
             return

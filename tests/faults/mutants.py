@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "list before ledger",
-        "producer/reaper/finish.py",
+        "producer/reaper/sweep.py",
         """    reached(Moment.SWEEPING)
     with ledger.transaction() as connection:
         if jobs.open_work(connection, job.id).may_commit:
@@ -73,7 +73,7 @@ MUTANTS = (
 """,
         """    live = {name for name, _ in part_files.names(ledger, job)}
     reached(Moment.SWEEPING)
-    staged = storage.list_names(parts.staged(job.output_uri, ""))
+    staged = storage.list_names(output_parts.staged(job.output_uri, ""))
     finished = storage.list_names(job.output_uri)
 """,
         ("tests/faults/test_finish.py::test_a_late_sweep_deletes_no_part_of_a_retry",),

@@ -165,7 +165,7 @@ def agreed(ledger: Ledger, job: Job, folder: Path) -> Errors:
     lines = [
         line
         for part in parts
-        for batch in part_files.standing(job, part)
+        for batch in part_files.kept_rows(job, part)
         for line in batch.to_pylist()
     ]
     unburied = failed.keys() - {line["row_index"] for line in lines}

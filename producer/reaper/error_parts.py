@@ -1,0 +1,89 @@
+"""Error parts: every row of a dead batch that has no answer gets a row with the batch's error, so
+that output rows equal input rows.
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from nightshift.common import provenance
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.errors import NightshiftError
+from nightshift.common.formats import output_parts, registry
+from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger.batches import commits
+from nightshift.common.ledger.batches.multirange import from_multirange
+from nightshift.common.ledger.batches.records import Part
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.row_errors import Failure
+from nightshift.common.states import RowErrorKind
+from nightshift.producer.reaper.staged_parts import unique
+from nightshift.producer.results import part_files
+
+log = structlog.get_logger(__name__)
+
+DEAD_BATCHES_A_ROUND = 100
+
+
+def write_all(ledger: Ledger, job: Job) -> None:
+    """Writes an error part for each dead batch that has none, and names it in the ledger."""
+    while True:
+        with ledger.transaction() as connection:
+            dead = commits.dead(connection, job.id, DEAD_BATCHES_A_ROUND)
+        if not dead:
+            return
+        for batch in dead:
+            part = _write(job, batch)
+            with ledger.transaction() as connection:
+                commits.bury(connection, batch, part)
+
+
+def _write(job: Job, batch: Row) -> Part:
+    """Rows that an earlier part has an answer for keep it."""
+    failed = from_multirange(batch["rows"] if batch["redo"] is None else batch["redo"])
+    schema = part_files.schema_of(job)
+    table = output_parts.failures_table(
+        schema,
+        list(failed),
+        _passed_columns(job, batch, failed),
+        Failure.of(RowErrorKind.BATCH_DEAD, batch["last_error"] or "the batch is dead"),
+    )
+    made_by = provenance.of_job(job.id, job.spec)
+    made_by |= {"batch": str(batch["id"]), "attempt": str(batch["attempt"])}
+    if batch["part_name"] is not None:
+        kept = part_files.provenance_of(job, batch["part_name"])
+        made_by = provenance.with_kept(made_by, failed, kept)
+        old = pa.Table.from_batches(part_files.kept_rows(job, batch), schema)
+        table = pa.concat_tables([table, old]).sort_by("row_index")
+    name = unique(
+        output_parts.part_name(
+            batch["seq"],
+            None if batch["parent_id"] is None else batch["id"],
+            batch["attempt"],
+            job.spec.output.format,
+            bare=job.output_schema is None,
+        )
+    )
+    facts = registry.write_part(
+        output_parts.staged(job.output_uri, name), table, job.spec.output.format, made_by
+    )
+    return Part(
+        name,
+        facts.bytes,
+        facts.checksum,
+        output_parts.column_sum(table, "prompt_tokens"),
+        output_parts.column_sum(table, "output_tokens"),
+        output_parts.row_errors(table, job.spec.input.id),
+    )
+
+
+def _passed_columns(job: Job, batch: Row, failed: RowRanges) -> pa.Table | None:
+    """The id and pass-through columns of these rows, if their source can still be read."""
+    try:
+        rows = part_files.read_input(job, batch, failed, job.spec.passed_columns)
+    except NightshiftError as error:
+        log.warning("dead_source_unreadable", job_id=job.id, error=str(error))
+        return None
+    table = pa.concat_tables([rows.table, rows.bad_table])
+    order = pa.array([*rows.row_index, *rows.bad], pa.int64())
+    return table.take(pc.sort_indices(order))

@@ -1,0 +1,52 @@
+"""The sweep: removes the files of a finished job's output directory that nothing needs."""
+
+from nightshift.common.errors import Permanent
+from nightshift.common.failpoints import Moment, reached
+from nightshift.common.formats import dataset, output_parts
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.storage import storage
+from nightshift.producer.results import part_files
+from nightshift.producer.submit import convert
+
+
+def sweep_parts(ledger: Ledger, job: Job) -> bool:
+    """Removes every part that is not live: lists the files first and asks the ledger second.
+
+    A file that is listed while no attempt may commit any more, and is not live then, will never be
+    live: names are never used again, and a retry takes the batches from their owners. Returns
+    False when a retry has opened the job again: the new part may lie in the staging folder and
+    wait for its COMMIT. Raises Permanent when a live part is missing: such a job is not complete.
+    """
+    staged = storage.list_names(output_parts.staged(job.output_uri, ""))
+    finished = storage.list_names(job.output_uri)
+    reached(Moment.SWEEPING)
+    with ledger.transaction() as connection:
+        if jobs.open_work(connection, job.id).may_commit:
+            return False
+    live = {name for name, _ in part_files.names(ledger, job)}
+    missing = {
+        name
+        for name in live.difference(finished)
+        if output_parts.located(job.output_uri, name) is None
+    }
+    if missing:
+        raise Permanent(
+            f"{len(missing)} parts that the ledger names are not in {job.output_uri}, one is "
+            f"{min(missing)}: see `nightshift verify {job.id}`"
+        )
+    for name in set(staged) - live:
+        storage.delete(output_parts.staged(job.output_uri, name))
+    for name in set(finished) - live:
+        if name.startswith("part-"):
+            storage.delete(output_parts.final(job.output_uri, name))
+    storage.remove_directory(output_parts.staged(job.output_uri, ""))
+    return True
+
+
+def sweep_copies(ledger: Ledger, job: Job) -> None:
+    """Removes copies of the input that the job does not read; a retry needs the others."""
+    with ledger.transaction() as connection:
+        files = jobs.files(connection, job.id)
+    copies = (dataset.copy_of(job.spec.input, job.output_uri, file) for file in files)
+    convert.sweep(job.output_uri, {uri for uri in copies if uri is not None})
