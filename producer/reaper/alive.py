@@ -1,6 +1,6 @@
 """What a container's probe asks: whether the reaper of this `run_dir` still makes its rounds.
 
-It reads one file. A round that fails, as all do while Postgres is away, is a round.
+The probe reads one file. A round that fails, as all do while Postgres is away, counts as a round.
 """
 
 import sys
@@ -11,22 +11,22 @@ from nightshift.common.telemetry.run_state import REAPER, heard, is_late
 
 
 def answer() -> int:
-    """Says one sentence; 0 when it lives, 1 when it stands still or is not there, 2 without a
-    folder to look into.
+    """Prints one sentence; returns 0 when the reaper works, 1 when it hangs or does not run, 2 when
+    there is no folder to read.
     """
     try:
         run_dir = usable()
         reaper = heard(run_dir / f"{REAPER}.json")
     except NoRunDir as error:
-        return _said(EXIT_NO_RUN_DIR, str(error))
+        return _print(EXIT_NO_RUN_DIR, str(error))
     if reaper is None:
-        return _said(1, f"no nightshift reaper runs with NIGHTSHIFT_RUN_DIR={run_dir}")
+        return _print(1, f"no nightshift reaper runs with NIGHTSHIFT_RUN_DIR={run_dir}")
     silent = time.monotonic() - reaper["at"]
     if is_late(reaper, time.monotonic()):
-        return _said(1, f"the reaper has stood still for {silent:.0f} s")
-    return _said(0, f"the reaper was at work {silent:.0f} s ago")
+        return _print(1, f"the reaper has stood still for {silent:.0f} s")
+    return _print(0, f"the reaper was at work {silent:.0f} s ago")
 
 
-def _said(code: int, sentence: str) -> int:
+def _print(code: int, sentence: str) -> int:
     print(f"nightshift alive: {sentence}", file=sys.stderr if code else sys.stdout)
     return code

@@ -13,7 +13,6 @@ from functools import partial
 
 import structlog
 
-from nightshift.common.broker import Announcer
 from nightshift.common.errors import NightshiftError, Retryable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.ledger import Ledger, dispatch, jobs, schema, spending, workers
@@ -21,40 +20,74 @@ from nightshift.common.ledger.batches import claims
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry.run_state import StateFile
 from nightshift.producer.reaper import admission, finish, metrics
+from nightshift.producer.reaper.hints import Hints
 from nightshift.producer.reaper.metrics import Rounds
 
 log = structlog.get_logger(__name__)
 
 FINISH_HOLD_SECONDS = 60.0
-"""For how long one reaper has a job's files to itself; a courtesy, not a fence."""
+"""How long one reaper has a job's files to itself; a courtesy, not a fence."""
 
 PRESSED_SPEEDUP = 10
 """How much sooner the next round comes while workers claim faster than rounds admit."""
 
-BROKER_PAUSE_SECONDS = 30.0
-"""Longest pause after a broker that did not answer: a silent one costs 5 s a try."""
-
 FINISH_LEAVE_SECONDS = 10.0
-"""Time that a finish under way gets when the reaper is asked to stop."""
+"""Time that a running finish gets when the reaper is asked to stop."""
 
 CHECK_SECONDS = 1.0
-"""Pause between two looks at the version of the tables."""
+"""Pause between two checks of the version of the tables."""
 
 DUTY_ANSWERS = 2
 BROKER_SECONDS = 10.0
 DUTIES = 3
-"""A duty may wait so many times for Postgres, and for a silent Redis. A reaper that has been at one
-for three times that stands still.
+"""A duty may wait DUTY_ANSWERS times for Postgres, and BROKER_SECONDS for a silent Redis. A reaper
+that needs DUTIES times as long for one duty counts as hanging.
 """
 
 SILENT_LEASES = 4
-"""A child not seen for so many lease times is marked ended."""
+"""A child that was not seen for so many lease times is marked as ended."""
+
+
+def run(
+    ledger: Ledger, settings: Settings, stop: threading.Event, state: StateFile | None = None
+) -> None:
+    """Makes rounds until `stop` is set.
+
+    Raises SchemaMismatch when the tables no longer fit this code, BadInput when the metrics that
+    the settings ask for cannot be served.
+    """
+    with metrics.served(settings) as rounds:
+        _run(Reaper(ledger, settings, rounds, state), settings, stop, rounds)
+
+
+def _run(reaper: "Reaper", settings: Settings, stop: threading.Event, rounds: Rounds) -> None:
+    log.info("reaper_started")
+    finisher = threading.Thread(target=_finish_jobs, args=(reaper, settings, stop), daemon=True)
+    finisher.start()
+    try:
+        while not stop.is_set():
+            reaper.check_schema()
+            with rounds.round():
+                reaper.round()
+            stop.wait(settings.dispatch_seconds / (PRESSED_SPEEDUP if reaper.pressed else 1))
+    finally:
+        stop.set()
+        # Another reaper, or the next start, takes up a finish that is cut off.
+        finisher.join(FINISH_LEAVE_SECONDS)
+        reaper.close()
+    log.info("reaper_ended")
+
+
+def _finish_jobs(reaper: "Reaper", settings: Settings, stop: threading.Event) -> None:
+    """Runs beside the rounds, since the files of a large job take their time."""
+    while not stop.wait(settings.dispatch_seconds):
+        reaper.run_duty(reaper.finish_round)
 
 
 class Reaper:
     """The duties of one reaper process, and what it remembers between rounds.
 
-    `pressed` says that a queue ran low since the last round, so the next should come soon.
+    `pressed` says that a queue ran low since the last round, so that the next should come soon.
     """
 
     def __init__(
@@ -69,10 +102,8 @@ class Reaper:
         self._rounds = rounds or Rounds()
         self._settings = settings
         self._name = f"r-{uuid.uuid4().hex[:8]}"
-        self._announcer = Announcer(settings.broker_url) if settings.broker_url else None
-        self._broker_pause_seconds = 0.0
-        self._broker_silent_until = 0.0
-        # Whoever renews in time may miss half of a lease, and no more.
+        self._hints = Hints(settings)
+        # A process that renews in time may miss half of a lease, and no more.
         self._silence_seconds = max(settings.lease_seconds / 2, 2 * settings.dispatch_seconds)
         self._heard_at = time.monotonic()
         self._reap_from = self._heard_at + settings.lease_seconds
@@ -80,7 +111,7 @@ class Reaper:
         self.pressed = False
 
     def check_schema(self) -> None:
-        """Raises SchemaMismatch when the database moved on to what this code does not know."""
+        """Raises SchemaMismatch when the database has a version that this code does not know."""
         if time.monotonic() < self._check_at:
             return
         self._check_at = time.monotonic() + CHECK_SECONDS
@@ -90,27 +121,27 @@ class Reaper:
     def round(self) -> None:
         """Every duty that keeps work moving, once.
 
-        A duty that failed, or a silence of Postgres or of this process, says that others could not
-        renew, or that this process missed it: they get a lease of time before anything is reaped.
+        A failed duty, or a long silence of Postgres or of this process, means that workers could
+        not renew their leases, or that this process missed it when they did. They get one lease of
+        time before anything is reaped.
         """
         for duty in (self._hold_budgets, self._dispatch, self._reap, self._tidy):
-            self._say()
-            if not self.did(duty) or self._was_silent():
+            self._write_state()
+            if not self.run_duty(duty) or self._was_silent():
                 self._reap_from = time.monotonic() + self._settings.lease_seconds
             self._heard_at = time.monotonic()
 
     def finish_round(self) -> None:
-        """Finishes what is over, each job by itself: one that cannot be does not stop the others.
-
-        Runs beside the rounds, since the files of a large job take their time.
-        """
+        """Finishes each job that is over; a job that cannot be finished does not stop the others."""
         with self._ledger.transaction() as connection:
             over = jobs.finishable(connection, self._name, FINISH_HOLD_SECONDS)
         for job_id in over:
-            self.did(partial(finish.finish, self._ledger, job_id, self._settings.allowed_roots))
+            self.run_duty(
+                partial(finish.finish, self._ledger, job_id, self._settings.allowed_roots)
+            )
 
-    def did(self, duty: Callable[[], object]) -> bool:
-        """Runs a duty; False, with a line in the log, when it failed."""
+    def run_duty(self, duty: Callable[[], object]) -> bool:
+        """Runs a duty; returns False, with a line in the log, when the duty failed."""
         try:
             duty()
         except NightshiftError as error:
@@ -122,28 +153,18 @@ class Reaper:
         self._rounds.duty_failed(_name(duty))
         return False
 
-    def _say(self) -> None:
-        """Says that the rounds go on, and by when it says so again; for `nightshift alive`."""
-        if self._state is None:
-            return
-        duty_seconds = DUTY_ANSWERS * self._settings.answer_seconds + BROKER_SECONDS
-        pause_seconds = self._settings.dispatch_seconds
-        trouble = self._state.say(time.monotonic() + DUTIES * duty_seconds + pause_seconds)
-        if trouble is not None:
-            log.warning("run_dir_not_written", error=trouble)
-
     def close(self) -> None:
-        """Lets the broker go."""
-        if self._announcer is not None:
-            self._announcer.close()
+        """Closes the connection to the broker."""
+        self._hints.close()
 
     def _hold_budgets(self) -> None:
-        """Before anything is admitted that there is no money for."""
+        """Comes before the admission, which must not admit what there is no money for."""
         with self._ledger.transaction() as connection:
             over = spending.over_budget(connection)
-        for job_id, why in over:  # one whose row is held for long stops neither others nor us
-            self._say()
-            self.did(partial(self._hold, job_id, why))
+        # Each by itself: a job whose row is locked for long stops no other.
+        for job_id, why in over:
+            self._write_state()
+            self.run_duty(partial(self._hold, job_id, why))
 
     def _hold(self, job_id: int, why: str) -> None:
         with self._ledger.transaction() as connection:
@@ -153,39 +174,20 @@ class Reaper:
 
     def _dispatch(self) -> None:
         with self._ledger.transaction() as connection:
-            queues = admission.admit(connection, self._settings.lease_seconds)
+            queues = admission.admit(connection, self._settings.lease_seconds) or ()
             reached(Moment.DISPATCHING)
-        self.pressed = any(queue.runs_low for queue in queues or ())
-        for queue in queues or ():
+        self.pressed = any(queue.runs_low for queue in queues)
+        for queue in queues:
             if queue.queued:
-                self._say()
-                self._announce(queue)
-
-    def _announce(self, queue: admission.Queue) -> None:
-        """Hints only: a broker that is away is left alone, longer each time."""
-        if self._announcer is None or time.monotonic() < self._broker_silent_until:
-            return
-        try:
-            self._announcer.top_up(queue.pool, queue.engine_key, queue.queued)
-            self._broker_pause_seconds = 0.0
-        except Retryable as error:
-            self._broker_pause_seconds = min(
-                BROKER_PAUSE_SECONDS,
-                2 * self._broker_pause_seconds or self._settings.poll_seconds,
-            )
-            self._broker_silent_until = time.monotonic() + self._broker_pause_seconds
-            log.warning("announce_failed", error=str(error))
-
-    def _was_silent(self) -> bool:
-        """True when Postgres was last heard too long ago."""
-        return time.monotonic() - self._heard_at > self._silence_seconds
+                self._write_state()
+                self._hints.send(queue)
 
     def _reap(self) -> None:
         if time.monotonic() < self._reap_from:
             return
         with self._ledger.transaction() as connection:
             young = dispatch.started_within(connection, self._settings.lease_seconds)
-            # Asked after the first answer: what is reaped is judged by the time of that.
+            # Checked after Postgres has answered once: the leases are judged at that time.
             if young or self._was_silent():
                 return
             lost = claims.reap(connection)
@@ -200,39 +202,19 @@ class Reaper:
             if time.monotonic() >= self._reap_from:
                 workers.end_silent(connection, SILENT_LEASES * self._settings.lease_seconds)
 
+    def _was_silent(self) -> bool:
+        """True when Postgres was last heard too long ago."""
+        return time.monotonic() - self._heard_at > self._silence_seconds
 
-def run(
-    ledger: Ledger, settings: Settings, stop: threading.Event, state: StateFile | None = None
-) -> None:
-    """Rounds until `stop` is set; SchemaMismatch when the tables no longer fit this code.
-
-    BadInput when the metrics that the settings ask for cannot be served.
-    """
-    with metrics.served(settings) as rounds:
-        _run(Reaper(ledger, settings, rounds, state), settings, stop, rounds)
-
-
-def _run(reaper: Reaper, settings: Settings, stop: threading.Event, rounds: Rounds) -> None:
-    log.info("reaper_started")
-    finisher = threading.Thread(target=_finish_on, args=(reaper, settings, stop), daemon=True)
-    finisher.start()
-    try:
-        while not stop.is_set():
-            reaper.check_schema()
-            with rounds.round():
-                reaper.round()
-            stop.wait(settings.dispatch_seconds / (PRESSED_SPEEDUP if reaper.pressed else 1))
-    finally:
-        stop.set()
-        # A finish that is cut off is taken up by another reaper, or at the next start.
-        finisher.join(FINISH_LEAVE_SECONDS)
-        reaper.close()
-    log.info("reaper_ended")
-
-
-def _finish_on(reaper: Reaper, settings: Settings, stop: threading.Event) -> None:
-    while not stop.wait(settings.dispatch_seconds):
-        reaper.did(reaper.finish_round)
+    def _write_state(self) -> None:
+        """Writes for `nightshift alive` that the rounds go on, and when the next write is due."""
+        if self._state is None:
+            return
+        duty_seconds = DUTY_ANSWERS * self._settings.answer_seconds + BROKER_SECONDS
+        pause_seconds = self._settings.dispatch_seconds
+        failure = self._state.say(time.monotonic() + DUTIES * duty_seconds + pause_seconds)
+        if failure is not None:
+            log.warning("run_dir_not_written", error=failure)
 
 
 def _name(duty: Callable[[], object]) -> str:

@@ -160,8 +160,8 @@ def test_rounds_and_failed_duties_are_counted_and_a_failed_round_is_one_too() ->
 
     assert value("duty_failures_total", duty="dispatch") == 0
     with rounds.round():
-        assert not reaper.did(_dispatch)
-        assert reaper.did(lambda: None)
+        assert not reaper.run_duty(_dispatch)
+        assert reaper.run_duty(lambda: None)
     assert value("duty_failures_total", duty="dispatch") == 1
     assert value("rounds_total") == value("round_seconds_count") == 1
     assert value("last_round_timestamp_seconds")
