@@ -126,7 +126,7 @@ def verify(job: JobName) -> None:
     output, findings = console(), 0
     with ledger_of(command_settings()) as ledger:
         for check in checks(ledger, find_job(ledger, job)):
-            output.print(tables.check(check.name, check.said, check.findings))
-            findings += len(check.findings)
+            output.print(tables.check(check.name, check.summary, check.problems))
+            findings += len(check.problems)
     if findings:
         raise typer.Exit(EXIT_FINDINGS)

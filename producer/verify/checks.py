@@ -1,53 +1,47 @@
-"""What verify says: checks, and the findings of those that do not hold."""
+"""What verify says: the result of each check, with a problem for everything that does not hold."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-MOST_FINDINGS = 20
-"""Findings that one check spells out; the rest is one line that counts them."""
+MOST_PROBLEMS = 20
+"""Problems that one check spells out; one more line counts the rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is not as it must be: the check that saw it, and one sentence."""
+class Problem:
+    """Something that is not as it must be: the check that found it, and one sentence."""
 
     check: str
     message: str
 
 
 @dataclass(slots=True)
-class Check:
-    """One thing that was looked at; `said` sums up what was seen. No findings: it holds."""
+class CheckResult:
+    """What one check found; `summary` says what was read. Without problems the check is good."""
 
     name: str
-    said: str = ""
-    findings: list[Finding] = field(default_factory=list)
-    unsaid: int = 0
+    summary: str = ""
+    _messages: list[str] = field(default_factory=list)
+    _only_counted: int = 0
 
-    def bad(self, message: str) -> None:
-        """Adds a finding, or counts it when there are many."""
-        if len(self.findings) < MOST_FINDINGS:
-            self.findings.append(Finding(self.name, message))
+    def add(self, message: str) -> None:
+        """Adds a problem, or only counts it when there are many."""
+        if len(self._messages) < MOST_PROBLEMS:
+            self._messages.append(message)
         else:
-            self.unsaid += 1
+            self._only_counted += 1
 
-    def all_bad(self, messages: Iterable[str]) -> None:
-        """Adds several findings."""
-        for message in messages:
-            self.bad(message)
-
-    def closed(self) -> "Check":
-        """Itself, with a line for the findings that were only counted."""
-        if self.unsaid:
-            self.findings.append(Finding(self.name, f"and {self.unsaid:,} more of this kind"))
-            self.unsaid = 0
-        return self
+    @property
+    def problems(self) -> list[Problem]:
+        """Every problem that is spelled out, and a last one for those that were only counted."""
+        rest = [f"and {self._only_counted:,} more of this kind"] if self._only_counted else []
+        return [Problem(self.name, message) for message in (*self._messages, *rest)]
 
 
-def some(values: Iterable[object], most: int = 5) -> str:
+def first_few(values: Iterable[object], most: int = 5) -> str:
     """The first few of many values, for a sentence."""
-    iterator: Iterator[object] = iter(values)
-    shown = [str(value) for value in islice(iterator, most)]
+    iterator = iter(values)
+    listed = [str(value) for value in islice(iterator, most)]
     left = sum(1 for _ in iterator)
-    return ", ".join(shown) + (f" and {left:,} more" if left else "")
+    return ", ".join(listed) + (f" and {left:,} more" if left else "")

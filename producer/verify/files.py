@@ -8,26 +8,28 @@ from nightshift.common.errors import NightshiftError
 from nightshift.common.formats.output_parts import MANIFEST, final, staged
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.storage import storage
-from nightshift.producer.verify.checks import Check, some
+from nightshift.producer.verify.checks import CheckResult, first_few
 from nightshift.producer.verify.parts import Facts
 from nightshift.producer.views.rates import Values
 
 
-def check_files(job: Job, facts: Mapping[str, Facts], progress: Values, *, complete: bool) -> Check:
-    """No file that a reader of the directory would take for a part, nothing staged, a manifest
-    that says what the ledger says.
+def check_files(
+    job: Job, facts: Mapping[str, Facts], progress: Values, *, complete: bool
+) -> CheckResult:
+    """The directory must have no file that a reader would take for a part, no staged part, and a
+    manifest that says what the ledger says.
     """
-    check = Check("directory")
     # Readers of datasets pass over names that begin with a dot or an underscore.
     found = [name for name in storage.list_names(job.output_uri) if name[0] not in "._"]
+    check = CheckResult("directory", f"{len(found):,} parts and their manifest, nothing else")
     if foreign := sorted(set(found) - facts.keys()):
-        check.bad(f"{job.output_uri} holds what the ledger does not name: {some(foreign)}")
+        check.add(f"{job.output_uri} holds what the ledger does not name: {first_few(foreign)}")
     left = storage.list_names(staged(job.output_uri, ""))
     if left:
-        check.bad(f"{staged(job.output_uri, '')} is not empty: {some(sorted(left))}")
-    check.all_bad(_manifest_problems(job, facts, progress, complete))
-    check.said = f"{len(found):,} parts and their manifest, nothing else"
-    return check.closed()
+        check.add(f"{staged(job.output_uri, '')} is not empty: {first_few(sorted(left))}")
+    for problem in _manifest_problems(job, facts, progress, complete):
+        check.add(problem)
+    return check
 
 
 def _manifest_problems(
@@ -36,7 +38,7 @@ def _manifest_problems(
     uri = final(job.output_uri, MANIFEST)
     try:
         with storage.open_input(uri) as file:
-            manifest: dict[str, Any] = json.load(file, object_hook=_slim)
+            manifest: dict[str, Any] = json.load(file, object_hook=_compared_keys)
     except (NightshiftError, OSError, ValueError) as error:
         return [f"{uri} cannot be read: {error}"]
     expected = {
@@ -53,20 +55,22 @@ def _manifest_problems(
         for name, value in expected.items()
         if manifest.get(name) != value
     ]
-    said = {
+    in_manifest = {
         part.get("name"): (part.get("rows"), part.get("bytes"), part.get("sha256"))
         for part in manifest.get("parts", [])
     }
     differ = sorted(
-        str(name) for name in facts.keys() | said.keys() if facts.get(name) != said.get(name)
+        str(name)
+        for name in facts.keys() | in_manifest.keys()
+        if facts.get(name) != in_manifest.get(name)
     )
     if differ:
-        problems.append(f"{MANIFEST} and the ledger differ about {some(differ)}")
+        problems.append(f"{MANIFEST} and the ledger differ about {first_few(differ)}")
     return problems
 
 
-def _slim(entry: dict[str, Any]) -> dict[str, Any]:
-    """Of a part only what is compared: a manifest may name a million."""
+def _compared_keys(entry: dict[str, Any]) -> dict[str, Any]:
+    """Keeps of a part only what is compared: a manifest may name a million parts."""
     if "sha256" not in entry:
         return entry
     return {name: entry.get(name) for name in ("name", "rows", "bytes", "sha256")}

@@ -1,10 +1,12 @@
 """Row indices that were read from parts, as ranges: a million rows are a few thousand pairs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from nightshift.common.descriptor import RowRanges
 
 Range = tuple[int, int]
 
@@ -31,37 +33,26 @@ def ascends(index: pa.Array) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """What ranges add up to: those seen twice, and those of 0..total that are missing."""
+    """Rows that ranges hold twice, rows of 0..total that they lack, and rows beyond those."""
 
-    doubled: list[Range]
-    missing: list[Range]
-    beyond: list[Range]
+    doubled: RowRanges
+    missing: RowRanges
+    beyond: RowRanges
 
 
-def cover(ranges: Iterable[Range], total: int) -> Cover:
-    """Lays ranges in any order side by side over the rows 0..total."""
+def cover(ranges: Sequence[Range], total: int) -> Cover:
+    """Compares ranges, in any order, with the rows 0..total."""
     doubled: list[Range] = []
-    missing: list[Range] = []
-    beyond: list[Range] = []
-    at = 0
+    highest = 0
     for start, stop in sorted(ranges):
-        if start > at:
-            missing.append((at, start))
-        if start < at:
-            doubled.append((start, min(stop, at)))
-        if stop > total:
-            beyond.append((max(start, total), stop))
-        at = max(at, stop)
-    if at < total:
-        missing.append((at, total))
-    return Cover(doubled, missing, beyond)
+        doubled.append((start, min(stop, highest)))
+        highest = max(highest, stop)
+    held, dataset = RowRanges.of(*ranges), RowRanges.of((0, total))
+    return Cover(RowRanges.of(*doubled), dataset.minus(held), held.minus(dataset))
 
 
-def count(ranges: Sequence[Range]) -> int:
-    """Rows in ranges."""
-    return sum(stop - start for start, stop in ranges)
-
-
-def shown(ranges: Sequence[Range]) -> list[str]:
+def as_texts(rows: RowRanges) -> list[str]:
     """Ranges for people: `7` or `7 to 12`, both ends counted."""
-    return [str(start) if stop - start == 1 else f"{start} to {stop - 1}" for start, stop in ranges]
+    return [
+        str(start) if stop - start == 1 else f"{start} to {stop - 1}" for start, stop in rows.ranges
+    ]

@@ -6,32 +6,32 @@ from nightshift.common.ledger import Connection, Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
-from nightshift.producer.verify.checks import Check, Finding, some
+from nightshift.producer.verify.checks import CheckResult, Problem, first_few
 from nightshift.producer.verify.files import check_files
 from nightshift.producer.verify.parts import PartsAudit
 
 
-def verify(ledger: Ledger, job: Job) -> list[Finding]:
+def verify(ledger: Ledger, job: Job) -> list[Problem]:
     """Everything that is not as it must be; empty when all is well.
 
-    Works on running jobs too, where it checks what must hold at any moment.
+    A running job can be verified too: then the checks are for what must hold at any moment.
     """
-    return [finding for check in checks(ledger, job) for finding in check.findings]
+    return [problem for check in checks(ledger, job) for problem in check.problems]
 
 
-def checks(ledger: Ledger, job: Job) -> Iterator[Check]:
-    """Each check as soon as it is made, in a fixed order."""
+def checks(ledger: Ledger, job: Job) -> Iterator[CheckResult]:
+    """The result of each check as soon as the check is made, in a fixed order."""
     with ledger.transaction() as connection:
         job = jobs.get(connection, job.id) or job
         progress = jobs.progress(connection, job.id)
-        seen = [
+        of_ledger = [
             _batches(connection, job),
             _counters(connection, job),
             _leases(connection, job),
             _attempts(connection, job),
             _transactions(connection),
         ]
-    yield from seen
+    yield from of_ledger
     over = progress["batches_done"] + progress["batches_dead"]
     complete = job.state is JobState.COMPLETED or (
         job.closed_at is not None and over == progress["batches_total"]
@@ -42,55 +42,54 @@ def checks(ledger: Ledger, job: Job) -> Iterator[Check]:
         yield check_files(job, parts.facts, progress, complete=complete)
 
 
-def _batches(connection: Connection, job: Job) -> Check:
-    check = Check("batches")
-    seen = audit.coverage(connection, job.id)
+def _batches(connection: Connection, job: Job) -> CheckResult:
+    covered = audit.coverage(connection, job.id)
+    check = CheckResult("batches", f"{covered.rows:,} rows, each in one batch")
     planned = sum(file.rows for file in jobs.files(connection, job.id))
     expected = min(planned, job.spec.input.limit or planned)
-    if seen.rows != seen.distinct_rows:
-        check.bad(f"{seen.rows - seen.distinct_rows:,} rows are in more than one batch")
-    if (seen.first, seen.stop, seen.distinct_rows) != (0, expected, expected):
-        check.bad(
-            f"the batches cover {seen.distinct_rows:,} rows in {seen.ranges} pieces from "
-            f"{seen.first} to {seen.stop}, and the dataset has {expected:,}"
+    if covered.rows != covered.distinct_rows:
+        check.add(f"{covered.rows - covered.distinct_rows:,} rows are in more than one batch")
+    if (covered.first, covered.stop, covered.distinct_rows) != (0, expected, expected):
+        check.add(
+            f"the batches cover {covered.distinct_rows:,} rows in {covered.ranges} pieces from "
+            f"{covered.first} to {covered.stop}, and the dataset has {expected:,}"
         )
-    check.said = f"{seen.rows:,} rows, each in one batch"
-    return check.closed()
+    return check
 
 
-def _counters(connection: Connection, job: Job) -> Check:
-    check = Check("counters", "the job's counters equal a recount of its batches and failed rows")
+def _counters(connection: Connection, job: Job) -> CheckResult:
+    check = CheckResult(
+        "counters", "the job's counters equal a recount of its batches and failed rows"
+    )
     for name, (counted, recounted) in audit.miscounted(connection, job.id).items():
-        check.bad(f"{name} says {counted:,} and the batches say {recounted:,}")
+        check.add(f"{name} says {counted:,} and the batches say {recounted:,}")
     counted, listed = audit.unlisted(connection, job.id)
     if counted != listed:
-        check.bad(f"rows_failed says {counted:,} and failed_rows lists {listed:,}")
-    return check.closed()
+        check.add(f"rows_failed says {counted:,} and failed_rows lists {listed:,}")
+    return check
 
 
-def _leases(connection: Connection, job: Job) -> Check:
-    check = Check("leases", "every leased batch has a living owner")
+def _leases(connection: Connection, job: Job) -> CheckResult:
+    check = CheckResult("leases", "every leased batch has a living owner")
     for row in audit.orphaned_leases(connection, job.id):
         why = "its lease ran out" if row["expired"] else f"its owner is {row['worker_state']}"
-        check.bad(f"batch {row['batch']} is leased by {row['owner']}, and {why}")
-    return check.closed()
+        check.add(f"batch {row['batch']} is leased by {row['owner']}, and {why}")
+    return check
 
 
-def _attempts(connection: Connection, job: Job) -> Check:
-    check = Check("attempts", "every lease is explained")
-    check.all_bad(
-        f"batch {row['batch']}: {row['problem']}"
-        for row in audit.broken_attempts(connection, job.id)
-    )
-    return check.closed()
+def _attempts(connection: Connection, job: Job) -> CheckResult:
+    check = CheckResult("attempts", "every lease is explained")
+    for row in audit.broken_attempts(connection, job.id):
+        check.add(f"batch {row['batch']}: {row['problem']}")
+    return check
 
 
-def _transactions(connection: Connection) -> Check:
-    check = Check("transactions", "none left open")
+def _transactions(connection: Connection) -> CheckResult:
+    check = CheckResult("transactions", "none left open")
     idle = audit.idle_transactions(connection)
     if idle:
-        check.bad(
+        check.add(
             f"idle in a transaction for more than {audit.IDLE_SECONDS} s: sessions "
-            f"{some(row['pid'] for row in idle)}"
+            f"{first_few(row['pid'] for row in idle)}"
         )
-    return check.closed()
+    return check

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nightshift.common.text import money
-from nightshift.producer.verify.checks import Finding
+from nightshift.producer.verify.checks import Problem
 from nightshift.producer.views.rates import Values, elapsed_seconds, overall_rate
 from nightshift.producer.views.values import error_text, shown
 
@@ -188,12 +188,12 @@ def errors(rows: Sequence[Values], kinds: Mapping[str, int]) -> RenderableType:
     return Group(_error_table(rows), counts) if rows else counts
 
 
-def check(name: str, said: str, findings: Sequence[Finding]) -> RenderableType:
-    """One check of verify: an ok line, or its findings."""
-    if not findings:
-        return Text.assemble(("ok   ", "green"), f"{name:<13}", (said, "bright_black"))
+def check(name: str, summary: str, problems: Sequence[Problem]) -> RenderableType:
+    """One check of verify: an ok line, or a line for each of its problems."""
+    if not problems:
+        return Text.assemble(("ok   ", "green"), f"{name:<13}", (summary, "bright_black"))
     lines = [
-        Text.assemble(("bad  ", "bold red"), f"{name:<13}", finding.message) for finding in findings
+        Text.assemble(("bad  ", "bold red"), f"{name:<13}", problem.message) for problem in problems
     ]
     return Group(*lines)
 
