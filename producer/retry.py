@@ -1,12 +1,12 @@
 """Retry: failed rows of a job run again; what it says about them and about who runs them."""
 
+from nightshift.common import storage
 from nightshift.common.formats import output_parts
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState, RowErrorKind
-from nightshift.common.storage import storage
 
 
 def retry(

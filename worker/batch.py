@@ -13,7 +13,7 @@ from queue import SimpleQueue
 import pyarrow as pa
 import structlog
 
-from nightshift.common import provenance
+from nightshift.common import provenance, storage
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import (
     EngineDead,
@@ -34,7 +34,6 @@ from nightshift.common.ledger.batches import claims
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.settings import Settings
 from nightshift.common.states import RowErrorKind
-from nightshift.common.storage import storage
 from nightshift.common.text import kept_message
 from nightshift.worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
 from nightshift.worker.job_cache import JobCache, KnownJob

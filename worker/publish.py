@@ -20,6 +20,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from nightshift.common import storage
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import (
     LeaseLost,
@@ -35,7 +36,6 @@ from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import commits
 from nightshift.common.ledger.batches.records import Lease, Part
 from nightshift.common.spec import JobSpec
-from nightshift.common.storage import storage
 from nightshift.worker.rows.results import PartTable
 from nightshift.worker.telemetry.engine_time import EngineTime
 from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile, Stage

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from nightshift.common import storage
 from nightshift.common.errors import Retryable
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import claims, shares
 from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
 from nightshift.common.settings import Settings
-from nightshift.common.storage import storage
 from nightshift.worker.batch import Carrier
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile, Stage

@@ -9,12 +9,12 @@ from pathlib import PurePosixPath
 
 import pyarrow as pa
 
+from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, InputFormat, SourceFile
 from nightshift.common.errors import SourceChanged
 from nightshift.common.formats import hive, registry
 from nightshift.common.formats.registry import ReadCache, Rows
 from nightshift.common.spec import InputSpec, JobSpec, digest
-from nightshift.common.storage import storage
 
 FOLDER = "_input"
 """Folder of copies in the output directory; readers of datasets pass over such a name."""

@@ -5,9 +5,9 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.spec import InputSpec
-from nightshift.common.storage import storage
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """Stands in a folder's name for null."""

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nightshift.common import storage
 from nightshift.common.formats.arrow_types import arrow_type
 from nightshift.common.formats.values import arrow_value, to_list
 from nightshift.common.row_errors import Failure, RowError
@@ -21,7 +22,6 @@ from nightshift.common.spec import (
 )
 from nightshift.common.spec.json_schema import Scalar
 from nightshift.common.states import RowErrorKind
-from nightshift.common.storage import storage
 from nightshift.common.text import kept_message
 
 STAGING = "_attempts"

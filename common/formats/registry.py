@@ -11,6 +11,7 @@ from typing import BinaryIO, Literal
 
 import pyarrow as pa
 
+from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, InputFormat, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged
 from nightshift.common.formats import csv_copy
@@ -20,8 +21,7 @@ from nightshift.common.formats.parquet.column_types import input_field, plain_ty
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
-from nightshift.common.storage import storage
-from nightshift.common.storage.storage import FileInfo
+from nightshift.common.storage import FileInfo
 
 __all__ = [
     "PartFacts",

@@ -68,7 +68,7 @@ def find_job(ledger: "Ledger", reference: str) -> "Job":
 
 def allowed_file(settings: "Settings", uri: str) -> str:
     """A file to write; BadInput when it lies outside the roots that the operator allows."""
-    from nightshift.common.storage import storage
+    from nightshift.common import storage
 
     storage.check_roots([storage.resolve(uri)], settings.allowed_roots)
     return uri

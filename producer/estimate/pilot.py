@@ -11,6 +11,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.prompt import Confirm
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import registry
 from nightshift.common.formats.values import to_rows
@@ -21,7 +22,6 @@ from nightshift.common.row_errors import Failure
 from nightshift.common.settings import Settings
 from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, RequestsTask, digest, parse_spec
 from nightshift.common.states import JobState
-from nightshift.common.storage import storage
 from nightshift.producer.estimate import estimate_table
 from nightshift.producer.estimate.estimate import Estimate, estimate
 from nightshift.producer.estimate.row_sample import sample_rows

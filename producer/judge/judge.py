@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_parts, registry
 from nightshift.common.formats.values import to_list
@@ -18,7 +19,6 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.spec.file import read_yaml
-from nightshift.common.storage import storage
 from nightshift.producer.connect import open_ledger, refuse_no_ledger
 from nightshift.producer.judge import judged_rows
 from nightshift.producer.judge.scores import Scale, Tally, check

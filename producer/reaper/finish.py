@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from nightshift.common import storage
 from nightshift.common.errors import Retryable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import output_parts
@@ -14,7 +15,6 @@ from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState
-from nightshift.common.storage import storage
 from nightshift.producer.reaper import error_parts, manifest, staged_parts, sweep
 
 log = structlog.get_logger(__name__)

@@ -3,13 +3,12 @@
 import json
 from typing import BinaryIO
 
-from nightshift.common import provenance
+from nightshift.common import provenance, storage
 from nightshift.common.formats import output_parts
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import manifest
 from nightshift.common.states import JobState
-from nightshift.common.storage import storage
 from nightshift.producer.results import part_files
 
 

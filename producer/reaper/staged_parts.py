@@ -2,11 +2,11 @@
 
 import secrets
 
+from nightshift.common import storage
 from nightshift.common.formats import output_parts, registry
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import commits
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.storage import storage
 from nightshift.producer.results import part_files
 
 

@@ -1,11 +1,11 @@
 """The sweep: removes the files of a finished job's output directory that nothing needs."""
 
+from nightshift.common import storage
 from nightshift.common.errors import Permanent
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import dataset, output_parts
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.storage import storage
 from nightshift.producer.results import part_files
 from nightshift.producer.submit import convert
 

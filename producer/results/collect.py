@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.formats import registry
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.storage import storage
 from nightshift.producer.results import part_files, target_file, vectors
 from nightshift.producer.results.read_ahead import read_ahead
 

@@ -8,12 +8,11 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 from pyarrow import csv
 
-from nightshift.common import provenance
+from nightshift.common import provenance, storage
 from nightshift.common.formats import registry
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import manifest
-from nightshift.common.storage import storage
 from nightshift.producer.results import part_files, target_file
 
 COLUMNS = pa.schema(

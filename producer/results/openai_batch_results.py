@@ -12,13 +12,13 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 from rich.console import Console
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import REQUEST_ID, JobSpec, RequestsTask
 from nightshift.common.states import JobState, RowErrorKind
-from nightshift.common.storage import storage
 from nightshift.producer.results import target_file
 from nightshift.producer.results.collect import BATCHES_AHEAD, rows_for
 from nightshift.producer.results.read_ahead import read_ahead

@@ -7,11 +7,11 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from nightshift.common import storage
 from nightshift.common.formats.jsonl import jsonl
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.provenance import model_of
-from nightshift.common.storage import storage
 from nightshift.producer.results import target_file
 from nightshift.producer.results.sample import Sample
 from nightshift.producer.views.rates import Values

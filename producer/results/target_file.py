@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.storage import storage
 
 
 def suffix_of(target: str, known: Iterable[str]) -> str:

@@ -10,9 +10,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import registry
-from nightshift.common.storage import storage
 
 SUFFIX = ".npy"
 

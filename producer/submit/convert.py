@@ -16,14 +16,14 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nightshift.common import storage
 from nightshift.common.descriptor import InputFormat, SourceFile
 from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.formats import csv_copy, dataset, registry
 from nightshift.common.formats.jsonl import jsonl
 from nightshift.common.formats.parquet import parquet
 from nightshift.common.spec import InputSpec
-from nightshift.common.storage import storage
-from nightshift.common.storage.storage import FileInfo
+from nightshift.common.storage import FileInfo
 from nightshift.producer.submit import csv_input
 
 MOST_AT_ONCE = 4

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nightshift.common import storage
 from nightshift.common.formats.jsonl import jsonl
-from nightshift.common.storage import storage
 
 CHUNK_BYTES = 1024 * 1024
 """Read and looked at together, with two masks of the same size. Threads that read ahead or look

@@ -13,7 +13,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.formats import registry
 from nightshift.common.formats.jsonl import jsonl
 from nightshift.common.spec import Endpoint, JobSpec, RequestsTask
-from nightshift.common.storage.storage import FileInfo
+from nightshift.common.storage import FileInfo
 from nightshift.producer.submit import convert
 
 ENDPOINTS: tuple[str, ...] = get_args(Endpoint)

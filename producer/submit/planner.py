@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, InputFormat, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import csv_copy, dataset, hive, registry
 from nightshift.common.formats.jsonl import jsonl, openai_batch
 from nightshift.common.formats.parquet import parquet
 from nightshift.common.spec import GenerateTask, InputSpec, JobSpec
-from nightshift.common.storage import storage
-from nightshift.common.storage.storage import FileInfo
+from nightshift.common.storage import FileInfo
 from nightshift.producer.submit.convert import Converter
 from nightshift.producer.submit.line_scan import Scan, scan_lines
 

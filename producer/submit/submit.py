@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from nightshift.common import remotes
+from nightshift.common import remotes, storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import hive, output_parts
 from nightshift.common.ledger import Ledger, jobs, workers
@@ -21,8 +21,7 @@ from nightshift.common.spec import (
     digest,
 )
 from nightshift.common.states import JobState
-from nightshift.common.storage import storage
-from nightshift.common.storage.storage import FileInfo
+from nightshift.common.storage import FileInfo
 from nightshift.producer.submit import openai_batch_file, planner
 from nightshift.producer.submit.convert import Converter
 from nightshift.producer.submit.planner import Plan

@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from nightshift.common import storage
 from nightshift.common.errors import NightshiftError
 from nightshift.common.formats.output_parts import MANIFEST, final, staged
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.storage import storage
 from nightshift.producer.verify.checks import CheckResult, first_few
 from nightshift.producer.verify.parts import Facts
 from nightshift.producer.views.rates import Values

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nightshift.common import storage
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import NightshiftError, SourceChanged
 from nightshift.common.formats import output_parts, registry
@@ -17,7 +18,6 @@ from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
-from nightshift.common.storage import storage
 from nightshift.common.text import kept_message
 from nightshift.producer.results import part_files
 from nightshift.producer.verify.checks import CheckResult, Problem, first_few

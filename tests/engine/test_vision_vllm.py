@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from PIL import Image as Pillow
 
+from nightshift.common import storage
 from nightshift.common.errors import StorageUnavailable
 from nightshift.common.spec import GenerateTask, VllmEngineSpec
 from nightshift.common.states import RowErrorKind
-from nightshift.common.storage import storage
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 from nightshift.worker.rows import images
 from nightshift.worker.rows.images import Image

@@ -14,7 +14,7 @@ import s3fs
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from nightshift.common.storage import storage
+from nightshift.common.storage import objects
 
 BUCKET = "bucket"
 SLOW_SECONDS = 0.5
@@ -71,9 +71,9 @@ class ObjectStore:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.environment.items():
                 patch.setenv(name, value)
-            storage._DRIVERS.pop("s3", None)
+            objects.DRIVERS.pop("s3", None)
             yield
-            driver = storage._DRIVERS.pop("s3", None)
+            driver = objects.DRIVERS.pop("s3", None)
             if driver is not None:
                 close_client(driver)
                 driver.clear_instance_cache()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from nightshift.common import storage
 from nightshift.common.errors import (
     BadInput,
     EngineDead,
@@ -24,7 +25,7 @@ from nightshift.common.ledger.batches import claims
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
-from nightshift.common.storage import storage
+from nightshift.common.storage import syncs
 from nightshift.producer.submit.submit import submit
 from nightshift.worker.batch import GATHER_SECONDS, Carrier, Load
 from nightshift.worker.engines.protocol import Answer, Work
@@ -387,7 +388,7 @@ def test_nothing_is_committed_before_its_directory_is_synced(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
-    sync, failing = storage._synced, iter([True])
+    sync, failing = syncs._synced, iter([True])
 
     def fail_once(path: Path, wishes: Sequence[None]) -> Any:
         if path.name == "_attempts" and next(failing, False):
@@ -396,14 +397,14 @@ def test_nothing_is_committed_before_its_directory_is_synced(
         happened.append(f"synced {path.name}")
         return sync(path, wishes)
 
-    monkeypatch.setattr(storage, "_synced", fail_once)
-    storage._syncs_of.cache_clear()
+    monkeypatch.setattr(syncs, "_synced", fail_once)
+    syncs._syncs_of.cache_clear()
     scene.watch_commits(lambda: happened.append("committed"))
     thread = scene.carry(scene.bundle[:1])
     scene.wait_taken(1)
     scene.engine.answer(0)
     thread.join(60)
-    storage._syncs_of.cache_clear()
+    syncs._syncs_of.cache_clear()
     assert scene.states()[0] == "done"
     tail = happened[happened.index("failed") :]
     assert tail.index("synced _attempts") < tail.index("committed")

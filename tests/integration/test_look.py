@@ -15,6 +15,7 @@ from rich.console import Console
 from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
+from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_parts, registry
@@ -25,7 +26,6 @@ from nightshift.common.ledger.jobs import Job, NewJob
 from nightshift.common.row_errors import Failure, RowError
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import RowErrorKind
-from nightshift.common.storage import storage
 from nightshift.producer.cli.app import app
 from nightshift.producer.reaper import finish
 from nightshift.producer.results.collect import collect

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
+from nightshift.common import storage
 from nightshift.common.errors import (
     EngineLoadFailed,
     EngineRefused,
@@ -31,7 +32,6 @@ from nightshift.common.spec import (
     TaskSection,
 )
 from nightshift.common.states import RowErrorKind
-from nightshift.common.storage import storage
 from nightshift.worker.engines.openai.engine import OpenaiEngine
 from nightshift.worker.engines.openai.server import RetryPolicy
 from nightshift.worker.engines.openai.tokens import estimated_tokens

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import LeaseLost, Permanent
 from nightshift.common.formats.output_parts import final
@@ -16,7 +17,6 @@ from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.row_errors import RowError
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
-from nightshift.common.storage import storage
 from nightshift.worker.publish import ERRORS_A_COMMIT, Publication, Publisher, _groups
 from nightshift.worker.rows.results import PartTable
 from tests.integration.fleet import wait_until

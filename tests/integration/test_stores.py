@@ -12,11 +12,12 @@ from gcp_storage_emulator.server import create_server
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.formats import dataset, registry
 from nightshift.common.formats.registry import ReadCache
 from nightshift.common.spec import parse_spec
-from nightshift.common.storage import storage
+from nightshift.common.storage import objects
 from nightshift.producer.submit import planner
 from nightshift.producer.submit.submit import partitioned
 from tests.faults.object_store import BUCKET, ObjectStore, close_client
@@ -55,9 +56,9 @@ def google() -> Iterator[str]:
     server.start()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server._api._httpd.server_port}")
-        storage._DRIVERS.pop("gs", None)
+        objects.DRIVERS.pop("gs", None)
         yield f"gs://{BUCKET}"
-        driver = storage._DRIVERS.pop("gs")
+        driver = objects.DRIVERS.pop("gs")
         driver.close_session(driver.loop, driver.session)
         driver.clear_instance_cache()
     server.stop()
@@ -66,7 +67,7 @@ def google() -> Iterator[str]:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> int:
     """Pieces as small as S3 takes them, in bytes."""
-    monkeypatch.setattr(storage, "UPLOAD_PIECE_BYTES", 5 * 2**20)
+    monkeypatch.setattr(objects, "UPLOAD_PIECE_BYTES", 5 * 2**20)
     return 5 * 2**20
 
 

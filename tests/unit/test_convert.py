@@ -15,11 +15,11 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput, SourceChanged
 from nightshift.common.formats import csv_copy, dataset
 from nightshift.common.formats.registry import ReadCache
 from nightshift.common.spec import parse_spec
-from nightshift.common.storage import storage
 from nightshift.producer.submit import convert, csv_input, planner
 
 PACK = {

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
 from nightshift.common.formats import registry
@@ -19,7 +20,7 @@ from nightshift.common.formats.parquet import parquet
 from nightshift.common.formats.registry import ReadCache, read_rows
 from nightshift.common.spec import InputSpec
 from nightshift.common.states import RowErrorKind
-from nightshift.common.storage import storage
+from nightshift.common.storage import streams
 from nightshift.producer.submit import planner
 
 BIG = 64 * 2**20
@@ -248,7 +249,7 @@ def test_an_outage_while_reading_is_no_damage(numbers, monkeypatch):
     def down(self, buffer):
         raise StorageUnavailable("down")
 
-    monkeypatch.setattr(storage._Source, "readinto", down)
+    monkeypatch.setattr(streams._Source, "readinto", down)
     with pytest.raises(StorageUnavailable):
         read(Descriptor(numbers, RowRanges.of((1000, 1001))))
 

@@ -9,11 +9,11 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import dataset, hive
 from nightshift.common.formats.registry import ReadCache
 from nightshift.common.spec import InputSpec, JobSpec, parse_spec
-from nightshift.common.storage import storage
 from nightshift.producer.submit import planner
 from nightshift.producer.submit.submit import partitioned
 

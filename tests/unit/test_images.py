@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 from PIL import Image as Pillow
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
-from nightshift.common.storage import storage
 from nightshift.producer.submit import planner
 from nightshift.worker.engines.protocol import Refusal, Request
 from nightshift.worker.rows import images

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from nightshift.common.storage import storage
+from nightshift.common import storage
 from nightshift.producer.submit import line_scan
 from nightshift.producer.submit.line_scan import scan_lines
 

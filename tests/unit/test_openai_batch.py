@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import dataset, output_parts, registry
@@ -19,7 +20,6 @@ from nightshift.common.formats.jsonl.jsonl import BadLine
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import JobSpec, RequestsTask, parse_spec
 from nightshift.common.states import RowErrorKind
-from nightshift.common.storage import storage
 from nightshift.producer.cli.flags import Flags
 from nightshift.producer.cli.job_spec import job_spec
 from nightshift.producer.results import openai_batch_results

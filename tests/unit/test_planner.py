@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.registry import ReadCache, read_rows
 from nightshift.common.spec import InputSpec, parse_spec
-from nightshift.common.storage import storage
 from nightshift.producer.submit import line_scan, planner
 from nightshift.producer.submit.planner import Plan, check_columns
 

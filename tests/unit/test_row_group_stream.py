@@ -8,12 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import SourceChanged, StorageUnavailable
 from nightshift.common.formats.parquet import parquet
 from nightshift.common.formats.parquet.row_group_stream import RowGroupStream
 from nightshift.common.formats.registry import ReadCache, read_rows
-from nightshift.common.storage import storage
+from nightshift.common.storage import streams
 
 ROWS, BATCH_ROWS = 40_000, 256
 
@@ -39,7 +40,7 @@ def source(tmp_path):
 @pytest.fixture
 def read_bytes(monkeypatch):
     """How many bytes were asked of files so far."""
-    counted, readinto, lock = [0], storage._Source.readinto, threading.Lock()
+    counted, readinto, lock = [0], streams._Source.readinto, threading.Lock()
 
     def counting(self, buffer):
         got = readinto(self, buffer)
@@ -47,7 +48,7 @@ def read_bytes(monkeypatch):
             counted[0] += got
         return got
 
-    monkeypatch.setattr(storage._Source, "readinto", counting)
+    monkeypatch.setattr(streams._Source, "readinto", counting)
     return lambda: counted[0]
 
 
@@ -138,15 +139,15 @@ def test_damage_spoils_what_lies_behind_it_and_is_met_once(source, read_bytes):
 def test_an_outage_in_the_middle_is_over_for_the_next_who_asks(source, monkeypatch):
     cache, asked = ReadCache(2**20), batches(source)
     read(asked[0], cache)
-    readinto = storage._Source.readinto
+    readinto = streams._Source.readinto
 
     def broken(self, buffer):
         raise StorageUnavailable("down")
 
-    monkeypatch.setattr(storage._Source, "readinto", broken)
+    monkeypatch.setattr(streams._Source, "readinto", broken)
     with pytest.raises(StorageUnavailable):
         read(asked[-1], cache)
-    monkeypatch.setattr(storage._Source, "readinto", readinto)
+    monkeypatch.setattr(streams._Source, "readinto", readinto)
     read(asked[-1], cache)
 
 

@@ -13,8 +13,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput, Permanent, StorageUnavailable
-from nightshift.common.storage import storage
+from nightshift.common.storage import objects, syncs
 
 
 class FaultyStore(MemoryFileSystem):
@@ -62,7 +63,7 @@ def s3():
     fsspec.register_implementation("s3", FaultyStore, clobber=True)
     FaultyStore.store, FaultyStore.pseudo_dirs, FaultyStore.faults = {}, [""], {}
     yield FaultyStore
-    storage._DRIVERS.pop("s3", None)
+    objects.DRIVERS.pop("s3", None)
     _registry.clear()
     _registry.update(before)
 
@@ -272,7 +273,7 @@ def test_a_full_disk_is_an_outage_and_leaves_no_file(tmp_path, monkeypatch):
     def full(_descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageUnavailable, match="No space") as caught:
         storage.write_whole(f"{tmp_path}/part", lambda sink: sink.write(b"x" * 10))
     assert isinstance(caught.value.__cause__, OSError)
@@ -415,8 +416,8 @@ def test_gathered_syncs_sync_a_directory_once_and_only_for_their_thread(tmp_path
         synced.append(path.name)
         return [True] * len(wishes)
 
-    monkeypatch.setattr(storage, "_synced", note)
-    storage._syncs_of.cache_clear()
+    monkeypatch.setattr(syncs, "_synced", note)
+    syncs._syncs_of.cache_clear()
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
 
@@ -439,4 +440,4 @@ def test_gathered_syncs_sync_a_directory_once_and_only_for_their_thread(tmp_path
     assert synced[3:] == ["a"]
     storage.write_bytes(str(tmp_path / "a" / "now"), b"1")
     assert synced[4:] == ["a"]
-    storage._syncs_of.cache_clear()
+    syncs._syncs_of.cache_clear()

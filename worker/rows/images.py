@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
-from nightshift.common.storage import storage
 
 if TYPE_CHECKING:  # Pillow comes with the engines that see; other workers do without
     from PIL.Image import Image as Picture

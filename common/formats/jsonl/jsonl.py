@@ -17,11 +17,11 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor
 from nightshift.common.errors import BadInput, SourceChanged
 from nightshift.common.formats.values import to_list
 from nightshift.common.states import RowErrorKind
-from nightshift.common.storage import storage
 from nightshift.common.text import map_leaves, whole_characters
 
 is_blank = bytes.isspace

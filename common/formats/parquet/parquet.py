@@ -12,13 +12,13 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
 from nightshift.common.formats.parquet.column_types import as_written, plain_type, written_schema
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.parquet.row_group_stream import RowGroupStream
 from nightshift.common.states import RowErrorKind
-from nightshift.common.storage import storage
 
 METADATA_PREFIX = "nightshift."
 """Provenance in a part's key-value metadata starts with this."""

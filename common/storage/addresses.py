@@ -1,0 +1,115 @@
+"""Addresses of files: local paths and scheme://…, which of them are allowed, and what a glob covers."""
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+from nightshift.common.errors import BadInput
+from nightshift.common.text import escaped, has_half_characters
+
+OBJECT_STORES = ("s3", "gs", "abfs", "memory")
+"""Schemes that work when their driver is installed; `memory` lives in one process, for tests."""
+
+_ALIASES = {"s3a": "s3", "gcs": "gs", "az": "abfs"}
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+
+WILDCARD = re.compile(r"[*?\[]")
+"""Makes a pattern of a path."""
+
+
+def resolve(uri: str) -> str:
+    """The one name of a place: an absolute local path, or scheme://… without a trailing slash.
+
+    Raises BadInput for a scheme that is not supported, and for a name that cannot be kept.
+    """
+    check_name(uri)
+    scheme, rest = split(uri)
+    if not scheme:
+        check_name(rest)
+        # abspath, not resolve(): a link may point elsewhere on the worker's machine.
+        return os.path.abspath(rest)  # noqa: PTH100
+    if {".", ".."} & set(rest.split("/")):
+        # To a store they are letters; a gateway before it may think otherwise.
+        raise BadInput(f"{uri}: the name of an object has no . or .. between its slashes")
+    return f"{scheme}://{rest.strip('/')}"
+
+
+def check_name(uri: str) -> None:
+    """BadInput for a name that is no UTF-8 or holds a NUL: the ledger could not keep it."""
+    if has_half_characters(uri):
+        raise BadInput(f"the name {escaped(uri)!r} is no UTF-8: rename the file or folder")
+    if "\x00" in uri:
+        raise BadInput(f"the name {uri!r} holds a NUL character")
+
+
+def check_roots(uris: Iterable[str], roots: Sequence[str]) -> None:
+    """BadInput when a uri lies outside every one of `roots`, also by way of a link; no roots allow
+    all. What a link points to is asked of this machine.
+    """
+    if not roots:
+        return
+    allowed = [resolve(root) for root in roots]
+    real = [_real(root) for root in allowed]
+    for uri in uris:
+        inside = _is_below(uri, allowed) and _is_below(_real(uri), real)
+        if not inside:
+            raise BadInput(
+                f"{uri} is outside the folders that NIGHTSHIFT_ALLOWED_ROOTS names: "
+                f"{', '.join(allowed)}"
+            )
+
+
+def _real(uri: str) -> str:
+    return str(local_path(uri).resolve()) if is_local(uri) else uri
+
+
+def _is_below(uri: str, roots: Sequence[str]) -> bool:
+    bare = [root.rstrip("/") for root in roots]
+    return any(uri == root or uri.startswith(f"{root}/") for root in bare)
+
+
+def is_local(uri: str) -> bool:
+    """True for a path on this machine's file system."""
+    return not split(uri)[0]
+
+
+def is_pattern_over(pattern: str, uri: str) -> bool:
+    """True when a glob would find a file of that name; False for what is no glob."""
+    found = WILDCARD.search(pattern)
+    if found is None:
+        return False
+    if "**" in pattern:
+        return uri.startswith(f"{pattern[: found.start()].rpartition('/')[0]}/")
+    return pattern.count("/") == uri.count("/") and fnmatch.fnmatchcase(uri, pattern)
+
+
+def fixed_folder(pattern: str) -> str:
+    """The folder of a glob that no wildcard is in; the pattern itself where it has none."""
+    found = WILDCARD.search(pattern)
+    return pattern if found is None else pattern[: found.start()].rpartition("/")[0]
+
+
+def split(uri: str) -> tuple[str, str]:
+    """Scheme ('' for local) and the rest; BadInput for a scheme that is not supported."""
+    match = _SCHEME.match(uri)
+    if match is None:
+        return "", uri
+    scheme, rest = match[1].lower(), uri[match.end() :]
+    scheme = _ALIASES.get(scheme, scheme)
+    if scheme == "file":
+        host, slash, path = rest.partition("/")
+        if host not in ("", "localhost") or not slash:
+            raise BadInput(f"{uri}: a file:// uri names an absolute path, as in file:///data/x")
+        return "", f"/{unquote(path)}"
+    if scheme not in OBJECT_STORES or "::" in rest:
+        raise BadInput(f"{uri}: {scheme}:// is not supported; use a local path, s3:// or gs://")
+    return scheme, rest
+
+
+def local_path(uri: str) -> Path:
+    """The path of a local address."""
+    return Path(split(uri)[1])

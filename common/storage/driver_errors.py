@@ -1,0 +1,45 @@
+"""Errors of storage drivers, told by their type: an outage, or a file that is not there."""
+
+import errno
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from nightshift.common.errors import StorageUnavailable
+
+
+@contextmanager
+def guard(done: str, uri: str, *, missing_is_outage: bool = False) -> Iterator[None]:
+    """A driver's error becomes StorageUnavailable; a missing file stays FileNotFoundError."""
+    try:
+        yield
+    except _driver_errors() as error:
+        if isinstance(error, FileNotFoundError | NotADirectoryError) and not missing_is_outage:
+            raise FileNotFoundError(errno.ENOENT, "no such file", uri) from error
+        raise StorageUnavailable(f"{uri} cannot be {done}: {reason(error)}") from error
+
+
+def writing(uri: str) -> AbstractContextManager[None]:
+    """Around each of our own calls, not around the caller's `write`, whose errors are its own."""
+    return guard("written", uri, missing_is_outage=True)
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, in the words of the operating system or the driver."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _driver_errors() -> tuple[type[BaseException], ...]:
+    """What drivers raise: OSError, and the classes of those that go their own way, if loaded."""
+    own = {
+        "botocore.exceptions": ("BotoCoreError", "ClientError"),
+        "aiohttp": ("ClientError",),
+        "gcsfs.retry": ("HttpError",),
+        "google.auth.exceptions": ("GoogleAuthError",),
+        "azure.core.exceptions": ("AzureError",),
+    }
+    found: list[type[BaseException]] = [OSError]
+    for module, names in own.items():
+        if module in sys.modules:
+            found += [getattr(sys.modules[module], name) for name in names]
+    return tuple(found)

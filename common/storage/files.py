@@ -1,0 +1,167 @@
+"""What is done with a file by its address, on local disk and in object stores alike.
+
+Local files go through the operating system, so that writes can be fsynced; everything with a
+scheme goes through fsspec. A missing file is FileNotFoundError, which callers decide about; any
+other error of a driver is StorageUnavailable, told by its type.
+"""
+
+import errno
+import hashlib
+import io
+import os
+from contextlib import suppress
+from typing import Any
+
+from nightshift.common.errors import BadInput, Permanent, StorageUnavailable
+from nightshift.common.storage import local, objects
+from nightshift.common.storage.addresses import is_local, local_path
+from nightshift.common.storage.driver_errors import guard, reason
+from nightshift.common.storage.file_info import FileInfo
+from nightshift.common.storage.objects import driver_of
+from nightshift.common.storage.streams import Content, Written, checked_reader
+
+BUFFER_BYTES = 64 * 1024
+SEQUENTIAL_BUFFER_BYTES = 256 * 1024
+"""Buffer of an open file; more than 256 KiB gains little when lines are read (measured)."""
+
+READ_AHEAD_BYTES = 8 * 2**20
+"""What a sequential read of an object asks for at once."""
+
+
+def stat(uri: str) -> FileInfo:
+    """The file as it is now; FileNotFoundError when there is none (a directory is none)."""
+    return local.info(local_path(uri)) if is_local(uri) else objects.info(uri)
+
+
+def exists(uri: str) -> bool:
+    """True when there is a file of that name; a directory is none."""
+    with suppress(FileNotFoundError):
+        stat(uri)
+        return True
+    return False
+
+
+def open_input(uri: str, *, sequential: bool = False) -> io.BufferedReader:
+    """A seekable binary file whose own errors are StorageUnavailable, so what pyarrow raises while
+    it reads is about the content; FileNotFoundError when it is gone.
+
+    `sequential` reads objects ahead; without it only what is asked for is fetched.
+    """
+    with guard("read", uri):
+        if is_local(uri):
+            raw: Any = local_path(uri).open("rb", buffering=0)
+        else:
+            fs, path = driver_of(uri)
+            ahead = {"cache_type": "readahead", "block_size": READ_AHEAD_BYTES}
+            raw = fs.open(path, "rb", **(ahead if sequential else {"cache_type": "none"}))
+    buffer_bytes = SEQUENTIAL_BUFFER_BYTES if sequential else BUFFER_BYTES
+    return checked_reader(raw, uri, buffer_bytes)
+
+
+def read_range(uri: str, offset: int, length: int) -> bytes:
+    """Bytes `offset` to `offset + length`; fewer when the file ends before."""
+    if is_local(uri):
+        with open_input(uri) as handle:
+            handle.seek(offset)
+            return handle.read(length)
+    fs, path = driver_of(uri)
+    with guard("read", uri):
+        return bytes(fs.cat_file(path, start=offset, end=offset + length)) if length else b""
+
+
+def write_whole(uri: str, content: Content, *, replace: bool = False) -> Written:
+    """Writes a file by calling `content` with an unseekable binary file; hashed on the way.
+
+    On local disk the file gets its given name at once, then file and directory are fsynced;
+    `replace` writes beside it and renames, for names that readers may hold open. On object
+    stores the bytes are spooled to local disk and put when they are complete, so no reader ever
+    sees half a file. What fails leaves no file of ours behind where that can be helped.
+    Raises BadInput where something stands that is no regular file, StorageUnavailable.
+    """
+    if is_local(uri):
+        return local.write(local_path(uri), content, replace)
+    return objects.write(uri, content)
+
+
+def write_bytes(uri: str, data: bytes | memoryview, *, replace: bool = True) -> Written:
+    """A file in one go; with `replace` an older one of that name is replaced without a gap."""
+    return write_whole(uri, lambda sink: sink.write(data), replace=replace)
+
+
+def move(source: str, target: str) -> None:
+    """Gives a file its final name: rename on local disk, copy then delete on object stores.
+
+    Harmless when it is done twice or by two at once: a source that is gone while the target is
+    there is success, and a copy whose delete is missing is finished. Raises FileNotFoundError
+    when both are gone, Permanent when the target holds something else.
+    """
+    try:
+        _move(source, target)
+    except FileNotFoundError:
+        if not exists(target):
+            raise
+
+
+def _move(source: str, target: str) -> None:
+    if is_local(source) != is_local(target):
+        raise ValueError("a file moves within one store")
+    if exists(target):
+        # A copy whose delete did not happen, or two files that must not be mixed up.
+        if stat(source).size != stat(target).size or checksum(source) != checksum(target):
+            raise Permanent(f"{source} cannot be moved: {target} holds something else")
+        delete(source)
+        return
+    with guard("moved", source):
+        if is_local(source):
+            local.rename(local_path(source), local_path(target))
+            return
+        fs, path = driver_of(source)
+        fs.cp_file(path, driver_of(target)[1])
+    delete(source)
+
+
+def delete(uri: str) -> None:
+    """Removes a file; one that is gone already is fine."""
+    with suppress(FileNotFoundError), guard("deleted", uri):
+        if is_local(uri):
+            local_path(uri).unlink()
+        else:
+            fs, path = driver_of(uri)
+            fs.rm_file(path)
+
+
+def make_directory(uri: str) -> None:
+    """Makes a directory and its parents, durably; object stores have none and need none."""
+    if is_local(uri):
+        local.make_directory(local_path(uri))
+
+
+def check_directory(uri: str) -> None:
+    """Raises BadInput when a local directory is not there and could not be made, or not be written
+    to; makes nothing. Object stores are believed.
+    """
+    if not is_local(uri):
+        return
+    there = next(each for each in (local_path(uri), *local_path(uri).parents) if each.exists())
+    if not there.is_dir():
+        raise BadInput(f"{uri} cannot be a directory: {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise BadInput(f"{uri} cannot be written: no permission in {there}")
+
+
+def remove_directory(uri: str) -> None:
+    """Removes an empty directory; one that is gone or still holds something is left as it is."""
+    if not is_local(uri):
+        return
+    try:
+        with suppress(FileNotFoundError):
+            local_path(uri).rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise StorageUnavailable(f"{uri} cannot be removed: {reason(error)}") from error
+
+
+def checksum(uri: str) -> str:
+    """SHA-256 of a file in hexadecimal digits, read as a stream."""
+    with open_input(uri, sequential=True) as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

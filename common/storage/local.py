@@ -1,0 +1,84 @@
+"""Files on local disk: facts, whole writes, directories, renames; what is written is fsynced."""
+
+import errno
+import os
+import stat as modes
+from contextlib import suppress
+from pathlib import Path
+
+from nightshift.common.errors import BadInput
+from nightshift.common.storage.driver_errors import guard, writing
+from nightshift.common.storage.file_info import FileInfo
+from nightshift.common.storage.streams import Content, Written, fill
+from nightshift.common.storage.syncs import sync_directory, sync_now
+
+
+def info(path: Path) -> FileInfo:
+    """The file as it is now; FileNotFoundError for a directory, BadInput for a device or pipe."""
+    with guard("read", str(path)):
+        facts = path.stat()
+        if modes.S_ISDIR(facts.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+    if not modes.S_ISREG(facts.st_mode):
+        raise BadInput(f"{path} is no regular file: copy its content into one")
+    return FileInfo(str(path), facts.st_size, str(facts.st_mtime_ns))
+
+
+def write(path: Path, content: Content, replace: bool) -> Written:
+    """Under its own name at once, or with `replace` beside it and then renamed."""
+    uri = str(path)
+    with writing(uri):
+        in_the_way = path.exists() and not path.is_file()
+    if in_the_way:
+        # A failed write removes what it wrote, and a replacing one renames over it: a device, a
+        # pipe or a directory must never get that far.
+        raise BadInput(f"{uri} is no regular file and cannot be written: name another")
+    make_directory(path.parent)
+    place = path.with_name(f".{path.name}.{os.urandom(6).hex()}") if replace else path
+    with writing(uri):
+        raw = place.open("wb", buffering=0)
+    try:
+        with raw:
+            written = fill(raw, uri, content)
+            with writing(uri):
+                os.fsync(raw.fileno())
+        with writing(uri):
+            if replace:
+                place.replace(path)
+            sync_directory(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            place.unlink()
+        raise
+    return written
+
+
+def make_directory(path: Path) -> None:
+    """Makes missing parents too; BadInput where a file is in the way."""
+    with guard("made", str(path)):
+        try:
+            _make(path)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise BadInput(f"{path} cannot be a directory: there is a file in the way") from error
+
+
+def rename(source: Path, target: Path) -> None:
+    """Renames a file, and syncs both directories."""
+    _make(target.parent)
+    source.rename(target)
+    for folder in {target.parent, source.parent}:
+        sync_directory(folder)
+
+
+def _make(path: Path) -> None:
+    """Makes missing parents too and syncs every directory that got a new name in it."""
+    missing = []
+    at = path
+    while not at.is_dir() and at != at.parent:
+        missing.append(at)
+        at = at.parent
+    if not missing:
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    for made in reversed(missing):
+        sync_now(made.parent)

@@ -1,0 +1,94 @@
+"""Objects in a store, by way of fsspec: the driver, what it says of an object, whole writes."""
+
+import errno
+import tempfile
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import fsspec
+from fsspec.registry import known_implementations
+
+from nightshift.common.errors import BadInput
+from nightshift.common.storage.addresses import split
+from nightshift.common.storage.driver_errors import guard, writing
+from nightshift.common.storage.file_info import FileInfo
+from nightshift.common.storage.streams import Content, Written, fill
+
+UPLOAD_PIECE_BYTES = 16 * 2**20
+"""Objects of twice this size go up in pieces, ten of them at once in memory."""
+
+DRIVERS: dict[str, Any] = {}
+"""The driver of each scheme, made at its first use."""
+
+_driver_lock = threading.Lock()
+
+
+def driver_of(uri: str) -> tuple[Any, str]:
+    """The driver and its own name of the place; BadInput names the package that is missing."""
+    scheme, rest = split(uri)
+    with _driver_lock:
+        # Listings are never cached: other machines write to the same places.
+        try:
+            kind = fsspec.get_filesystem_class(scheme)
+            if not isinstance(DRIVERS.get(scheme), kind):
+                with guard("reached", uri):
+                    DRIVERS[scheme] = kind(use_listings_cache=False)
+        except ImportError as error:
+            package = str(known_implementations[scheme]["class"]).partition(".")[0]
+            raise BadInput(
+                f"{uri}: {scheme}:// needs the package {package}; run pip install {package}"
+            ) from error
+        fs = DRIVERS[scheme]
+    return fs, str(fs._strip_protocol(f"{scheme}://{rest}"))
+
+
+def info(uri: str) -> FileInfo:
+    """The object as it is now; FileNotFoundError for a directory."""
+    fs, path = driver_of(uri)
+    with guard("read", uri):
+        facts = fs.info(path)
+    if facts["type"] == "directory":
+        raise FileNotFoundError(errno.ENOENT, "no such file", uri)
+    return file_info(uri, facts)
+
+
+def file_info(uri: str, facts: dict[str, Any]) -> FileInfo:
+    """What a driver says of an object, in our words."""
+    return FileInfo(uri, int(facts["size"]), _fingerprint(facts))
+
+
+def _fingerprint(facts: dict[str, Any]) -> str:
+    """The etag, else the modification time; each driver has names of its own for them."""
+    for name in ("ETag", "etag", "LastModified", "last_modified", "updated", "mtime", "created"):
+        value = facts.get(name)
+        if isinstance(value, datetime):
+            since = value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+            return str(since // timedelta(microseconds=1) * 1000)
+        if isinstance(value, float):
+            # The same time as above where a listing has seconds; both are exact to a microsecond.
+            return str(round(value * 1e6) * 1000)
+        if value:
+            return str(value).strip('"')
+    return ""
+
+
+def write(uri: str, content: Content) -> Written:
+    """Spooled first: drivers finish an upload when a file is closed, also by an exception."""
+    fs, path = driver_of(uri)
+    with writing(uri):
+        spool = tempfile.NamedTemporaryFile(prefix="nightshift-", buffering=0)  # noqa: SIM115
+    with spool:
+        written = fill(spool, uri, content)
+        with writing(uri):
+            fs.put_file(spool.name, path, **_uploading(uri, written.bytes))
+    return written
+
+
+def _uploading(uri: str, size_bytes: int) -> dict[str, int]:
+    """How large the pieces of an upload are, for drivers that can be told: the default of S3's keeps
+    half a gigabyte in memory. A store takes 10,000 pieces at most.
+    """
+    if split(uri)[0] not in ("s3", "gs"):
+        return {}
+    return {"chunksize": max(UPLOAD_PIECE_BYTES, -(-size_bytes // 9000))}

@@ -1,0 +1,108 @@
+"""Open files: inputs whose errors are ours, and outputs that are counted and hashed."""
+
+import hashlib
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol
+
+from nightshift.common.failpoints import Moment, reached
+from nightshift.common.storage.driver_errors import guard, writing
+
+Content = Callable[[BinaryIO], object]
+"""Writes the content of a file into the unseekable file that it is called with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a write left behind: size in bytes and SHA-256 in hexadecimal digits."""
+
+    bytes: int
+    checksum: str
+
+
+class _RawFile(Protocol):
+    """The part of a driver's open file that reading needs."""
+
+    def readinto(self, buffer: Any, /) -> int | None: ...
+    def seek(self, offset: int, whence: int = 0, /) -> int: ...
+    def tell(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class _Source(io.RawIOBase):
+    """An open input whose errors are ours, whatever library reads it."""
+
+    def __init__(self, raw: _RawFile, uri: str) -> None:
+        self._raw, self._uri = raw, uri
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        with guard("read", self._uri):
+            return self._raw.readinto(buffer) or 0
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        with guard("read", self._uri):
+            return self._raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._raw.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._raw.close()
+            super().close()
+
+
+def checked_reader(raw: _RawFile, uri: str, buffer_bytes: int) -> io.BufferedReader:
+    """A reader of a driver's open file whose errors are StorageUnavailable."""
+    return io.BufferedReader(_Source(raw, uri), buffer_bytes)
+
+
+class _Sink(io.RawIOBase):
+    """An open output that counts and hashes what passes."""
+
+    def __init__(self, raw: Any, uri: str) -> None:
+        self._raw, self._uri = raw, uri
+        self._hash, self._bytes = hashlib.sha256(), 0
+        self.given_up = False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        left = memoryview(data).cast("B")
+        total = len(left)
+        if self.given_up:
+            # A buffer that still holds bytes flushes them when it is collected.
+            return total
+        with writing(self._uri):
+            while left:
+                left = left[self._raw.write(left) :]
+        self._hash.update(data)
+        self._bytes += total
+        return total
+
+    def written(self) -> Written:
+        return Written(self._bytes, self._hash.hexdigest())
+
+
+def fill(raw: Any, uri: str, content: Content) -> Written:
+    """Calls `content` with a file that passes the bytes on to `raw`, and says what passed."""
+    sink = _Sink(raw, uri)
+    try:
+        buffered = io.BufferedWriter(sink, 1024 * 1024)
+        content(buffered)
+        reached(Moment.WRITING)
+        # pyarrow may have closed it, which flushed it.
+        if not buffered.closed:
+            buffered.flush()
+    except BaseException:
+        sink.given_up = True
+        raise
+    return sink.written()
