@@ -30,7 +30,7 @@ from nightshift.common.errors import (
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import dataset, output_parts, registry
 from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.batches import claims
+from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.settings import Settings
 from nightshift.common.states import RowErrorKind
@@ -264,11 +264,11 @@ class Carrier:
                 self._window.row_finished(batch)
                 reached(Moment.ANSWERED)
 
-        if batch.lease.doomed:
+        if batch.lease.isolated:
             dead = "the engine died each time it ran this row alone"
             for position in range(len(load.requests)):
                 emit(position, Refusal(RowErrorKind.ENGINE_DIED, dead))
-        if batch.lease.doomed or batch.stopped or not load.requests:
+        if batch.lease.isolated or batch.stopped or not load.requests:
             nothing: Future[None] = Future()
             nothing.set_result(None)
             return nothing
@@ -390,7 +390,7 @@ class Carrier:
 
         def release() -> None:
             with self._ledger.transaction() as connection:
-                claims.release(
+                leasing.release(
                     connection,
                     [lease],
                     error=None if outage is None else kept_message(str(outage)),
@@ -443,7 +443,7 @@ class Carrier:
 
         def fail() -> None:
             with self._ledger.transaction() as connection:
-                claims.fail(
+                leasing.fail(
                     connection,
                     lease,
                     said,

@@ -8,7 +8,7 @@ import structlog
 from nightshift.common.errors import Retryable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.ledger import Ledger, workers
-from nightshift.common.ledger.batches import claims
+from nightshift.common.ledger.batches import leasing
 from nightshift.common.settings import Settings
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.supervisor.liveness import ChildSigns
@@ -68,14 +68,14 @@ class Heartbeat:
         leases = [(batch.lease.batch_id, batch.lease.attempt) for batch in held]
         with self._ledger.transaction() as connection:
             workers.beat(connection, self._worker_id, self.state, busy=bool(held))
-            renewal = claims.renew(
+            renewal = leasing.renew(
                 connection, self._worker_id, leases, self._settings.lease_seconds
             )
             reached(Moment.RENEWING)
         lost = sum(self._is_lost_now(batch, renewal) for batch in held)
         self._tally.renewed(len(renewal.held), lost)
 
-    def _is_lost_now(self, batch: HeldBatch, renewal: claims.Renewal) -> bool:
+    def _is_lost_now(self, batch: HeldBatch, renewal: leasing.Renewal) -> bool:
         """Tells a batch what became of its lease; True when it is found to be lost."""
         lease = (batch.lease.batch_id, batch.lease.attempt)
         if lease not in renewal.held:

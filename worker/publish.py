@@ -33,7 +33,7 @@ from nightshift.common.formats import registry
 from nightshift.common.formats.output_parts import final, part_name, staged
 from nightshift.common.group_commit import Grouped
 from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.batches import commits
+from nightshift.common.ledger.batches import commits, splits
 from nightshift.common.ledger.batches.records import Lease, Part
 from nightshift.common.spec import JobSpec
 from nightshift.worker.rows.results import PartTable
@@ -289,7 +289,7 @@ class Publisher:
         lease, part = each.commit()
         try:
             with self._ledger.transaction() as connection:
-                commits.split(connection, lease, each.kept_rows, part)
+                splits.split(connection, lease, each.kept_rows, part)
                 reached(Moment.COMMITTING)
         except LeaseLost:
             self._read_back(lease)

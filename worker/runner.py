@@ -11,7 +11,7 @@ import structlog
 from nightshift.common import storage
 from nightshift.common.errors import Retryable
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.batches import claims, shares
+from nightshift.common.ledger.batches import claims, leasing, shares
 from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
 from nightshift.common.settings import Settings
@@ -179,7 +179,7 @@ class Runner:
             return
         known = [batch.lease.batch_id for batch in self.window.held()]
         with self._ledger.transaction() as connection:
-            claims.release_owner(connection, self._who.owner, kept=known)
+            leasing.release_owner(connection, self._who.owner, kept=known)
         last = time.monotonic() + IDLE_IN_TRANSACTION_SECONDS
         self._unsure_until = min(self._unsure_until, last)
 

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.ledger.million import LEASED, OWNERS, QUEUED, RENEWER
 from benchmarks.report import Line
 from nightshift.common.ledger import Ledger, dispatch, jobs
-from nightshift.common.ledger.batches import claims, commits
+from nightshift.common.ledger.batches import claims, commits, leasing
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.connection import Connection
 from nightshift.producer.reaper import admission
@@ -66,7 +66,7 @@ class Actors:
             Operation("claim 16 batches", partial(self.claim, most=16), self.refill, 10),
             Operation(f"commit {GROUP} batches", self._commit, self._claim_group),
             Operation(f"renew {LEASED} leases", self._renew, None, 10),
-            Operation(f"reap {REAPED} leases", claims.reap, expire, 10),
+            Operation(f"reap {REAPED} leases", leasing.reap, expire, 10),
             Operation(
                 f"dispatch, {admission.MOST_ADMITTED} admitted", self._dispatch, self._unqueue, 20
             ),
@@ -112,7 +112,7 @@ class Actors:
     def _renew(self, connection: Connection) -> object:
         first = self.batches * 3 // 10
         held = [(first + 1 + number, 1) for number in range(LEASED)]
-        return claims.renew(connection, RENEWER, held, LEASE_SECONDS)
+        return leasing.renew(connection, RENEWER, held, LEASE_SECONDS)
 
     def _dispatch(self, connection: Connection) -> object:
         return admission.admit(connection, LEASE_SECONDS)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import RowMapping, text
 
 from nightshift.common.ledger import jobs
-from nightshift.common.ledger.batches import claims
+from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 
 MAX_LOAD_FAILURES = 3
@@ -118,8 +118,8 @@ def end(connection: Connection, worker_id: str, *, died: str | None) -> int:
         {"id": worker_id, "error": died},
     )
     if died is None:
-        return claims.release_owner(connection, worker_id)
-    return claims.lose_owner(connection, worker_id, died)
+        return leasing.release_owner(connection, worker_id)
+    return leasing.lose_owner(connection, worker_id, died)
 
 
 def end_supervisor(connection: Connection, supervisor: str) -> int:

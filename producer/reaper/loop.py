@@ -16,7 +16,7 @@ import structlog
 from nightshift.common.errors import NightshiftError, Retryable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.ledger import Ledger, dispatch, jobs, schema, spending, workers
-from nightshift.common.ledger.batches import claims
+from nightshift.common.ledger.batches import leasing
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry.run_state import StateFile
 from nightshift.producer.reaper import admission, finish, metrics
@@ -190,7 +190,7 @@ class Reaper:
             # Checked after Postgres has answered once: the leases are judged at that time.
             if young or self._was_silent():
                 return
-            lost = claims.reap(connection)
+            lost = leasing.reap(connection)
             reached(Moment.REAPING)
         if lost:
             log.warning("leases_reaped", batches=lost)

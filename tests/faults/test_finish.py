@@ -8,7 +8,7 @@ import pytest
 from nightshift.common.errors import LeaseLost
 from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.batches import claims, retries
+from nightshift.common.ledger.batches import leasing, retries
 from tests.faults.rig import Rig
 from tests.integration.fleet import tree
 from tests.integration.test_ledger import World
@@ -115,7 +115,7 @@ def test_a_part_that_was_swept_is_never_named_when_its_failed_job_runs_again(
     world = World(second_ledger())
     job = world.job(2, 2)
     lease = world.lease(job)
-    world.run(claims.release, [lease])
+    world.run(leasing.release, [lease])
     world.run(jobs.fail, job, "no engine")
     world.run(jobs.close, job)
     world.retry(job, failed=True)

@@ -13,7 +13,7 @@ import pytest
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import LeaseLost, Retryable
 from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.batches import claims, commits
+from nightshift.common.ledger.batches import claims, commits, splits
 from nightshift.common.ledger.batches.records import Claimant, Lease
 from tests.integration.fleet import wait_until
 from tests.integration.test_ledger import World, part_of
@@ -180,7 +180,7 @@ def test_no_batch_is_split_under_a_job_that_is_being_cancelled(
         with world.ledger.transaction() as connection:
             jobs.cancel(connection, job)
             splitting = threads.submit(
-                drain.run, commits.split, lease, RowRanges.of((0, 2)), part_of(lease)
+                drain.run, splits.split, lease, RowRanges.of((0, 2)), part_of(lease)
             )
             wait_until(
                 lambda: splitting.done() or world.ask("SELECT 1 FROM pg_locks WHERE NOT granted"),

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from nightshift.common.ledger import Ledger, jobs, workers
-from nightshift.common.ledger.batches import claims
+from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.workers import Child
 from tests.integration.test_ledger import World
 
@@ -159,7 +159,7 @@ def test_a_worker_that_died_is_not_busy(world: World, keda: Callable[[str], floa
         workers.end(connection, "a", died="it died")
     assert keda("default") == 1
     with world.ledger.transaction() as connection:
-        assert claims.release_owner(connection, "b") == 1
+        assert leasing.release_owner(connection, "b") == 1
 
 
 def test_the_role_reads_the_view_and_nothing_else(

@@ -13,7 +13,15 @@ from sqlalchemy import text
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, LeaseLost, Retryable, SchemaMismatch
 from nightshift.common.ledger import Ledger, dispatch, jobs, schema, workers
-from nightshift.common.ledger.batches import claims, commits, records, retries
+from nightshift.common.ledger.batches import (
+    claims,
+    commits,
+    error_parts,
+    leasing,
+    records,
+    retries,
+    splits,
+)
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.batches.shares import fair_share
@@ -118,13 +126,13 @@ class World:
 
     def fail(self, lease: Lease, *, permanent: bool = False, most: int = 3) -> None:
         with self.ledger.transaction() as connection:
-            claims.fail(
+            leasing.fail(
                 connection, lease, "no", permanent=permanent, max_attempts=most, backoff_seconds=0
             )
 
     def reap(self) -> int:
         with self.ledger.transaction() as connection:
-            return claims.reap(connection)
+            return leasing.reap(connection)
 
     def retry(
         self,
@@ -140,9 +148,9 @@ class World:
     def finish(self, job_id: int) -> JobState | None:
         """What a reaper does once a job is finishable."""
         with self.ledger.transaction() as connection:
-            for row in commits.dead(connection, job_id, 100):
+            for row in error_parts.missing(connection, job_id, 100):
                 rows = records.descriptor(row).rows
-                assert commits.bury(
+                assert error_parts.name_part(
                     connection,
                     row,
                     Part(
@@ -444,7 +452,7 @@ def test_a_claim_starts_the_clock_of_its_job_and_notes_how_it_was_woken(world: W
 
 def test_a_renewed_lease_outlives_its_first_expiry(world: World) -> None:
     lease = world.lease(world.job(1), seconds=-1)
-    world.run(claims.renew, WHO, [(lease.batch_id, lease.attempt)], 30)
+    world.run(leasing.renew, WHO, [(lease.batch_id, lease.attempt)], 30)
     assert world.reap() == 0
 
 
@@ -452,23 +460,23 @@ def test_a_renewal_brings_back_only_what_is_still_held(world: World) -> None:
     job_id = world.job(1, 1)
     world.admit(job_id)
     kept, lost = world.claim(job_id)
-    world.run(claims.release, [lost])
+    world.run(leasing.release, [lost])
     renewal = world.run(
-        claims.renew,
+        leasing.renew,
         WHO,
         [(kept.batch_id, kept.attempt), (lost.batch_id, lost.attempt), (99, 1)],
         30,
     )
     assert renewal.held == {(kept.batch_id, kept.attempt)}
     assert renewal.unwanted == frozenset()
-    assert world.run(claims.renew, "another", list(renewal.held), 30).held == frozenset()
+    assert world.run(leasing.renew, "another", list(renewal.held), 30).held == frozenset()
 
 
 def test_a_renewal_says_which_leases_a_cancelled_job_no_longer_wants(world: World) -> None:
     job_id = world.job(1)
     lease = world.lease(job_id)
     world.run(jobs.cancel, job_id)
-    renewal = world.run(claims.renew, WHO, [(lease.batch_id, lease.attempt)], 30)
+    renewal = world.run(leasing.renew, WHO, [(lease.batch_id, lease.attempt)], 30)
     assert renewal.held == renewal.unwanted == {(lease.batch_id, lease.attempt)}
 
 
@@ -526,7 +534,7 @@ def test_in_a_group_each_batch_is_fenced_by_itself(world: World) -> None:
     world.reap()
     world.admit(job_id)
     [_, fresh, _] = world.claim(job_id, owner="worker-2")
-    world.run(claims.release, [mine, other])
+    world.run(leasing.release, [mine, other])
     world.run(jobs.cancel, over)
     group = [
         (lease, part_of(lease, [lease.descriptor.rows.ranges[0][0]], f"{lease.owner}-{place}"))
@@ -587,11 +595,11 @@ def test_a_paused_job_still_takes_the_commit_of_what_was_leased(world: World) ->
 def test_a_released_batch_is_free_at_once_and_nothing_is_charged(world: World) -> None:
     job_id = world.job(2)
     lease = world.lease(job_id)
-    world.run(claims.release, [lease])
+    world.run(leasing.release, [lease])
     batch = world.batch(lease.batch_id)
     assert (batch.state, batch.failures, batch.losses) == ("pending", 0, 0)
     assert world.lease(job_id).attempt == lease.attempt + 1
-    world.run(claims.release, [lease])
+    world.run(leasing.release, [lease])
     assert world.states(job_id) == ["leased"]
 
 
@@ -612,7 +620,7 @@ def test_after_two_losses_a_batch_runs_alone_and_only_in_an_idle_child(world: Wo
     world.admit(job_id)
     assert world.claim(job_id, idle=False) == []
     [lease] = world.claim(job_id, idle=True)
-    assert (lease.alone, lease.doomed) == (True, False)
+    assert (lease.alone, lease.isolated) == (True, False)
 
 
 def test_a_batch_that_must_run_alone_is_never_claimed_beside_others(world: World) -> None:
@@ -641,11 +649,11 @@ def test_the_neighbour_of_a_killer_row_runs_alone_before_anybody_calls_it_a_kill
     for _ in range(3):
         lose(world, job_id)
     first = world.lease(job_id)
-    assert (len(first.todo), first.alone, first.doomed) == (1, True, False)
+    assert (len(first.todo), first.alone, first.isolated) == (1, True, False)
     world.commit(first)
     lose(world, job_id)
     killer = world.lease(job_id)
-    assert (list(killer.todo), killer.doomed) == ([1], True)
+    assert (list(killer.todo), killer.isolated) == ([1], True)
 
 
 def test_a_batch_of_many_rows_never_dies_of_losses(world: World) -> None:
@@ -671,14 +679,14 @@ def test_who_lost_a_batch_that_was_halved_does_not_read_it_back_as_its_commit(
 
 def test_a_batch_that_somebody_holds_is_not_halved(world: World) -> None:
     lease = world.lease(world.job(4))
-    assert world.run(commits.halve, lease.batch_id) is False
+    assert world.run(splits.halve, lease.batch_id) is False
 
 
 def test_the_death_of_an_engine_makes_every_batch_it_held_a_suspect(world: World) -> None:
     job_id = world.job(1, 1)
     world.admit(job_id)
     world.claim(job_id)
-    assert world.run(claims.lose_owner, WHO, "killed by signal 9") == 2
+    assert world.run(leasing.lose_owner, WHO, "killed by signal 9") == 2
     found = world.ask("SELECT state, losses, failures, last_error FROM batches")
     assert {tuple(row) for row in found} == {("pending", 1, 0, "killed by signal 9")}
 
@@ -687,7 +695,7 @@ def test_a_failed_batch_waits_and_is_dead_after_its_last_attempt(world: World) -
     job_id = world.job(2)
     lease = world.lease(job_id)
     with world.ledger.transaction() as connection:
-        claims.fail(
+        leasing.fail(
             connection, lease, "disk full", permanent=False, max_attempts=2, backoff_seconds=60
         )
     assert world.admit(job_id) == 0
@@ -751,7 +759,7 @@ def test_a_draining_owner_keeps_its_finished_rows_and_the_rest_waits(world: Worl
     job_id = world.job(6)
     lease = world.lease(job_id)
     finished = RowRanges.from_indices([0, 2, 3])
-    world.run(commits.split, lease, finished, part_of(lease, errors=[2], name="drained"))
+    world.run(splits.split, lease, finished, part_of(lease, errors=[2], name="drained"))
     assert world.states(job_id) == ["split", "done", "pending"]
     assert world.run(commits.is_committed, lease)
     assert world.rows(job_id) == (2, 1)
@@ -771,7 +779,7 @@ def test_who_lost_the_lease_cannot_split_the_batch(world: World) -> None:
     job_id = world.job(4)
     lease = lose(world, job_id)
     with pytest.raises(LeaseLost):
-        world.run(commits.split, lease, RowRanges.of((0, 2)), part_of(lease))
+        world.run(splits.split, lease, RowRanges.of((0, 2)), part_of(lease))
     assert world.states(job_id) == ["pending"]
 
 
@@ -895,10 +903,10 @@ def test_a_retry_that_dies_keeps_the_answers_it_did_not_touch(world: World) -> N
     world.fail(world.lease(job_id), permanent=True)
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 2), [0, 1])
     assert world.run(jobs.close, job_id) is None
-    [row] = world.run(commits.dead, job_id, 10)
+    [row] = world.run(error_parts.missing, job_id, 10)
     assert row["part_name"] == f"part-{first.batch_id}-a1"
     merged = part_of(first, errors={0: RowErrorKind.BATCH_DEAD, 1: TRUNCATED}, name="merged")
-    assert world.run(commits.bury, row, merged) is True
+    assert world.run(error_parts.name_part, row, merged) is True
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 2), [0, 1])
     assert world.run(jobs.close, job_id) is JobState.FAILED
     assert world.retry(job_id, kind=TRUNCATED).reopened is False
@@ -926,7 +934,7 @@ def test_a_single_row_that_kills_the_engine_again_in_a_retry_is_doomed(world: Wo
     for _ in range(3):
         lose(world, job_id)
     again = world.lease(job_id)
-    assert (list(again.todo), again.doomed) == ([2], True)
+    assert (list(again.todo), again.isolated) == ([2], True)
 
 
 @pytest.mark.parametrize("rows", [2, 3, 8, 100])
@@ -940,11 +948,11 @@ def test_a_retry_finds_the_row_that_kills_the_engine_and_answers_all_others(
     deaths, found = 0, []
     while world.states(job_id) != ["done"]:
         lease = world.lease(job_id)
-        if killer in set(lease.todo) and not lease.doomed:
-            world.run(claims.lose_owner, WHO, "killed")
+        if killer in set(lease.todo) and not lease.isolated:
+            world.run(leasing.lose_owner, WHO, "killed")
             deaths += 1
             continue
-        if lease.doomed:
+        if lease.isolated:
             found += lease.todo
         world.commit(lease, errors=[*lease.later, *found])
         left = set(lease.later)
@@ -977,7 +985,7 @@ def test_rows_of_a_retry_that_was_cancelled_keep_their_old_errors(world: World) 
     before = world.ask("SELECT * FROM failed_rows ORDER BY row_index")
     assert world.retry(job_id).rows == 6
     world.commit(world.lease(job_id))
-    world.run(claims.release, [world.lease(job_id)])
+    world.run(leasing.release, [world.lease(job_id)])
     world.run(jobs.cancel, job_id)
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((4, 0), [])
     assert world.run(retries.undo, job_id) == 2
@@ -1012,7 +1020,7 @@ def test_errors_of_a_drained_batch_name_the_child_that_has_them(world: World) ->
     job_id = world.job(4)
     lease = world.lease(job_id)
     with world.ledger.transaction() as connection:
-        commits.split(connection, lease, RowRanges.of((0, 2)), part_of(lease, errors=[1]))
+        splits.split(connection, lease, RowRanges.of((0, 2)), part_of(lease, errors=[1]))
     [error] = world.ask("SELECT batch_id FROM failed_rows")
     assert world.batch(error.batch_id).part_name == f"part-{lease.batch_id}-a1"
     assert world.retry(job_id).rows == 1
@@ -1083,9 +1091,9 @@ def test_a_dead_batch_is_buried_once(world: World) -> None:
     job_id = world.job(2)
     lease = world.lease(job_id)
     world.fail(lease, permanent=True)
-    [row] = world.run(commits.dead, job_id, 10)
-    assert world.run(commits.bury, row, part_of(lease, errors=[0, 1], name="one")) is True
-    assert world.run(commits.bury, row, part_of(lease, errors=[0, 1], name="two")) is False
+    [row] = world.run(error_parts.missing, job_id, 10)
+    assert world.run(error_parts.name_part, row, part_of(lease, errors=[0, 1], name="one")) is True
+    assert world.run(error_parts.name_part, row, part_of(lease, errors=[0, 1], name="two")) is False
     assert world.batch(lease.batch_id).part_name == "one"
 
 
@@ -1095,7 +1103,7 @@ def test_a_cancelled_job_is_finished_once_nobody_holds_a_lease_of_it(world: Worl
     world.run(jobs.cancel, job_id)
     assert world.run(jobs.finishable, "reaper", 60) == []
     assert world.run(jobs.close, job_id) is None
-    world.run(claims.release, [lease])
+    world.run(leasing.release, [lease])
     assert world.run(jobs.finishable, "reaper", 60) == [job_id]
     assert world.run(jobs.close, job_id) is JobState.CANCELLED
 

@@ -30,7 +30,15 @@ from psycopg.rows import namedtuple_row
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, LeaseLost, Retryable
 from nightshift.common.ledger import Ledger, dispatch, jobs, workers
-from nightshift.common.ledger.batches import claims, commits, records, retries
+from nightshift.common.ledger.batches import (
+    claims,
+    commits,
+    error_parts,
+    leasing,
+    records,
+    retries,
+    splits,
+)
 from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part, Tokens
 from nightshift.common.ledger.batches.retries import Retried
@@ -346,7 +354,7 @@ class LedgerMachine(RuleBasedStateMachine):
             some = [self.pick(before, number, stale=number % 3 == 0) for number in picked]
             owner = some[0].owner
             pairs = [(lease.batch_id, lease.attempt) for lease in some]
-            renewal = claims.renew(here.connection, owner, pairs, seconds)
+            renewal = leasing.renew(here.connection, owner, pairs, seconds)
             held = {
                 (batch.id, batch.attempt): batch.job_state
                 for batch in before.values()
@@ -406,10 +414,10 @@ class LedgerMachine(RuleBasedStateMachine):
                 or self.job_state(here, lease.job_id).over
             ):
                 self.refused(
-                    here, lease, lambda: commits.split(here.connection, lease, rows, part), before
+                    here, lease, lambda: splits.split(here.connection, lease, rows, part), before
                 )
                 return
-            commits.split(here.connection, lease, rows, part)
+            splits.split(here.connection, lease, rows, part)
             assert lease.job_id not in self.locked_elsewhere(name)
             assert commits.is_committed(here.connection, lease)
             key = (lease.batch_id, lease.attempt)
@@ -421,7 +429,7 @@ class LedgerMachine(RuleBasedStateMachine):
         with self.step(name, end) as here:
             before = self.seen(here)
             mine = [self.pick(before, number, stale=number % 3 == 0) for number in picked]
-            claims.release(here.connection, mine)
+            leasing.release(here.connection, mine)
             after = self.seen(here)
             held = {
                 lease.batch_id
@@ -441,7 +449,7 @@ class LedgerMachine(RuleBasedStateMachine):
             lease = self.pick(before, number, stale)
 
             def act() -> None:
-                claims.fail(
+                leasing.fail(
                     here.connection,
                     lease,
                     "no",
@@ -459,7 +467,7 @@ class LedgerMachine(RuleBasedStateMachine):
         # The halving of what was lost alone needs the job's row, and is left for later without it.
         with self.step(name, end, waits=False) as here:
             before = self.seen(here)
-            reaped = claims.reap(here.connection)
+            reaped = leasing.reap(here.connection)
             expired = [batch for batch in before.values() if batch.expired]
             assert reaped <= len(expired)
             assert reaped == len(expired) or self.others(here)
@@ -477,7 +485,7 @@ class LedgerMachine(RuleBasedStateMachine):
             batch = list(before.values())[number % len(before)]
             free = batch.state == "pending" and batch.row_count > 1 and batch.part_name is None
             unlocked = batch.job_id not in self.locked_elsewhere(name)
-            assert commits.halve(here.connection, batch.id) is (free and unlocked)
+            assert splits.halve(here.connection, batch.id) is (free and unlocked)
 
     def control(self, name: str, end: str, job: int, act: str) -> None:
         job_id = self.jobs[job]
@@ -573,7 +581,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def bury(self, name: str, end: str, job: int) -> None:
         with self.step(name, end) as here:
-            for row in commits.dead(here.connection, self.jobs[job], 10):
+            for row in error_parts.missing(here.connection, self.jobs[job], 10):
                 rows = from_multirange(row["rows"])
                 redo = rows if row["redo"] is None else from_multirange(row["redo"])
                 kept = self.errors_beside(here, row["job_id"], rows, redo)
@@ -586,7 +594,7 @@ class LedgerMachine(RuleBasedStateMachine):
                     [RowError(index, None, RowErrorKind.BATCH_DEAD, "dead") for index in redo]
                     + kept,
                 )
-                assert commits.bury(here.connection, row, part)
+                assert error_parts.name_part(here.connection, row, part)
                 here.journal.append(self.answered(row["job_id"], rows, part))
 
     def take_finishable(self, name: str, end: str) -> None:

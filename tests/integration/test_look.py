@@ -20,7 +20,7 @@ from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_parts, registry
 from nightshift.common.ledger import Ledger, dispatch, jobs, workers
-from nightshift.common.ledger.batches import claims, commits
+from nightshift.common.ledger.batches import claims, leasing, splits
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.jobs import Job, NewJob
 from nightshift.common.row_errors import Failure, RowError
@@ -180,7 +180,7 @@ class Work:
     def split(self, lease: Lease, finished: RowRanges) -> None:
         part = self.part(lease, finished)
         with self.ledger.transaction() as connection:
-            commits.split(connection, lease, finished, part)
+            splits.split(connection, lease, finished, part)
         self.settle(part)
 
     def settle(self, part: Part) -> None:
@@ -544,8 +544,8 @@ def test_verify_finds_nothing_in_a_running_job(work: Work) -> None:
     work.commit(first)
     work.split(second, RowRanges.of((8, 10)))
     with work.ledger.transaction() as connection:
-        claims.release(connection, rest[:1])
-        claims.fail(
+        leasing.release(connection, rest[:1])
+        leasing.fail(
             connection, rest[1], "no luck", permanent=True, max_attempts=3, backoff_seconds=1
         )
     assert messages(work) == []
@@ -554,14 +554,14 @@ def test_verify_finds_nothing_in_a_running_job(work: Work) -> None:
 def test_verify_finds_nothing_after_dead_lost_and_halved_batches(work: Work) -> None:
     leases = work.claim()
     with work.ledger.transaction() as connection:
-        claims.fail(
+        leasing.fail(
             connection, leases[0], "no luck", permanent=True, max_attempts=3, backoff_seconds=1
         )
     for lease in leases[2:]:
         work.commit(lease)
     for _ in range(3):
         with work.ledger.transaction() as connection:
-            claims.lose_owner(connection, WORKER, "killed")
+            leasing.lose_owner(connection, WORKER, "killed")
         leases = work.claim()
     for lease in [*leases, *work.claim()]:
         work.commit(lease)
@@ -575,7 +575,7 @@ def test_verify_finds_nothing_after_a_cancel(work: Work) -> None:
     work.commit(first)
     with work.ledger.transaction() as connection:
         jobs.cancel(connection, work.job_id)
-        claims.release(connection, rest)
+        leasing.release(connection, rest)
     finish.finish(work.ledger, work.job_id)
     assert messages(work) == []
 

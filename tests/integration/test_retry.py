@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, dispatch, jobs, workers
-from nightshift.common.ledger.batches import claims
+from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
@@ -309,7 +309,7 @@ def test_tokens_of_a_retry_that_dies_are_those_of_its_part(ledger: Ledger, tmp_p
     assert verify(ledger, work.job) == []
     for lease in work.claim():
         with ledger.transaction() as connection:
-            claims.fail(
+            leasing.fail(
                 connection, lease, "no luck", permanent=True, max_attempts=1, backoff_seconds=1
             )
     assert verify(ledger, work.job) == []
@@ -386,10 +386,10 @@ def test_a_row_that_kills_the_engine_in_a_retry_is_found_and_the_others_are_answ
         leases = runner._claim("poll")
         assert len(leases) == 1
         assert deaths < 12
-        if 11 in set(leases[0].todo) and not leases[0].doomed:
+        if 11 in set(leases[0].todo) and not leases[0].isolated:
             deaths += 1
             with site.ledger.transaction() as connection:
-                claims.lose_owner(connection, leases[0].owner, "killed")
+                leasing.lose_owner(connection, leases[0].owner, "killed")
         else:
             runner._begin(leases)
             assert runner.window.wait_empty(30)

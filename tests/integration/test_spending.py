@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, jobs, spending
-from nightshift.common.ledger.batches import commits
+from nightshift.common.ledger.batches import commits, splits
 from nightshift.common.ledger.batches.records import Lease, Part, Tokens
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
@@ -114,7 +114,7 @@ def test_a_split_spends_for_the_rows_that_it_keeps(world: World) -> None:
     lease = world.lease(job_id)
     part = dataclasses.replace(part_of(lease), engine_microseconds=4_000_000)
     with world.ledger.transaction() as connection:
-        commits.split(connection, lease, RowRanges.of((0, 3)), part)
+        splits.split(connection, lease, RowRanges.of((0, 3)), part)
     assert (cost(world, job_id)["engine_seconds"], cost(world, job_id)["rows_run"]) == (4, 3)
 
 

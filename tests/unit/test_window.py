@@ -21,7 +21,7 @@ LEASE = Lease(
     is_root=True,
     descriptor=Descriptor(SOURCE, RowRanges.of((0, 10))),
     alone=False,
-    doomed=False,
+    isolated=False,
     redo=None,
     kept_part=None,
 )

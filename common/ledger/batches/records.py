@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import RowMapping
 
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
+from nightshift.common.errors import LeaseLost
 from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.row_errors import RowError
 
@@ -20,9 +21,9 @@ class Lease:
     """A claimed batch: what to read, what to redo, and the fence.
 
     `redo` is None for all rows; else only those run and the others keep the line that stands in
-    the part `kept_part`. `later` are rows of a retry that run under a later lease. `doomed` marks
-    a single row that killed every child that ran it alone: it is written as `engine_died`, not
-    run.
+    the part `kept_part`. `later` are rows of a retry that run under a later lease. `alone` says
+    that the batch runs beside no other in its child. `isolated` marks a single row that killed
+    every child that ran it alone: the row is written as `engine_died` and not run.
     """
 
     batch_id: int
@@ -33,7 +34,7 @@ class Lease:
     is_root: bool
     descriptor: Descriptor
     alone: bool
-    doomed: bool
+    isolated: bool
     redo: RowRanges | None
     kept_part: str | None
     later: RowRanges = NO_ROWS
@@ -45,8 +46,13 @@ class Lease:
 
     @property
     def fence(self) -> dict[str, object]:
-        """What a statement about a held batch is bound to."""
+        """Parameters of a statement about a held batch."""
         return {"id": self.batch_id, "attempt": self.attempt, "owner": self.owner}
+
+    @property
+    def lost(self) -> LeaseLost:
+        """The error for a fence that does not match."""
+        return LeaseLost(f"batch {self.batch_id} attempt {self.attempt} belongs to somebody else")
 
     def narrowed(self, rows: RowRanges) -> "Lease":
         """The same lease of a retry, over `rows` of its rows only; the others run later."""
@@ -65,8 +71,8 @@ class Tokens:
 class Part:
     """Facts of a written part: name in the output directory, bytes, SHA-256, tokens, errors.
 
-    `spent` are the tokens of the rows that ran under this lease: None where those are all of the
-    part's. `engine_microseconds` is the job's engine time that its commit accounts for.
+    `spent` are the tokens of the rows that ran under this lease; None where all rows of the part
+    ran under it. `engine_microseconds` is the engine time that the commit charges to the job.
     """
 
     name: str
@@ -80,8 +86,19 @@ class Part:
 
     @property
     def tokens_spent(self) -> Tokens:
-        """The tokens of the rows that ran, whatever else stands in the part."""
+        """The tokens of the rows that ran, without those of kept answers."""
         return self.spent or Tokens(self.prompt_tokens, self.output_tokens)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """Parameters of a statement that names the part in its batch."""
+        return {
+            "name": self.name,
+            "bytes": self.bytes,
+            "checksum": self.checksum,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,220 @@
+"""A lease in the hands of its owner: renewed, released, lost, failed.
+
+Every statement about a held batch is fenced by its id, attempt and owner.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+
+from nightshift.common.ledger.batches.records import LONE_LOSSES, Lease
+from nightshift.common.ledger.batches.splits import halve
+from nightshift.common.ledger.connection import Connection, scan_in_order
+from nightshift.common.states import Outcome
+
+RENEW = text("""
+    UPDATE batches b SET lease_expires_at = now() + make_interval(secs => :lease_seconds)
+    FROM (SELECT b.id, j.state NOT IN ('running', 'paused') AS job_over
+          FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[])) AS given (id, attempt)
+          JOIN batches b ON b.id = given.id AND b.attempt = given.attempt
+          JOIN jobs j ON j.id = b.job_id
+          WHERE b.owner = :owner AND b.state = 'leased'
+          ORDER BY b.id FOR UPDATE OF b) AS held
+    WHERE b.id = held.id
+    RETURNING b.id, b.attempt, held.job_over
+""")
+"""New expiry for the leases that a process still holds."""
+
+HELD = text("""
+    SELECT b.id
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:owners AS text[]))
+         AS given (id, attempt, owner)
+    JOIN batches b ON b.id = given.id AND b.attempt = given.attempt AND b.owner = given.owner
+    WHERE b.state = 'leased'
+    ORDER BY b.id FOR UPDATE OF b
+""")
+"""Locks those of some leases that still hold."""
+
+HELD_BY_OWNER = text("""
+    SELECT id FROM batches
+    WHERE state = 'leased' AND owner = :owner AND NOT id = ANY (CAST(:kept AS bigint[]))
+    ORDER BY id FOR UPDATE
+""")
+"""Locks every batch that one child has leased, without those in `kept`."""
+
+EXPIRED = text("""
+    SELECT id FROM batches WHERE state = 'leased' AND lease_expires_at < now()
+    LIMIT :limit FOR UPDATE SKIP LOCKED
+""")
+"""Locks batches whose lease ran out; waits for nobody, and so needs no order."""
+
+FREE = text("""
+    WITH freed AS (
+        UPDATE batches
+        SET state = 'pending', lease_expires_at = NULL, losses = losses + :charged_losses,
+            last_error = coalesce(CAST(:error AS text), last_error),
+            not_before = CASE WHEN :pause_seconds > 0
+                              THEN now() + make_interval(secs => :pause_seconds) END
+        WHERE id = ANY (CAST(:ids AS bigint[]))
+        RETURNING id, attempt, row_count, losses
+    ), ended AS (
+        UPDATE attempts a SET ended_at = now(), outcome = :outcome, error = CAST(:error AS text)
+        FROM freed WHERE a.batch_id = freed.id AND a.attempt = freed.attempt
+          AND a.ended_at IS NULL
+    )
+    SELECT id, row_count, losses FROM freed
+""")
+"""Makes locked batches pending again and ends their attempts."""
+
+FAIL = text("""
+    WITH failed AS (
+        UPDATE batches
+        SET failures = failures + 1, last_error = :error, lease_expires_at = NULL,
+            state = CASE WHEN :permanent OR failures + 1 >= :max_attempts
+                         THEN 'dead' ELSE 'pending' END,
+            not_before = CASE WHEN :permanent OR failures + 1 >= :max_attempts THEN NULL
+                              ELSE now() + make_interval(
+                                  secs => :backoff_seconds * power(2, least(failures, 6))) END
+        WHERE id = :id AND attempt = :attempt AND owner = :owner AND state = 'leased'
+        RETURNING id, attempt
+    ), ended AS (
+        UPDATE attempts a SET ended_at = now(), outcome = 'failed', error = :error, row_count = 0
+        FROM failed WHERE a.batch_id = failed.id AND a.attempt = failed.attempt
+    )
+    SELECT id FROM failed
+""")
+"""Charges a failure to a leased batch, dead or pending with backoff, and ends its attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a heartbeat brought back: leases that still hold, and those of jobs that are over."""
+
+    held: frozenset[tuple[int, int]]
+    unwanted: frozenset[tuple[int, int]]
+
+
+def renew(
+    connection: Connection, owner: str, leases: Sequence[tuple[int, int]], lease_seconds: float
+) -> Renewal:
+    """Renews (batch id, attempt) pairs in one statement; what does not come back is lost."""
+    scan_in_order(connection)
+    found = connection.execute(
+        RENEW,
+        {
+            "owner": owner,
+            "ids": [batch_id for batch_id, _ in leases],
+            "attempts": [attempt for _, attempt in leases],
+            "lease_seconds": lease_seconds,
+        },
+    ).all()
+    return Renewal(
+        held=frozenset((row.id, row.attempt) for row in found),
+        unwanted=frozenset((row.id, row.attempt) for row in found if row.job_over),
+    )
+
+
+def release(
+    connection: Connection,
+    leases: Sequence[Lease],
+    *,
+    error: str | None = None,
+    pause_seconds: float = 0,
+) -> None:
+    """Gives batches back untouched: pending, nothing charged. Lost ones are passed over.
+
+    After an outage (`error` names it) nobody claims them again for `pause_seconds`.
+    """
+    held = connection.scalars(
+        HELD,
+        {
+            "ids": [lease.batch_id for lease in leases],
+            "attempts": [lease.attempt for lease in leases],
+            "owners": [lease.owner for lease in leases],
+        },
+    ).all()
+    _free(connection, held, Outcome.RELEASED, error, pause_seconds)
+
+
+def release_owner(connection: Connection, owner: str, kept: Sequence[int] = ()) -> int:
+    """Gives back the leases of one child without a charge; returns how many.
+
+    `kept` are the batch ids that the child knows. A lease that the child does not know comes from
+    a claim whose COMMIT answer was lost, and would never be renewed.
+    """
+    held = connection.scalars(HELD_BY_OWNER, {"owner": owner, "kept": list(kept)}).all()
+    _free(connection, held, Outcome.RELEASED, None)
+    return len(held)
+
+
+def lose_owner(connection: Connection, owner: str, error: str) -> int:
+    """The engine of a child died: every batch it held is a suspect, `losses + 1`."""
+    held = connection.scalars(HELD_BY_OWNER, {"owner": owner, "kept": []}).all()
+    return _lose(connection, held, error)
+
+
+def reap(connection: Connection, limit: int = 500) -> int:
+    """Takes back leases that ran out by Postgres's clock, `losses + 1`; returns how many."""
+    scan_in_order(connection)
+    expired = connection.scalars(EXPIRED, {"limit": limit}).all()
+    return _lose(connection, expired, "the lease ran out: its worker is gone, frozen or cut off")
+
+
+def fail(
+    connection: Connection,
+    lease: Lease,
+    error: str,
+    *,
+    permanent: bool,
+    max_attempts: int,
+    backoff_seconds: float,
+) -> None:
+    """Charges a failure: pending with backoff (doubling), or dead when permanent or out of
+    attempts.
+
+    Raises LeaseLost when the fence does not match.
+    """
+    failed = connection.scalar(
+        FAIL,
+        {
+            **lease.fence,
+            "error": error,
+            "permanent": permanent,
+            "max_attempts": max_attempts,
+            "backoff_seconds": backoff_seconds,
+        },
+    )
+    if failed is None:
+        raise lease.lost
+
+
+def _lose(connection: Connection, ids: Sequence[int], error: str) -> int:
+    """Charges a loss; a batch that was lost while it ran alone is halved, to find the killer row."""
+    for batch in _free(connection, ids, Outcome.LOST, error):
+        if batch.losses > LONE_LOSSES and batch.row_count > 1:
+            halve(connection, batch.id)
+    return len(ids)
+
+
+def _free(
+    connection: Connection,
+    ids: Sequence[int],
+    outcome: Outcome,
+    error: str | None,
+    pause_seconds: float = 0,
+) -> Sequence[Any]:
+    """Makes batches that this transaction has locked pending; returns them with their losses."""
+    if not ids:
+        return []
+    return connection.execute(
+        FREE,
+        {
+            "ids": list(ids),
+            "charged_losses": int(outcome is Outcome.LOST),
+            "outcome": outcome,
+            "error": error,
+            "pause_seconds": pause_seconds,
+        },
+    ).all()

@@ -1,0 +1,153 @@
+"""Splits: a batch is replaced by children that cover its rows, at a drain or to find a killer row."""
+
+from sqlalchemy import RowMapping, text
+
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.errors import LeaseLost
+from nightshift.common.ledger import jobs
+from nightshift.common.ledger.batches import row_errors
+from nightshift.common.ledger.batches.multirange import from_multirange, to_multirange
+from nightshift.common.ledger.batches.records import LONE_LOSSES, Lease, Part
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.states import Outcome
+
+SPLIT_HELD = text("""
+    UPDATE batches SET state = 'split', lease_expires_at = NULL, rank = NULL, part_name = NULL,
+           part_bytes = NULL, part_checksum = NULL, redo = NULL, redo_count = 0
+    WHERE id = :id AND attempt = :attempt AND owner = :owner AND state = 'leased' AND redo IS NULL
+    RETURNING *
+""")
+"""Makes a leased batch a split parent, fenced by its lease; a retry is never split."""
+
+SPLIT_FREE = text("""
+    UPDATE batches SET state = 'split', lease_expires_at = NULL, rank = NULL, part_name = NULL,
+           part_bytes = NULL, part_checksum = NULL, redo = NULL, redo_count = 0, owner = NULL
+    WHERE id = :id AND state = 'pending' AND row_count > 1 AND redo IS NULL AND part_name IS NULL
+    RETURNING *
+""")
+"""Makes a batch that nobody holds a split parent, if it has rows to halve and no part.
+
+The owner goes: who lost the lease must not read `split` as the outcome of its own commit.
+"""
+
+INSERT_CHILD = text("""
+    INSERT INTO batches (job_id, seq, parent_id, file_index, rows, row_count, locator_row,
+                         byte_offset, byte_length, failures, losses, attempt, owner, state,
+                         part_name, part_bytes, part_checksum, rows_failed, prompt_tokens,
+                         output_tokens)
+    VALUES (:job_id, :seq, :parent_id, :file_index, :rows, :row_count, :locator_row, :byte_offset,
+            :byte_length, :failures, :losses, :attempt, :owner, :state, :name, :bytes, :checksum,
+            :rows_failed, :prompt_tokens, :output_tokens)
+    RETURNING id
+""")
+"""A child of a split parent: pending, or done with the part that holds its rows."""
+
+NO_PART = {
+    "name": None,
+    "bytes": None,
+    "checksum": None,
+    "prompt_tokens": 0,
+    "output_tokens": 0,
+}
+
+END_ATTEMPT = text("""
+    UPDATE attempts SET ended_at = now(), outcome = :outcome, row_count = :rows_run,
+           rows_failed = :rows_failed, prompt_tokens = :prompt_tokens,
+           output_tokens = :output_tokens, engine_microseconds = :engine_microseconds
+    WHERE batch_id = :id AND attempt = :attempt
+""")
+"""The end of the attempt that finished some rows of its batch."""
+
+SPEND = text("""
+    INSERT INTO job_spending AS s (job_id, worker_id, engine_microseconds, rows_run, prompt_tokens,
+                                   output_tokens)
+    VALUES (:job_id, :owner, :engine_microseconds, :rows_run, :prompt_spent, :output_spent)
+    ON CONFLICT (job_id, worker_id) DO UPDATE
+    SET engine_microseconds = s.engine_microseconds + excluded.engine_microseconds,
+        rows_run = s.rows_run + excluded.rows_run,
+        prompt_tokens = s.prompt_tokens + excluded.prompt_tokens,
+        output_tokens = s.output_tokens + excluded.output_tokens
+""")
+"""Adds what one child spent to its row of the job."""
+
+
+def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part) -> None:
+    """A draining owner keeps its finished rows: they become a done child with the parent's part
+    name, the rest one pending child. Charges nothing. LeaseLost when the fence does not match.
+    """
+    if jobs.lock_shared(connection, lease.job_id).over:
+        raise LeaseLost(f"job {lease.job_id} is over, its batches can no longer be split")
+    parent = connection.execute(SPLIT_HELD, lease.fence).mappings().one_or_none()
+    if parent is None:
+        raise lease.lost
+    ran = {
+        **lease.fence,
+        **part.facts,
+        "job_id": lease.job_id,
+        "outcome": Outcome.SPLIT,
+        "rows_run": len(finished),
+        "rows_failed": len(part.errors),
+        "engine_microseconds": part.engine_microseconds,
+        "prompt_spent": part.tokens_spent.prompt,
+        "output_spent": part.tokens_spent.output,
+    }
+    child = {**ran, **_child(parent, finished), "state": "done"}
+    child_id = int(connection.execute(INSERT_CHILD, child).scalar_one())
+    _insert_pending(connection, parent, lease.descriptor.rows.minus(finished), parent["losses"])
+    row_errors.replace(connection, lease.job_id, child_id, finished, part.errors)
+    connection.execute(END_ATTEMPT, ran)
+    connection.execute(SPEND, ran)
+
+
+def halve(connection: Connection, batch_id: int) -> bool:
+    """Replaces a batch that nobody holds by its two halves; False when it has only one row left
+    to run, keeps answers of an earlier part, is held, or when its job is being changed.
+    """
+    job_id = connection.scalar(text("SELECT job_id FROM batches WHERE id = :id"), {"id": batch_id})
+    # A reaper does not wait here: a batch that is not halved now is halved after its next loss.
+    if not jobs.try_lock_shared(connection, int(job_id)):
+        return False
+    parent = connection.execute(SPLIT_FREE, {"id": batch_id}).mappings().one_or_none()
+    if parent is None:
+        return False
+    for half in from_multirange(parent["rows"]).halves():
+        # A half was not lost alone itself yet: it runs alone once more before it is isolated.
+        _insert_pending(connection, parent, half, min(parent["losses"], LONE_LOSSES))
+    return True
+
+
+def _insert_pending(
+    connection: Connection, parent: RowMapping, rows: RowRanges, losses: int
+) -> None:
+    connection.execute(
+        INSERT_CHILD,
+        {
+            **NO_PART,
+            **_child(parent, rows),
+            "losses": losses,
+            "owner": None,
+            "state": "pending",
+            "rows_failed": 0,
+        },
+    )
+
+
+def _child(parent: RowMapping, rows: RowRanges) -> dict[str, object]:
+    """What a child takes over from its parent, and the rows that it covers."""
+    inherited = (
+        "job_id",
+        "seq",
+        "file_index",
+        "locator_row",
+        "byte_offset",
+        "byte_length",
+        "failures",
+        "losses",
+        "attempt",
+    )
+    return {
+        **{name: parent[name] for name in inherited},
+        "parent_id": parent["id"],
+        "rows": to_multirange(rows),
+        "row_count": len(rows),
+    }
