@@ -35,7 +35,7 @@ from nightshift.worker.supervisor.child_config import ChildConfig
 from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildSigns
 from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile
 from nightshift.worker.telemetry.report import ProfileFile
-from nightshift.worker.telemetry.tally import Tally, tally_in
+from nightshift.worker.telemetry.counts import Tally, tally_in
 
 log = structlog.get_logger(__name__)
 

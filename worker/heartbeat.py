@@ -12,7 +12,7 @@ from nightshift.common.ledger.batches import leasing
 from nightshift.common.settings import Settings
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.supervisor.liveness import ChildSigns
-from nightshift.worker.telemetry.tally import NO_TALLY, Tally
+from nightshift.worker.telemetry.counts import NO_TALLY, Tally
 from nightshift.worker.window import HeldBatch, Window
 
 log = structlog.get_logger(__name__)

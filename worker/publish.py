@@ -39,7 +39,7 @@ from nightshift.common.spec import JobSpec
 from nightshift.worker.rows.results import PartTable
 from nightshift.worker.telemetry.engine_time import EngineTime
 from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile, Stage
-from nightshift.worker.telemetry.tally import NO_TALLY, Ran, Tally
+from nightshift.worker.telemetry.counts import NO_TALLY, Ran, Tally
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from nightshift.common.settings import Settings
 from nightshift.worker.batch import Carrier
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile, Stage
-from nightshift.worker.telemetry.tally import NO_TALLY, Tally
+from nightshift.worker.telemetry.counts import NO_TALLY, Tally
 from nightshift.worker.window import MOST_BATCHES, SHARE_SECONDS, HeldBatch, Window
 
 log = structlog.get_logger(__name__)

@@ -28,7 +28,7 @@ from nightshift.common.telemetry import listener, metrics
 from nightshift.common.telemetry.metrics import Kind, Metric
 from nightshift.common.telemetry.run_dir import VARIABLE
 from nightshift.worker.telemetry.gpus import NO_GPUS, Gpus
-from nightshift.worker.telemetry.tally import ROOM_BYTES, has_room
+from nightshift.worker.telemetry.counts import ROOM_BYTES, has_room
 
 log = structlog.get_logger(__name__)
 
