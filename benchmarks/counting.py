@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from nightshift.common.settings import child_environment, load_settings
-from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile, Stage
+from nightshift.worker.telemetry.utilization import NO_PROFILE, Profile, Stage
 from nightshift.worker.telemetry.counts import NO_TALLY, Ran, Tally
 
 TIMES = 50_000

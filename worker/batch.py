@@ -39,7 +39,7 @@ from nightshift.worker.engines.protocol import Engine, Outcome, Refusal, Request
 from nightshift.worker.job_cache import JobCache, KnownJob
 from nightshift.worker.publish import Publication, Publisher
 from nightshift.worker.rows.results import PartTable, RowResults, merged, part_table
-from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile, Stage
+from nightshift.worker.telemetry.utilization import NO_PROFILE, Profile, Stage
 from nightshift.worker.telemetry.counts import NO_TALLY, Tally
 from nightshift.worker.window import HeldBatch, Window
 

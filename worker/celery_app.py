@@ -33,7 +33,7 @@ from nightshift.worker.heartbeat import Heartbeat
 from nightshift.worker.runner import Runner
 from nightshift.worker.supervisor.child_config import ChildConfig
 from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildSigns
-from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile
+from nightshift.worker.telemetry.utilization import NO_PROFILE, Profile
 from nightshift.worker.telemetry.report import ProfileFile
 from nightshift.worker.telemetry.counts import Tally, tally_in
 

@@ -38,7 +38,7 @@ from nightshift.common.ledger.batches.records import Lease, Part
 from nightshift.common.spec import JobSpec
 from nightshift.worker.rows.results import PartTable
 from nightshift.worker.telemetry.engine_time import EngineTime
-from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile, Stage
+from nightshift.worker.telemetry.utilization import NO_PROFILE, Profile, Stage
 from nightshift.worker.telemetry.counts import NO_TALLY, Ran, Tally
 
 log = structlog.get_logger(__name__)

@@ -17,7 +17,7 @@ from nightshift.common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Con
 from nightshift.common.settings import Settings
 from nightshift.worker.batch import Carrier
 from nightshift.worker.engines.protocol import Engine
-from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile, Stage
+from nightshift.worker.telemetry.utilization import NO_PROFILE, Profile, Stage
 from nightshift.worker.telemetry.counts import NO_TALLY, Tally
 from nightshift.worker.window import MOST_BATCHES, SHARE_SECONDS, HeldBatch, Window
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from nightshift.common.errors import BadInput
 from nightshift.worker.telemetry import report
-from nightshift.worker.telemetry.recorder import NO_PROFILE, EngineMeter, Profile, Stage
+from nightshift.worker.telemetry.utilization import NO_PROFILE, EngineMeter, Profile, Stage
 from nightshift.worker.telemetry.report import Figures, ProfileFile
 
 

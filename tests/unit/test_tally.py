@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from nightshift.common.settings import child_environment, load_settings
 from nightshift.worker.supervisor.child_config import ChildConfig
 from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, ChildFolder, MachineMetrics
-from nightshift.worker.telemetry.recorder import Profile, Stage
+from nightshift.worker.telemetry.utilization import Profile, Stage
 from nightshift.worker.telemetry.counts import NO_TALLY, Ran, Tally, has_room, tally_in
 
 LABELS = {"pool": "p", "engine": "function"}

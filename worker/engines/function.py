@@ -16,7 +16,7 @@ from nightshift.common.errors import EngineLoadFailed
 from nightshift.common.spec import FunctionEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Refusal, Work
-from nightshift.worker.telemetry.recorder import Stage
+from nightshift.worker.telemetry.utilization import Stage
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from nightshift.common.spec import Task
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.telemetry.recorder import NO_PROFILE, Profile
+from nightshift.worker.telemetry.utilization import NO_PROFILE, Profile
 
 
 @dataclass(frozen=True, slots=True)

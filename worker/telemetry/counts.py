@@ -13,7 +13,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from nightshift.common.telemetry import metrics
-from nightshift.worker.telemetry.recorder import Profile, Stage
+from nightshift.worker.telemetry.utilization import Profile, Stage
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nightshift.common.errors import BadInput
-from nightshift.worker.telemetry.recorder import Fullness, Profile, Spent, Stage
+from nightshift.worker.telemetry.utilization import Fullness, Profile, Spent, Stage
 
 log = structlog.get_logger(__name__)
 

@@ -48,7 +48,7 @@ from nightshift.worker.engines.openai.server import RequestHistory, RetryPolicy,
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
 from nightshift.worker.engines.resampling import RowSampling, sample_until_valid
 from nightshift.worker.rows.images import BadImage, BatchReads, Reads
-from nightshift.worker.telemetry.recorder import Stage
+from nightshift.worker.telemetry.utilization import Stage
 
 TICK_SECONDS = 1.0
 """How often the loop shows that it lives: every request has its own end, so only it can stall."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from nightshift.worker.engines.protocol import Outcome, Work
 from nightshift.worker.engines.transformers.models import Texts
-from nightshift.worker.telemetry.recorder import Stage
+from nightshift.worker.telemetry.utilization import Stage
 
 
 @dataclass(slots=True, eq=False)

@@ -40,7 +40,7 @@ from nightshift.worker.engines.vllm.model import Model, TaskHandler
 from nightshift.worker.engines.vllm.pooling import Pooling, PoolingModel
 from nightshift.worker.engines.vllm.requests import Requests, Serving
 from nightshift.worker.engines.vllm.vision import Vision
-from nightshift.worker.telemetry.recorder import Stage
+from nightshift.worker.telemetry.utilization import Stage
 
 log = structlog.get_logger(__name__)
 
