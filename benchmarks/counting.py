@@ -10,8 +10,17 @@ import time
 from collections.abc import Callable
 
 from nightshift.common.settings import child_environment, load_settings
-from nightshift.worker.telemetry.utilization import NO_PROFILE, Profile, Stage
-from nightshift.worker.telemetry.counts import NO_TALLY, Ran, Tally
+from nightshift.worker.telemetry.counts import Counts
+from nightshift.worker.telemetry.events import (
+    BatchCommitted,
+    BatchEnded,
+    BatchesClaimed,
+    RowsEntered,
+    RowsLeft,
+    Stage,
+)
+from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.telemetry.utilization import Utilization
 
 TIMES = 50_000
 
@@ -29,35 +38,48 @@ def main() -> None:
 
 def measure() -> None:
     """Prints both contenders."""
-    tally = Tally("pool", "function", 0)
-    contenders = {"off": (NO_PROFILE, NO_TALLY), "on": (Profile(64), tally)}
+    utilization = Utilization(64)
+    counts = Counts(utilization, "pool", "function", 0)
+    contenders = {"off": Recorder(), "on": Recorder(utilization, counts)}
     for what, one in (("row", _row), ("batch", _batch)):
         found = {
-            name: min(_microseconds(one, *contender) for _ in range(ROUNDS))
-            for name, contender in contenders.items()
+            name: min(_microseconds(one, recorder) for _ in range(ROUNDS))
+            for name, recorder in contenders.items()
         }
         more = found["on"] - found["off"]
         print(f"{what}: off {found['off']:.2f} µs, on {found['on']:.2f} µs, so {more:.2f} µs more")
 
 
-def _row(profile: Profile, _tally: Tally) -> None:
-    profile.engine.enter()
-    profile.engine.leave()
+def _row(recorder: Recorder) -> None:
+    recorder.emit(RowsEntered)
+    recorder.emit(RowsLeft)
 
 
-def _batch(profile: Profile, tally: Tally) -> None:
+def _batch(recorder: Recorder) -> None:
     for stage in Stage:
-        with profile.span(stage):
+        with recorder.span(stage):
             pass
-    profile.engine.claimed(1)
-    profile.engine.let_go()
-    tally.committed(Ran(1, 0, 10, 20, 1.0, whole=True))
+    recorder.emit(BatchesClaimed, 1)
+    recorder.emit(BatchEnded)
+    recorder.emit(
+        BatchCommitted,
+        1,
+        1,
+        part_rows=1,
+        part_errors=0,
+        rows=1,
+        rows_failed=0,
+        prompt_tokens=10,
+        output_tokens=20,
+        seconds=1.0,
+        whole=True,
+    )
 
 
-def _microseconds(one: Callable[[Profile, Tally], None], profile: Profile, tally: Tally) -> float:
+def _microseconds(one: Callable[[Recorder], None], recorder: Recorder) -> float:
     began = time.process_time()
     for _ in range(TIMES):
-        one(profile, tally)
+        one(recorder)
     return (time.process_time() - began) / TIMES * 1e6
 
 

@@ -11,7 +11,6 @@ from functools import partial
 from queue import SimpleQueue
 
 import pyarrow as pa
-import structlog
 
 from nightshift.common import provenance, storage
 from nightshift.common.descriptor import RowRanges
@@ -39,11 +38,9 @@ from nightshift.worker.engines.protocol import Engine, Outcome, Refusal, Request
 from nightshift.worker.job_cache import JobCache, KnownJob
 from nightshift.worker.publish import Publication, Publisher
 from nightshift.worker.rows.results import PartTable, RowResults, merged, part_table
-from nightshift.worker.telemetry.utilization import NO_PROFILE, Profile, Stage
-from nightshift.worker.telemetry.counts import NO_TALLY, Tally
+from nightshift.worker.telemetry.events import BatchEnded, LeaseFoundLost, Stage
+from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
-
-log = structlog.get_logger(__name__)
 
 DEFAULT_MAX_ATTEMPTS = 3
 """Tries of a batch whose job cannot be read."""
@@ -102,8 +99,7 @@ class Carrier:
         window: Window,
         engine_died: Callable[[str], None],
         given_up: threading.Event,
-        profile: Profile = NO_PROFILE,
-        tally: Tally = NO_TALLY,
+        recorder: Recorder,
     ) -> None:
         self._ledger = ledger
         self._engine = engine
@@ -111,12 +107,11 @@ class Carrier:
         self._window = window
         self._engine_died = engine_died
         self._given_up = given_up
-        self._profile = profile
-        self._tally = tally
+        self._recorder = recorder
         self._turns = threading.RLock()
         self._jobs = JobCache(ledger, settings.allowed_roots)
         self._cache = registry.ReadCache(settings.read_cache_bytes)
-        self._publisher = Publisher(ledger, given_up, profile, window.engine_time, tally)
+        self._publisher = Publisher(ledger, given_up, recorder, window.engine_time)
 
     def carry(self, bundle: Sequence[HeldBatch]) -> None:
         """Batches of one job from their leases to their commits.
@@ -190,37 +185,36 @@ class Carrier:
         """
         if batch.over:
             return
-        lease = batch.lease
+        lease, outcome = batch.lease, None
         try:
             match error:
                 case None:
                     if unfinished:
-                        self._release(lease, outcome="lost" if batch.lost else "released")
+                        outcome = self._release(lease, outcome="lost" if batch.lost else "released")
                 case LeaseLost():
-                    self._lost(lease)
+                    outcome = self._lost(lease)
                 case EngineDead():
                     self._engine_died(str(error))
                 case StorageUnavailable() | LedgerUnavailable() | EngineUnavailable():
                     # An outage is nobody's fault: nothing is charged, and nothing dies of it.
-                    self._release(lease, error)
+                    outcome = self._release(lease, error)
                 case JobRefused():
-                    self._fail_job(lease, error)
+                    outcome = self._fail_job(lease, error)
                 case NightshiftError():
-                    self._fail(lease, error)
+                    outcome = self._fail(lease, error)
                 case _:
-                    log.error(
-                        "batch_crashed",
-                        batch_id=lease.batch_id,
-                        attempt=lease.attempt,
-                        exc_info=error,
+                    self._recorder.crash(
+                        "batch_crashed", error, batch_id=lease.batch_id, attempt=lease.attempt
                     )
-                    self._fail(lease, error)
-        except BaseException:  # it runs out and goes to others
-            log.exception("end_failed", batch_id=lease.batch_id, attempt=lease.attempt)
+                    outcome = self._fail(lease, error)
+        except BaseException as crash:  # it runs out and goes to others
+            self._recorder.crash(
+                "end_failed", crash, batch_id=lease.batch_id, attempt=lease.attempt
+            )
         finally:
             batch.over, batch.work = True, None
             self._window.remove(batch)
-            self._profile.engine.let_go()
+            self._recorder.emit(BatchEnded, outcome)
 
     def _read(self, batch: HeldBatch) -> Load:
         """The batch's rows as requests; what cannot be read or rendered is a failure already."""
@@ -232,7 +226,7 @@ class Carrier:
         storage.check_roots(
             [lease.descriptor.source.uri, spec.output.uri], self._settings.allowed_roots
         )
-        with self._profile.span(Stage.READ):
+        with self._recorder.span(Stage.READ):
             rows = dataset.read_rows(
                 spec,
                 dataclasses.replace(lease.descriptor, rows=lease.todo),
@@ -245,7 +239,7 @@ class Carrier:
         row_index = [*rows.row_index, *rows.bad]
         results = RowResults(row_index, pa.concat_tables(passed), failures=dict(rows.bad))
         requests: list[Request] = []
-        with self._profile.span(Stage.RENDER):
+        with self._recorder.span(Stage.RENDER):
             for rendered in job.renderer.render(rows.table, rows.row_index):
                 if isinstance(rendered, Request):
                     requests.append(rendered)
@@ -272,7 +266,7 @@ class Carrier:
             nothing: Future[None] = Future()
             nothing.set_result(None)
             return nothing
-        work = Work(spec.task, load.requests, spec.retry.row_timeout_seconds, emit, self._profile)
+        work = Work(spec.task, load.requests, spec.retry.row_timeout_seconds, emit, self._recorder)
         batch.attach(work)
         return self._engine.start(work)
 
@@ -295,14 +289,6 @@ class Carrier:
         if ready:
             self._publisher.publish([made for _, made in ready])
         for batch, made in ready:
-            if made.committed:
-                log.info(
-                    "batch_done",
-                    batch_id=made.lease.batch_id,
-                    attempt=made.lease.attempt,
-                    rows=len(made.table.table),
-                    rows_failed=len(made.table.errors),
-                )
             self._end(batch, made.error)
         # Last: with a dead engine the child ends here, and what was finished is committed.
         for batch, failed in ended:
@@ -336,7 +322,7 @@ class Carrier:
             schema, bare = self._publisher.patiently(
                 partial(self._jobs.output_schema, job, load.results)
             )
-        with self._profile.span(Stage.TABLE):
+        with self._recorder.span(Stage.TABLE):
             table = part_table(job.spec, schema, load.results)
         made_by = self._provenance(lease, job)
         if lease.redo is not None and lease.kept_part is not None:
@@ -373,20 +359,20 @@ class Carrier:
             "revision": self._engine.revision or "",
         }
 
-    def _lost(self, lease: Lease) -> None:
-        log.info("lease_lost", batch_id=lease.batch_id, attempt=lease.attempt)
-        self._tally.ended("lost")
+    def _lost(self, lease: Lease) -> str:
+        self._recorder.emit(LeaseFoundLost, lease.batch_id, lease.attempt)
+        return "lost"
 
     def _release(
         self, lease: Lease, outage: Exception | None = None, outcome: str = "released"
-    ) -> None:
+    ) -> str | None:
         """Gives a batch back and waits for the ledger: one that expires is charged. Best effort
         once the child has no time left.
         """
         if outage is not None:
-            log.warning("outage", batch_id=lease.batch_id, error=str(outage))
+            self._recorder.problem("outage", batch_id=lease.batch_id, error=str(outage))
         if isinstance(outage, LedgerUnavailable) and self._given_up.is_set():
-            return  # whoever reports the end of this child gives it back
+            return None  # whoever reports the end of this child gives it back
 
         def release() -> None:
             with self._ledger.transaction() as connection:
@@ -399,9 +385,10 @@ class Carrier:
 
         try:
             self._publisher.patiently(release)
-            self._tally.ended(outcome)
+            return outcome
         except Retryable as error:
-            log.warning("release_failed", batch_id=lease.batch_id, error=str(error))
+            self._recorder.problem("release_failed", batch_id=lease.batch_id, error=str(error))
+        return None
 
     def _pause(self, lease: Lease, why: Exception) -> None:
         """Nobody claims more of its job until a person has mended what `why` says."""
@@ -410,15 +397,15 @@ class Carrier:
             with self._ledger.transaction() as connection:
                 jobs.pause(connection, lease.job_id, kept_message(str(why)))
 
-        log.warning("engine_refused", job_id=lease.job_id, error=str(why))
+        self._recorder.problem("engine_refused", job_id=lease.job_id, error=str(why))
         try:
             self._publisher.patiently(pause)
         except NightshiftError as error:  # it is over, or the ledger is away for good
-            log.warning("pause_failed", job_id=lease.job_id, error=str(error))
+            self._recorder.problem("pause_failed", job_id=lease.job_id, error=str(error))
 
-    def _fail_job(self, lease: Lease, error: JobRefused) -> None:
+    def _fail_job(self, lease: Lease, error: JobRefused) -> str | None:
         """Before the batch is given back, or a sibling would claim it; nothing is charged."""
-        log.warning("job_refused", job_id=lease.job_id, error=str(error))
+        self._recorder.problem("job_refused", job_id=lease.job_id, error=str(error))
 
         def fail() -> None:
             with self._ledger.transaction() as connection:
@@ -427,11 +414,11 @@ class Carrier:
         try:
             self._publisher.patiently(fail)
         except Retryable as unreachable:
-            log.warning("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
-        self._release(lease)
+            self._recorder.problem("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
+        return self._release(lease)
 
-    def _fail(self, lease: Lease, error: BaseException) -> None:
-        log.warning(
+    def _fail(self, lease: Lease, error: BaseException) -> str | None:
+        self._recorder.problem(
             "batch_failed", batch_id=lease.batch_id, attempt=lease.attempt, error=str(error)
         )
         said = kept_message(str(error) or type(error).__name__)
@@ -454,11 +441,12 @@ class Carrier:
 
         try:
             self._publisher.patiently(fail)
-            self._tally.ended("failed")
+            return "failed"
         except LeaseLost:
-            self._lost(lease)
+            return self._lost(lease)
         except Retryable as unreachable:
-            log.warning("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
+            self._recorder.problem("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
+        return None
 
 
 def _kept_place(lease: Lease, job: KnownJob) -> str:

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import warnings
-from pathlib import Path
 from typing import NoReturn
 
 import structlog
@@ -33,9 +32,8 @@ from nightshift.worker.heartbeat import Heartbeat
 from nightshift.worker.runner import Runner
 from nightshift.worker.supervisor.child_config import ChildConfig
 from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildSigns
-from nightshift.worker.telemetry.utilization import NO_PROFILE, Profile
-from nightshift.worker.telemetry.report import ProfileFile
-from nightshift.worker.telemetry.counts import Tally, tally_in
+from nightshift.worker.telemetry.child import ChildTelemetry
+from nightshift.worker.telemetry.events import EngineLoaded
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +56,6 @@ class ChildProcess:
         self._drain_asked = threading.Event()
         self._drained = threading.Event()
         self._dying = threading.Lock()
-        self._profile_file: ProfileFile | None = None
         self._child = Child(
             config.id,
             config.supervisor,
@@ -123,16 +120,15 @@ class ChildProcess:
             engine.name,
             engine.version,
         )
-        self._profile = self._profiled(engine)
-        self._tally = self._tallied(engine)
+        self._telemetry = ChildTelemetry(self._config, engine)
+        recorder = self._telemetry.recorder
         self._runner = Runner(
             who,
             self._ledger,
             engine,
             self._settings,
             self._engine_died,
-            self._profile,
-            self._tally,
+            recorder,
         )
         self._heartbeat = Heartbeat(
             self._config.id,
@@ -142,7 +138,7 @@ class ChildProcess:
             self._settings,
             self._engine_died,
             self._signs,
-            self._tally,
+            recorder,
         )
         tasks.register(self._app, self._runner)
         # What is loaded stays: a full collection that walks it would hold up the engine's loop.
@@ -152,30 +148,15 @@ class ChildProcess:
         self._heartbeat.start()
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
         threading.Thread(target=self._drain, name="drain", daemon=True).start()
-        load_seconds = time.monotonic() - began
-        self._tally.loaded(load_seconds, engine.concurrency)
-        self._tally.follow(self._profile)
-        log.info(
-            "engine_ready",
-            engine=engine.name,
-            version=engine.version,
-            window_rows=self._runner.window.rows,
-            load_seconds=round(load_seconds, 1),
+        recorder.emit(
+            EngineLoaded,
+            engine.name,
+            engine.version,
+            engine.concurrency,
+            self._runner.window.rows,
+            time.monotonic() - began,
         )
-
-    def _profiled(self, engine: Engine) -> Profile:
-        if self._config.profile is None and self._config.metrics is None:
-            return NO_PROFILE
-        profile = Profile(engine.concurrency)
-        if self._config.profile is not None:
-            self._profile_file = ProfileFile(
-                Path(self._config.profile), profile, self._config.id, self._config.supervisor
-            )
-            self._profile_file.start()
-        return profile
-
-    def _tallied(self, engine: Engine) -> Tally:
-        return tally_in(self._config.metrics, self._config.pool, engine.name, self._config.slot)
+        self._telemetry.start()
 
     def _load(self, spec: JobSpec) -> Engine:
         self._signs.loading()
@@ -276,7 +257,7 @@ class ChildProcess:
         except Retryable as error:
             log.warning("end_failed", error=str(error))
         self._engine.close()
-        self._last_figures()
+        self._telemetry.finish()
         log.info("drained")
         os._exit(exit_codes.DRAINED)
 
@@ -287,13 +268,8 @@ class ChildProcess:
         log.error("engine_died", error=error)
         self._runner.window.close()
         self._runner.window.wait_published(LAST_COMMITS_SECONDS)
-        self._last_figures()
+        self._telemetry.finish()
         os._exit(exit_codes.ENGINE_DEAD)
-
-    def _last_figures(self) -> None:
-        self._tally.show(self._profile)
-        if self._profile_file is not None:
-            self._profile_file.finish()
 
 
 def main() -> None:

@@ -3,8 +3,6 @@
 import threading
 from collections.abc import Callable
 
-import structlog
-
 from nightshift.common.errors import Retryable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.ledger import Ledger, workers
@@ -12,10 +10,9 @@ from nightshift.common.ledger.batches import leasing
 from nightshift.common.settings import Settings
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.supervisor.liveness import ChildSigns
-from nightshift.worker.telemetry.counts import NO_TALLY, Tally
+from nightshift.worker.telemetry.events import HeartbeatFailed, LeaseFoundLost, LeasesRenewed
+from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
-
-log = structlog.get_logger(__name__)
 
 AGAIN_SECONDS = 1.0
 """A beat that Postgres did not take is tried again so soon: leases run out meanwhile."""
@@ -37,7 +34,7 @@ class Heartbeat:
         settings: Settings,
         stalled: Callable[[str], None],
         signs: ChildSigns,
-        tally: Tally = NO_TALLY,
+        recorder: Recorder | None = None,
     ) -> None:
         self.state = "ready"
         self._worker_id = worker_id
@@ -47,7 +44,7 @@ class Heartbeat:
         self._settings = settings
         self._stalled = stalled
         self._signs = signs
-        self._tally = tally
+        self._recorder = recorder or Recorder()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
 
@@ -73,7 +70,7 @@ class Heartbeat:
             )
             reached(Moment.RENEWING)
         lost = sum(self._is_lost_now(batch, renewal) for batch in held)
-        self._tally.renewed(len(renewal.held), lost)
+        self._recorder.emit(LeasesRenewed, len(renewal.held), lost)
 
     def _is_lost_now(self, batch: HeldBatch, renewal: leasing.Renewal) -> bool:
         """Tells a batch what became of its lease; True when it is found to be lost."""
@@ -81,7 +78,7 @@ class Heartbeat:
         if lease not in renewal.held:
             # A batch that is being published may have been committed since the beat began.
             if not batch.publishing and not batch.lost:
-                log.warning("lease_lost", batch_id=lease[0], attempt=lease[1])
+                self._recorder.emit(LeaseFoundLost, *lease)
                 batch.give_up(lost=True)
                 return True
         elif lease in renewal.unwanted:
@@ -105,8 +102,7 @@ class Heartbeat:
             try:
                 self.beat()
             except Retryable as error:
-                self._tally.unanswered()
-                log.warning("heartbeat_failed", error=str(error))
+                self._recorder.emit(HeartbeatFailed, error)
                 pause = min(pause, AGAIN_SECONDS)
-            except Exception:
-                log.exception("heartbeat_crashed")
+            except Exception as error:
+                self._recorder.crash("heartbeat_crashed", error)

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import TypeVar
 
 import pyarrow as pa
-import structlog
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -38,10 +37,8 @@ from nightshift.common.ledger.batches.records import Lease, Part
 from nightshift.common.spec import JobSpec
 from nightshift.worker.rows.results import PartTable
 from nightshift.worker.telemetry.engine_time import EngineTime
-from nightshift.worker.telemetry.utilization import NO_PROFILE, Profile, Stage
-from nightshift.worker.telemetry.counts import NO_TALLY, Ran, Tally
-
-log = structlog.get_logger(__name__)
+from nightshift.worker.telemetry.events import BatchCommitted, Stage
+from nightshift.worker.telemetry.recorder import Recorder
 
 T = TypeVar("T")
 
@@ -85,23 +82,6 @@ class Publication:
         assert self.part is not None
         return self.lease, self.part
 
-    def ran(self) -> Ran:
-        """What it counts for once it is committed: the rows that ran, not those that were kept."""
-        lease, part = self.commit()
-        rows = lease.todo if self.kept_rows is None else self.kept_rows
-        errors = part.errors
-        if lease.redo is not None:
-            ran = set(rows)
-            errors = [error for error in errors if error.row_index in ran]
-        return Ran(
-            rows=len(rows),
-            rows_failed=len(errors),
-            prompt_tokens=part.tokens_spent.prompt,
-            output_tokens=part.tokens_spent.output,
-            seconds=time.monotonic() - self.claimed_at,
-            whole=self.kept_rows is None,
-        )
-
 
 class Publisher:
     """Writes and commits the batches of one child.
@@ -113,13 +93,11 @@ class Publisher:
         self,
         ledger: Ledger,
         given_up: threading.Event,
-        profile: Profile = NO_PROFILE,
+        recorder: Recorder | None = None,
         engine_time: EngineTime | None = None,
-        tally: Tally = NO_TALLY,
     ) -> None:
         self._ledger = ledger
-        self._profile = profile
-        self._tally = tally
+        self._recorder = recorder or Recorder()
         self._engine_time = engine_time or EngineTime()
         self._given_up = given_up
         self._commits: dict[int, Grouped[list[Commit], list[bool | Exception]]] = {}
@@ -131,7 +109,7 @@ class Publisher:
 
     def publish(self, group: Sequence[Publication]) -> None:
         """A part for each batch, named by the ledger, moved to its place; all are of one job."""
-        with self._profile.span(Stage.WRITE) as span:
+        with self._recorder.span(Stage.WRITE) as span:
             data = [self._encoded(each) for each in group]
             written = self._written(group, data)
             span.count = len(written)
@@ -150,7 +128,7 @@ class Publisher:
                 raise each.error
 
         try:
-            with self._profile.span(Stage.WRITE):
+            with self._recorder.span(Stage.WRITE):
                 self._for_store(write)
         except Exception as error:
             each.error = error
@@ -189,12 +167,12 @@ class Publisher:
             return
         for _ in group:
             reached(Moment.WRITTEN)
-        with self._profile.span(Stage.COMMIT) as span:
+        with self._recorder.span(Stage.COMMIT) as span:
             self._charge_and_commit(group)
             done = [each for each in group if each.committed]
             span.count = len(done)
         for each in done:
-            self._tally.committed(each.ran())
+            self._tell_commit(each)
         for each in group:
             if isinstance(each.error, LeaseLost):
                 self._discard(each)
@@ -202,8 +180,29 @@ class Publisher:
             return
         for _ in done:
             reached(Moment.COMMITTED)
-        with self._profile.span(Stage.SETTLE, len(done)):
+        with self._recorder.span(Stage.SETTLE, len(done)):
             self._settle(done)
+
+    def _tell_commit(self, each: Publication) -> None:
+        lease, part = each.commit()
+        rows = lease.todo if each.kept_rows is None else each.kept_rows
+        errors = part.errors
+        if lease.redo is not None:
+            ran = set(rows)
+            errors = [error for error in errors if error.row_index in ran]
+        self._recorder.emit(
+            BatchCommitted,
+            lease.batch_id,
+            lease.attempt,
+            part_rows=len(each.table.table),
+            part_errors=len(part.errors),
+            rows=len(rows),
+            rows_failed=len(errors),
+            prompt_tokens=part.tokens_spent.prompt,
+            output_tokens=part.tokens_spent.output,
+            seconds=time.monotonic() - each.claimed_at,
+            whole=each.kept_rows is None,
+        )
 
     def _charge_and_commit(self, group: Sequence[Publication]) -> None:
         """The engine time of the job since its last commit goes with the first of the group."""
@@ -311,7 +310,7 @@ class Publisher:
         try:
             storage.delete(staged(each.spec.output.uri, part.name))
         except Exception as error:
-            log.warning("discard_failed", part=part.name, error=str(error))
+            self._recorder.problem("discard_failed", part=part.name, error=str(error))
 
     def _settle(self, group: Sequence[Publication]) -> None:
         """What follows a commit and can be done by finish as well, should this child die here."""
@@ -320,7 +319,7 @@ class Publisher:
                 for each in group:
                     self._move(each)
         except Exception as error:
-            log.warning("settle_failed", error=str(error))
+            self._recorder.problem("settle_failed", error=str(error))
         if any(each.table.errors for each in group):
             self._judge(group[0].lease.job_id)
 
@@ -333,16 +332,16 @@ class Publisher:
             if lease.kept_part is not None:
                 storage.delete(final(uri, lease.kept_part))
         except Exception as error:
-            log.warning("settle_failed", batch_id=lease.batch_id, error=str(error))
+            self._recorder.problem("settle_failed", batch_id=lease.batch_id, error=str(error))
 
     def _judge(self, job_id: int) -> None:
         try:
             with self._ledger.transaction() as connection:
                 paused = jobs.judge_failures(connection, job_id)
             if paused:
-                log.warning("job_paused", job_id=job_id, why="too many rows failed")
+                self._recorder.problem("job_paused", job_id=job_id, why="too many rows failed")
         except Exception as error:
-            log.warning("judge_failed", job_id=job_id, error=str(error))
+            self._recorder.problem("judge_failed", job_id=job_id, error=str(error))
 
     def patiently(self, ask: Callable[[], T]) -> T:
         """Asks the ledger until it answers or is given up; finished work waits for it."""
@@ -353,9 +352,15 @@ class Publisher:
             retry=retry_if_exception_type(kind),
             wait=wait_random_exponential(multiplier=0.2, max=3),
             stop=stop_when_event_set(self._given_up) | stop_after_delay(seconds),
-            before_sleep=_say_waiting,
+            before_sleep=self._tell_wait,
             reraise=True,
         )
+
+    def _tell_wait(self, state: RetryCallState) -> None:
+        """At the first try, the second, the fourth, ...: many batches wait at once, and for long."""
+        tries = state.attempt_number
+        if tries & (tries - 1) == 0 and state.outcome is not None:
+            self._recorder.problem("waiting", tries=tries, error=str(state.outcome.exception()))
 
 
 def _stored(each: Publication, data: pa.Buffer | None) -> Part:
@@ -393,10 +398,3 @@ def _groups(finished: Sequence[Commit]) -> Iterator[list[Commit]]:
         group.append((lease, part))
         errors += len(part.errors)
     yield group
-
-
-def _say_waiting(state: RetryCallState) -> None:
-    """At the first try, the second, the fourth, ...: many batches wait at once, and for long."""
-    tries = state.attempt_number
-    if tries & (tries - 1) == 0 and state.outcome is not None:
-        log.warning("waiting", tries=tries, error=str(state.outcome.exception()))

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import structlog
-
 from nightshift.common import storage
 from nightshift.common.errors import Retryable
 from nightshift.common.ledger import Ledger
@@ -17,11 +15,9 @@ from nightshift.common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Con
 from nightshift.common.settings import Settings
 from nightshift.worker.batch import Carrier
 from nightshift.worker.engines.protocol import Engine
-from nightshift.worker.telemetry.utilization import NO_PROFILE, Profile, Stage
-from nightshift.worker.telemetry.counts import NO_TALLY, Tally
+from nightshift.worker.telemetry.events import BatchesClaimed, Stage
+from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import MOST_BATCHES, SHARE_SECONDS, HeldBatch, Window
-
-log = structlog.get_logger(__name__)
 
 EMPTY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4)
 """Pauses after claims that found nothing, before the child waits for the next hint."""
@@ -46,8 +42,7 @@ class Runner:
         engine: Engine,
         settings: Settings,
         engine_died: Callable[[str], None],
-        profile: Profile = NO_PROFILE,
-        tally: Tally = NO_TALLY,
+        recorder: Recorder | None = None,
     ) -> None:
         # Twice what the engine runs at once: as many rows wait in it as it works on.
         self.window = Window(rows=2 * engine.concurrency)
@@ -57,9 +52,9 @@ class Runner:
         self._ledger = ledger
         self._settings = settings
         self._given_up = threading.Event()
-        self._profile = profile
+        self._recorder = recorder = recorder or Recorder()
         self._carrier = Carrier(
-            ledger, engine, settings, self.window, engine_died, self._given_up, profile, tally
+            ledger, engine, settings, self.window, engine_died, self._given_up, recorder
         )
         self._claiming = threading.Lock()
         self._unsure_until = self._looked_at = -math.inf
@@ -134,14 +129,14 @@ class Runner:
         self.asked_at = time.monotonic()
         try:
             self._release_unknown()
-            with self._profile.span(Stage.CLAIM) as span, self._ledger.transaction() as connection:
+            with self._recorder.span(Stage.CLAIM) as span, self._ledger.transaction() as connection:
                 leases = self._claim_share(connection, woken)
                 span.count = len(leases)
         except Retryable as error:
-            log.warning("claim_failed", error=str(error))
+            self._recorder.problem("claim_failed", error=str(error))
             self._unsure_until = math.inf
             return None
-        self._profile.engine.claimed(len(leases))
+        self._recorder.emit(BatchesClaimed, len(leases))
         if leases:
             self._usual_rows = max(1, sum(len(lease.todo) for lease in leases) // len(leases))
         return leases

@@ -16,7 +16,7 @@ from nightshift.common.errors import EngineLoadFailed
 from nightshift.common.spec import FunctionEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Refusal, Work
-from nightshift.worker.telemetry.utilization import Stage
+from nightshift.worker.telemetry.events import RowsEntered, RowsLeft, Stage, StagePassed
 
 log = structlog.get_logger(__name__)
 
@@ -86,17 +86,17 @@ class FunctionEngine:
         """Queues one call for the batch. An exception or a wrong number of results is isolated by
         halving.
         """
-        work.profile.engine.enter(len(work.requests))
-        return self._thread.submit(self._run, work, work.profile.clock())
+        work.recorder.emit(RowsEntered, len(work.requests))
+        return self._thread.submit(self._run, work, work.recorder.clock())
 
     def _run(self, work: Work, started_at: float) -> None:
         rows = len(work.requests)
-        work.profile.add(Stage.QUEUE, work.profile.clock() - started_at)
+        work.recorder.emit(StagePassed, Stage.QUEUE, work.recorder.clock() - started_at)
         try:
-            with work.profile.span(Stage.INFER):
+            with work.recorder.span(Stage.INFER):
                 self._call(work, 0, rows)
         finally:
-            work.profile.engine.leave(rows)
+            work.recorder.emit(RowsLeft, rows)
 
     def stalled_seconds(self) -> float:
         """Infinite once a call has run longer than the time of all its rows, else 0."""

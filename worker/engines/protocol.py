@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from nightshift.common.spec import Task
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.telemetry.utilization import NO_PROFILE, Profile
+from nightshift.worker.telemetry.recorder import Recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Work:
     """One batch in an engine.
 
     `emit(position, outcome)` takes the outcome of `requests[position]`, once each, from any
-    thread. After `stop()` the engine drops the requests that are not finished. The engine tells `profile` when rows enter and leave it, how long they
+    thread. After `stop()` the engine drops the requests that are not finished. The engine tells `recorder` when rows enter and leave it, how long they
     waited in it and how long it worked.
     """
 
@@ -72,7 +72,7 @@ class Work:
     requests: Sequence[Request]
     row_timeout_seconds: float
     emit: Callable[[int, Outcome], None]
-    profile: Profile = NO_PROFILE
+    recorder: Recorder = field(default_factory=Recorder)
     stopped: threading.Event = field(default_factory=threading.Event)
     _on_stop: list[Callable[[], object]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)

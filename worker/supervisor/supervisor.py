@@ -21,7 +21,7 @@ from nightshift.common.settings import Settings, child_environment
 from nightshift.worker import exit_codes
 from nightshift.worker.supervisor.child_config import ChildConfig
 from nightshift.worker.supervisor.liveness import SupervisorSigns, hung_seconds
-from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, NO_METRICS, MachineMetrics
+from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, MachineMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +86,7 @@ class Supervisor:
         engine_key: str | None = None,
         identity: str | None = None,
         profile: Path | None = None,
-        metrics: MachineMetrics = NO_METRICS,
+        metrics: MachineMetrics | None = None,
     ) -> None:
         self.identity = identity or f"s-{uuid.uuid4().hex[:12]}"
         self._ledger = ledger
@@ -107,8 +107,8 @@ class Supervisor:
         self._chosen_at = 0.0
         self._heard_since = time.monotonic()
         self._host = socket.gethostname()
-        self._metrics = metrics
-        metrics.watch(lambda: [slot.stands() for slot in self._slots])
+        self._metrics = metrics or MachineMetrics(pool)
+        self._metrics.watch(lambda: [slot.stands() for slot in self._slots])
 
     def run(self) -> None:
         """Works until `stop`; then drains every child, reports it and returns.

@@ -1,4 +1,4 @@
-"""What a child counts for Prometheus; NO_TALLY where nobody asked.
+"""What a child counts for Prometheus: a subscriber of its recorder.
 
 The counts lie in files of prometheus_client's multiprocess mode (PROMETHEUS_MULTIPROC_DIR), which
 the supervisor reads: whatever ends this child, what it counted stays.
@@ -7,13 +7,22 @@ the supervisor reads: whatever ends this child, what it counted stays.
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Self
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 from nightshift.common.telemetry import metrics
-from nightshift.worker.telemetry.utilization import Profile, Stage
+from nightshift.worker.telemetry.events import (
+    BatchCommitted,
+    BatchEnded,
+    EngineLoaded,
+    HeartbeatFailed,
+    LeasesRenewed,
+    Stage,
+)
+from nightshift.worker.telemetry.recorder import Handlers
+from nightshift.worker.telemetry.utilization import Utilization
 
 log = structlog.get_logger(__name__)
 
@@ -22,27 +31,20 @@ ROOM_BYTES = 2**20
 which there is no room ends the process by SIGBUS.
 """
 
-SHOW_SECONDS = 1.0
-"""Pause between two looks at the profile; a killed child loses what came after the last."""
+UPDATE_SECONDS = 1.0
+"""Pause between two looks at the utilization; a killed child loses what came after the last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """What one commit brought; `seconds` since its claim, `whole` unless the rest was split off."""
-
-    rows: int
-    rows_failed: int
-    prompt_tokens: int
-    output_tokens: int
-    seconds: float
-    whole: bool
-
-
-class Tally:
-    """The counts of one child, from all of its threads."""
+class Counts:
+    """The counts of one child, from all of its threads. `utilization` is read every second."""
 
     def __init__(
-        self, pool: str, engine: str, slot: int, registry: CollectorRegistry | None = None
+        self,
+        utilization: Utilization,
+        pool: str,
+        engine: str,
+        slot: int,
+        registry: CollectorRegistry | None = None,
     ) -> None:
         registry = registry or CollectorRegistry()
         each = {"pool": pool, "engine": engine}
@@ -76,96 +78,91 @@ class Tally:
                 for state in metrics.ENGINE_SECONDS.labels["state"]
             },
         }
-        self._shown = dict.fromkeys(self._seconds, 0.0)
+        self._counted = dict.fromkeys(self._seconds, 0.0)
         self._engine_rows = metrics.gauge(metrics.ENGINE_ROWS, registry).labels(**here)
         self._concurrency = metrics.gauge(metrics.ENGINE_CONCURRENCY, registry).labels(**here)
         self._load_seconds = metrics.gauge(metrics.ENGINE_LOAD_SECONDS, registry).labels(**here)
-        self._showing = threading.Lock()
+        self._updating = threading.Lock()
+        self._utilization = utilization
 
-    def loaded(self, seconds: float, concurrency: int) -> None:
-        """The engine is ready."""
-        self._loads.inc()
-        self._load_seconds.set(seconds)
-        self._concurrency.set(concurrency)
+    @classmethod
+    def in_folder(
+        cls, folder: str, utilization: Utilization, pool: str, engine: str, slot: int
+    ) -> Self | None:
+        """For a child that was told to count in `folder`; None where there is no room."""
+        if not has_room(folder):
+            log.warning("no_room_to_count", folder=folder, needed_bytes=ROOM_BYTES)
+            return None
+        return cls(utilization, pool, engine, slot)
 
-    def committed(self, ran: Ran) -> None:
-        """A batch is committed, whole or in part."""
-        self._rows.inc(ran.rows - ran.rows_failed)
-        self._rows_failed.inc(ran.rows_failed)
-        self._prompt_tokens.inc(ran.prompt_tokens)
-        self._output_tokens.inc(ran.output_tokens)
-        self._batches["done" if ran.whole else "split"].inc()
-        self._batch_seconds.observe(ran.seconds)
+    def handlers(self) -> Handlers:
+        """What is counted as it happens."""
+        return {
+            EngineLoaded: self._loaded,
+            BatchCommitted: self._committed,
+            BatchEnded: self._ended,
+            LeasesRenewed: self._renewed,
+            HeartbeatFailed: self._heartbeat_failed,
+        }
 
-    def ended(self, outcome: str) -> None:
-        """A lease ended without a commit: released, failed or lost."""
-        self._batches[outcome].inc()
+    def start(self) -> None:
+        """Keeps the seconds up to date from now on, in a thread of its own."""
+        threading.Thread(target=self._update_on, name="counts", daemon=True).start()
 
-    def renewed(self, held: int, lost: int) -> None:
-        """A heartbeat was answered."""
-        self._renewals["held"].inc(held)
-        self._renewals["lost"].inc(lost)
+    def finish(self) -> None:
+        """Brings the seconds up to date for the last time."""
+        self.update()
 
-    def unanswered(self) -> None:
-        """A heartbeat was not."""
-        self._renewals["failed"].inc()
-
-    def follow(self, profile: Profile) -> None:
-        """Shows where the time goes from now on, in a thread of its own."""
-        paused = threading.Event()
-
-        def show_on() -> None:
-            while not paused.wait(SHOW_SECONDS):
-                self.show(profile)
-
-        threading.Thread(target=show_on, name="tally", daemon=True).start()
-
-    def show(self, profile: Profile) -> None:
-        """Brings what the profile knows up to date."""
-        with self._showing:
-            engine = profile.engine.sums()
-            spent = {stage.value: seconds for stage, seconds in profile.seconds().items()}
+    def update(self) -> None:
+        """Counts the seconds since the last look, and shows how many rows are in the engine."""
+        with self._updating:
+            engine = self._utilization.engine.totals()
+            stages = self._utilization.seconds()
             self._advance(
                 {
-                    **spent,
+                    **{stage.value: seconds for stage, seconds in stages.items()},
                     "full": engine.seconds - engine.fewer_seconds,
                     "partial": engine.fewer_seconds - engine.empty_seconds,
                     "empty": engine.empty_seconds,
                     "no_work": engine.no_work_seconds,
                 }
             )
-            self._engine_rows.set(profile.engine.rows)
+            self._engine_rows.set(self._utilization.engine.rows)
+
+    def _update_on(self) -> None:
+        paused = threading.Event()
+        while not paused.wait(UPDATE_SECONDS):
+            self.update()
 
     def _advance(self, now: Mapping[str, float]) -> None:
         for name, seconds in now.items():
             # A difference of sums may lose its last bit; a counter never falls.
-            self._seconds[name].inc(max(0.0, seconds - self._shown[name]))
-            self._shown[name] = max(seconds, self._shown[name])
+            self._seconds[name].inc(max(0.0, seconds - self._counted[name]))
+            self._counted[name] = max(seconds, self._counted[name])
 
+    def _loaded(self, event: EngineLoaded) -> None:
+        self._loads.inc()
+        self._load_seconds.set(event.load_seconds)
+        self._concurrency.set(event.concurrency)
 
-class _NoTally(Tally):
-    def __init__(self) -> None: ...
-    def loaded(self, seconds: float, concurrency: int) -> None: ...
-    def committed(self, ran: Ran) -> None: ...
-    def ended(self, outcome: str) -> None: ...
-    def renewed(self, held: int, lost: int) -> None: ...
-    def unanswered(self) -> None: ...
-    def follow(self, profile: Profile) -> None: ...
-    def show(self, profile: Profile) -> None: ...
+    def _committed(self, event: BatchCommitted) -> None:
+        self._rows.inc(event.rows - event.rows_failed)
+        self._rows_failed.inc(event.rows_failed)
+        self._prompt_tokens.inc(event.prompt_tokens)
+        self._output_tokens.inc(event.output_tokens)
+        self._batches["done" if event.whole else "split"].inc()
+        self._batch_seconds.observe(event.seconds)
 
+    def _ended(self, event: BatchEnded) -> None:
+        if event.outcome is not None:
+            self._batches[event.outcome].inc()
 
-NO_TALLY: Tally = _NoTally()
-"""Keeps nothing: what a child has whose metrics nobody asked for."""
+    def _renewed(self, event: LeasesRenewed) -> None:
+        self._renewals["held"].inc(event.held)
+        self._renewals["lost"].inc(event.lost)
 
-
-def tally_in(folder: str | None, pool: str, engine: str, slot: int) -> Tally:
-    """The counts of a child that was told to count in `folder`; none where there is no room."""
-    if folder is None:
-        return NO_TALLY
-    if not has_room(folder):
-        log.warning("no_room_to_count", folder=folder, needed_bytes=ROOM_BYTES)
-        return NO_TALLY
-    return Tally(pool, engine, slot)
+    def _heartbeat_failed(self, _event: HeartbeatFailed) -> None:
+        self._renewals["failed"].inc()
 
 
 def has_room(folder: str | os.PathLike[str]) -> bool:

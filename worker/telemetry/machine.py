@@ -27,8 +27,8 @@ from nightshift.common.settings import Settings, named_gpus
 from nightshift.common.telemetry import listener, metrics
 from nightshift.common.telemetry.metrics import Kind, Metric
 from nightshift.common.telemetry.run_dir import VARIABLE
-from nightshift.worker.telemetry.gpus import NO_GPUS, Gpus
 from nightshift.worker.telemetry.counts import ROOM_BYTES, has_room
+from nightshift.worker.telemetry.gpus import NO_GPUS, Gpus
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ Sample = tuple[str, tuple[tuple[str, str], ...]]
 
 
 @dataclass(slots=True)
-class Sums:
+class SampleTotals:
     """Samples by family; what two sources have in common is added up."""
 
     families: dict[str, Family] = field(default_factory=dict)
@@ -59,11 +59,13 @@ class Sums:
                 named = sample.labels if ours else {**sample.labels, **labels}
                 self._add(family, sample.name, named, sample.value)
 
-    def copy(self) -> "Sums":
+    def copy(self) -> "SampleTotals":
         """Another one that goes its own way."""
-        return Sums(dict(self.families), {name: dict(each) for name, each in self.values.items()})
+        return SampleTotals(
+            dict(self.families), {name: dict(each) for name, each in self.values.items()}
+        )
 
-    def full(self) -> Iterator[Family]:
+    def samples(self) -> Iterator[Family]:
         """Every family with its samples."""
         for name, values in self.values.items():
             known = self.families[name]
@@ -76,9 +78,9 @@ class Sums:
         known = self.families.setdefault(family.name, family)
         if known.type != family.type:
             return  # of two things by one name only one can be told
-        mine = self.values.setdefault(family.name, {})
+        values = self.values.setdefault(family.name, {})
         key = (sample, tuple(sorted(labels.items())))
-        mine[key] = mine.get(key, 0.0) + value
+        values[key] = values.get(key, 0.0) + value
 
 
 @dataclass(slots=True)
@@ -106,13 +108,13 @@ class ChildFolder:
 
 
 class MachineMetrics(Collector):
-    """The metrics of one supervisor; `folder` is its own."""
+    """The metrics of one supervisor; `folder` is its own. Without one no child counts."""
 
-    def __init__(self, pool: str, folder: Path, gpus: Gpus = NO_GPUS) -> None:
+    def __init__(self, pool: str, folder: Path | None = None, gpus: Gpus = NO_GPUS) -> None:
         self._pool = pool
         self._folder = folder
         self._gpus = gpus
-        self._sums = Sums()
+        self._totals = SampleTotals()
         self._children: dict[str, ChildFolder] = {}
         self._refused = False
         self._lock = threading.Lock()
@@ -123,7 +125,7 @@ class MachineMetrics(Collector):
             (metrics.LEASE_RENEWALS, "outcome"),
         ):
             for value in metric.labels[label]:  # a first event is a rise from 0
-                self._sums.add(metric, 0, pool=pool, **{label: value})
+                self._totals.add(metric, 0, pool=pool, **{label: value})
 
     def watch(self, slots: Callable[[], Sequence[str]]) -> None:
         """Asks for the state of each slot's child at each scrape; in any thread."""
@@ -134,6 +136,8 @@ class MachineMetrics(Collector):
 
         Work goes on whatever becomes of metrics.
         """
+        if self._folder is None:
+            return {}
         folder = self._folder / worker_id
         try:
             # Its parent as well: whoever cleans up /tmp may have taken it.
@@ -161,11 +165,11 @@ class MachineMetrics(Collector):
         lasting = [family for family in counted if family.type != Kind.GAUGE]
         with self._lock:
             if folder is not None:
-                self._sums.add_all(lasting, pool=self._pool, slot=str(folder.slot))
+                self._totals.add_all(lasting, pool=self._pool, slot=str(folder.slot))
                 del self._children[worker_id]
-            self._sums.add(metrics.CHILD_EXITS, 1, pool=self._pool, reason=reason)
+            self._totals.add(metrics.CHILD_EXITS, 1, pool=self._pool, reason=reason)
             if reason == "load_failed":
-                self._sums.add(metrics.ENGINE_LOADS, 1, pool=self._pool, outcome="failed")
+                self._totals.add(metrics.ENGINE_LOADS, 1, pool=self._pool, outcome="failed")
         if folder is not None:
             shutil.rmtree(folder.path, ignore_errors=True)
         return _engine_of(counted)
@@ -176,7 +180,7 @@ class MachineMetrics(Collector):
         """The ledger was told of its end: so many leases were freed, a load may have failed."""
         with self._lock:
             if freed:
-                self._sums.add(
+                self._totals.add(
                     metrics.BATCHES,
                     freed,
                     pool=self._pool,
@@ -184,57 +188,39 @@ class MachineMetrics(Collector):
                     outcome="released" if died is None else "died",
                 )
             if load_failed:
-                self._sums.add(metrics.ENGINE_LOADS, 1, pool=self._pool, outcome="failed")
+                self._totals.add(metrics.ENGINE_LOADS, 1, pool=self._pool, outcome="failed")
 
     def collect(self) -> Iterable[Family]:
         """Everything, for one scrape."""
-        sums = self._counted()
+        totals = self._counted()
         for state in metrics.CHILDREN.labels["state"]:
-            sums.add(metrics.CHILDREN, 0, pool=self._pool, state=state)
+            totals.add(metrics.CHILDREN, 0, pool=self._pool, state=state)
         for state, slots in Counter(self._slots()).items():
             if state in metrics.CHILDREN.labels["state"]:
-                sums.add(metrics.CHILDREN, slots, pool=self._pool, state=state)
+                totals.add(metrics.CHILDREN, slots, pool=self._pool, state=state)
         for metric, gpu, value in self._gpus.read():
-            sums.add(metric, value, gpu=gpu)
-        sums.add(metrics.BUILD_INFO, 1, version=code_version())
-        return sums.full()
+            totals.add(metric, value, gpu=gpu)
+        totals.add(metrics.BUILD_INFO, 1, version=code_version())
+        return totals.samples()
 
-    def _counted(self) -> Sums:
+    def _counted(self) -> SampleTotals:
         """What ended and living children counted, each exactly once."""
         with self._lock:
             children = dict(self._children)
         counted = {worker_id: child.read() for worker_id, child in children.items()}
-        with self._lock:  # whoever ended since then is in the sums, with its last counts
-            sums, living = self._sums.copy(), set(self._children)
+        with self._lock:  # whoever ended since then is in the totals, with its last counts
+            totals, living = self._totals.copy(), set(self._children)
         for worker_id in living & counted.keys():
             slot = str(children[worker_id].slot)
-            sums.add_all(counted[worker_id], pool=self._pool, slot=slot)
-        return sums
-
-
-class _NoMetrics(MachineMetrics):
-    def __init__(self) -> None: ...
-    def watch(self, slots: Callable[[], Sequence[str]]) -> None: ...
-    def child_starts(self, worker_id: str, slot: int) -> dict[str, str]:
-        return {}
-
-    def child_ended(self, worker_id: str, reason: str) -> str | None:
-        return None
-
-    def reported(
-        self, engine: str | None, freed: int, died: str | None, *, load_failed: bool
-    ) -> None: ...
-
-
-NO_METRICS: MachineMetrics = _NoMetrics()
-"""Keeps nothing: what a supervisor has whose metrics nobody asked for."""
+            totals.add_all(counted[worker_id], pool=self._pool, slot=slot)
+        return totals
 
 
 @contextmanager
 def served(settings: Settings, pool: str) -> Iterator[MachineMetrics]:
     """The metrics of a supervisor and their listener, if the settings ask for one."""
     if settings.metrics_port is None:
-        yield NO_METRICS
+        yield MachineMetrics(pool)
         return
     with _own_folder(settings.run_dir) as folder:
         found = MachineMetrics(pool, folder, Gpus.find(named_gpus()))

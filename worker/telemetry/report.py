@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from nightshift.common.errors import BadInput
-from nightshift.worker.telemetry.utilization import Fullness, Profile, Spent, Stage
+from nightshift.worker.telemetry.events import Stage
+from nightshift.worker.telemetry.utilization import Occupancy, StageTotals, Utilization
 
 log = structlog.get_logger(__name__)
 
@@ -29,9 +30,11 @@ EVERY_SECONDS = 5.0
 class ProfileFile:
     """Appends the figures of one child to a file that its siblings append to as well."""
 
-    def __init__(self, path: Path, profile: Profile, worker_id: str, supervisor: str) -> None:
+    def __init__(
+        self, path: Path, utilization: Utilization, worker_id: str, supervisor: str
+    ) -> None:
         self._path = path
-        self._profile = profile
+        self._utilization = utilization
         self._names = {"worker_id": worker_id, "supervisor": supervisor}
         self._ended = threading.Event()
         # Imports and the engine's load are over, and no part of the work.
@@ -55,7 +58,7 @@ class ProfileFile:
             **self._names,
             "at": round(time.time(), 3),
             "cpu_seconds": time.process_time() - self._cpu_before,
-            **self._profile.figures(),
+            **self._utilization.figures(),
         }
         try:
             append(self._path, json.dumps(line) + "\n")
@@ -89,8 +92,8 @@ class Figures:
 
     children: int
     cpu_seconds: float
-    stages: dict[Stage, Spent]
-    engine: Fullness
+    stages: dict[Stage, StageTotals]
+    engine: Occupancy
 
     @classmethod
     def of(cls, lines: Sequence[dict[str, Any]]) -> Self:
@@ -99,9 +102,10 @@ class Figures:
             children=len(lines),
             cpu_seconds=sum(line["cpu_seconds"] for line in lines),
             stages={
-                stage: _sum(Spent, (line["stages"][stage] for line in lines)) for stage in Stage
+                stage: _sum(StageTotals, (line["stages"][stage] for line in lines))
+                for stage in Stage
             },
-            engine=_sum(Fullness, (line["engine"] for line in lines)),
+            engine=_sum(Occupancy, (line["engine"] for line in lines)),
         )
 
     @property
@@ -148,10 +152,10 @@ def show(figures: Figures, console: Console) -> None:
         _ms_each(figures.cpu_seconds, batches),
     )
     console.print(table)
-    console.print(_fullness(figures.engine), highlight=False)
+    console.print(_occupancy(figures.engine), highlight=False)
 
 
-def _fullness(engine: Fullness) -> str:
+def _occupancy(engine: Occupancy) -> str:
     if not engine.seconds:
         return "The engine never had work."
     share = {

@@ -1,35 +1,27 @@
-"""Where a child's time goes: spans by stage, and how full its engine was.
+"""Where a child's time goes: what each stage took, and how full its engine was.
 
-Made for `nightshift-worker --profile` and for metrics; without either NO_PROFILE stands in its
-place and costs nothing.
+A subscriber of the recorder, for `nightshift-worker --profile` and for metrics.
 """
 
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-
-class Stage(StrEnum):
-    """What a child does for its batches, in the order in which a batch meets it."""
-
-    CLAIM = "claim"
-    READ = "read"
-    RENDER = "render"
-    TOKENIZE = "tokenize"
-    QUEUE = "queue"
-    INFER = "infer"
-    TABLE = "table"
-    WRITE = "write"
-    COMMIT = "commit"
-    SETTLE = "settle"
+from nightshift.worker.telemetry.events import (
+    BatchEnded,
+    BatchesClaimed,
+    RowsEntered,
+    RowsLeft,
+    Stage,
+    StagePassed,
+)
+from nightshift.worker.telemetry.recorder import Handlers
 
 
 @dataclass(slots=True)
-class Spent:
+class StageTotals:
     """What one stage took so far.
 
     `count` is how many batches (for QUEUE in vLLM: rows) went through it well, in how many
@@ -45,7 +37,7 @@ class Spent:
 
 
 @dataclass(slots=True)
-class Fullness:
+class Occupancy:
     """How full the engine was while the child was at work.
 
     At work is a child that holds a batch or whose last claim brought one: from its first claim to
@@ -67,188 +59,102 @@ class Fullness:
     no_work_seconds: float = 0.0
 
 
-class EngineMeter:
+class OccupancyMeter:
     """Integrates over time how many rows are in the engine. For any thread."""
 
     def __init__(self, concurrency: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._sums = Fullness(concurrency=concurrency)
+        self._totals = Occupancy(concurrency=concurrency)
         self._since = clock()
         self._rows = self._held = 0
         self._dry = True
         self._lock = threading.Lock()
 
-    def claimed(self, batches: int) -> None:
-        """A claim was answered: the child holds so many batches more; 0: none is admitted."""
+    def handlers(self) -> Handlers:
+        """Rows in and out of the engine, and batches in and out of the child."""
+        return {
+            RowsEntered: self._entered,
+            RowsLeft: self._left,
+            BatchesClaimed: self._claimed,
+            BatchEnded: self._ended,
+        }
+
+    def _claimed(self, event: BatchesClaimed) -> None:
         with self._lock:
             self._advance()
-            self._held += batches
-            self._dry = batches == 0
+            self._held += event.batches
+            self._dry = event.batches == 0
 
-    def let_go(self) -> None:
-        """A batch is committed, given back or lost."""
+    def _ended(self, _event: BatchEnded) -> None:
         with self._lock:
             self._advance()
             self._held -= 1
 
-    def enter(self, rows: int = 1) -> None:
-        """So many rows are the engine's from here on."""
+    def _entered(self, event: RowsEntered) -> None:
         with self._lock:
             self._advance()
-            self._rows += rows
-            self._sums.rows += rows
+            self._rows += event.rows
+            self._totals.rows += event.rows
 
-    def leave(self, rows: int = 1) -> None:
-        """So many rows left the engine, answered or not."""
+    def _left(self, event: RowsLeft) -> None:
         with self._lock:
             self._advance()
-            self._rows -= rows
+            self._rows -= event.rows
 
     @property
     def rows(self) -> int:
         """Rows in the engine now."""
         return self._rows
 
-    def sums(self) -> Fullness:
+    def totals(self) -> Occupancy:
         """The figures up to now."""
         with self._lock:
             self._advance()
-            return replace(self._sums)
+            return replace(self._totals)
 
     def _advance(self) -> None:
         now = self._clock()
         passed, self._since = now - self._since, now
-        sums = self._sums
+        totals = self._totals
         if not self._held and self._dry:
-            sums.no_work_seconds += passed
+            totals.no_work_seconds += passed
             return
-        sums.seconds += passed
-        sums.row_seconds += passed * self._rows
-        if self._rows < sums.concurrency:
-            sums.fewer_seconds += passed
-            sums.empty_seconds += passed * (self._rows == 0)
-            sums.dry_seconds += passed * self._dry
+        totals.seconds += passed
+        totals.row_seconds += passed * self._rows
+        if self._rows < totals.concurrency:
+            totals.fewer_seconds += passed
+            totals.empty_seconds += passed * (self._rows == 0)
+            totals.dry_seconds += passed * self._dry
 
 
-class Span:
-    """One pass through a stage, as a context; set `count` inside when it is not one batch.
+class Utilization:
+    """The figures of one child, from all of its threads. The clock gives seconds."""
 
-    What a span inside it takes is taken off, so stages add up. A pass that raises costs its time
-    and counts no batch.
-    """
-
-    __slots__ = ("_began", "_began_cpu", "_inner", "_inner_cpu", "_outer", "_profile", "count")
-
-    def __init__(self, profile: "Profile", stage: Stage, count: int) -> None:
-        self._profile = (profile, stage)
-        self.count = count
-
-    def __enter__(self) -> Self:
-        profile, _ = self._profile
-        self._outer = profile.running()
-        profile.run(self)
-        self._inner = self._inner_cpu = 0.0
-        self._began, self._began_cpu = profile.clock(), profile.cpu_clock()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, _error: object, _trace: TracebackType | None
-    ) -> None:
-        profile, stage = self._profile
-        seconds = profile.clock() - self._began
-        cpu_seconds = profile.cpu_clock() - self._began_cpu
-        if self._outer is not None:
-            self._outer._inner += seconds
-            self._outer._inner_cpu += cpu_seconds
-        profile.run(self._outer)
-        profile.add(
-            stage,
-            seconds - self._inner,
-            cpu_seconds=cpu_seconds - self._inner_cpu,
-            count=0 if kind else self.count,
-        )
-
-
-class Profile:
-    """The figures of one child, from all of its threads. Clocks are in seconds."""
-
-    def __init__(
-        self,
-        concurrency: int,
-        clock: Callable[[], float] = time.perf_counter,
-        cpu_clock: Callable[[], float] = time.thread_time,
-    ) -> None:
-        self.clock = clock
-        self.cpu_clock = cpu_clock
-        self.engine = EngineMeter(concurrency, clock)
-        self._spent = {stage: Spent() for stage in Stage}
+    def __init__(self, concurrency: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.engine = OccupancyMeter(concurrency, clock)
+        self._stages = {stage: StageTotals() for stage in Stage}
         self._lock = threading.Lock()
-        self._local = threading.local()
 
-    def span(self, stage: Stage, count: int = 1) -> Span:
-        """A pass of `count` batches through a stage, to be used with `with`."""
-        return Span(self, stage, count)
+    def handlers(self) -> Handlers:
+        """Passes through stages, and what the meter of the engine wants."""
+        return {StagePassed: self._passed, **self.engine.handlers()}
 
-    def add(
-        self, stage: Stage, seconds: float, *, cpu_seconds: float = 0.0, count: int = 1
-    ) -> None:
-        """A pass that is over, where no `with` fits around it."""
+    def _passed(self, event: StagePassed) -> None:
         with self._lock:
-            spent = self._spent[stage]
-            spent.calls += 1
-            spent.count += count
-            spent.seconds += seconds
-            spent.cpu_seconds += cpu_seconds
-            spent.longest_seconds = max(spent.longest_seconds, seconds)
-
-    def running(self) -> Span | None:
-        """The innermost span of this thread."""
-        found: Span | None = getattr(self._local, "span", None)
-        return found
-
-    def run(self, span: Span | None) -> None:
-        """Makes a span the innermost of this thread."""
-        self._local.span = span
+            totals = self._stages[event.stage]
+            totals.calls += 1
+            totals.count += event.count
+            totals.seconds += event.seconds
+            totals.cpu_seconds += event.cpu_seconds
+            totals.longest_seconds = max(totals.longest_seconds, event.seconds)
 
     def seconds(self) -> dict[Stage, float]:
         """What each stage took so far."""
         with self._lock:
-            return {stage: spent.seconds for stage, spent in self._spent.items()}
+            return {stage: totals.seconds for stage, totals in self._stages.items()}
 
     def figures(self) -> dict[str, Any]:
         """Everything so far, as it stands in a line of the profile's file."""
         with self._lock:
-            stages = {stage.value: asdict(spent) for stage, spent in self._spent.items()}
-        return {"stages": stages, "engine": asdict(self.engine.sums())}
-
-
-class _NoMeter(EngineMeter):
-    def claimed(self, batches: int) -> None: ...
-    def let_go(self) -> None: ...
-    def enter(self, rows: int = 1) -> None: ...
-    def leave(self, rows: int = 1) -> None: ...
-
-
-class _NoSpan(Span):
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-class _NoProfile(Profile):
-    def __init__(self) -> None:
-        super().__init__(0)
-        self.engine = _NoMeter(0)
-        self._no_span = _NoSpan(self, Stage.CLAIM, 0)
-
-    def span(self, stage: Stage, count: int = 1) -> Span:
-        return self._no_span
-
-    def add(
-        self, stage: Stage, seconds: float, *, cpu_seconds: float = 0.0, count: int = 1
-    ) -> None: ...
-
-
-NO_PROFILE: Profile = _NoProfile()
-"""Keeps nothing: what a child has whose time nobody asked for."""
+            stages = {stage.value: asdict(totals) for stage, totals in self._stages.items()}
+        return {"stages": stages, "engine": asdict(self.engine.totals())}

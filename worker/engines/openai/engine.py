@@ -48,7 +48,7 @@ from nightshift.worker.engines.openai.server import RequestHistory, RetryPolicy,
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
 from nightshift.worker.engines.resampling import RowSampling, sample_until_valid
 from nightshift.worker.rows.images import BadImage, BatchReads, Reads
-from nightshift.worker.telemetry.utilization import Stage
+from nightshift.worker.telemetry.events import RowsEntered, RowsLeft, Stage, StagePassed
 
 TICK_SECONDS = 1.0
 """How often the loop shows that it lives: every request has its own end, so only it can stall."""
@@ -153,7 +153,7 @@ class OpenaiEngine:
         self._loop_thread.loop.call_later(TICK_SECONDS, self._tick)
 
     async def _all(self, work: Work, endpoint: Endpoint) -> None:
-        began_at = work.profile.clock()
+        began_at = work.recorder.clock()
         count = 0
         reads = BatchReads(self._reads)
         rows = [
@@ -167,7 +167,9 @@ class OpenaiEngine:
             for row in rows:  # an outage that one row met ends the others, too
                 row.cancel()
             await asyncio.gather(*rows, return_exceptions=True)
-            work.profile.add(Stage.INFER, work.profile.clock() - began_at, count=count)
+            work.recorder.emit(
+                StagePassed, Stage.INFER, work.recorder.clock() - began_at, count=count
+            )
         for outage in filter(None, outages):
             raise outage
 
@@ -175,7 +177,7 @@ class OpenaiEngine:
         self, work: Work, endpoint: Endpoint, reads: BatchReads, position: int
     ) -> StorageUnavailable | None:
         """Emits the row's outcome. Returns the outage of a store of images, for which it has none."""
-        asked_at = work.profile.clock()
+        asked_at = work.recorder.clock()
         seconds = 0.0
         try:
             outcome, seconds = await self._answer(work, endpoint, reads, work.requests[position])
@@ -190,7 +192,9 @@ class OpenaiEngine:
                 RowErrorKind.REFUSED,
                 self._redact(f"the row cannot be sent: {type(error).__name__}: {error}"),
             )
-        work.profile.add(Stage.QUEUE, max(0.0, work.profile.clock() - asked_at - seconds))
+        work.recorder.emit(
+            StagePassed, Stage.QUEUE, max(0.0, work.recorder.clock() - asked_at - seconds)
+        )
         work.emit(position, outcome)
         return None
 
@@ -254,7 +258,7 @@ class OpenaiEngine:
         async with self._places:
             body, tokens = await make_body()
             reservation = await self._limiter.admit(tokens)
-            work.profile.engine.enter()
+            work.recorder.emit(RowsEntered)
             history.sent_at = began = time.monotonic()
             try:
                 async with asyncio.timeout(work.row_timeout_seconds - history.spent_seconds):
@@ -271,7 +275,7 @@ class OpenaiEngine:
                 history.spent_seconds += time.monotonic() - began
                 return await self._refused(reservation, request_error(error, self._redact))
             finally:
-                work.profile.engine.leave()
+                work.recorder.emit(RowsLeft)
             history.spent_seconds += time.monotonic() - began
         outcome = parsed_outcome(endpoint, response)
         if isinstance(outcome, RequestError):

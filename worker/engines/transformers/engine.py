@@ -17,7 +17,7 @@ from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Refusal, Work
 from nightshift.worker.engines.transformers.models import TextModel, Texts, load
 from nightshift.worker.engines.transformers.rows import Batch, Row, RowQueue
-from nightshift.worker.telemetry.utilization import Stage
+from nightshift.worker.telemetry.events import Stage
 
 SORTED_PASSES = 8
 """Passes whose rows are sorted by length together, so that few tokens are padding."""
@@ -60,7 +60,7 @@ class TransformersEngine:
         """Counts tokens in the caller's thread and queues every row that is not too long."""
         self._model.check(work.task)
         batch = Batch(work)
-        with work.profile.span(Stage.TOKENIZE):
+        with work.recorder.span(Stage.TOKENIZE):
             rows = self._rows(batch)
         if not self._queue.add(rows):
             batch.fail(EngineDead(self._died) if self._died else None)

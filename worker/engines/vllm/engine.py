@@ -40,7 +40,7 @@ from nightshift.worker.engines.vllm.model import Model, TaskHandler
 from nightshift.worker.engines.vllm.pooling import Pooling, PoolingModel
 from nightshift.worker.engines.vllm.requests import Requests, Serving
 from nightshift.worker.engines.vllm.vision import Vision
-from nightshift.worker.telemetry.utilization import Stage
+from nightshift.worker.telemetry.events import RowsEntered, RowsLeft, Stage, StagePassed
 
 log = structlog.get_logger(__name__)
 
@@ -106,7 +106,7 @@ class VllmEngine:
         of images was away: the rows without images from that store were answered.
         """
         handler = self._handler(work)
-        with work.profile.span(Stage.TOKENIZE):
+        with work.recorder.span(Stage.TOKENIZE):
             prompts = handler.prepare(work)
         batch = self._loop_thread.submit(self._all(work, handler, prompts))
         work.on_stop(batch.cancel)
@@ -171,7 +171,7 @@ class VllmEngine:
     async def _all(
         self, work: Work, handler: TaskHandler, prompts: Sequence[tuple[int, Any]]
     ) -> None:
-        began_at = work.profile.clock()
+        began_at = work.recorder.clock()
         count = 0
         try:
             # gather, not a TaskGroup: gather raises the first EngineDead as it is.
@@ -180,7 +180,9 @@ class VllmEngine:
             )
             count = 1
         finally:
-            work.profile.add(Stage.INFER, work.profile.clock() - began_at, count=count)
+            work.recorder.emit(
+                StagePassed, Stage.INFER, work.recorder.clock() - began_at, count=count
+            )
         for outage in filter(None, outages):
             raise outage
 
@@ -189,10 +191,10 @@ class VllmEngine:
     ) -> StorageUnavailable | None:
         """Emits the row's outcome. Returns the outage of a store of images, for which it has none."""
         request = work.requests[position]
-        asked_at = work.profile.clock()
+        asked_at = work.recorder.clock()
         await self._places.acquire()
-        waited = work.profile.clock() - asked_at
-        work.profile.engine.enter()
+        waited = work.recorder.clock() - asked_at
+        work.recorder.emit(RowsEntered)
         if not self._in_flight:
             self._moved()
         self._in_flight += 1
@@ -200,7 +202,7 @@ class VllmEngine:
             async with asyncio.timeout(work.row_timeout_seconds):
                 outcome, queued = await handler.run(request, prompt)
             self._moved()
-            work.profile.add(Stage.QUEUE, waited + queued)
+            work.recorder.emit(StagePassed, Stage.QUEUE, waited + queued)
         except TimeoutError:
             outcome = Refusal(
                 RowErrorKind.TIMEOUT,
@@ -218,7 +220,7 @@ class VllmEngine:
             )
         finally:
             self._in_flight -= 1
-            work.profile.engine.leave()
+            work.recorder.emit(RowsLeft)
             self._places.release()
         work.emit(position, outcome)
         return None

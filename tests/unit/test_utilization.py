@@ -9,8 +9,18 @@ from rich.console import Console
 
 from nightshift.common.errors import BadInput
 from nightshift.worker.telemetry import report
-from nightshift.worker.telemetry.utilization import NO_PROFILE, EngineMeter, Profile, Stage
+from nightshift.worker.telemetry.events import (
+    BatchCommitted,
+    BatchEnded,
+    BatchesClaimed,
+    RowsEntered,
+    RowsLeft,
+    Stage,
+    StagePassed,
+)
+from nightshift.worker.telemetry.recorder import Handlers, Recorder
 from nightshift.worker.telemetry.report import Figures, ProfileFile
+from nightshift.worker.telemetry.utilization import Utilization
 
 
 class Clock:
@@ -32,19 +42,24 @@ def cpu() -> Clock:
 
 
 @pytest.fixture
-def profile(wall: Clock, cpu: Clock) -> Profile:
-    return Profile(4, wall, cpu)
+def utilization(wall: Clock) -> Utilization:
+    return Utilization(4, wall)
+
+
+@pytest.fixture
+def recorder(utilization: Utilization, wall: Clock, cpu: Clock) -> Recorder:
+    return Recorder(utilization, clock=wall, cpu_clock=cpu)
 
 
 def test_a_span_inside_another_is_taken_off_so_that_stages_add_up(
-    profile: Profile, wall: Clock, cpu: Clock
+    recorder: Recorder, utilization: Utilization, wall: Clock, cpu: Clock
 ) -> None:
-    with profile.span(Stage.INFER):
+    with recorder.span(Stage.INFER):
         wall.now = 1
-        with profile.span(Stage.QUEUE):
+        with recorder.span(Stage.QUEUE):
             wall.now, cpu.now = 5, 0.25
         wall.now, cpu.now = 6, 1.25
-    stages = profile.figures()["stages"]
+    stages = utilization.figures()["stages"]
     assert stages["infer"] == {
         "calls": 1,
         "count": 1,
@@ -55,74 +70,95 @@ def test_a_span_inside_another_is_taken_off_so_that_stages_add_up(
     assert (stages["queue"]["seconds"], stages["queue"]["cpu_seconds"]) == (4, 0.25)
 
 
-def test_spans_of_two_threads_do_not_nest(profile: Profile, wall: Clock) -> None:
+def test_spans_of_two_threads_do_not_nest(
+    recorder: Recorder, utilization: Utilization, wall: Clock
+) -> None:
     def read() -> None:
-        with profile.span(Stage.READ):
+        with recorder.span(Stage.READ):
             wall.now += 3
 
-    with profile.span(Stage.WRITE):
+    with recorder.span(Stage.WRITE):
         thread = threading.Thread(target=read)
         thread.start()
         thread.join(10)
-    stages = profile.figures()["stages"]
+    stages = utilization.figures()["stages"]
     assert stages["write"]["seconds"] == stages["read"]["seconds"] == 3
 
 
 def test_a_pass_that_raises_costs_its_time_and_counts_no_batch(
-    profile: Profile, wall: Clock
+    recorder: Recorder, utilization: Utilization, wall: Clock
 ) -> None:
     def lose() -> None:
-        with profile.span(Stage.COMMIT, 7):
+        with recorder.span(Stage.COMMIT, 7):
             wall.now = 2
             raise ValueError("lost")
 
     with pytest.raises(ValueError, match="lost"):
         lose()
-    with profile.span(Stage.COMMIT) as span:
+    with recorder.span(Stage.COMMIT) as span:
         span.count = 3
-    commit = profile.figures()["stages"]["commit"]
+    commit = utilization.figures()["stages"]["commit"]
     assert (commit["calls"], commit["count"], commit["seconds"]) == (2, 3, 2)
 
 
-def test_the_meter_splits_the_time_at_work_by_how_full_the_engine_was(wall: Clock) -> None:
-    meter = EngineMeter(4, wall)
+def test_the_meter_splits_the_time_at_work_by_how_full_the_engine_was(
+    recorder: Recorder, utilization: Utilization, wall: Clock
+) -> None:
     wall.now = 10  # idle: nothing was claimed yet
-    meter.claimed(2)
+    recorder.emit(BatchesClaimed, 2)
     wall.now = 11  # one second with no row: read and rendered
-    meter.enter(6)
+    recorder.emit(RowsEntered, 6)
     wall.now = 14  # three full ones
-    meter.leave(3)
+    recorder.emit(RowsLeft, 3)
     wall.now = 15  # one with three rows of four, though there was work
-    meter.claimed(0)
+    recorder.emit(BatchesClaimed, 0)
     wall.now = 17  # two more, and none was admitted
-    meter.leave(3)
+    recorder.emit(RowsLeft, 3)
     wall.now = 18  # the last commits
-    meter.let_go()
-    meter.let_go()
+    recorder.emit(BatchEnded)
+    recorder.emit(BatchEnded)
     wall.now = 100  # idle again
-    sums = meter.sums()
-    assert (sums.seconds, sums.rows, sums.row_seconds) == (8, 6, 27)
-    assert (sums.fewer_seconds, sums.empty_seconds, sums.dry_seconds) == (5, 2, 3)
+    engine = utilization.engine.totals()
+    assert (engine.seconds, engine.rows, engine.row_seconds) == (8, 6, 27)
+    assert (engine.fewer_seconds, engine.empty_seconds, engine.dry_seconds) == (5, 2, 3)
 
 
-def test_a_child_is_at_work_between_two_claims_that_bring_something(wall: Clock) -> None:
-    meter = EngineMeter(4, wall)
-    meter.claimed(1)
-    meter.let_go()
+def test_a_child_is_at_work_between_two_claims_that_bring_something(
+    recorder: Recorder, utilization: Utilization, wall: Clock
+) -> None:
+    recorder.emit(BatchesClaimed, 1)
+    recorder.emit(BatchEnded)
     wall.now = 2
-    meter.claimed(1)
-    assert meter.sums().empty_seconds == 2
+    recorder.emit(BatchesClaimed, 1)
+    assert utilization.engine.totals().empty_seconds == 2
 
 
-def test_no_profile_keeps_nothing() -> None:
-    with NO_PROFILE.span(Stage.READ) as span:
+def test_without_a_subscriber_no_clock_is_read_and_no_event_is_made() -> None:
+    def fail() -> float:
+        raise AssertionError("read")
+
+    recorder = Recorder(clock=fail, cpu_clock=fail)
+    with recorder.span(Stage.READ) as span:
         span.count = 5
-    NO_PROFILE.add(Stage.QUEUE, 1.0)
-    NO_PROFILE.engine.claimed(1)
-    NO_PROFILE.engine.enter()
-    figures = NO_PROFILE.figures()
-    assert not any(stage["calls"] for stage in figures["stages"].values())
-    assert figures["engine"]["seconds"] == figures["engine"]["rows"] == 0
+    recorder.emit(BatchCommitted)  # type: ignore[call-arg]
+
+
+def test_each_subscriber_hears_the_events_that_it_wants_and_no_other() -> None:
+    class Heard:
+        def __init__(self, *events: type) -> None:
+            self.events = events
+            self.heard: list[object] = []
+
+        def handlers(self) -> Handlers:
+            return dict.fromkeys(self.events, self.heard.append)
+
+    rows, both = Heard(RowsEntered), Heard(RowsEntered, StagePassed)
+    recorder = Recorder(rows, both)
+    recorder.emit(RowsEntered, 3)
+    recorder.emit(StagePassed, Stage.INFER, 1.5, count=2)
+    recorder.emit(RowsLeft)
+    assert rows.heard == [RowsEntered(3)]
+    assert both.heard == [RowsEntered(3), StagePassed(Stage.INFER, 1.5, 0.0, 2)]
 
 
 def test_the_last_line_of_each_child_counts_and_only_of_the_asked_supervisor(
@@ -130,11 +166,12 @@ def test_the_last_line_of_each_child_counts_and_only_of_the_asked_supervisor(
 ) -> None:
     path = tmp_path / "profile.jsonl"
     for worker, supervisor, batches in (("a", "s", 1), ("b", "s", 5), ("c", "other", 100)):
-        profile = Profile(4, wall)
-        file = ProfileFile(path, profile, worker, supervisor)
-        profile.engine.claimed(1)
+        utilization = Utilization(4, wall)
+        recorder = Recorder(utilization, clock=wall)
+        file = ProfileFile(path, utilization, worker, supervisor)
+        recorder.emit(BatchesClaimed, 1)
         for _ in range(2):
-            with profile.span(Stage.COMMIT, batches):
+            with recorder.span(Stage.COMMIT, batches):
                 wall.now += 1
             file.finish()
     figures = Figures.of(list(report.read(path, "s").values()))

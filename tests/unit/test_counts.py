@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +14,18 @@ from structlog.testing import capture_logs
 
 from nightshift.common.settings import child_environment, load_settings
 from nightshift.worker.supervisor.child_config import ChildConfig
+from nightshift.worker.telemetry.counts import Counts, has_room
+from nightshift.worker.telemetry.events import (
+    BatchCommitted,
+    BatchEnded,
+    BatchesClaimed,
+    RowsEntered,
+    Stage,
+    StagePassed,
+)
 from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, ChildFolder, MachineMetrics
-from nightshift.worker.telemetry.utilization import Profile, Stage
-from nightshift.worker.telemetry.counts import NO_TALLY, Ran, Tally, has_room, tally_in
+from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.telemetry.utilization import Utilization
 
 LABELS = {"pool": "p", "engine": "function"}
 
@@ -28,10 +36,11 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
 
 def test_rows_tokens_and_batches_are_counted_at_the_commit() -> None:
     registry = CollectorRegistry()
-    tally = Tally("p", "function", 0, registry)
-    tally.committed(Ran(5, 2, 30, 40, 0.2, whole=True))
-    tally.committed(Ran(3, 0, 1, 1, 100, whole=False))
-    tally.ended("released")
+    recorder = Recorder(Counts(Utilization(4), "p", "function", 0, registry))
+    recorder.emit(BatchCommitted, 1, 1, 9, 4, 5, 2, 30, 40, 0.2, whole=True)
+    recorder.emit(BatchCommitted, 2, 1, 3, 0, 3, 0, 1, 1, 100, whole=False)
+    recorder.emit(BatchEnded, "released")
+    recorder.emit(BatchEnded)
     assert value(registry, "nightshift_rows_total", **LABELS, outcome="ok") == 6
     assert value(registry, "nightshift_rows_total", **LABELS, outcome="failed") == 2
     assert value(registry, "nightshift_tokens_total", **LABELS, kind="prompt") == 31
@@ -44,20 +53,20 @@ def test_rows_tokens_and_batches_are_counted_at_the_commit() -> None:
 
 def test_the_time_of_an_engine_is_told_by_how_full_it_was() -> None:
     now = 0.0
-    profile = Profile(4, lambda: now, lambda: 0.0)
+    utilization = Utilization(4, lambda: now)
     registry = CollectorRegistry()
-    tally = Tally("p", "function", 3, registry)
-    engine = profile.engine
+    counts = Counts(utilization, "p", "function", 3, registry)
+    recorder = Recorder(utilization, counts)
     now = 1  # a second without work
-    engine.claimed(2)
+    recorder.emit(BatchesClaimed, 2)
     now = 3  # two with work and no row
-    engine.enter(1)
+    recorder.emit(RowsEntered)
     now = 6  # three with a row
-    engine.enter(3)
-    tally.show(profile)
+    recorder.emit(RowsEntered, 3)
+    counts.update()
     now = 10  # four with all that it can run
-    profile.add(Stage.READ, 1.5)
-    tally.show(profile)
+    recorder.emit(StagePassed, Stage.READ, 1.5)
+    counts.update()
     here = {**LABELS, "slot": "3"}
     spent = {
         state: value(registry, "nightshift_engine_seconds_total", **here, state=state)
@@ -68,21 +77,18 @@ def test_the_time_of_an_engine_is_told_by_how_full_it_was() -> None:
     assert value(registry, "nightshift_stage_seconds_total", **LABELS, stage="read") == 1.5
 
 
-def test_no_tally_takes_everything_and_starts_no_thread() -> None:
-    before = threading.active_count()
-    NO_TALLY.committed(Ran(1, 0, 0, 0, 0, whole=True))
-    NO_TALLY.follow(Profile(1))
-    assert threading.active_count() == before
-
-
 COUNT = """
 import os, signal, sys
 from prometheus_client import Counter
-from nightshift.worker.telemetry.tally import Ran, Tally
-tally = Tally("p", "function", int(sys.argv[1]))
-tally.loaded(1.5, 8)
-tally.committed(Ran(int(sys.argv[2]), 0, 0, 0, 1.0, whole=True))
-tally.renewed(1, 0)
+from nightshift.worker.telemetry.counts import Counts
+from nightshift.worker.telemetry.events import BatchCommitted, EngineLoaded, LeasesRenewed
+from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.telemetry.utilization import Utilization
+recorder = Recorder(Counts(Utilization(8), "p", "function", int(sys.argv[1])))
+recorder.emit(EngineLoaded, "function", "1", 8, 16, 1.5)
+rows = int(sys.argv[2])
+recorder.emit(BatchCommitted, 1, 1, rows, 0, rows, 0, 0, 0, 1.0, whole=True)
+recorder.emit(LeasesRenewed, 1, 0)
 Counter("vllm:steps", "Not ours.").inc()
 print("counted", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -232,12 +238,12 @@ def test_nobody_counts_where_there_is_no_room(
     assert not told(255)
     assert machine.child_starts("w-1", 0) == {}
     assert list(tmp_path.iterdir()) == []
+    folder = str(tmp_path)
     with capture_logs() as said:
-        assert tally_in(str(tmp_path), "p", "function", 0) is NO_TALLY
+        assert Counts.in_folder(folder, Utilization(4), "p", "function", 0) is None
     assert [line["event"] for line in said] == ["no_room_to_count"]
-    assert tally_in(None, "p", "function", 0) is NO_TALLY
     monkeypatch.undo()
-    assert tally_in(str(tmp_path), "p", "function", 0) is not NO_TALLY
+    assert Counts.in_folder(folder, Utilization(4), "p", "function", 0) is not None
 
 
 def test_a_child_is_told_to_count_on_its_command_line() -> None:

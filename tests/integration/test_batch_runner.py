@@ -29,6 +29,7 @@ from nightshift.common.storage import syncs
 from nightshift.producer.submit.submit import submit
 from nightshift.worker.batch import GATHER_SECONDS, Carrier, Load
 from nightshift.worker.engines.protocol import Answer, Work
+from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
 from tests.integration.fleet import function_spec, wait_until, write_rows
 
@@ -109,6 +110,7 @@ class Scene:
             self.window,
             lambda _error: self.died.append(self.states()),
             self.given_up,
+            Recorder(),
         )
         self.bundle = [HeldBatch(lease, len(lease.todo)) for lease in leases]
         for batch in self.bundle:
