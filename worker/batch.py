@@ -12,7 +12,7 @@ from queue import SimpleQueue
 
 import pyarrow as pa
 
-from nightshift.common import provenance, storage
+from nightshift.common import storage
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import (
     EngineDead,
@@ -28,6 +28,7 @@ from nightshift.common.errors import (
 )
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import dataset, output_parts, registry
+from nightshift.common.formats.part_store import PartStore
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.batches.records import Lease
@@ -37,7 +38,7 @@ from nightshift.common.text import kept_message
 from nightshift.worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
 from nightshift.worker.job_cache import JobCache, KnownJob
 from nightshift.worker.publish import Publication, Publisher
-from nightshift.worker.rows.results import PartTable, RowResults, merged, part_table
+from nightshift.worker.rows.results import RowResults, part_table, with_kept_rows
 from nightshift.worker.telemetry.events import BatchEnded, LeaseFoundLost, Stage
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
@@ -326,10 +327,10 @@ class Carrier:
             table = part_table(job.spec, schema, load.results)
         made_by = self._provenance(lease, job)
         if lease.redo is not None and lease.kept_part is not None:
+            parts = PartStore(job.spec, job.inputs, schema)
             uri = _kept_place(lease, job)
-            table = self._with_kept(lease, job, table, uri)
-            kept = registry.part_metadata(uri) if job.spec.output.format == "parquet" else {}
-            made_by = provenance.with_kept(made_by, lease.todo, kept)
+            whole, made_by = parts.merge(table.table, made_by, lease.todo, lease.kept_part, uri)
+            table = with_kept_rows(table, whole, job.spec.input.id)
         claimed_at = load.batch.claimed_at
         return Publication(lease, job.spec, table, made_by, kept_rows, bare, claimed_at)
 
@@ -337,16 +338,6 @@ class Carrier:
         """Asked for by every batch: only the first of a job waits for the ledger."""
         known = self._jobs.known(job_id)
         return known or self._publisher.patiently(partial(self._jobs.get, job_id))
-
-    def _with_kept(self, lease: Lease, job: KnownJob, new: PartTable, uri: str) -> PartTable:
-        schema = new.table.schema
-        stored = output_parts.stored_schema(lease.kept_part or "", job.spec, job.inputs, schema)
-        old = registry.read_part(uri, job.spec.output.format, stored)
-        redone = set(lease.todo)
-        kept = old.filter(
-            pa.array([index not in redone for index in old.column("row_index").to_pylist()])
-        )
-        return merged(new, output_parts.widened(kept, schema), job.spec.input.id)
 
     def _provenance(self, lease: Lease, job: KnownJob) -> dict[str, str]:
         return {

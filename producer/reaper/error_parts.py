@@ -41,9 +41,8 @@ def write_all(ledger: Ledger, job: Job) -> None:
 def _write(job: Job, batch: Row) -> Part:
     """Rows that an earlier part has an answer for keep it."""
     failed = from_multirange(batch["rows"] if batch["redo"] is None else batch["redo"])
-    schema = part_files.schema_of(job)
     table = output_parts.failures_table(
-        schema,
+        part_files.schema_of(job),
         list(failed),
         _passed_columns(job, batch, failed),
         Failure.of(RowErrorKind.BATCH_DEAD, batch["last_error"] or "the batch is dead"),
@@ -51,10 +50,9 @@ def _write(job: Job, batch: Row) -> Part:
     made_by = provenance.of_job(job.id, job.spec)
     made_by |= {"batch": str(batch["id"]), "attempt": str(batch["attempt"])}
     if batch["part_name"] is not None:
-        kept = part_files.provenance_of(job, batch["part_name"])
-        made_by = provenance.with_kept(made_by, failed, kept)
-        old = pa.Table.from_batches(part_files.kept_rows(job, batch), schema)
-        table = pa.concat_tables([table, old]).sort_by("row_index")
+        uri = part_files.place(job, batch["part_name"])
+        parts = part_files.store(job)
+        table, made_by = parts.merge(table, made_by, failed, batch["part_name"], uri)
     name = unique(
         output_parts.part_name(
             batch["seq"],

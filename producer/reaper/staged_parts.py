@@ -24,11 +24,12 @@ def complete_columns(ledger: Ledger, job: Job) -> None:
 
 def _complete(ledger: Ledger, job: Job, bare: str, batch: int) -> None:
     name = unique(bare.replace(output_parts.BARE, ""))
+    uri, parts = part_files.place(job, bare), part_files.store(job)
     facts = registry.write_part(
         output_parts.staged(job.output_uri, name),
-        part_files.read(job, bare),
+        parts.read(bare, uri),
         job.spec.output.format,
-        part_files.provenance_of(job, bare),
+        parts.provenance(uri),
     )
     with ledger.transaction() as connection:
         commits.rename_part(connection, batch, bare, name, facts.bytes, facts.checksum)

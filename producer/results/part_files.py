@@ -6,11 +6,11 @@ from itertools import chain, groupby
 from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import SourceChanged
 from nightshift.common.formats import dataset, output_parts, registry
+from nightshift.common.formats.part_store import PartStore
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.batches.multirange import from_multirange
@@ -92,19 +92,14 @@ def place(job: Job, name: str) -> str:
     return uri
 
 
+def store(job: Job) -> PartStore:
+    """What reads the parts of a job."""
+    return PartStore(job.spec, input_schema(job), schema_of(job))
+
+
 def read(job: Job, name: str, uri: str | None = None) -> pa.Table:
     """A whole part under the job's schema; `uri` is where the part was found, if it was."""
-    table = registry.read_part(
-        uri or place(job, name), job.spec.output.format, _stored_schema(job, name)
-    )
-    return output_parts.widened(table, schema_of(job))
-
-
-def provenance_of(job: Job, name: str) -> dict[str, str]:
-    """What the metadata of a part says; nothing where the format has no place for it."""
-    if job.spec.output.format != "parquet":
-        return {}
-    return registry.part_metadata(place(job, name))
+    return store(job).read(name, uri or place(job, name))
 
 
 def kept_rows(job: Job, part: Row) -> Iterator[pa.RecordBatch]:
@@ -112,16 +107,9 @@ def kept_rows(job: Job, part: Row) -> Iterator[pa.RecordBatch]:
 
     `part` has `part_name` and `redo`, as the rows of `pages` do.
     """
-    name, schema = part["part_name"], schema_of(job)
-    redo = None if part["redo"] is None else index_array(from_multirange(part["redo"]))
-    stored = registry.iter_part_batches(
-        place(job, name), job.spec.output.format, _stored_schema(job, name)
-    )
-    for batch in stored:
-        table = output_parts.widened(pa.Table.from_batches([batch]), schema)
-        if redo is not None:
-            table = table.filter(pc.invert(pc.is_in(table.column("row_index"), redo)))
-        yield from table.to_batches()
+    name = part["part_name"]
+    redone = None if part["redo"] is None else from_multirange(part["redo"])
+    return store(job).kept_rows(name, place(job, name), redone)
 
 
 def root_table(job: Job, parts: Sequence[Row]) -> pa.Table:
@@ -149,7 +137,3 @@ def read_input(
         cache or registry.ReadCache(0),
         input_schema(job),
     )
-
-
-def _stored_schema(job: Job, name: str) -> pa.Schema:
-    return output_parts.stored_schema(name, job.spec, input_schema(job), schema_of(job))

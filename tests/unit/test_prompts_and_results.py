@@ -7,7 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from nightshift.common.descriptor import RowRanges
 from nightshift.common.formats import output_parts, registry
+from nightshift.common.formats.part_store import PartStore
 from nightshift.common.ledger import Ledger
 from nightshift.common.row_errors import Failure
 from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, parse_spec
@@ -16,7 +18,7 @@ from nightshift.common.text import MESSAGE_CHARACTERS
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
 from nightshift.worker.job_cache import JobCache, KnownJob
 from nightshift.worker.rows.prompts import Renderer
-from nightshift.worker.rows.results import PartTable, RowResults, merged, part_table
+from nightshift.worker.rows.results import PartTable, RowResults, part_table, with_kept_rows
 
 
 def spec(task: dict[str, Any] | None = None, **sections: Any) -> JobSpec:
@@ -192,19 +194,26 @@ def test_answers_with_nulls_and_surrogates_are_kept() -> None:
     assert part.table.column("x").to_pylist()[0].startswith("a\x00b")
 
 
-def test_merged_keeps_the_rows_that_were_not_run_again() -> None:
+def test_a_part_keeps_the_rows_that_did_not_run_again(tmp_path: Path) -> None:
     job = spec(generate("{{ text }}"))
     old = table_of(
         job,
         results(
             {
                 0: Answer({"output": "a"}, "stop", 1, 1),
+                1: Answer({"output": "b"}, "stop", 9, 9),
                 2: Answer({"output": "c"}, "stop", 1, 1),
             }
         ),
     )
     new = table_of(job, results({1: Answer({"output": "B"}, "stop", 5, 5)}))
-    part = merged(new, old.table, "id")
+    uri = str(tmp_path / "old.parquet")
+    registry.write_part(uri, old.table, "parquet", {"attempt": "1"})
+    parts = PartStore(job, INPUTS, new.table.schema)
+    redone = RowRanges.of((1, 2))
+    table, made_by = parts.merge(new.table, {"attempt": "2"}, redone, "old.parquet", uri)
+    assert made_by == {"attempt": "2", "rows_redone": "[[1, 2]]", "kept": '{"attempt": "1"}'}
+    part = with_kept_rows(new, table, "id")
     assert part.table.column("output").to_pylist() == ["a", "B", "c"]
     assert (part.prompt_tokens, part.output_tokens) == (7, 7)
 

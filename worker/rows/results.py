@@ -94,9 +94,8 @@ def part_table(spec: JobSpec, schema: pa.Schema, results: RowResults) -> PartTab
     )
 
 
-def merged(new: PartTable, kept: pa.Table, id_column: str | None) -> PartTable:
-    """The new answers with the rows of the old part that were not run again, in row order."""
-    table = pa.concat_tables([new.table, kept.cast(new.table.schema)]).sort_by("row_index")
+def with_kept_rows(new: PartTable, table: pa.Table, id_column: str | None) -> PartTable:
+    """The part of `table`, which has the rows of `new` and the kept rows of an earlier part."""
     return PartTable(
         table=table,
         errors=row_errors(table, id_column),
