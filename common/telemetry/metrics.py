@@ -4,65 +4,10 @@ docs/metrics.md lists the same, and a test holds the two together. Names follow 
 units, `_total` for counters, `_seconds`, `_bytes` and `_ratio`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import Metric as Family
-
-
-class Kind(StrEnum):
-    """Prometheus's types that are used here."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-class Side(StrEnum):
-    """Who exports it: the supervisor of a worker machine, for all its children; or each reaper."""
-
-    WORKER = "worker"
-    REAPER = "reaper"
-    BOTH = "both"
-
-
-ANY: tuple[str, ...] = ()
-"""A label whose values are not known beforehand."""
+from nightshift.common.telemetry.metric_types import ANY, Kind, Metric, Side
 
 BATCH_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 ROUND_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric; `labels` are their names with the values that each can have (ANY: open)."""
-
-    name: str
-    kind: Kind
-    side: Side
-    help: str
-    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    unit: str = ""
-    buckets: tuple[float, ...] = ()
-
-    @property
-    def family(self) -> str:
-        """The name without `_total`, as prometheus_client and OpenMetrics keep it."""
-        return self.name.removesuffix("_total")
-
-    @property
-    def series(self) -> tuple[str, ...]:
-        """The names that an expression may use."""
-        if self.kind is Kind.HISTOGRAM:
-            return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
-        return (self.name,)
-
-    def empty(self) -> Family:
-        """Its family, to add samples to."""
-        return Family(self.family, self.help, self.kind.value)
-
 
 _ENGINE = {"pool": ANY, "engine": ANY}
 _SLOT = {**_ENGINE, "slot": ANY}
@@ -360,33 +305,3 @@ METRICS: tuple[Metric, ...] = tuple(
 def series_names() -> frozenset[str]:
     """Every name that an expression or a dashboard may use."""
     return frozenset(name for metric in METRICS for name in metric.series)
-
-
-def counter(metric: Metric, registry: CollectorRegistry) -> Counter:
-    """A live counter."""
-    assert metric.kind is Kind.COUNTER
-    return Counter(metric.name, metric.help, tuple(metric.labels), registry=registry)
-
-
-def gauge(metric: Metric, registry: CollectorRegistry) -> Gauge:
-    """A live gauge; of several processes the last one to set it is believed."""
-    assert metric.kind is Kind.GAUGE
-    return Gauge(
-        metric.name,
-        metric.help,
-        tuple(metric.labels),
-        registry=registry,
-        multiprocess_mode="mostrecent",
-    )
-
-
-def histogram(metric: Metric, registry: CollectorRegistry) -> Histogram:
-    """A live histogram."""
-    assert metric.kind is Kind.HISTOGRAM
-    return Histogram(
-        metric.name,
-        metric.help,
-        tuple(metric.labels),
-        registry=registry,
-        buckets=metric.buckets,
-    )

@@ -17,8 +17,8 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.queries import figures
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings
-from nightshift.common.telemetry import listener, metrics
-from nightshift.common.telemetry.metrics import Metric
+from nightshift.common.telemetry import listener, metric_types, metrics
+from nightshift.common.telemetry.metric_types import Metric
 
 log = structlog.get_logger(__name__)
 
@@ -46,15 +46,15 @@ class Rounds:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         registry = registry or CollectorRegistry()
-        self._rounds = metrics.counter(metrics.REAPER_ROUNDS, registry)
-        self._seconds = metrics.histogram(metrics.REAPER_ROUND_SECONDS, registry)
-        self._last = metrics.gauge(metrics.REAPER_LAST_ROUND, registry)
-        self._failures = metrics.counter(metrics.REAPER_DUTY_FAILURES, registry)
+        self._rounds = metric_types.counter(metrics.REAPER_ROUNDS, registry)
+        self._seconds = metric_types.histogram(metrics.REAPER_ROUND_SECONDS, registry)
+        self._last = metric_types.gauge(metrics.REAPER_LAST_ROUND, registry)
+        self._failures = metric_types.counter(metrics.REAPER_DUTY_FAILURES, registry)
         for duty in metrics.REAPER_DUTY_FAILURES.labels[
             "duty"
         ]:  # so that a first failure is a rise
             self._failures.labels(duty)
-        self._reaped = metrics.counter(metrics.LEASES_REAPED, registry)
+        self._reaped = metric_types.counter(metrics.LEASES_REAPED, registry)
 
     @contextmanager
     def round(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from typing import Self
 import structlog
 from prometheus_client import CollectorRegistry
 
-from nightshift.common.telemetry import metrics
+from nightshift.common.telemetry import metric_types, metrics
 from nightshift.worker.telemetry.events import (
     BatchCommitted,
     BatchEnded,
@@ -49,28 +49,28 @@ class Counts:
         registry = registry or CollectorRegistry()
         each = {"pool": pool, "engine": engine}
         here = {**each, "slot": str(slot)}
-        rows = metrics.counter(metrics.ROWS, registry)
+        rows = metric_types.counter(metrics.ROWS, registry)
         self._rows = rows.labels(**each, outcome="ok")
         self._rows_failed = rows.labels(**each, outcome="failed")
-        tokens = metrics.counter(metrics.TOKENS, registry)
+        tokens = metric_types.counter(metrics.TOKENS, registry)
         self._prompt_tokens = tokens.labels(**each, kind="prompt")
         self._output_tokens = tokens.labels(**each, kind="output")
-        batches = metrics.counter(metrics.BATCHES, registry)
+        batches = metric_types.counter(metrics.BATCHES, registry)
         self._batches = {
             outcome: batches.labels(**each, outcome=outcome)
             for outcome in metrics.BATCHES.labels["outcome"]
         }
-        self._batch_seconds = metrics.histogram(metrics.BATCH_SECONDS, registry).labels(**each)
-        renewals = metrics.counter(metrics.LEASE_RENEWALS, registry)
+        self._batch_seconds = metric_types.histogram(metrics.BATCH_SECONDS, registry).labels(**each)
+        renewals = metric_types.counter(metrics.LEASE_RENEWALS, registry)
         self._renewals = {
             outcome: renewals.labels(pool=pool, outcome=outcome)
             for outcome in metrics.LEASE_RENEWALS.labels["outcome"]
         }
-        self._loads = metrics.counter(metrics.ENGINE_LOADS, registry).labels(
+        self._loads = metric_types.counter(metrics.ENGINE_LOADS, registry).labels(
             pool=pool, outcome="ready"
         )
-        stages = metrics.counter(metrics.STAGE_SECONDS, registry)
-        states = metrics.counter(metrics.ENGINE_SECONDS, registry)
+        stages = metric_types.counter(metrics.STAGE_SECONDS, registry)
+        states = metric_types.counter(metrics.ENGINE_SECONDS, registry)
         self._seconds = {
             **{stage.value: stages.labels(**each, stage=stage.value) for stage in Stage},
             **{
@@ -79,9 +79,11 @@ class Counts:
             },
         }
         self._counted = dict.fromkeys(self._seconds, 0.0)
-        self._engine_rows = metrics.gauge(metrics.ENGINE_ROWS, registry).labels(**here)
-        self._concurrency = metrics.gauge(metrics.ENGINE_CONCURRENCY, registry).labels(**here)
-        self._load_seconds = metrics.gauge(metrics.ENGINE_LOAD_SECONDS, registry).labels(**here)
+        self._engine_rows = metric_types.gauge(metrics.ENGINE_ROWS, registry).labels(**here)
+        self._concurrency = metric_types.gauge(metrics.ENGINE_CONCURRENCY, registry).labels(**here)
+        self._load_seconds = metric_types.gauge(metrics.ENGINE_LOAD_SECONDS, registry).labels(
+            **here
+        )
         self._updating = threading.Lock()
         self._utilization = utilization
 

@@ -25,7 +25,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, named_gpus
 from nightshift.common.telemetry import listener, metrics
-from nightshift.common.telemetry.metrics import Kind, Metric
+from nightshift.common.telemetry.metric_types import Kind, Metric
 from nightshift.common.telemetry.run_dir import VARIABLE
 from nightshift.worker.telemetry.counts import ROOM_BYTES, has_room
 from nightshift.worker.telemetry.gpus import NO_GPUS, Gpus
