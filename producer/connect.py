@@ -57,7 +57,8 @@ def _embedded(stack: ExitStack, settings: Settings) -> Opened:
     if running is not None:
         return Opened(running, alone=False)
     # The wheels' programs are wanted only here.
-    from nightshift.common.processes.embedded import EmbeddedPostgres, home_lock
+    from nightshift.common.processes.home import home_lock
+    from nightshift.common.processes.postgres import EmbeddedPostgres
 
     stack.enter_context(home_lock(home))
     postgres = EmbeddedPostgres()

@@ -18,7 +18,8 @@ from benchmarks.ledger.latency import Actors, Operation, line, measure, measure_
 from benchmarks.ledger.million import OWNERS, Stored
 from benchmarks.report import Line, keep, show
 from nightshift.common.ledger import Ledger, jobs, schema
-from nightshift.common.processes.embedded import EmbeddedPostgres, home_lock
+from nightshift.common.processes.home import home_lock
+from nightshift.common.processes.postgres import EmbeddedPostgres
 from nightshift.producer.reaper.finish import finish
 
 WANTED_SECONDS = 30.0

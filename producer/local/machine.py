@@ -9,7 +9,9 @@ from rich.console import Console
 
 from nightshift.common.ledger import Ledger, jobs, schema, spending, workers
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.processes.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
+from nightshift.common.processes.home import home_lock
+from nightshift.common.processes.postgres import EmbeddedPostgres
+from nightshift.common.processes.redis_server import EmbeddedRedis
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState

@@ -11,7 +11,8 @@ import psycopg
 import pyarrow.dataset as ds
 import pytest
 
-from nightshift.common.processes.embedded import EmbeddedPostgres, home_lock
+from nightshift.common.processes.home import home_lock
+from nightshift.common.processes.postgres import EmbeddedPostgres
 from tests.engine.conftest import MODEL
 from tests.integration.fleet import Fleet, is_alive, logs, runs, tree, wait_until
 

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from nightshift.common.processes.embedded import EmbeddedPostgres, EmbeddedRedis
+from nightshift.common.processes.postgres import EmbeddedPostgres
+from nightshift.common.processes.redis_server import EmbeddedRedis
 from tests.faults.proxy import Proxy
 from tests.faults.rig import Rig
 from tests.faults.servers import Server

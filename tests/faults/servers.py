@@ -7,7 +7,8 @@ from typing import Any
 
 import psutil
 
-from nightshift.common.processes.embedded import EmbeddedPostgres, EmbeddedRedis
+from nightshift.common.processes.postgres import EmbeddedPostgres
+from nightshift.common.processes.redis_server import EmbeddedRedis
 
 
 class Server:

