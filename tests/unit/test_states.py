@@ -9,7 +9,7 @@ import pytest
 from nightshift import common
 from nightshift.common.states import BATCH_MOVES, JOB_MOVES, BatchState, JobState, Outcome
 
-MIGRATION = Path(common.__file__).parent / "migrations" / "versions" / "0001_ledger.py"
+TABLES = Path(common.__file__).parent / "migrations" / "sql" / "0001_tables.sql"
 
 
 @pytest.mark.parametrize(("states", "moves"), [(JobState, JOB_MOVES), (BatchState, BATCH_MOVES)])
@@ -53,7 +53,7 @@ def test_only_an_admitted_batch_is_leased_and_one_dies_leased_or_when_a_retry_is
 def test_the_database_allows_exactly_these_states(
     table: str, column: str, states: type[StrEnum]
 ) -> None:
-    created = re.search(rf"CREATE TABLE {table} \((.*?)\n\);", MIGRATION.read_text(), re.DOTALL)
+    created = re.search(rf"CREATE TABLE {table} \((.*?)\n\);", TABLES.read_text(), re.DOTALL)
     assert created is not None
     check = re.search(rf"CHECK \({column} IN \(([^)]*)\)", created[1])
     assert check is not None
