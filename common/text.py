@@ -6,8 +6,9 @@ characters. Each of the three is decided here alone.
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 MARK = "\N{REPLACEMENT CHARACTER}"
@@ -84,3 +85,11 @@ def money(value: float | Decimal) -> str:
     amount = float(value)
     digits = 2 if abs(amount) >= 1 or not amount else 1 - math.floor(math.log10(abs(amount)))
     return f"{amount:,.{min(6, digits)}f}"
+
+
+def first_few(values: Iterable[object], most: int = 5) -> str:
+    """The first few of many values, for a sentence."""
+    iterator = iter(values)
+    listed = [str(value) for value in islice(iterator, most)]
+    left = sum(1 for _ in iterator)
+    return ", ".join(listed) + (f" and {left:,} more" if left else "")

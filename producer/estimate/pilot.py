@@ -26,7 +26,8 @@ from nightshift.producer.estimate import estimate_table
 from nightshift.producer.estimate.estimate import Estimate, estimate
 from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.results.sample import sample
-from nightshift.producer.submit.submit import Submitted, refuse_read_as_input, submit, survey
+from nightshift.producer.submit.checks import refuse_read_as_input
+from nightshift.producer.submit.submit import Submitted, submit, survey
 from nightshift.producer.views import progress, tables
 from nightshift.producer.views.progress import EXIT_NOT_FINISHED
 

@@ -23,8 +23,9 @@ from nightshift.producer.connect import open_ledger, refuse_no_ledger
 from nightshift.producer.judge import judged_rows
 from nightshift.producer.judge.scores import Scale, Tally, check
 from nightshift.producer.results import part_files
-from nightshift.producer.submit import planner
-from nightshift.producer.submit.submit import check_output, settled, submit
+from nightshift.producer.submit.checks import check_columns, check_output
+from nightshift.producer.submit.resolve import resolved
+from nightshift.producer.submit.submit import submit
 from nightshift.producer.views import progress
 
 JUDGED_FILE = "rows.parquet"
@@ -158,7 +159,7 @@ def prepare(
     spec = _spec(path, judged, judged_rows.place_column(every))
     check(scale, spec)
     known = {each.field.name: each for each in every}
-    planner.check_columns(spec, pa.schema([each.field for each in every]))
+    check_columns(spec, pa.schema([each.field for each in every]))
     rows = min(done, count or done)
     draw = Draw(judged.id, judged.retries, done, rows, seed if rows < done else 0)
     storage.check_roots([spec.output.uri], settings.allowed_roots)
@@ -187,7 +188,7 @@ def _spec(path: Path, judged: Job, place: str) -> JobSpec:
         )
     filled = {"uri": JUDGED_FILE, "id": judged.spec.input.id or place}
     spec = parse_spec({**data, "input": filled} if isinstance(data, dict) else data, str(path))
-    spec = settled(spec)
+    spec = resolved(spec)
     uri = f"{spec.output.uri}/{output_parts.JUDGED}/{JUDGED_FILE}"
     return spec.model_copy(update={"input": spec.input.model_copy(update={"uri": [uri]})})
 

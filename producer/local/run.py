@@ -13,7 +13,7 @@ from nightshift.producer.estimate.estimate import Estimate, estimate
 from nightshift.producer.estimate.pilot import FinishedPilot, PilotOptions
 from nightshift.producer.local.machine import machine, open_job
 from nightshift.producer.results import openai_batch_results
-from nightshift.producer.submit.submit import identified, is_known
+from nightshift.producer.submit.submit import is_known, spec_and_identity
 from nightshift.producer.views import progress
 
 
@@ -33,7 +33,7 @@ def run(
     spec, the input, `results` or the home folder cannot be used.
     """
     if results is not None:
-        openai_batch_results.refuse_strangers(*identified(spec, settings), results)
+        openai_batch_results.check_targets(*spec_and_identity(spec, settings), results)
     with machine(settings) as here:
         # A known job has passed its pilot: nobody is asked again after a crash.
         if pilot_first is not None and not is_known(here.ledger, spec):
@@ -43,7 +43,7 @@ def run(
                 return code
         job = here.submit(spec, new=new, console=console)
         if results is not None:
-            openai_batch_results.refuse_strangers(job.spec, job.identity, results)
+            openai_batch_results.check_targets(job.spec, job.identity, results)
         job = here.work_on(job, console)
         code = progress.report_end(here.ledger, job, console)
         if results is not None:

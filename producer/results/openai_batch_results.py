@@ -32,7 +32,7 @@ CODES = {RowErrorKind.TIMEOUT: "request_timeout"}
 
 
 @dataclass(slots=True)
-class Collected:
+class ResultFiles:
     """The two files, and how many lines each has."""
 
     results_file: str
@@ -43,7 +43,7 @@ class Collected:
 
 def collect(
     ledger: Ledger, job: Job, to: str, *, partial: bool = False, force: bool = False
-) -> Collected:
+) -> ResultFiles:
     """Writes the answers to the file `to`, and the errors beside it (see `errors_file`).
 
     Each file appears whole or not at all, the errors first, and is there also when it is empty.
@@ -77,7 +77,7 @@ def errors_file(results_file: str) -> str:
     return f"{stem.removesuffix('.results')}.errors{SUFFIX}"
 
 
-def refuse_strangers(spec: JobSpec, identity: str, to: str) -> None:
+def check_targets(spec: JobSpec, identity: str, to: str) -> None:
     """BadInput, before any work, for files that cannot become those of this settled spec's job.
 
     Those that are there may be replaced if they are the job's own already, by its `identity`.
@@ -105,7 +105,7 @@ def report(ledger: Ledger, job: Job, to: str, console: Console) -> None:
     console.print(summary(done), soft_wrap=True, highlight=False, markup=False)
 
 
-def summary(done: Collected) -> str:
+def summary(done: ResultFiles) -> str:
     """Both files with their lines, for a person."""
     return (
         f"{done.results:,} results in {done.results_file}\n"
@@ -113,14 +113,14 @@ def summary(done: Collected) -> str:
     )
 
 
-def _files(spec: JobSpec, to: str) -> Collected:
+def _files(spec: JobSpec, to: str) -> ResultFiles:
     if not isinstance(spec.task, RequestsTask):
         raise BadInput(
             f"the job {spec.name} is of task.kind {spec.task.kind}, and only jobs of OpenAI "
             "requests have results in that format"
         )
     results_file = storage.resolve(to)
-    return Collected(results_file, errors_file(results_file))
+    return ResultFiles(results_file, errors_file(results_file))
 
 
 def _lines(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, bool]]:

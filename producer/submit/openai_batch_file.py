@@ -64,7 +64,7 @@ def with_endpoint(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:
     )
 
 
-def refuse_doubled_ids(infos: Sequence[FileInfo], limit: int | None = None) -> None:
+def check_unique_ids(infos: Sequence[FileInfo], limit: int | None = None) -> None:
     """BadInput that names both lines of a `custom_id` that stands twice in the rows up to `limit`.
 
     One pass that keeps 8 bytes a row; a second only where two hashes are equal.

@@ -1,11 +1,11 @@
 """Plans a job: input files to batch descriptors, from metadata; no ledger, no row data kept.
 
-Parquet costs a footer a file. JSONL is scanned once, and of the scan only the byte where each
-batch ends is kept: 8 bytes a batch. Of what can only be read from its front a copy is made first.
+A Parquet file costs its footer. A JSONL file is scanned once, and of the scan only the byte where
+each batch ends is kept: 8 bytes a batch. A file that can only be read from its front is copied
+first.
 """
 
-import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -17,13 +17,13 @@ from nightshift.common.errors import BadInput
 from nightshift.common.formats import csv_copy, dataset, hive, registry
 from nightshift.common.formats.jsonl import jsonl, openai_batch
 from nightshift.common.formats.parquet import parquet
-from nightshift.common.spec import GenerateTask, InputSpec, JobSpec
+from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
 from nightshift.producer.submit.convert import Converter
 from nightshift.producer.submit.line_scan import Scan, scan_lines
 
 PLANNING_THREADS = 16
-"""Files that are looked at side by side: on object stores it is the wait that costs."""
+"""Files that are examined at once: on object stores the waiting costs most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Plan:
         return sum(-(-file.rows // self.batch_rows) for file in self.files)
 
     def batches(self) -> Iterator[Descriptor]:
-        """Every row of the dataset in one descriptor, in order; made on the way, not kept."""
+        """The batches in order; together they hold every row once. None is kept in memory."""
         for file in self.files:
             stop = file.first_row + file.rows
             scan = self._scans.get(file.uri)
@@ -61,15 +61,15 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _ExaminedFile:
     """What is known of one file before its place in the dataset is."""
 
     info: FileInfo
     kind: InputFormat
     rows: int
     schema: pa.Schema
-    scan: Scan | None
-    types: csv_copy.Types | None = None
+    scan: Scan | None = None
+    csv_types: csv_copy.Types | None = None
 
 
 def plan(
@@ -82,15 +82,15 @@ def plan(
 ) -> Plan:
     """Looks at every input file and cuts it into batches of at most `batch_rows` rows.
 
-    `columns` are those the job reads (JobSpec.read_columns; None: all): Parquet files must agree
-    on them. `infos` saves a second listing of the input. Copies go under `output_uri`, without
-    which nothing can be planned that needs them. Raises BadInput with one sentence for what is
-    missing, broken, empty or changes meanwhile, StorageUnavailable for an outage.
+    `columns` are those that the job reads (JobSpec.read_columns; None: all): Parquet files must
+    agree on them. `infos` saves a second listing of the input. Copies go under `output_uri`;
+    without one, an input that needs a copy cannot be planned. Raises BadInput with one sentence for
+    what is missing, broken, empty or changes meanwhile, StorageUnavailable for an outage.
     """
     files = list(storage.expand(spec_input.uris) if infos is None else infos)
     kinds = [registry.file_format(info.uri, spec_input.format) for info in files]
 
-    def examine(info: FileInfo, kind: InputFormat, limit: int | None = None) -> _Found:
+    def examine(info: FileInfo, kind: InputFormat, limit: int | None = None) -> _ExaminedFile:
         registry.check_content(info, kind)
         read = info
         if dataset.is_streamed(info.uri, kind):
@@ -103,42 +103,41 @@ def plan(
             found = _examine_csv(info, read, limit)
         else:
             found = _examine_lines(info, kind, read, batch_rows, limit)
-        _check_still(info)
+        _check_unchanged(info)
         return found
 
     if spec_input.limit is None:
-        found = _side_by_side(examine, files, kinds)
+        with ThreadPoolExecutor(min(PLANNING_THREADS, max(1, len(files)))) as threads:
+            examined = list(threads.map(examine, files, kinds))
     else:
-        found = _up_to(spec_input.limit, examine, files, kinds)
-    rows_total = sum(one.rows for one in found)
+        examined = _examine_until(spec_input.limit, examine, files, kinds)
+    rows_total = sum(file.rows for file in examined)
     if not rows_total:
         raise BadInput(f"the input has no rows: {', '.join(spec_input.uris)}")
     path = hive.schema_of(spec_input, [info.uri for info in files])
-    schema = _merged([one for one in found if one.rows], columns, path, spec_input.id)
-    scans = {one.info.uri: one.scan for one in found if one.scan is not None}
-    return Plan(_placed(files, kinds, found), schema, rows_total, batch_rows, scans)
+    schema = _merged_schema([file for file in examined if file.rows], columns, path, spec_input.id)
+    scans = {file.info.uri: file.scan for file in examined if file.scan is not None}
+    rows = {file.info.uri: file.rows for file in examined}
+    return Plan(_source_files(files, kinds, rows), schema, rows_total, batch_rows, scans)
 
 
-def _merged(
-    found: Sequence[_Found],
+def _merged_schema(
+    files: Sequence[_ExaminedFile],
     columns: Sequence[str] | None,
     path: pa.Schema,
     id_column: str | None,
 ) -> pa.Schema:
-    """The columns of all files and those of their path; BadInput where one is used and in both."""
-    known = [one.types for one in found if one.types is not None]
+    """The columns of all files and those of their path; BadInput for a used one that is in both."""
+    known = [file.csv_types for file in files if file.csv_types is not None]
     types = csv_copy.common_types(known, id_column)
+
+    def schema_of(file: _ExaminedFile) -> pa.Schema:
+        if file.csv_types is None:
+            return file.schema
+        return csv_copy.schema_of({name: types[name] for name in file.csv_types})
+
     in_files = registry.merge_schemas(
-        (
-            (
-                one.info.uri,
-                one.kind,
-                one.schema
-                if one.types is None
-                else csv_copy.schema_of({name: types[name] for name in one.types}),
-            )
-            for one in found
-        ),
+        ((file.info.uri, file.kind, schema_of(file)) for file in files),
         None if columns is None else [name for name in columns if name not in path.names],
     )
     both = [name for name in in_files.names if name in path.names]
@@ -151,72 +150,41 @@ def _merged(
     return pa.schema([*(field for field in in_files if field.name not in both), *path])
 
 
-def check_columns(spec: JobSpec, schema: pa.Schema) -> None:
-    """Every column that the spec names exists in the data; BadInput says which does not."""
-    named = [("input.columns", name) for name in spec.input.columns or ()]
-    named += [("output.columns", name) for name in spec.output.columns]
-    if spec.input.id is not None:
-        named.insert(0, ("input.id", spec.input.id))
-    if isinstance(spec.task, GenerateTask) and spec.task.sampling.max_tokens_column is not None:
-        named.append(("task.sampling.max_tokens_column", spec.task.sampling.max_tokens_column))
-    named += [("the template", name) for name in sorted(spec.task.columns)]
-    for place, name in named:
-        if name not in schema.names:
-            near = difflib.get_close_matches(name, schema.names, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise BadInput(
-                f"{place} names the column {name!r}{hint}, which the input does not have: it has "
-                f"{_listed(schema.names)}"
-            )
-
-
-def check_images(spec: JobSpec, schema: pa.Schema) -> None:
-    """A column of images holds bytes or URIs; BadInput names one that holds something else."""
-    if not isinstance(spec.task, GenerateTask):
-        return
-    held = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string)
-    for name in sorted(spec.task.image_columns):
-        kind = schema.field(name).type
-        if not any(is_held(kind) for is_held in (*held, pa.types.is_large_string)):
-            raise BadInput(
-                f"task.messages has images of the column {name!r}, which is {kind}: it must hold "
-                "the bytes of image files, or URIs as text"
-            )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-
-
-def _examine_parquet(info: FileInfo, id_column: str | None, limit: int | None) -> _Found:
+def _examine_parquet(info: FileInfo, id_column: str | None, limit: int | None) -> _ExaminedFile:
     footer = parquet.read_footer(info.uri)
     nulls = parquet.known_nulls(footer, id_column) if id_column is not None else 0
     if nulls:
         raise BadInput(
             f"{info.uri}: the id column {id_column!r} has {nulls} nulls; every row needs an id"
         )
-    rows = footer.starts[-1] if limit is None else min(limit, footer.starts[-1])
-    return _Found(info, "parquet", rows, parquet.input_schema(footer), None)
+    schema = parquet.input_schema(footer)
+    return _ExaminedFile(info, "parquet", _rows_of(footer, limit), schema)
 
 
-def _examine_csv(info: FileInfo, copy: FileInfo, limit: int | None) -> _Found:
+def _examine_csv(info: FileInfo, copy: FileInfo, limit: int | None) -> _ExaminedFile:
     footer = parquet.read_footer(copy.uri)
     types = csv_copy.types_of(footer)
-    rows = footer.starts[-1] if limit is None else min(limit, footer.starts[-1])
-    return _Found(info, "csv", rows, csv_copy.schema_of(types), None, types)
+    return _ExaminedFile(
+        info, "csv", _rows_of(footer, limit), csv_copy.schema_of(types), csv_types=types
+    )
+
+
+def _rows_of(footer: parquet.Footer, limit: int | None) -> int:
+    rows = footer.starts[-1]
+    return rows if limit is None else min(limit, rows)
 
 
 def _examine_lines(
     info: FileInfo, kind: InputFormat, read: FileInfo, batch_rows: int, limit: int | None
-) -> _Found:
+) -> _ExaminedFile:
     head = jsonl.HEAD_ROWS if limit is None else min(limit, jsonl.HEAD_ROWS)
     is_batch_file = kind == "openai"
     schema = openai_batch.SCHEMA if is_batch_file else jsonl.head_schema(read.uri, head, info.uri)
     scan = scan_lines(read.uri, batch_rows, limit)
-    return _Found(info, kind, scan.rows, schema, scan)
+    return _ExaminedFile(info, kind, scan.rows, schema, scan)
 
 
-def _check_still(info: FileInfo) -> None:
+def _check_unchanged(info: FileInfo) -> None:
     try:
         now = storage.stat(info.uri)
     except FileNotFoundError as error:
@@ -225,35 +193,26 @@ def _check_still(info: FileInfo) -> None:
         raise BadInput(f"{info.uri} changed while it was planned: submit when it is complete")
 
 
-def _side_by_side(
-    examine: Callable[[FileInfo, InputFormat], _Found],
-    files: Sequence[FileInfo],
-    kinds: Sequence[InputFormat],
-) -> list[_Found]:
-    with ThreadPoolExecutor(min(PLANNING_THREADS, max(1, len(files)))) as pool:
-        return list(pool.map(examine, files, kinds))
-
-
-def _up_to(
+def _examine_until(
     limit: int,
-    examine: Callable[[FileInfo, InputFormat, int], _Found],
+    examine: Callable[[FileInfo, InputFormat, int], _ExaminedFile],
     files: Sequence[FileInfo],
     kinds: Sequence[InputFormat],
-) -> list[_Found]:
+) -> list[_ExaminedFile]:
     """File by file until there are enough rows: the rest is never opened."""
-    found: list[_Found] = []
+    examined: list[_ExaminedFile] = []
     for info, kind in zip(files, kinds, strict=True):
         if limit <= 0:
             break
-        found.append(examine(info, kind, limit))
-        limit -= found[-1].rows
-    return found
+        examined.append(examine(info, kind, limit))
+        limit -= examined[-1].rows
+    return examined
 
 
-def _placed(
-    files: Sequence[FileInfo], kinds: Sequence[InputFormat], found: Sequence[_Found]
+def _source_files(
+    files: Sequence[FileInfo], kinds: Sequence[InputFormat], rows: Mapping[str, int]
 ) -> list[SourceFile]:
-    rows = {one.info.uri: one.rows for one in found}
+    """The files in dataset order, each with the number of its first row."""
     placed, first_row = [], 0
     for info, kind in zip(files, kinds, strict=True):
         count = rows.get(info.uri, 0)

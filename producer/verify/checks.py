@@ -1,8 +1,6 @@
 """What verify says: the result of each check, with a problem for everything that does not hold."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 
 MOST_PROBLEMS = 20
 """Problems that one check spells out; one more line counts the rest."""
@@ -37,11 +35,3 @@ class CheckResult:
         """Every problem that is spelled out, and a last one for those that were only counted."""
         rest = [f"and {self._only_counted:,} more of this kind"] if self._only_counted else []
         return [Problem(self.name, message) for message in (*self._messages, *rest)]
-
-
-def first_few(values: Iterable[object], most: int = 5) -> str:
-    """The first few of many values, for a sentence."""
-    iterator = iter(values)
-    listed = [str(value) for value in islice(iterator, most)]
-    left = sum(1 for _ in iterator)
-    return ", ".join(listed) + (f" and {left:,} more" if left else "")

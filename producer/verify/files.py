@@ -8,7 +8,8 @@ from nightshift.common import storage
 from nightshift.common.errors import NightshiftError
 from nightshift.common.formats.output_parts import MANIFEST, final, staged
 from nightshift.common.ledger.jobs import Job
-from nightshift.producer.verify.checks import CheckResult, first_few
+from nightshift.common.text import first_few
+from nightshift.producer.verify.checks import CheckResult
 from nightshift.producer.verify.parts import Facts
 from nightshift.producer.views.rates import Values
 

@@ -18,9 +18,9 @@ from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
-from nightshift.common.text import kept_message
+from nightshift.common.text import first_few, kept_message
 from nightshift.producer.results import part_files
-from nightshift.producer.verify.checks import CheckResult, Problem, first_few
+from nightshift.producer.verify.checks import CheckResult, Problem
 from nightshift.producer.verify.row_ranges import Range, as_texts, ascends, cover, ranges_of
 
 READERS = 4

@@ -6,7 +6,8 @@ from nightshift.common.ledger import Connection, Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
-from nightshift.producer.verify.checks import CheckResult, Problem, first_few
+from nightshift.common.text import first_few
+from nightshift.producer.verify.checks import CheckResult, Problem
 from nightshift.producer.verify.files import check_files
 from nightshift.producer.verify.parts import PartsAudit
 

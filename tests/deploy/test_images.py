@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from pathspec import PathSpec
 
 from nightshift.common.spec import VllmEngineSpec, load_spec
-from nightshift.producer.submit.submit import settled
+from nightshift.producer.submit.resolve import resolved
 from tests.deploy.commands import FOREIGN, refusal, settings_variables
 from tests.deploy.images import (
     IMAGES,
@@ -522,7 +522,7 @@ def test_the_demo_makes_its_data_once_and_its_paths_hold_everywhere(
     assert times[0] == times[1]
 
     monkeypatch.chdir(data)
-    spec = settled(load_spec(Path("examples/reviews/job.yaml")))
+    spec = resolved(load_spec(Path("examples/reviews/job.yaml")))
     assert spec.input.uris == [str(rows)]
     assert isinstance(spec.engine, VllmEngineSpec)
     assert spec.engine.model == f"{data}/examples/reviews/model"

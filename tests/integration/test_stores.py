@@ -19,7 +19,7 @@ from nightshift.common.formats.registry import ReadCache
 from nightshift.common.spec import parse_spec
 from nightshift.common.storage import objects
 from nightshift.producer.submit import planner
-from nightshift.producer.submit.submit import partitioned
+from nightshift.producer.submit.resolve import with_partitioning
 from tests.faults.object_store import BUCKET, ObjectStore, close_client
 
 
@@ -107,7 +107,7 @@ def test_thousands_of_keys_are_all_found_and_only_as_many_files_opened_as_a_limi
     assert len(storage.expand([f"s3://{fresh}/many/day=[34]/*.jsonl"])) == 1000
 
     spec = spec_of(f"s3://{fresh}/many", f"s3://{fresh}/out", limit=7)
-    spec = partitioned(spec, infos)
+    spec = with_partitioning(spec, infos)
     store.did.clear()
     plan = planner.plan(spec.input, 100, infos=infos, output_uri=spec.output.uri)
     assert (plan.rows_total, len(plan.files)) == (7, 2500)
@@ -205,7 +205,7 @@ def test_every_format_is_planned_read_and_written_there(bucket: str) -> None:
     registry.write_part(f"{root}/in/k=2/b.jsonl", rows, "jsonl", {})
     storage.write_bytes(f"{root}/in/k=3/c.csv", b"id,text\n1,a\n2,b\n")
     infos = storage.expand([f"{root}/in"])
-    spec = partitioned(spec_of(f"{root}/in", f"{root}/out"), infos)
+    spec = with_partitioning(spec_of(f"{root}/in", f"{root}/out"), infos)
     plan = planner.plan(spec.input, 100, infos=infos, output_uri=spec.output.uri)
     tables = [
         dataset.read_rows(spec, batch, None, ReadCache(2**20), plan.schema).table

@@ -18,7 +18,7 @@ from nightshift.common.formats.registry import ReadCache
 from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import parse_spec
 from nightshift.producer.submit import planner
-from nightshift.producer.submit.submit import check_jsonl
+from nightshift.producer.submit.checks import check_jsonl
 from nightshift.worker.engines.protocol import Answer
 from nightshift.worker.rows.results import RowResults, part_table
 

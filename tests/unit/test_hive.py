@@ -15,7 +15,8 @@ from nightshift.common.formats import dataset, hive
 from nightshift.common.formats.registry import ReadCache
 from nightshift.common.spec import InputSpec, JobSpec, parse_spec
 from nightshift.producer.submit import planner
-from nightshift.producer.submit.submit import partitioned
+from nightshift.producer.submit.checks import check_columns
+from nightshift.producer.submit.resolve import with_partitioning
 
 
 def tree(folder: Path, *names: str) -> Path:
@@ -48,12 +49,12 @@ def spec_of(folder: Path, uri: str = "", *, columns=None, **inputs) -> JobSpec:
         },
         "test",
     )
-    return partitioned(spec, storage.expand(spec.input.uris))
+    return with_partitioning(spec, storage.expand(spec.input.uris))
 
 
 def read(spec: JobSpec) -> pa.Table:
     planned = planner.plan(spec.input, 10, columns=spec.read_columns, output_uri=spec.output.uri)
-    planner.check_columns(spec, planned.schema)
+    check_columns(spec, planned.schema)
     tables = [
         dataset.read_rows(spec, batch, spec.read_columns, ReadCache(2**20), planned.schema).table
         for batch in planned.batches()

@@ -20,7 +20,7 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
-from nightshift.producer.submit import planner
+from nightshift.producer.submit.checks import check_images
 from nightshift.worker.engines.protocol import Refusal, Request
 from nightshift.worker.rows import images
 from nightshift.worker.rows.images import BadImage, BatchReads, Image, Reads
@@ -90,9 +90,9 @@ def test_columns_of_images_are_read_and_must_hold_bytes_or_text() -> None:
     assert job.task.columns == {"what", "name", "photo"}
     assert set(job.read_columns or ()) == {"what", "name", "photo"}
     for kind in (pa.binary(), pa.large_binary(), pa.string(), pa.large_string()):
-        planner.check_images(job, pa.schema([("photo", kind)]))
+        check_images(job, pa.schema([("photo", kind)]))
     with pytest.raises(BadInput, match="images of the column 'photo', which is int64"):
-        planner.check_images(job, pa.schema([("photo", pa.int64())]))
+        check_images(job, pa.schema([("photo", pa.int64())]))
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from nightshift.producer.cli.flags import Flags
 from nightshift.producer.cli.job_spec import job_spec
 from nightshift.producer.results import openai_batch_results
 from nightshift.producer.submit import openai_batch_file, planner
+from nightshift.producer.submit.checks import check_columns
 
 SPEC: dict[str, Any] = {
     "name": "asked",
@@ -141,7 +142,7 @@ def test_a_plan_has_the_columns_of_the_format_whatever_the_lines_hold(tmp_path: 
     plan = planner.plan(spec.input, 2, columns=spec.read_columns)
     assert plan.schema == openai_batch.SCHEMA
     assert plan.rows_total == 3
-    planner.check_columns(spec, plan.schema)
+    check_columns(spec, plan.schema)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -155,7 +156,7 @@ def test_a_batch_file_may_be_compressed(tmp_path: Path, suffix: str) -> None:
     )
     assert isinstance(spec.task, RequestsTask)
     assert spec.task.endpoint == CHAT
-    openai_batch_file.refuse_doubled_ids(infos)
+    openai_batch_file.check_unique_ids(infos)
     plan = planner.plan(
         spec.input, 8, columns=spec.read_columns, infos=infos, output_uri=spec.output.uri
     )
@@ -168,7 +169,7 @@ def test_a_batch_file_may_be_compressed(tmp_path: Path, suffix: str) -> None:
     more = b"\n" + line("a")
     path.write_bytes(path.read_bytes() + (gzip.compress(more) if suffix else more))
     with pytest.raises(BadInput, match="stands twice"):
-        openai_batch_file.refuse_doubled_ids([storage.stat(str(path))])
+        openai_batch_file.check_unique_ids([storage.stat(str(path))])
 
 
 # ---------------------------------------------------------------- spec
@@ -240,9 +241,9 @@ def test_an_id_that_stands_twice_is_refused_with_both_lines(tmp_path: Path) -> N
     two = batch(tmp_path / "2.jsonl", [line("c"), b"", swapped, line("a"), line("b")])
     infos = [storage.stat(str(path)) for path in (one, two)]
     with pytest.raises(BadInput, match=r"'b' stands twice, in .*1.jsonl line 4 and in .*2.jsonl l"):
-        openai_batch_file.refuse_doubled_ids(infos)
-    openai_batch_file.refuse_doubled_ids(infos, limit=5)
-    openai_batch_file.refuse_doubled_ids(infos[:1])
+        openai_batch_file.check_unique_ids(infos)
+    openai_batch_file.check_unique_ids(infos, limit=5)
+    openai_batch_file.check_unique_ids(infos[:1])
 
 
 @given(ids=st.lists(st.integers(0, 30), max_size=30))
@@ -252,10 +253,10 @@ def test_ids_pass_if_and_only_if_they_are_all_different(
     path = batch(tmp_path_factory.mktemp("ids") / "b.jsonl", [line(f"id {each}") for each in ids])
     infos = [storage.stat(str(path))]
     if len(set(ids)) == len(ids):
-        openai_batch_file.refuse_doubled_ids(infos)
+        openai_batch_file.check_unique_ids(infos)
     else:
         with pytest.raises(BadInput, match="stands twice"):
-            openai_batch_file.refuse_doubled_ids(infos)
+            openai_batch_file.check_unique_ids(infos)
 
 
 def test_equal_hashes_of_different_ids_are_no_doubles(
@@ -263,7 +264,7 @@ def test_equal_hashes_of_different_ids_are_no_doubles(
 ) -> None:
     monkeypatch.setattr(openai_batch_file, "hash", lambda _: 7, raising=False)
     path = batch(tmp_path / "b.jsonl", [line(each) for each in "abc"])
-    openai_batch_file.refuse_doubled_ids([storage.stat(str(path))])
+    openai_batch_file.check_unique_ids([storage.stat(str(path))])
 
 
 # ---------------------------------------------------------------- results
@@ -369,12 +370,12 @@ def test_what_a_request_says_itself_is_no_flag() -> None:
 def test_only_files_of_the_job_itself_are_replaced(tmp_path: Path) -> None:
     spec = asked(tmp_path / "b.jsonl", output={"uri": str(tmp_path / "out")})
     results, errors = tmp_path / "x.results.jsonl", tmp_path / "x.errors.jsonl"
-    openai_batch_results.refuse_strangers(spec, "ab" * 32, str(results))
+    openai_batch_results.check_targets(spec, "ab" * 32, str(results))
     results.write_bytes(result(custom_id="a", response="{}", status_code=200)[0])
     errors.write_bytes(b"")
-    openai_batch_results.refuse_strangers(spec, "ab" * 32, str(results))
+    openai_batch_results.check_targets(spec, "ab" * 32, str(results))
     errors.write_text('{"id": "batch_req_123", "custom_id": "a"}')
     with pytest.raises(BadInput, match=r"x\.errors\.jsonl exists and is not of this job"):
-        openai_batch_results.refuse_strangers(spec, "ab" * 32, str(results))
+        openai_batch_results.check_targets(spec, "ab" * 32, str(results))
     with pytest.raises(BadInput, match="inside the output directory"):
-        openai_batch_results.refuse_strangers(spec, "ab" * 32, str(tmp_path / "out" / "y.jsonl"))
+        openai_batch_results.check_targets(spec, "ab" * 32, str(tmp_path / "out" / "y.jsonl"))

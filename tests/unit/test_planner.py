@@ -17,7 +17,8 @@ from nightshift.common.errors import BadInput
 from nightshift.common.formats.registry import ReadCache, read_rows
 from nightshift.common.spec import InputSpec, parse_spec
 from nightshift.producer.submit import line_scan, planner
-from nightshift.producer.submit.planner import Plan, check_columns
+from nightshift.producer.submit.checks import check_columns
+from nightshift.producer.submit.planner import Plan
 
 
 def planned(uri, rows=10, *, columns=None, **options) -> Plan:

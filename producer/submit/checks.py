@@ -1,0 +1,117 @@
+"""What is refused at submit: output directories, columns and types that would fail later."""
+
+import difflib
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from nightshift.common import storage
+from nightshift.common.errors import BadInput
+from nightshift.common.formats import output_parts
+from nightshift.common.spec import GenerateTask, JobSpec
+from nightshift.common.storage import FileInfo
+from nightshift.common.text import first_few
+
+
+def check_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
+    """BadInput for an output directory that is in use, or that cannot lie beside this input."""
+    output = spec.output.uri
+    names = storage.list_names(output)
+    if any(name.startswith("part-") or name == output_parts.MANIFEST for name in names):
+        raise BadInput(
+            f"{output} holds the parts of a job that this ledger does not know: name another "
+            "output directory, or empty it"
+        )
+    for info in infos:
+        own = info.uri.startswith(f"{output}/{output_parts.JUDGED}/")
+        if info.uri.startswith(f"{output}/") and not own:
+            raise BadInput(f"the input {info.uri} lies inside the output directory {output}")
+    storage.check_directory(output)
+    refuse_read_as_input(spec, "the output directory", output, f"part-0.{spec.output.format}")
+
+
+def refuse_read_as_input(spec: JobSpec, what: str, folder: str, name: str) -> None:
+    """BadInput where a file of that name in a folder of ours would be read as input."""
+    places = [f"{folder}/{name}"]
+    while len(places[-1]) > len(folder):
+        places.append(places[-1].rpartition("/")[0])
+    for uri in spec.input.uris:
+        plain = uri.rstrip("/")
+        # A folder that a pattern matches is read to its bottom.
+        if any(storage.is_pattern_over(uri, place) for place in places):
+            raise BadInput(
+                f"{what} {folder} lies under the input {uri}: its files would be read as input"
+            )
+        if folder == plain or folder.startswith(f"{plain}/"):
+            raise BadInput(
+                f"{what} {folder} lies inside the input {plain}: its files would be read as input"
+            )
+
+
+def check_columns(spec: JobSpec, schema: pa.Schema) -> None:
+    """Every column that the spec names exists in the data; BadInput says which does not."""
+    named = [("input.columns", name) for name in spec.input.columns or ()]
+    named += [("output.columns", name) for name in spec.output.columns]
+    if spec.input.id is not None:
+        named.insert(0, ("input.id", spec.input.id))
+    if isinstance(spec.task, GenerateTask) and spec.task.sampling.max_tokens_column is not None:
+        named.append(("task.sampling.max_tokens_column", spec.task.sampling.max_tokens_column))
+    named += [("the template", name) for name in sorted(spec.task.columns)]
+    for place, name in named:
+        if name not in schema.names:
+            near = difflib.get_close_matches(name, schema.names, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise BadInput(
+                f"{place} names the column {name!r}{hint}, which the input does not have: it has "
+                f"{first_few(schema.names, 20)}"
+            )
+
+
+def check_images(spec: JobSpec, schema: pa.Schema) -> None:
+    """A column of images holds bytes or URIs; BadInput names one that holds something else."""
+    if not isinstance(spec.task, GenerateTask):
+        return
+    allowed = (
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_string,
+        pa.types.is_large_string,
+    )
+    for name in sorted(spec.task.image_columns):
+        kind = schema.field(name).type
+        if not any(is_allowed(kind) for is_allowed in allowed):
+            raise BadInput(
+                f"task.messages has images of the column {name!r}, which is {kind}: it must hold "
+                "the bytes of image files, or URIs as text"
+            )
+
+
+def check_jsonl(spec: JobSpec, inputs: pa.Schema) -> None:
+    """BadInput for a column whose values JSON lines would not give back as they were."""
+    if spec.output.format != "jsonl":
+        return
+    for name in spec.passed_columns:
+        kind = inputs.field(name).type
+        if not _survives_json(kind):
+            raise BadInput(
+                f"the column {name!r} is {kind}, which JSON lines cannot bring back: write "
+                "output.format parquet, or leave the column out of the output"
+            )
+
+
+def _survives_json(kind: pa.DataType) -> bool:
+    lost = (
+        pa.types.is_duration,
+        pa.types.is_time,
+        pa.types.is_fixed_size_list,
+        pa.types.is_fixed_size_binary,
+        pa.types.is_map,
+        pa.types.is_uint64,
+    )
+    if any(is_lost(kind) for is_lost in lost) or isinstance(kind, pa.BaseExtensionType):
+        return False
+    if pa.types.is_struct(kind):
+        return all(_survives_json(each.type) for each in kind)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _survives_json(kind.value_type)
+    return True
