@@ -102,7 +102,7 @@ def errors(
 ) -> None:
     """Show the rows that failed, and why."""
     from nightshift.common.ledger.queries import audit
-    from nightshift.producer.views import tables
+    from nightshift.producer.views import row_tables
 
     with ledger_of(command_settings()) as ledger:
         number = find_job(ledger, job).id
@@ -111,7 +111,7 @@ def errors(
             rows = audit.errors(connection, number, kind=kind, limit=count)
     if kind is not None and kind not in kinds:
         row_error_kind(kind)
-    console().print(tables.errors(rows, kinds))
+    console().print(row_tables.errors(rows, kinds))
 
 
 def sample(
@@ -131,7 +131,7 @@ def sample(
     """Show some rows, input beside output."""
     from nightshift.producer.results import sample_page
     from nightshift.producer.results.sample import sample as draw_sample
-    from nightshift.producer.views import tables
+    from nightshift.producer.views import row_tables
 
     if html is not None and as_json:
         raise BadInput("--html writes a page and --json lines: give one of them")
@@ -148,6 +148,6 @@ def sample(
     elif as_json:
         typer.echo(sample_page.lines(drawn), nl=False)
     else:
-        console().print(tables.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
+        console().print(row_tables.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
     if drawn.note:
         typer.echo(f"nightshift: {drawn.note}", err=True)

@@ -21,7 +21,7 @@ from nightshift.producer.cli.context import (
 if TYPE_CHECKING:
     from nightshift.common.settings import Settings
 
-EXIT_FINDINGS = 1
+EXIT_PROBLEMS = 1
 
 
 def collect(
@@ -121,12 +121,12 @@ def judge(
 def verify(job: JobName) -> None:
     """Check from the outside that every row is there exactly once; exits 1 with findings."""
     from nightshift.producer.verify.verify import checks
-    from nightshift.producer.views import tables
+    from nightshift.producer.views import row_tables
 
-    output, findings = console(), 0
+    output, problems = console(), 0
     with ledger_of(command_settings()) as ledger:
         for check in checks(ledger, find_job(ledger, job)):
-            output.print(tables.check(check.name, check.summary, check.problems))
-            findings += len(check.problems)
-    if findings:
-        raise typer.Exit(EXIT_FINDINGS)
+            output.print(row_tables.check(check.name, check.summary, check.problems))
+            problems += len(check.problems)
+    if problems:
+        raise typer.Exit(EXIT_PROBLEMS)

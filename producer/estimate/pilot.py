@@ -28,7 +28,7 @@ from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.results.sample import sample
 from nightshift.producer.submit.checks import refuse_read_as_input
 from nightshift.producer.submit.submit import Submitted, submit, survey
-from nightshift.producer.views import progress, tables
+from nightshift.producer.views import progress, row_tables
 from nightshift.producer.views.progress import EXIT_NOT_FINISHED
 
 SEED = 0
@@ -150,7 +150,7 @@ def show(ledger: Ledger, pilot: FinishedPilot, console: Console) -> bool:
         return False
     drawn = sample(ledger, job, SHOWN_ROWS, SEED)
     console.print(f"pilot: some rows of job {job.id}, {job.output_uri}\n", soft_wrap=True)
-    console.print(tables.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
+    console.print(row_tables.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
     with ledger.transaction() as connection:
         kinds = Counter(audit.count_errors(connection, job.id))
         rows = audit.errors(connection, job.id, kind=None, limit=SHOWN_ROWS)
@@ -162,7 +162,7 @@ def show(ledger: Ledger, pilot: FinishedPilot, console: Console) -> bool:
             soft_wrap=True,
         )
     kinds.update(failure.kind for failure in unreadable.values())
-    console.print("", tables.errors(rows, kinds), sep="\n")
+    console.print("", row_tables.errors(rows, kinds), sep="\n")
     return True
 
 

@@ -15,7 +15,7 @@ from nightshift.common.provenance import model_of
 from nightshift.producer.results import target_file
 from nightshift.producer.results.sample import Sample
 from nightshift.producer.views.rates import Values
-from nightshift.producer.views.values import error_text, shown
+from nightshift.producer.views.values import error_text, value_text
 
 CELL_CHARACTERS = 4_000
 """Longest text of a cell."""
@@ -60,7 +60,7 @@ def page(job: Job, progress: Values, drawn: Sample) -> str:
         style=style,
         style_digest=digest,
         facts=_facts(job, progress, drawn),
-        note=shown(drawn.note, CELL_CHARACTERS),
+        note=value_text(drawn.note, CELL_CHARACTERS),
         rows=[_row(row, drawn) for row in drawn.rows],
         failed=sum(row["error"] is not None for row in drawn.rows),
     )
@@ -80,7 +80,7 @@ def _facts(job: Job, progress: Values, drawn: Sample) -> dict[str, str]:
     }
     if not (progress["prompt_tokens"] or progress["output_tokens"]):
         del facts["tokens"]
-    return {name: shown(text, CELL_CHARACTERS) for name, text in facts.items()}
+    return {name: value_text(text, CELL_CHARACTERS) for name, text in facts.items()}
 
 
 def _row(row: dict[str, Any], drawn: Sample) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _row(row: dict[str, Any], drawn: Sample) -> dict[str, Any]:
 
 
 def _cells(row: dict[str, Any], names: list[str]) -> list[tuple[str, str]]:
-    return [(shown(name, 200), shown(row.get(name), CELL_CHARACTERS)) for name in names]
+    return [(value_text(name, 200), value_text(row.get(name), CELL_CHARACTERS)) for name in names]
 
 
 def _quiet(row: dict[str, Any]) -> str:
@@ -104,4 +104,4 @@ def _quiet(row: dict[str, Any]) -> str:
         said.append(f"{row['prompt_tokens']:,} tokens in")
     if row.get("output_tokens") is not None:
         said.append(f"{row['output_tokens']:,} out")
-    return shown(" · ".join(said), 200)
+    return value_text(" · ".join(said), 200)

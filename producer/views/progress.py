@@ -1,4 +1,4 @@
-"""What people see of a running job: a live picture in a terminal, a line now and then elsewhere."""
+"""A running job on the console: a live view in a terminal, a line every few seconds elsewhere."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from nightshift.producer.views import tables
 from nightshift.producer.views.rates import Values
 
 LINE_SECONDS = 5.0
-"""Pause between two lines where nobody can see a bar."""
+"""Pause between two lines where there is no live view."""
 
 EXIT_ANSWERED, EXIT_ROW_ERRORS, EXIT_NOT_FINISHED = 0, 1, 3
 
@@ -26,30 +26,35 @@ class Outage:
     """Since when Postgres does not answer, in monotonic seconds; None while it does."""
 
     since: float | None = None
-    said: str = ""
+    message: str = ""
+
+    def begin(self, error: Retryable) -> None:
+        """Keeps the time of the first error and the message of the latest."""
+        self.since = self.since or time.monotonic()
+        self.message = str(error)
 
     def note(self) -> Text | None:
-        """What stands under the last picture meanwhile."""
+        """The line below the last figures while the outage lasts."""
         if self.since is None:
             return None
         seconds = time.monotonic() - self.since
-        return Text(f"{self.said} ({seconds:.0f} s ago; the job goes on without us)", "yellow")
+        return Text(f"{self.message} ({seconds:.0f} s ago; the job goes on without us)", "yellow")
 
 
 @dataclass(slots=True)
-class Picture:
-    """What is on the screen: the last answer of the ledger, drawn anew at each refresh."""
+class LiveView:
+    """What is on the screen: the last figures of the ledger, and a note during an outage."""
 
-    drawn: RenderableType = ""
+    content: RenderableType = ""
     outage: Outage = field(default_factory=Outage)
 
     def __rich__(self) -> RenderableType:
         note = self.outage.note()
-        return self.drawn if note is None else Group(self.drawn, note)
+        return self.content if note is None else Group(self.content, note)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class JobSnapshot:
     """One job as it stands, and the workers of its pool that have its engine."""
 
     job: Job
@@ -58,23 +63,23 @@ class Look:
 
     @property
     def at_rest(self) -> bool:
-        """Nothing will change by itself: closed, or paused."""
+        """Whether the job is closed or paused, so that nothing changes by itself."""
         if self.job.state is JobState.PAUSED:
             return True
         return self.job.state.over and self.job.closed_at is not None
 
 
-def look(ledger: Ledger, job_id: int) -> Look:
-    """Asks the ledger once, in one transaction."""
+def snapshot(ledger: Ledger, job_id: int) -> JobSnapshot:
+    """Reads job, progress and workers in one transaction."""
     with ledger.transaction() as connection:
         job = jobs.get(connection, job_id)
         assert job is not None, "jobs are never deleted"
-        mine = [
+        own = [
             row
             for row in workers.status(connection)
             if row["pool"] == job.spec.pool and row["engine_key"] == job.spec.engine_key
         ]
-        return Look(job, jobs.progress(connection, job_id), mine)
+        return JobSnapshot(job, jobs.progress(connection, job_id), own)
 
 
 def follow(
@@ -87,39 +92,37 @@ def follow(
 ) -> Job:
     """Shows a job until it is over and its files are finished, paused, or `stop` says so.
 
-    Outages of Postgres are waited out under the last picture, except at the very first look.
+    Waits for the end of an outage of Postgres; raises Retryable only at the first look.
     """
-    seen = look(ledger, job_id)
-    show = _LiveShow(console) if console.is_terminal else _LineShow(console)
-    with show:
+    seen = snapshot(ledger, job_id)
+    display = _LiveDisplay(console) if console.is_terminal else _LineDisplay(console)
+    with display:
         while True:
-            show.update(seen)
+            display.update(seen)
             if seen.at_rest or (stop is not None and stop()):
                 return seen.job
             time.sleep(interval_seconds)
             try:
-                seen = look(ledger, job_id)
-                show.outage.since = None
+                seen = snapshot(ledger, job_id)
+                display.outage.since = None
             except Retryable as error:
-                _note(show.outage, error)
+                display.outage.begin(error)
 
 
 def watch_all(ledger: Ledger, console: Console, interval_seconds: float = 0.5) -> None:
     """Shows the open and the latest jobs, and every worker, until Ctrl-C."""
-    picture = Picture()
-    drawn = _all_jobs(ledger)
+    view = LiveView(_all_jobs(ledger))
     if not console.is_terminal:
-        console.print(drawn)
+        console.print(view.content)
         return
-    with Live(picture, console=console, refresh_per_second=4, transient=False):
+    with Live(view, console=console, refresh_per_second=4, transient=False):
         while True:
-            picture.drawn = drawn
             time.sleep(interval_seconds)
             try:
-                drawn = _all_jobs(ledger)
-                picture.outage.since = None
+                view.content = _all_jobs(ledger)
+                view.outage.since = None
             except Retryable as error:
-                _note(picture.outage, error)
+                view.outage.begin(error)
 
 
 def report_end(ledger: Ledger, job: Job, console: Console) -> int:
@@ -128,7 +131,7 @@ def report_end(ledger: Ledger, job: Job, console: Console) -> int:
     """
     with ledger.transaction() as connection:
         row = jobs.progress(connection, job.id)
-    summary(console, row)
+    console.print(tables.summary(row))
     return exit_code(row)
 
 
@@ -139,54 +142,49 @@ def exit_code(row: Values) -> int:
     return EXIT_ROW_ERRORS if row["rows_failed"] else EXIT_ANSWERED
 
 
-def summary(console: Console, row: Values) -> None:
-    """Rows done and failed, tokens, rate, where the output lies, and what to do next."""
-    console.print(tables.summary(row))
-
-
-class _LiveShow:
-    """A picture that is drawn over itself."""
+class _LiveDisplay:
+    """A view that is refreshed in place."""
 
     def __init__(self, console: Console) -> None:
-        self._picture = Picture()
-        self._live = Live(self._picture, console=console, refresh_per_second=4, transient=True)
-        self.outage = self._picture.outage
+        self._view = LiveView()
+        self._live = Live(self._view, console=console, refresh_per_second=4, transient=True)
+        self.outage = self._view.outage
 
-    def __enter__(self) -> "_LiveShow":
+    def __enter__(self) -> "_LiveDisplay":
         self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def update(self, seen: Look) -> None:
-        self._picture.drawn = tables.job(seen.progress, seen.workers, closing=_closing(seen))
+    def update(self, seen: JobSnapshot) -> None:
+        self._view.content = tables.job(seen.progress, seen.workers, closing=_closing(seen))
 
 
-class _LineShow:
+class _LineDisplay:
     """One plain line every few seconds, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._said_at = float("-inf")
+        self._printed_at = float("-inf")
         self.outage = Outage()
 
-    def __enter__(self) -> "_LineShow":
+    def __enter__(self) -> "_LineDisplay":
         return self
 
     def __exit__(self, *_: object) -> None:
         return None
 
-    def update(self, seen: Look) -> None:
-        if not seen.at_rest and time.monotonic() - self._said_at < LINE_SECONDS:
+    def update(self, seen: JobSnapshot) -> None:
+        if not seen.at_rest and time.monotonic() - self._printed_at < LINE_SECONDS:
             return
-        self._said_at = time.monotonic()
+        self._printed_at = time.monotonic()
         line = self.outage.note() or tables.line(seen.progress)
         self._console.print(line, soft_wrap=True, highlight=False)
 
 
-def _closing(seen: Look) -> bool:
-    """Every batch is over (or the job is), and finish still has files to move."""
+def _closing(seen: JobSnapshot) -> bool:
+    """Whether every batch or the whole job is over, and finish still has files to move."""
     row = seen.progress
     waiting = row["batches_pending"] + row["batches_queued"] + row["batches_leased"]
     return seen.job.closed_at is None and (seen.job.state.over or waiting == 0)
@@ -195,8 +193,3 @@ def _closing(seen: Look) -> bool:
 def _all_jobs(ledger: Ledger) -> RenderableType:
     with ledger.transaction() as connection:
         return tables.overview(jobs.listed(connection, 20), workers.status(connection))
-
-
-def _note(outage: Outage, error: Retryable) -> None:
-    outage.since = outage.since or time.monotonic()
-    outage.said = str(error)

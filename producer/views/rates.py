@@ -5,19 +5,24 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-# A row of a view, as the ledger hands it out or as a dict.
 Values = Mapping[Any, Any]
+"""A row of a view of the ledger, by column."""
+
+
+def rows_over(row: Values) -> int:
+    """Rows that have an answer or an error."""
+    over: int = row["rows_done"] + row["rows_failed"]
+    return over
 
 
 def overall_rate(row: Values) -> float | None:
     """Rows a second from the first claim to the end; None for a job that is not over."""
-    seconds = elapsed_seconds(row)
-    over = row["rows_done"] + row["rows_failed"]
+    seconds, over = elapsed_seconds(row), rows_over(row)
     return over / seconds if seconds and over else None
 
 
 def elapsed_seconds(row: Values) -> float | None:
-    """From the first claim to the end of a job that is over."""
+    """Seconds from the first claim to the end; None for a job that is not over."""
     if row["started_at"] is None or row["finished_at"] is None:
         return None
     took: timedelta = row["finished_at"] - row["started_at"]
@@ -27,15 +32,15 @@ def elapsed_seconds(row: Values) -> float | None:
 def as_json(row: Values) -> dict[str, Any]:
     """The object of `status --json`: every column of the view, null where unknown.
 
-    The rate of a job that is over is its overall one, where the view has none any more.
+    The view has no rate for a job that is over: its overall rate stands there.
     """
-    values = {name: _plain(value) for name, value in row.items()}
+    values = {name: _json_value(value) for name, value in row.items()}
     if values["rows_per_second"] is None and (rate := overall_rate(row)) is not None:
         values["rows_per_second"] = round(rate, 3)
     return values
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, datetime):

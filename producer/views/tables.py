@@ -1,6 +1,6 @@
-"""Rows of the ledger's views as rich tables and lines; nothing here asks the ledger."""
+"""Jobs and workers as rich tables and lines, made of rows of the ledger's views."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 from rich import box
@@ -11,9 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nightshift.common.text import money
-from nightshift.producer.verify.checks import Problem
-from nightshift.producer.views.rates import Values, elapsed_seconds, overall_rate
-from nightshift.producer.views.values import error_text, shown
+from nightshift.producer.views.rates import Values, elapsed_seconds, overall_rate, rows_over
 
 STATE_STYLES = {
     "running": "cyan",
@@ -28,7 +26,7 @@ STATE_STYLES = {
 
 
 def job(row: Values, workers: Sequence[Values], *, closing: bool = False) -> RenderableType:
-    """The live picture of one job: bar, rates, batches, workers."""
+    """The live view of one job: bar, rates, batches, workers."""
     parts: list[RenderableType] = [
         _title(row),
         _bar(row),
@@ -45,37 +43,33 @@ def job(row: Values, workers: Sequence[Values], *, closing: bool = False) -> Ren
 
 
 def status(row: Values, workers: Sequence[Values]) -> RenderableType:
-    """One job as it stands: the live picture while it is open, else how it ended."""
-    mine = [worker for worker in workers if worker["pool"] == row["pool"]]
-    return job(row, mine) if row["status"] in ("running", "paused") else summary(row)
+    """The live view of a job that is running or paused, else its summary."""
+    own = [worker for worker in workers if worker["pool"] == row["pool"]]
+    return job(row, own) if row["status"] in ("running", "paused") else summary(row)
 
 
 def line(row: Values) -> str:
     """The state of a job as one plain line, for logs."""
-    over = row["rows_done"] + row["rows_failed"]
-    said = [f"{row['name']}: {over:,} of {row['rows_total']:,} rows ({_percent(row)})"]
+    parts = [f"{row['name']}: {rows_over(row):,} of {row['rows_total']:,} rows ({_percent(row)})"]
     if row["rows_failed"]:
-        said.append(f"{row['rows_failed']:,} failed")
+        parts.append(f"{row['rows_failed']:,} failed")
     if row["rows_per_second"] is not None:
-        said.append(f"{row['rows_per_second']:,.1f} rows/s")
+        parts.append(f"{row['rows_per_second']:,.1f} rows/s")
     if row["eta_seconds"] is not None:
-        said.append(f"{duration(row['eta_seconds'])} to go")
+        parts.append(f"{duration(row['eta_seconds'])} to go")
     if row["cost"] is not None:
-        said.append(f"cost {money(row['cost'])}")
+        parts.append(f"cost {money(row['cost'])}")
     if row["status"] != "running":
-        said.append(str(row["status"]))
-    return ", ".join(said)
+        parts.append(str(row["status"]))
+    return ", ".join(parts)
 
 
 def summary(row: Values) -> RenderableType:
     """How a job ended: rows, tokens, rate, output, and the command that goes on."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bright_black")
-    table.add_column()
+    table = fact_grid()
     rows = Text(f"{row['rows_done']:,} done")
     rows.append(f", {row['rows_failed']:,} failed", "red" if row["rows_failed"] else "")
-    left = row["rows_total"] - row["rows_done"] - row["rows_failed"]
-    if left:
+    if left := row["rows_total"] - rows_over(row):
         rows.append(f", {left:,} not run", "yellow")
     table.add_row("rows", rows)
     if row["prompt_tokens"] or row["output_tokens"]:
@@ -96,7 +90,7 @@ def summary(row: Values) -> RenderableType:
 
 
 def next_steps(row: Values) -> list[str]:
-    """Commands that make sense now."""
+    """Commands that a user may want to run next."""
     steps = []
     if row["status"] == "paused":
         more = " --budget MORE" if "limits.budget" in (row["reason"] or "") else ""
@@ -111,61 +105,51 @@ def next_steps(row: Values) -> list[str]:
 
 
 def job_table(rows: Sequence[Values]) -> Table:
-    """One line a job, newest first."""
-    costs = _cost_column(rows)
-    table = _table("job", "name", "status", "rows", "failed", "rows/s", "ETA", *costs, "output")
-    for index in range(3, 7 + len(costs)):
-        table.columns[index].justify = "right"
-    table.columns[0].justify = "right"
-    table.columns[-1].overflow = "fold"
-    for row in rows:
-        over = row["rows_done"] + row["rows_failed"]
-        rate = row["rows_per_second"] if row["status"] == "running" else overall_rate(row)
-        table.add_row(
-            str(row["job"]),
-            escape(row["name"]),
-            _state(row["status"]),
-            f"{over:,}/{row['rows_total']:,}",
-            _failed(row["rows_failed"]),
-            _number(rate),
-            duration(row["eta_seconds"]),
-            *(_cost(row) for _ in costs),
-            escape(row["output_uri"]),
-        )
-    return table
+    """One line a job, newest first, with the place of its output."""
+    return _job_lines(rows, bars=False)
 
 
 def overview(rows: Sequence[Values], workers: Sequence[Values]) -> RenderableType:
     """Every job with a bar, then every worker."""
     if not rows:
         return Text("no jobs yet", "bright_black")
-    costs = _cost_column(rows)
-    table = _table("job", "name", "status", "", "rows", "failed", "rows/s", "ETA", *costs)
-    for index in (0, *range(4, 8 + len(costs))):
-        table.columns[index].justify = "right"
-    table.columns[2].no_wrap = True
-    bar_width = 12 if costs else 24
+    below = worker_table(workers) if workers else Text("no workers", "bright_black")
+    return Group(_job_lines(rows, bars=True), "", below)
+
+
+def _job_lines(rows: Sequence[Values], *, bars: bool) -> Table:
+    """Costs have a column where any job has a price; bars take the place of output directories."""
+    priced = any(row["cost"] is not None for row in rows)
+    table = list_table()
+    table.add_column("job", justify="right")
+    table.add_column("name")
+    table.add_column("status", no_wrap=bars)
+    if bars:
+        table.add_column()
+    for name in ("rows", "failed", "rows/s", "ETA", *(["cost"] if priced else [])):
+        table.add_column(name, justify="right")
+    if not bars:
+        table.add_column("output", overflow="fold")
     for row in rows:
-        over = row["rows_done"] + row["rows_failed"]
         rate = row["rows_per_second"] if row["status"] == "running" else overall_rate(row)
         table.add_row(
             str(row["job"]),
             escape(row["name"]),
             _state(row["status"]),
-            ProgressBar(total=row["rows_total"] or 1, completed=over, width=bar_width),
-            f"{over:,}/{row['rows_total']:,}",
+            *([_progress_bar(row, 12 if priced else 24)] if bars else []),
+            f"{rows_over(row):,}/{row['rows_total']:,}",
             _failed(row["rows_failed"]),
             _number(rate),
             duration(row["eta_seconds"]),
-            *(_cost(row) for _ in costs),
+            *(["—" if row["cost"] is None else money(row["cost"])] if priced else []),
+            *([] if bars else [escape(row["output_uri"])]),
         )
-    below = worker_table(workers) if workers else Text("no workers", "bright_black")
-    return Group(table, "", below)
+    return table
 
 
 def worker_table(workers: Sequence[Values]) -> Table:
     """One line a worker child."""
-    table = _table("worker", "pool", "engine", "state", "holds", "seen")
+    table = list_table("worker", "pool", "engine", "state", "holds", "seen")
     for row in workers:
         engine = f"{row['engine']} {row['engine_version']}" if row["engine"] else "—"
         table.add_row(
@@ -179,95 +163,31 @@ def worker_table(workers: Sequence[Values]) -> Table:
     return table
 
 
-def errors(rows: Sequence[Values], kinds: Mapping[str, int]) -> RenderableType:
-    """Failed rows: where, which, why; then how many of each kind the job has in all."""
-    if not kinds:
-        return Text("no row has failed", "green")
-    counts = Text("in all: ", "bright_black")
-    counts.append(", ".join(f"{count:,} {kind}" for kind, count in kinds.items()), "default")
-    return Group(_error_table(rows), counts) if rows else counts
-
-
-def check(name: str, summary: str, problems: Sequence[Problem]) -> RenderableType:
-    """One check of verify: an ok line, or a line for each of its problems."""
-    if not problems:
-        return Text.assemble(("ok   ", "green"), f"{name:<13}", (summary, "bright_black"))
-    lines = [
-        Text.assemble(("bad  ", "bold red"), f"{name:<13}", problem.message) for problem in problems
-    ]
-    return Group(*lines)
-
-
-def _error_table(rows: Sequence[Values]) -> Table:
-    table = _table("row", "id", "kind", "message")
-    table.columns[0].justify = "right"
-    table.columns[2].no_wrap = True
-    table.columns[3].overflow = "fold"
-    for row in rows:
-        table.add_row(
-            f"{row['row_index']:,}",
-            escape(row["row_id"] or "—"),
-            Text(row["kind"], "red"),
-            escape(row["message"]),
-        )
-    return table
-
-
-def sample_table(rows: Sequence[Values], inputs: Sequence[str], outputs: Sequence[str]) -> Table:
-    """Input columns beside output columns; long texts are cut at the end."""
-    table = _table("row")
-    table.columns[0].justify = "right"
-    table.columns[0].no_wrap = True
-    table.show_lines = True
-    for name in inputs:
-        table.add_column(escape(name), overflow="fold", ratio=1)
-    for name in outputs:
-        table.add_column(escape(name), overflow="fold", ratio=1, style="cyan")
-    for row in rows:
-        table.add_row(f"{row['row_index']:,}", *(_cell(row, name) for name in [*inputs, *outputs]))
-    return table
-
-
-CELL_CHARACTERS = 200
-
-
-def _cell(row: Values, name: str) -> Text:
-    if name == "error":
-        return Text(error_text(row["error"]), "red")
-    return Text(shown(row.get(name), CELL_CHARACTERS))
-
-
 def duration(seconds: float | None) -> str:
     """0:01:30; a dash where unknown."""
     return "—" if seconds is None else str(timedelta(seconds=round(seconds)))
 
 
-def _cost_column(rows: Sequence[Values]) -> list[str]:
-    """Only where a job has a price: without one it says nothing."""
-    return ["cost"] if any(row["cost"] is not None for row in rows) else []
-
-
-def _cost(row: Values) -> str:
-    return "—" if row["cost"] is None else money(row["cost"])
-
-
 def _title(row: Values) -> Text:
-    title = Text(f"{row['name']}", "bold")
+    title = Text(row["name"], "bold")
     title.append(f"  job {row['job']}", "not bold")
     title.append("  ")
     return title.append_text(_state(row["status"]))
 
 
 def _bar(row: Values) -> Table:
-    over = row["rows_done"] + row["rows_failed"]
     grid = Table.grid(padding=(0, 2))
     grid.add_row(
-        ProgressBar(total=row["rows_total"] or 1, completed=over, width=44),
-        Text(f"{over:,} of {row['rows_total']:,} rows"),
+        _progress_bar(row, 44),
+        Text(f"{rows_over(row):,} of {row['rows_total']:,} rows"),
         Text(_percent(row), "bold"),
         _failed(row["rows_failed"], " failed"),
     )
     return grid
+
+
+def _progress_bar(row: Values, width: int) -> ProgressBar:
+    return ProgressBar(total=row["rows_total"] or 1, completed=rows_over(row), width=width)
 
 
 def _pace(row: Values, *, closing: bool) -> Text:
@@ -296,9 +216,8 @@ def _batches(row: Values) -> Text:
 
 
 def _percent(row: Values) -> str:
-    over = row["rows_done"] + row["rows_failed"]
-    # Rounded down: 100 % is said when nothing is left.
-    return f"{100 * over // row['rows_total']} %" if row["rows_total"] else "0 %"
+    # Rounded down: 100 % means that no row is left.
+    return f"{100 * rows_over(row) // row['rows_total']} %" if row["rows_total"] else "0 %"
 
 
 def _state(state: str) -> Text:
@@ -313,7 +232,16 @@ def _number(value: float | None) -> str:
     return "—" if value is None else f"{value:,.1f}"
 
 
-def _table(*columns: str) -> Table:
+def fact_grid() -> Table:
+    """An empty grid for pairs of a label and a value."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bright_black", no_wrap=True)
+    grid.add_column()
+    return grid
+
+
+def list_table(*columns: str) -> Table:
+    """An empty table for one line an entry."""
     return Table(
         *columns,
         box=box.SIMPLE_HEAD,

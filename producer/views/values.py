@@ -1,4 +1,4 @@
-"""Values of any column as a person reads them: short vectors, JSON for what is nested."""
+"""Values of any column as text for people: vectors are cut, nested values are JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,23 +8,23 @@ from typing import Any
 from nightshift.common.text import printable
 
 LIST_NUMBERS = 8
-"""Numbers of a long vector that are shown."""
+"""Numbers of a long vector that stand in the text."""
 
 
-def shown(value: Any, most: int) -> str:
-    """The value as text of at most about `most` characters, fit for a terminal and a page."""
+def value_text(value: Any, most: int) -> str:
+    """The value as text of about `most` characters at most, safe for a terminal and a page."""
     text = _text(value)
     cut = text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
     return printable(cut)
 
 
 def as_json(value: Any) -> Any:
-    """What `json.dumps` asks about values that JSON has no form for."""
+    """The `default` of `json.dumps`: text for a value that is no JSON type."""
     return value.isoformat() if isinstance(value, datetime | date | time) else _text(value)
 
 
 def error_text(error: Mapping[str, Any] | None) -> str:
-    """Kind and message; nothing without an error."""
+    """Kind and message; empty without an error."""
     return "" if error is None else printable(f"{error['kind']}: {error['message']}")
 
 

@@ -26,7 +26,7 @@ from nightshift.common.templates.sandbox import compiled, rendered
 from nightshift.producer.cli.app import main
 from nightshift.producer.cli.console import SafeConsole
 from nightshift.producer.submit.submit import submit
-from nightshift.producer.views import tables
+from nightshift.producer.views import row_tables
 from nightshift.worker.engines.function import FunctionEngine
 from tests.faults.rig import Rig
 from tests.integration.fleet import function_spec, write_rows
@@ -409,7 +409,7 @@ def test_nothing_that_a_user_wrote_steers_the_terminal() -> None:
     file = io.StringIO()
     console = SafeConsole(file=file, force_terminal=False, width=200)
     row = {"row_index": 1, "id": ESCAPES, "kind": ESCAPES, "message": ESCAPES}
-    console.print(tables.sample_table([row], list(row), list(row)))
+    console.print(row_tables.sample_table([row], list(row), list(row)))
     console.print(ESCAPES)
     assert "owned" in file.getvalue()
     assert not set(file.getvalue()) & set("\x1b\x07\u202e\r")

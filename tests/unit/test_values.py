@@ -1,11 +1,11 @@
-"""Any value of a column is a short, harmless text."""
+"""Any value of a column becomes a short text that cannot steer a terminal."""
 
 from datetime import UTC, datetime
 
 import pytest
 
 from nightshift.producer.results.sample import apart
-from nightshift.producer.views.values import error_text, shown
+from nightshift.producer.views.values import error_text, value_text
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from nightshift.producer.views.values import error_text, shown
     ],
 )
 def test_a_value_is_shown_short_and_harmless(value: object, text: str) -> None:
-    assert shown(value, 20 if value == "x" * 30 else 1000) == text
+    assert value_text(value, 20 if value == "x" * 30 else 1000) == text
 
 
 def test_an_error_is_its_kind_and_message() -> None:
