@@ -1,4 +1,4 @@
-"""Images of rows: the bytes or the URI that a row has, as bytes, as a picture, as a data: URL."""
+"""Images of rows: read from a row's bytes or URI, checked, decoded, or made a data: URL."""
 
 import asyncio
 import base64
@@ -17,33 +17,34 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
 
-if TYPE_CHECKING:  # Pillow comes with the engines that see; other workers do without
+if TYPE_CHECKING:  # only workers whose engines take images have Pillow
     from PIL.Image import Image as Picture
     from PIL.ImageFile import ImageFile
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-"""What is decoded: well-tried readers only, and none that starts a program."""
+"""Formats that are decoded, by mature readers of which none starts a program."""
 
 IMAGE_BYTES = 64 * 2**20
-"""Largest file of an image."""
+"""Most bytes of an image file."""
 
 IMAGE_PIXELS = 64 * 2**20
-"""Most pixels of an image: 200 MB decoded. A file of a few kB may claim any number."""
+"""Most pixels of an image: 200 MB decoded. A file of a few kB may have more."""
 
 READ_TRIES = 4
-"""Of a URI whose store does not answer, over a few seconds; then it is an outage."""
+"""Tries, over a few seconds, to read a URI whose store does not answer."""
 
 READ_SECONDS = 60.0
-"""Of all images of a row; less than the time after which an engine that stands still is ended."""
+"""Most seconds to read all images of a row; less than the time after which a stalled engine is
+ended."""
 
 READ_THREADS = 16
-"""Reads at once in a child; one that hangs holds its thread until its store lets go."""
+"""Reads at the same time in a child. A read that hangs keeps its thread."""
 
-LOOK_SECONDS = 1.0
-"""How often a read is looked after."""
+CHECK_SECONDS = 1.0
+"""How often a read is checked for its time limit."""
 
-LASTING = frozenset({errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
-"""What is wrong with a file or its name, however often it is read."""
+PERMANENT = frozenset({errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
+"""Errors of a file or its name that no further try ends."""
 
 T = TypeVar("T")
 
@@ -52,11 +53,13 @@ WEB_URI = re.compile(r"https?://", re.IGNORECASE)
 
 
 class BadImage(ValueError):
-    """The image of a row cannot be used; the message says why, in words."""
+    """The image of a row cannot be used; the message says why."""
 
 
 class Reads:
-    """Reads images for an event loop, in threads of its own: a store that hangs holds no others."""
+    """Reads images for an event loop in threads of its own, so that a store that hangs blocks nothing
+    else.
+    """
 
     def __init__(self, threads: int = READ_THREADS, seconds: float = READ_SECONDS) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="images")
@@ -64,8 +67,10 @@ class Reads:
         self._moved_at = time.monotonic()
 
     async def run(self, read: Callable[[], T]) -> T:
-        """What `read` returns or raises; StorageUnavailable once it has hung for too long, or no
-        thread came free for as long. Waiting while others are read counts for nothing.
+        """What `read` returns or raises, run in a thread.
+
+        StorageUnavailable when `read` takes too long, or when for as long no read has ended and no
+        thread was free. The time to wait for a thread, while other reads end, does not count.
         """
         began_at: float | None = None
 
@@ -80,7 +85,7 @@ class Reads:
         asked_at = time.monotonic()
         reading = asyncio.get_running_loop().run_in_executor(self._threads, timed)
         try:
-            while not (await asyncio.wait([reading], timeout=min(LOOK_SECONDS, self._seconds)))[0]:
+            while not (await asyncio.wait([reading], timeout=min(CHECK_SECONDS, self._seconds)))[0]:
                 since = max(asked_at, self._moved_at) if began_at is None else began_at
                 if time.monotonic() - since > self._seconds:
                     raise StorageUnavailable(
@@ -91,50 +96,50 @@ class Reads:
             reading.cancel()
 
     def close(self) -> None:
-        """Nothing more is read."""
+        """Cancels the reads that have not begun."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class BatchReads:
-    """The reads of one batch: once a store was away for one row, the others do not ask it."""
+    """The reads of one batch: after an outage of the store, its other rows are not tried."""
 
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
         self._outage: StorageUnavailable | None = None
 
     async def run(self, read: Callable[[], T]) -> T:
-        """As Reads.run; StorageUnavailable also when it was the lot of a row before."""
+        """Like Reads.run; StorageUnavailable also after an outage that another row met."""
 
-        def asked() -> T:
+        def read_unless_away() -> T:
             if self._outage is not None:
                 raise StorageUnavailable(str(self._outage))
             try:
                 return read()
             except StorageUnavailable as error:
-                self._outage = error  # at once: the next read may begin before the loop hears of it
+                self._outage = error  # here already: the next read may begin before the loop runs
                 raise
 
         try:
-            return await self._reads.run(asked)
-        except StorageUnavailable as error:  # one that hung as well
+            return await self._reads.run(read_unless_away)
+        except StorageUnavailable as error:  # also a read that hung
             self._outage = error
             raise
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a row's column holds: the bytes of an image file, or a local path, s3://, gs:// or data:
-    URI. URIs are held to the operator's allowed `roots`: a submitter's data names them.
+    """The value of a row's image column: the bytes of an image file, or a local path, s3://, gs:// or
+    data: URI. URIs must lie below the operator's allowed `roots`: they come from a submitter's data.
 
-    Each way to read it raises BadImage for what cannot be used, and StorageUnavailable when its
-    store does not answer, which says nothing of the row.
+    Each method raises BadImage for an image that cannot be used, and StorageUnavailable when the
+    store does not answer, for which the row is not to blame.
     """
 
     value: bytes | str
     roots: tuple[str, ...] = ()
 
     def content(self) -> tuple[bytes, str]:
-        """The bytes of the file and their MIME type; the header is looked at, nothing is decoded.
+        """The bytes of the file and their MIME type. Only the header is checked, nothing is decoded.
 
         Reads from storage, so not for an event loop.
         """
@@ -143,21 +148,21 @@ class Image:
             return data, str(picture.get_format_mimetype())
 
     def fetched(self) -> "Image":
-        """The same with its bytes at hand: what is asked of it then waits for no store."""
+        """The same image with its bytes: its methods then read from no store."""
         return Image(self._bytes())
 
     def picture(self) -> "Picture":
-        """Decoded and upright: the first frame."""
+        """The first frame, decoded and upright."""
         from PIL import ImageOps
 
         with _header(self._bytes()) as picture:
             try:
                 return ImageOps.exif_transpose(picture)
-            except Exception as error:  # a decoder raises what it likes at broken bytes
+            except Exception as error:  # a decoder raises many types for broken bytes
                 raise BadImage(f"the image cannot be decoded ({error})") from error
 
     def data_url(self) -> str:
-        """As remote APIs take it."""
+        """The image as remote APIs take it."""
         data, mime = self.content()
         return f"data:{mime};base64,{base64.b64encode(data).decode('ascii')}"
 
@@ -181,40 +186,40 @@ class Image:
         if "://" not in uri and not uri.startswith("/"):
             raise BadImage(f"{uri[:200]!r} is no absolute path and no s3://, gs:// or data: URI")
         try:
-            place = storage.resolve(uri)
-            storage.check_roots([place], self.roots)
+            location = storage.resolve(uri)
+            storage.check_roots([location], self.roots)
             for attempt in Retrying(
-                retry=retry_if_exception(_may_pass),
+                retry=retry_if_exception(_may_end),
                 wait=wait_random_exponential(multiplier=0.5, max=5),
                 stop=stop_after_attempt(READ_TRIES),
                 reraise=True,
             ):
                 with attempt:
-                    return _read(place)
+                    return _read(location)
         except FileNotFoundError as error:
             raise BadImage(f"the image {uri[:200]} is not there") from error
         except BadInput as error:
             raise BadImage(str(error)) from error
         except StorageUnavailable as error:
-            if _may_pass(error):
+            if _may_end(error):
                 raise
             raise BadImage(str(error)) from error
         raise AssertionError("a retry ends with a result or an error")
 
 
-def _read(place: str) -> bytes:
-    """Only a regular file, and one byte more than is allowed at most."""
-    size = storage.stat(place).size
-    return storage.read_range(place, 0, min(size, IMAGE_BYTES + 1))
+def _read(location: str) -> bytes:
+    """The bytes of a regular file, of a too large one just one byte too many."""
+    size = storage.stat(location).size
+    return storage.read_range(location, 0, min(size, IMAGE_BYTES + 1))
 
 
-def _may_pass(error: BaseException) -> bool:
-    """Whether the store may answer later; a file that may not be read never can be."""
+def _may_end(error: BaseException) -> bool:
+    """Whether the error may end: not a missing permission, nor a wrong file or name."""
     if not isinstance(error, StorageUnavailable):
         return False
     cause = error.__cause__
-    lasts = isinstance(cause, OSError) and cause.errno in LASTING
-    return not lasts and not isinstance(cause, PermissionError)
+    is_permanent = isinstance(cause, OSError) and cause.errno in PERMANENT
+    return not is_permanent and not isinstance(cause, PermissionError)
 
 
 def _header(data: bytes) -> "ImageFile":

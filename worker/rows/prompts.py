@@ -25,10 +25,10 @@ from nightshift.worker.rows.images import Image
 
 
 class Renderer:
-    """Compiled templates of one job."""
+    """Renders rows with the compiled templates of one job."""
 
     def __init__(self, task: Task, roots: Sequence[str] = ()) -> None:
-        """Images are read below `roots` only, where there are some."""
+        """Images are read only below `roots`; without roots, from anywhere."""
         self._task = task
         self._roots = tuple(roots)
         self._templates = [compiled(source) for source in task.templates]
@@ -36,15 +36,14 @@ class Renderer:
     def render(
         self, table: pa.Table, row_index: Sequence[int]
     ) -> Iterator[Request | tuple[int, Refusal]]:
-        """One request a row, or the row's index with why it cannot be rendered.
+        """One request a row, or the row's index and why the row cannot be rendered.
 
         `table` holds the columns that the task uses, aligned with `row_index`.
         """
         for index, row in zip(row_index, to_rows(table), strict=True):
             try:
                 yield self._request(index, row)
-            # A template calls methods and operators of the row's values, which raise what
-            # they like; it must never take the batch down.
+            # A template calls methods and operators of the row's values, which raise any type.
             except Exception as error:
                 yield index, _refusal(error)
 
@@ -96,11 +95,11 @@ class Renderer:
 
 
 class OtherEndpoint(ValueError):
-    """A request that another job would have to ask."""
+    """A request for another endpoint than the job's."""
 
 
 def _body(row: dict[str, Any], endpoint: str) -> dict[str, Any]:
-    """The request of an OpenAI batch line, which was read as the text of an object."""
+    """The body of a line of an OpenAI batch file, which was read as text."""
     if row["url"] != endpoint:
         raise OtherEndpoint(f"the url is {row['url'][:100]!r}, and the job is for {endpoint}")
     body: dict[str, Any] = json.loads(row["body"])
@@ -108,7 +107,7 @@ def _body(row: dict[str, Any], endpoint: str) -> dict[str, Any]:
 
 
 def _length(column: str, value: Any) -> int | None:
-    """A row's own max_tokens; ValueError for what is no number of tokens."""
+    """The max_tokens of the row; ValueError for a value that is no number of tokens."""
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -1,4 +1,4 @@
-"""The JSON of answers, read strictly: what two readers could understand in two ways is none."""
+"""The JSON of answers, read strictly: text that two readers could read differently is an error."""
 
 import json
 import math
@@ -13,10 +13,10 @@ INT64 = range(-(2**63), 2**63)
 
 
 def loads(text: str) -> Any:
-    """The value of a JSON text; ValueError in words for what is none.
+    """The value of a JSON text; ValueError with the reason for other text.
 
-    Also for NaN and numbers beyond a double, a key that comes twice, halves of characters (lone
-    surrogates), and what is nested too deeply for Python.
+    Also refused are NaN and numbers beyond a double, a key that comes twice, lone surrogates, and
+    nesting that is too deep for Python.
     """
     try:
         value = json.loads(
@@ -31,7 +31,7 @@ def loads(text: str) -> Any:
 
 
 def typed(value: object, scalars: Mapping[str, Scalar]) -> dict[str, Any]:
-    """The properties of an object as its columns' types hold them; absent ones are null.
+    """The properties of an object in the types of their columns; missing ones are null.
 
     ValueError for an integer beyond 64 bits, a number beyond a double, and another type.
     """
