@@ -6,40 +6,30 @@ from nightshift.common.spec.engines import (
     TransformersEngineSpec,
     VllmEngineSpec,
 )
-from nightshift.common.spec.job import (
-    RESERVED_ANSWERS,
-    RESERVED_COLUMNS,
+from nightshift.common.spec.job import RESERVED_ANSWERS, RESERVED_COLUMNS, JobSpec, digest
+from nightshift.common.spec.parse import load_spec, parse_spec
+from nightshift.common.spec.section import STORED
+from nightshift.common.spec.sections import (
     BatchSpec,
     InputSpec,
-    JobSpec,
     LimitsSpec,
     OutputSpec,
     RetrySpec,
-    digest,
-    load_spec,
-    parse_spec,
 )
-from nightshift.common.spec.section import STORED
-from nightshift.common.spec.tasks import (
-    PARSED,
+from nightshift.common.spec.tasks import Task
+from nightshift.common.spec.tasks.function import FunctionTask
+from nightshift.common.spec.tasks.generate import PARSED, GenerateTask
+from nightshift.common.spec.tasks.messages import ImagePart, Message, TextPart
+from nightshift.common.spec.tasks.pooling import ClassifyTask, EmbedTask, ScoreTask
+from nightshift.common.spec.tasks.requests import (
     REQUEST_COLUMNS,
     REQUEST_ID,
-    ClassifyTask,
-    EmbedTask,
     Endpoint,
-    FunctionTask,
-    GenerateTask,
-    ImagePart,
-    Message,
-    OnInvalid,
     RequestsTask,
-    Sampling,
-    ScoreTask,
-    StructuredOutput,
-    Task,
-    TaskSection,
-    TextPart,
 )
+from nightshift.common.spec.tasks.sampling import Sampling
+from nightshift.common.spec.tasks.section import TaskSection
+from nightshift.common.spec.tasks.structured import OnInvalid, StructuredOutput
 
 __all__ = [
     "PARSED",

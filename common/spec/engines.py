@@ -175,7 +175,7 @@ class FunctionEngineSpec(EngineSection):
         return self.callable.partition(":")[0]
 
 
-Engine = Annotated[
+EngineSpec = Annotated[
     VllmEngineSpec | TransformersEngineSpec | OpenaiEngineSpec | FunctionEngineSpec,
     Field(discriminator="backend"),
 ]

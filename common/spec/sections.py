@@ -1,0 +1,129 @@
+"""Sections of a spec that say which rows go in, where answers go, and within which bounds."""
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field, field_validator
+
+from nightshift.common.spec.section import Section
+
+
+class InputSpec(Section):
+    """Which rows go in."""
+
+    uri: str | list[str] = Field(
+        description="A file, a directory, a glob or a list of them; local path, s3:// or gs://."
+    )
+    format: Literal["parquet", "jsonl", "csv", "openai"] | None = Field(
+        None,
+        description="Format of every file; inferred from the suffix when absent. openai is an "
+        "OpenAI batch file, which goes with task.kind requests: either implies the other.",
+    )
+    delimiter: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1,
+        description="What stands between the fields of CSV; absent: a tab in .tsv, else a comma.",
+        exclude_if=lambda value: value is None,
+    )
+    partitioning: Literal["hive", "none"] | None = Field(
+        None,
+        description="hive makes columns of folders called key=value; none does not. Absent: hive "
+        "where every file lies in folders of the same keys.",
+        exclude_if=lambda value: value is None,
+    )
+    id: str | None = Field(
+        None,
+        description="Column that names a row; always in the output, under its own name. "
+        "Without it `row_index` alone tells the rows apart.",
+    )
+    columns: list[str] | None = Field(
+        None, description="Columns that templates and functions see; all when absent."
+    )
+    limit: int | None = Field(None, ge=1, description="Take only the first rows of the dataset.")
+
+    @field_validator("uri")
+    @classmethod
+    def _some_uri(cls, value: str | list[str]) -> str | list[str]:
+        uris = [value] if isinstance(value, str) else value
+        if not uris or not all(uri.strip() for uri in uris):
+            raise ValueError("name at least one file, directory or glob")
+        return value
+
+    @field_validator("delimiter")
+    @classmethod
+    def _some_delimiter(cls, value: str | None) -> str | None:
+        if value is not None and (not value.isascii() or value in '"\r\n\0'):
+            raise ValueError("one ASCII character that is no quote and no line end")
+        return value
+
+    @property
+    def uris(self) -> list[str]:
+        """The uri as a list, whichever way it was written."""
+        return [self.uri] if isinstance(self.uri, str) else list(self.uri)
+
+
+class OutputSpec(Section):
+    """Where the parts go and what they carry."""
+
+    uri: str = Field(min_length=1, description="Output directory; local path, s3:// or gs://.")
+    format: Literal["parquet", "jsonl"] = Field(
+        "parquet",
+        description="Format of the parts: Parquet (zstd, from 16 KiB on), or plain JSON lines.",
+    )
+    columns: list[str] = Field(
+        default_factory=list, description="Input columns passed through beside the id."
+    )
+    output_schema: dict[str, str] | None = Field(
+        None,
+        alias="schema",
+        description="Column name to Arrow type of what a function returns: string, int64, double, "
+        "bool, timestamp[us], list<float>, list<float>[384], struct<a: int64, b: string>, …; else "
+        "the first answers decide.",
+    )
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @field_validator("uri")
+    @classmethod
+    def _some_uri(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("name an output directory")
+        return value
+
+
+class BatchSpec(Section):
+    """The unit of leasing, retry and output."""
+
+    rows: int = Field(256, ge=1, le=1_000_000, description="Rows a batch, at most.")
+
+
+class RetrySpec(Section):
+    """How often and how long a batch is tried."""
+
+    max_attempts: int = Field(
+        3,
+        ge=1,
+        le=100,
+        description="Retryable failures before a batch is dead; losses of a worker do not count.",
+    )
+    row_timeout_seconds: float = Field(
+        600, gt=0, le=86_400, description="Longest time one row may take in the engine, seconds."
+    )
+
+
+class LimitsSpec(Section):
+    """What a job may take and when it stops itself."""
+
+    max_parallel: int | None = Field(
+        None, ge=1, description="Batches of this job that are queued or leased at once."
+    )
+    max_failed_fraction: float = Field(
+        0.5, ge=0, le=1, description="Share of failed rows that pauses the job, after 200 rows."
+    )
+    budget: float | None = Field(
+        None,
+        gt=0,
+        exclude_if=lambda value: value is None,
+        description="Money, in the currency of the engine's prices, that the job may spend: it "
+        "pauses before it would pass it.",
+    )

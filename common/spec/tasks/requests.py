@@ -1,0 +1,43 @@
+"""Task requests: rows that are lines of an OpenAI batch file."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from nightshift.common.spec.tasks.section import TaskSection
+
+REQUEST_COLUMNS = ("custom_id", "method", "url", "body")
+"""Columns of a line of an OpenAI batch file; `body` is JSON text."""
+
+REQUEST_ID = REQUEST_COLUMNS[0]
+"""The column that names a request."""
+
+Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+
+
+class RequestsTask(TaskSection):
+    """Rows that are requests of the OpenAI batch format: each says its own messages and sampling."""
+
+    kind: Literal["requests"] = Field(
+        description="Rows that are requests of the OpenAI batch format: each says its own messages "
+        "and sampling."
+    )
+    endpoint: Endpoint = Field(
+        "/v1/chat/completions",
+        description="What every request asks for; its `url`. That of the first line when absent.",
+    )
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """What the API would have answered."""
+        return ("status_code", "request_id", "response")
+
+    @property
+    def runner(self) -> str:
+        """That of the task which the endpoint stands for: both share an engine."""
+        return "embed" if self.endpoint == "/v1/embeddings" else "generate"
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns of a batch file."""
+        return frozenset(REQUEST_COLUMNS)

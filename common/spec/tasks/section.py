@@ -1,0 +1,43 @@
+"""What every task has in common: its kind, its templates, its columns of the output."""
+
+from typing import ClassVar, Self
+
+from pydantic import model_validator
+
+from nightshift.common.spec.section import Section
+from nightshift.common.templates.sandbox import template_columns
+
+
+class TaskSection(Section):
+    """What every task has beside its own fields."""
+
+    has_open_columns: ClassVar[bool] = False
+    """Whether the first answers decide what the columns of the output are."""
+
+    kind: str
+
+    @model_validator(mode="after")
+    def _templates_compile(self) -> Self:
+        for template in self.templates:
+            template_columns(template)
+        return self
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Columns of the output that are the task's own, which no column of the input can have."""
+        return ()
+
+    @property
+    def runner(self) -> str:
+        """What an engine is loaded for; engines of another runner are other engines."""
+        return str(self.kind)
+
+    @property
+    def templates(self) -> list[str]:
+        """Every template of the task, in order."""
+        return []
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Input columns that the task names."""
+        return frozenset().union(*(template_columns(template) for template in self.templates))

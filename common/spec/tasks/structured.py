@@ -1,0 +1,83 @@
+"""Structured output: what an answer must look like, and what becomes of one that does not."""
+
+import json
+import re
+from typing import Any, Self
+
+from pydantic import (
+    Field,
+    FieldSerializationInfo,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from nightshift.common.spec.json_schema import refuse_unusable
+from nightshift.common.spec.section import STORED, Section
+
+
+class OnInvalid(Section):
+    """What becomes of a row whose answer was cut off or does not fit."""
+
+    retries: int = Field(0, ge=0, le=20, description="Times the row is asked again.")
+    temperature: float | None = Field(
+        None,
+        ge=0,
+        le=2,
+        description="Temperature of these tries; each has a seed of its own. Absent: the task's, "
+        "or 0.7 where that is 0, which would give the same answer again.",
+    )
+
+
+class StructuredOutput(Section):
+    """What an answer must look like; one of the four."""
+
+    choice: list[str] | None = Field(None, description="The answer is one of these strings.")
+    json_schema: dict[str, Any] | None = Field(None, description="The answer is JSON of this form.")
+    regex: str | None = Field(None, description="The answer matches this regular expression.")
+    grammar: str | None = Field(None, description="The answer follows this EBNF grammar.")
+    on_invalid: OnInvalid | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="What becomes of a row whose answer does not fit; a row error without it.",
+    )
+
+    @field_validator("json_schema", mode="before")
+    @classmethod
+    def _from_ledger(cls, value: object, info: ValidationInfo) -> object:
+        return json.loads(value) if info.context == STORED and isinstance(value, str) else value
+
+    @field_serializer("json_schema")
+    def _for_ledger(self, value: dict[str, Any] | None, info: FieldSerializationInfo) -> object:
+        """As text: Postgres sorts the keys of its JSON, and models write properties in order."""
+        return json.dumps(value) if info.context == STORED and value is not None else value
+
+    @field_validator("json_schema")
+    @classmethod
+    def _is_schema(
+        cls, value: dict[str, Any] | None, info: ValidationInfo
+    ) -> dict[str, Any] | None:
+        if value is not None and info.context != STORED:
+            refuse_unusable(value)
+        return value
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        forms = type(self).model_fields.keys() - {"on_invalid"}
+        given = [name for name in forms if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError("give exactly one of choice, json_schema, regex, grammar")
+        for name in ("regex", "grammar"):
+            if getattr(self, name) == "":
+                raise ValueError(f"{name} is empty")
+        if self.regex is not None:
+            try:
+                re.compile(self.regex)
+            except re.error as error:
+                raise ValueError(f"regex is no regular expression: {error}") from error
+        if self.choice is not None and (not all(self.choice) or len(self.choice) < 1):
+            raise ValueError("choice needs at least one string, and no empty ones")
+        if self.choice is not None and len(set(self.choice)) < len(self.choice):
+            raise ValueError("choice names the same string twice")
+        return self
