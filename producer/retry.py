@@ -1,7 +1,7 @@
 """Retry: failed rows of a job run again; what it says about them and about who runs them."""
 
 from nightshift.common import storage
-from nightshift.common.formats import output_parts
+from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.batches.retries import Retried
@@ -24,7 +24,7 @@ def retry(
             jobs.lock(connection, job.id)
             now = jobs.get(connection, job.id)
             if now is not None and now.closed_at is None:
-                storage.delete(output_parts.final(job.output_uri, output_parts.MANIFEST))
+                storage.delete(part_names.final(job.output_uri, part_names.MANIFEST))
     return retried
 
 

@@ -27,7 +27,8 @@ from nightshift.common.errors import (
     StorageUnavailable,
 )
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.formats import dataset, output_parts, registry
+from nightshift.common.formats import dataset, part_names
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.part_store import PartStore
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import leasing
@@ -111,7 +112,7 @@ class Carrier:
         self._recorder = recorder
         self._turns = threading.RLock()
         self._jobs = JobCache(ledger, settings.allowed_roots)
-        self._cache = registry.ReadCache(settings.read_cache_bytes)
+        self._cache = ReadCache(settings.read_cache_bytes)
         self._publisher = Publisher(ledger, given_up, recorder, window.engine_time)
 
     def carry(self, bundle: Sequence[HeldBatch]) -> None:
@@ -441,7 +442,7 @@ class Carrier:
 
 
 def _kept_place(lease: Lease, job: KnownJob) -> str:
-    uri = output_parts.located(job.spec.output.uri, lease.kept_part or "")
+    uri = part_names.located(job.spec.output.uri, lease.kept_part or "")
     if uri is None:
         raise Permanent(f"the part {lease.kept_part} with the kept answers is gone")
     return uri

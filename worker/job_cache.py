@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from nightshift.common import provenance
-from nightshift.common.formats import output_parts
+from nightshift.common.formats import output_schema
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import JobSpec
@@ -59,12 +59,12 @@ class JobCache:
         """
         if job.output is not None:
             return job.output, False
-        found = output_parts.inferred_schema(job.spec, job.inputs, results.answers())
+        found = output_schema.inferred_schema(job.spec, job.inputs, results.answers())
         if found is None:
-            return output_parts.bare_schema(job.spec, job.inputs), True
+            return output_schema.bare_schema(job.spec, job.inputs), True
         with self._ledger.transaction() as connection:
-            held = jobs.fix_output_schema(connection, job.id, output_parts.serialize(found))
-        job.output = output_parts.deserialize(held)
+            held = jobs.fix_output_schema(connection, job.id, output_schema.serialize(found))
+        job.output = output_schema.deserialize(held)
         return job.output, False
 
 
@@ -72,8 +72,8 @@ def _known(job: Job, roots: Sequence[str]) -> KnownJob:
     return KnownJob(
         id=job.id,
         spec=job.spec,
-        inputs=output_parts.deserialize(job.input_schema),
+        inputs=output_schema.deserialize(job.input_schema),
         renderer=Renderer(job.spec.task, roots),
         provenance=provenance.of_job(job.id, job.spec),
-        output=None if job.output_schema is None else output_parts.deserialize(job.output_schema),
+        output=None if job.output_schema is None else output_schema.deserialize(job.output_schema),
     )

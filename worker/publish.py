@@ -28,8 +28,8 @@ from nightshift.common.errors import (
     StorageUnavailable,
 )
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.formats import registry
-from nightshift.common.formats.output_parts import final, part_name, staged
+from nightshift.common.formats import part_io
+from nightshift.common.formats.part_names import final, part_name, staged
 from nightshift.common.group_commit import Grouped
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import commits, splits
@@ -137,7 +137,7 @@ class Publisher:
 
     def _encoded(self, each: Publication) -> pa.Buffer | None:
         try:
-            return registry.encode_part(each.table.table, each.spec.output.format, each.provenance)
+            return part_io.encode_part(each.table.table, each.spec.output.format, each.provenance)
         except Exception as error:
             each.error = error
             return None
@@ -372,7 +372,7 @@ def _stored(each: Publication, data: pa.Buffer | None) -> Part:
         output.format,
         bare=each.bare,
     )
-    facts = registry.write_encoded(staged(output.uri, name), data, len(table.table))
+    facts = part_io.write_encoded(staged(output.uri, name), data)
     return Part(
         name,
         facts.bytes,

@@ -1,10 +1,11 @@
-"""Arrow types by name, as `output.schema` writes them.
+"""Arrow types by name, as `output.schema` writes them, and one walk over nested types.
 
 `int64`, `timestamp[us]`, `timestamp[us, Europe/Rome]`, `list<float>`, `list<float>[384]` for lists
 of one length, `struct<name: string, score: double>`, and these in one another.
 """
 
 import re
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -26,6 +27,28 @@ def arrow_type(name: str) -> pa.DataType:
     if found := _ZONED.fullmatch(name):
         return pa.timestamp(found[1], found[2])
     return pa.type_for_alias(name)
+
+
+def map_type(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type with `change` applied to every type that is nested in it, from the inside out, and
+    at last to itself. Children keep their names.
+    """
+    types = pa.types
+
+    def child(field: pa.Field) -> pa.Field:
+        return pa.field(field.name, map_type(field.type, change))
+
+    if types.is_list(kind):
+        kind = pa.list_(child(kind.value_field))
+    elif types.is_large_list(kind):
+        kind = pa.large_list(child(kind.value_field))
+    elif types.is_fixed_size_list(kind):
+        kind = pa.list_(child(kind.value_field), kind.list_size)
+    elif types.is_map(kind):
+        kind = pa.map_(map_type(kind.key_type, change), child(kind.item_field))
+    elif types.is_struct(kind):
+        kind = pa.struct([child(field) for field in kind])
+    return change(kind)
 
 
 def _field(text: str) -> pa.Field:

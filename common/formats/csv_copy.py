@@ -10,8 +10,8 @@ from typing import Literal
 
 import pyarrow as pa
 
-from nightshift.common.formats.jsonl import jsonl
-from nightshift.common.formats.parquet import parquet
+from nightshift.common.formats.jsonl.columns import shown, to_array
+from nightshift.common.formats.parquet.footer import METADATA_PREFIX, Footer
 
 Candidate = Literal["int64", "double", "bool"]
 
@@ -21,7 +21,7 @@ CANDIDATES: tuple[Candidate, ...] = ("int64", "double", "bool")
 WHY = "\0why"
 """Column of the copy that says why a record is no row; null for a row."""
 
-TYPES = f"{parquet.METADATA_PREFIX}types"
+TYPES = f"{METADATA_PREFIX}types"
 """Key in the copy's metadata: for each column the candidates that all of its texts fit."""
 
 Types = dict[str, list[Candidate]]
@@ -32,7 +32,7 @@ def encoded_types(types: Mapping[str, Sequence[Candidate]]) -> dict[str, str]:
     return {TYPES: json.dumps(types)}
 
 
-def types_of(footer: parquet.Footer) -> Types:
+def types_of(footer: Footer) -> Types:
     """The candidates that a copy names, column by column in the order of the file."""
     found: Types = json.loads(footer.metadata.metadata[TYPES.encode()])
     return found
@@ -82,9 +82,9 @@ def typed(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, dict[int
             values = texts.cast(kind)
         except pa.ArrowException:
             # Only where a Parquet file beside it says the type.
-            values, strange = jsonl.to_array(texts.to_pylist(), kind)
+            values, strange = to_array(texts.to_pylist(), kind)
             for row in strange:
-                said = jsonl.shown(texts[row].as_py())
+                said = shown(texts[row].as_py())
                 bad.setdefault(
                     row, f"column {name!r} holds {said}, which does not fit its type {kind}"
                 )

@@ -12,8 +12,9 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, InputFormat, SourceFile
 from nightshift.common.errors import SourceChanged
-from nightshift.common.formats import hive, registry
-from nightshift.common.formats.registry import ReadCache, Rows
+from nightshift.common.formats import hive, input_rows, registry
+from nightshift.common.formats.input_rows import Rows
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec, JobSpec, digest
 
 FOLDER = "_input"
@@ -64,7 +65,7 @@ def read_rows(
     cache: ReadCache,
     schema: pa.Schema,
 ) -> Rows:
-    """The rows of a batch with `columns` and the id, see `formats.read_rows`.
+    """The rows of a batch with `columns` and the id, see `input_rows.read_rows`.
 
     `schema` is that of the job's input. Raises SourceChanged too when a copy is gone.
     """
@@ -72,7 +73,7 @@ def read_rows(
     path = hive.columns(spec.input, source.uri)
     if columns is not None and column is not None:
         columns = list(dict.fromkeys([*columns, column]))
-    rows = registry.read_rows(
+    rows = input_rows.read_rows(
         replace(descriptor, source=_readable(spec, source)),
         None if columns is None else [name for name in columns if name not in path],
         cache,

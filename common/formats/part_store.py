@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from nightshift.common import provenance
 from nightshift.common.descriptor import RowRanges
-from nightshift.common.formats import output_parts, registry
+from nightshift.common.formats import output_schema, part_io, part_tables
 from nightshift.common.spec import JobSpec
 
 
@@ -22,19 +22,19 @@ class PartStore:
 
     def read(self, name: str, uri: str) -> pa.Table:
         """A whole part, which lies at `uri`, under the job's schema."""
-        table = registry.read_part(uri, self.spec.output.format, self._stored_schema(name))
-        return output_parts.widened(table, self.schema)
+        table = part_io.read_part(uri, self.spec.output.format, self._stored_schema(name))
+        return part_tables.widened(table, self.schema)
 
     def provenance(self, uri: str) -> dict[str, str]:
         """The metadata of a part; empty where the format has no place for metadata."""
-        return registry.part_metadata(uri) if self.spec.output.format == "parquet" else {}
+        return part_io.part_metadata(uri) if self.spec.output.format == "parquet" else {}
 
     def kept_rows(self, name: str, uri: str, redone: RowRanges | None) -> Iterator[pa.RecordBatch]:
         """The rows of a part without those of `redone`, a few thousand at a time."""
         redo = None if redone is None else pa.array(list(redone), pa.int64())
         stored = self._stored_schema(name)
-        for batch in registry.iter_part_batches(uri, self.spec.output.format, stored):
-            table = output_parts.widened(pa.Table.from_batches([batch]), self.schema)
+        for batch in part_io.iter_part_batches(uri, self.spec.output.format, stored):
+            table = part_tables.widened(pa.Table.from_batches([batch]), self.schema)
             if redo is not None:
                 table = table.filter(pc.invert(pc.is_in(table.column("row_index"), redo)))
             yield from table.to_batches()
@@ -51,4 +51,4 @@ class PartStore:
         return merged, provenance.with_kept(made_by, redone, self.provenance(uri))
 
     def _stored_schema(self, name: str) -> pa.Schema:
-        return output_parts.stored_schema(name, self.spec, self.inputs, self.schema)
+        return output_schema.stored_schema(name, self.spec, self.inputs, self.schema)

@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from nightshift.common.formats.arrow_types import map_type
 from nightshift.common.text import map_leaves, whole_characters
 
 
 def to_rows(table: pa.Table) -> list[dict[str, Any]]:
     """Row dicts. Nanoseconds are cut to microseconds: Python's own types have no more."""
-    wanted = pa.schema([pa.field(each.name, _coarse(each.type)) for each in table.schema])
+    wanted = pa.schema([(each.name, map_type(each.type, _coarse)) for each in table.schema])
     if wanted.types != table.schema.types:
         table = table.cast(wanted, safe=False)
     rows: list[dict[str, Any]] = table.to_pylist()
@@ -19,7 +20,7 @@ def to_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 def to_list(column: pa.ChunkedArray | pa.Array) -> list[Any]:
     """The values of one column, like `to_rows`."""
-    wanted = _coarse(column.type)
+    wanted = map_type(column.type, _coarse)
     if wanted != column.type:
         column = column.cast(wanted, safe=False)
     values: list[Any] = column.to_pylist()
@@ -61,20 +62,11 @@ def is_kept(value: Any, got: Any) -> bool:
 
 
 def _coarse(kind: pa.DataType) -> pa.DataType:
+    """The type with microseconds in place of nanoseconds."""
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         return pa.timestamp("us", kind.tz)
     if pa.types.is_duration(kind) and kind.unit == "ns":
         return pa.duration("us")
     if pa.types.is_time64(kind) and kind.unit == "ns":
         return pa.time64("us")
-    if pa.types.is_list(kind):
-        return pa.list_(_coarse(kind.value_type))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(_coarse(kind.value_type))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_coarse(kind.value_type), kind.list_size)
-    if pa.types.is_map(kind):
-        return pa.map_(_coarse(kind.key_type), _coarse(kind.item_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(each.name, _coarse(each.type)) for each in kind])
     return kind

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nightshift.common.formats.registry import Rows
+from nightshift.common.formats.input_rows import Rows
 from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import (
     ClassifyTask,

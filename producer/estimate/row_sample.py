@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from nightshift.common.descriptor import Descriptor, RowRanges
-from nightshift.common.formats import dataset, registry
-from nightshift.common.formats.registry import Rows
+from nightshift.common.formats import dataset
+from nightshift.common.formats.input_rows import Rows
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import JobSpec
 from nightshift.producer.submit.planner import Plan
 
@@ -25,7 +26,7 @@ def sample_rows(plan: Plan, spec: JobSpec, count: int, seed: int) -> Rows:
 
     The same plan and seed give the same rows, in dataset order.
     """
-    cache = registry.ReadCache(CACHE_BYTES)
+    cache = ReadCache(CACHE_BYTES)
 
     def read(place: Descriptor) -> Rows:
         return dataset.read_rows(spec, place, spec.read_columns, cache, plan.schema)

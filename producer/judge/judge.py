@@ -12,7 +12,7 @@ from rich.console import Console
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import output_parts, registry
+from nightshift.common.formats import part_io, part_names
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
@@ -189,7 +189,7 @@ def _spec(path: Path, judged: Job, place: str) -> JobSpec:
     filled = {"uri": JUDGED_FILE, "id": judged.spec.input.id or place}
     spec = parse_spec({**data, "input": filled} if isinstance(data, dict) else data, str(path))
     spec = resolved(spec)
-    uri = f"{spec.output.uri}/{output_parts.JUDGED}/{JUDGED_FILE}"
+    uri = f"{spec.output.uri}/{part_names.JUDGED}/{JUDGED_FILE}"
     return spec.model_copy(update={"input": spec.input.model_copy(update={"uri": [uri]})})
 
 
@@ -212,7 +212,7 @@ def _is_there(ledger: Ledger, spec: JobSpec, draw: Draw) -> bool:
 
 
 def _held(uri: str) -> Draw | None:
-    note = registry.part_metadata(uri).get(NOTE)
+    note = part_io.part_metadata(uri).get(NOTE)
     return None if note is None else Draw(**json.loads(note))
 
 

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput, Permanent, SourceChanged
-from nightshift.common.formats import registry
+from nightshift.common.formats import part_io
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs import Job
@@ -90,8 +91,7 @@ def write(
     """
     schema = pa.schema([each.field for each in chosen])
     rows = read_ahead(_rows(ledger, job, chosen, schema, drawn), BATCHES_AHEAD)
-    facts = registry.write_batches(target, rows, schema, "parquet", metadata, replace=True)
-    return facts.rows
+    return part_io.write_batches(target, rows, schema, "parquet", metadata, replace=True)
 
 
 def _rows(
@@ -101,7 +101,7 @@ def _rows(
     schema: pa.Schema,
     drawn: Sequence[int] | None,
 ) -> Iterator[pa.RecordBatch]:
-    cache = registry.ReadCache(READ_BYTES)
+    cache = ReadCache(READ_BYTES)
     before = 0
     for parts in part_files.roots(ledger, job):
         answered = sum(
@@ -127,7 +127,7 @@ def _root(
     here: list[int] | None,
     chosen: Sequence[JudgedColumn],
     schema: pa.Schema,
-    cache: registry.ReadCache,
+    cache: ReadCache,
 ) -> pa.Table:
     """The answered rows of one root batch, or some of them, under the judge's columns."""
     output = part_files.root_table(job, live)
@@ -151,7 +151,7 @@ def _root(
 
 
 def _inputs(
-    job: Job, part: Row, index: pa.ChunkedArray, wanted: list[str], cache: registry.ReadCache
+    job: Job, part: Row, index: pa.ChunkedArray, wanted: list[str], cache: ReadCache
 ) -> pa.Table:
     """The input of these rows again."""
     rows = RowRanges.from_indices(index.to_pylist())

@@ -9,7 +9,7 @@ import structlog
 from nightshift.common import provenance
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import NightshiftError
-from nightshift.common.formats import output_parts, registry
+from nightshift.common.formats import part_io, part_names, part_tables
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches import error_parts
 from nightshift.common.ledger.batches.multirange import from_multirange
@@ -41,7 +41,7 @@ def write_all(ledger: Ledger, job: Job) -> None:
 def _write(job: Job, batch: Row) -> Part:
     """Rows that an earlier part has an answer for keep it."""
     failed = from_multirange(batch["rows"] if batch["redo"] is None else batch["redo"])
-    table = output_parts.failures_table(
+    table = part_tables.failures_table(
         part_files.schema_of(job),
         list(failed),
         _passed_columns(job, batch, failed),
@@ -54,7 +54,7 @@ def _write(job: Job, batch: Row) -> Part:
         parts = part_files.store(job)
         table, made_by = parts.merge(table, made_by, failed, batch["part_name"], uri)
     name = unique(
-        output_parts.part_name(
+        part_names.part_name(
             batch["seq"],
             None if batch["parent_id"] is None else batch["id"],
             batch["attempt"],
@@ -62,16 +62,16 @@ def _write(job: Job, batch: Row) -> Part:
             bare=job.output_schema is None,
         )
     )
-    facts = registry.write_part(
-        output_parts.staged(job.output_uri, name), table, job.spec.output.format, made_by
+    facts = part_io.write_part(
+        part_names.staged(job.output_uri, name), table, job.spec.output.format, made_by
     )
     return Part(
         name,
         facts.bytes,
         facts.checksum,
-        output_parts.column_sum(table, "prompt_tokens"),
-        output_parts.column_sum(table, "output_tokens"),
-        output_parts.row_errors(table, job.spec.input.id),
+        part_tables.column_sum(table, "prompt_tokens"),
+        part_tables.column_sum(table, "output_tokens"),
+        part_tables.row_errors(table, job.spec.input.id),
     )
 
 

@@ -10,7 +10,7 @@ import structlog
 from nightshift.common import storage
 from nightshift.common.errors import Retryable
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.formats import output_parts
+from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.jobs import Job
@@ -75,7 +75,7 @@ def _close(ledger: Ledger, job: Job) -> JobState | None:
             if end is None:
                 # A retry came in between. Deleted under the job's lock, so that the manifest of a
                 # later end is never the one that is deleted.
-                storage.delete(output_parts.final(job.output_uri, output_parts.MANIFEST))
+                storage.delete(part_names.final(job.output_uri, part_names.MANIFEST))
             elif fits:
                 jobs.close(connection, job.id)
         if fits:

@@ -4,7 +4,7 @@ import json
 from typing import BinaryIO
 
 from nightshift.common import provenance, storage
-from nightshift.common.formats import output_parts
+from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import manifest
@@ -33,9 +33,7 @@ def write(ledger: Ledger, job: Job) -> tuple[JobState, int]:
             separator = b",\n  "
         sink.write(b"\n ]\n}\n")
 
-    storage.write_whole(
-        output_parts.final(job.output_uri, output_parts.MANIFEST), fill, replace=True
-    )
+    storage.write_whole(part_names.final(job.output_uri, part_names.MANIFEST), fill, replace=True)
     return end, job.retries
 
 

@@ -3,7 +3,7 @@
 import secrets
 
 from nightshift.common import storage
-from nightshift.common.formats import output_parts, registry
+from nightshift.common.formats import part_io, part_names
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import commits
 from nightshift.common.ledger.jobs import Job
@@ -18,15 +18,15 @@ def complete_columns(ledger: Ledger, job: Job) -> None:
     if job.output_schema is None or not job.spec.task.has_open_columns:
         return
     for name, batch in part_files.names(ledger, job):
-        if output_parts.is_bare(name):
+        if part_names.is_bare(name):
             _complete(ledger, job, name, batch)
 
 
 def _complete(ledger: Ledger, job: Job, bare: str, batch: int) -> None:
-    name = unique(bare.replace(output_parts.BARE, ""))
+    name = unique(bare.replace(part_names.BARE, ""))
     uri, parts = part_files.place(job, bare), part_files.store(job)
-    facts = registry.write_part(
-        output_parts.staged(job.output_uri, name),
+    facts = part_io.write_part(
+        part_names.staged(job.output_uri, name),
         parts.read(bare, uri),
         job.spec.output.format,
         parts.provenance(uri),
@@ -37,13 +37,13 @@ def _complete(ledger: Ledger, job: Job, bare: str, batch: int) -> None:
 
 def move(ledger: Ledger, job: Job) -> None:
     """Moves the named parts that a dead worker left in the staging folder."""
-    staged = set(storage.list_names(output_parts.staged(job.output_uri, "")))
+    staged = set(storage.list_names(part_names.staged(job.output_uri, "")))
     if not staged:
         return
     for name, _ in part_files.names(ledger, job):
         if name in staged:
             storage.move(
-                output_parts.staged(job.output_uri, name), output_parts.final(job.output_uri, name)
+                part_names.staged(job.output_uri, name), part_names.final(job.output_uri, name)
             )
 
 

@@ -3,7 +3,7 @@
 from nightshift.common import storage
 from nightshift.common.errors import Permanent
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.formats import dataset, output_parts
+from nightshift.common.formats import dataset, part_names
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer.results import part_files
@@ -18,7 +18,7 @@ def sweep_parts(ledger: Ledger, job: Job) -> bool:
     False when a retry has opened the job again: the new part may lie in the staging folder and
     wait for its COMMIT. Raises Permanent when a live part is missing: such a job is not complete.
     """
-    staged = storage.list_names(output_parts.staged(job.output_uri, ""))
+    staged = storage.list_names(part_names.staged(job.output_uri, ""))
     finished = storage.list_names(job.output_uri)
     reached(Moment.SWEEPING)
     with ledger.transaction() as connection:
@@ -28,7 +28,7 @@ def sweep_parts(ledger: Ledger, job: Job) -> bool:
     missing = {
         name
         for name in live.difference(finished)
-        if output_parts.located(job.output_uri, name) is None
+        if part_names.located(job.output_uri, name) is None
     }
     if missing:
         raise Permanent(
@@ -36,11 +36,11 @@ def sweep_parts(ledger: Ledger, job: Job) -> bool:
             f"{min(missing)}: see `nightshift verify {job.id}`"
         )
     for name in set(staged) - live:
-        storage.delete(output_parts.staged(job.output_uri, name))
+        storage.delete(part_names.staged(job.output_uri, name))
     for name in set(finished) - live:
         if name.startswith("part-"):
-            storage.delete(output_parts.final(job.output_uri, name))
-    storage.remove_directory(output_parts.staged(job.output_uri, ""))
+            storage.delete(part_names.final(job.output_uri, name))
+    storage.remove_directory(part_names.staged(job.output_uri, ""))
     return True
 
 

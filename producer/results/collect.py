@@ -6,13 +6,13 @@ import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, Permanent
-from nightshift.common.formats import registry
+from nightshift.common.formats import part_io
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer.results import part_files, target_file, vectors
 from nightshift.producer.results.read_ahead import read_ahead
 
-FORMATS: dict[str, registry.OutputFormat] = {
+FORMATS: dict[str, part_io.OutputFormat] = {
     ".parquet": "parquet",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -44,7 +44,7 @@ def collect(
     if is_npy:
         vectors.check(schema, job.id)
         return vectors.write(target, ahead, schema, job.spec.input.id)
-    return registry.write_batches(target, ahead, schema, FORMATS[suffix], {}, replace=True).rows
+    return part_io.write_batches(target, ahead, schema, FORMATS[suffix], {}, replace=True)
 
 
 def rows_for(

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import SourceChanged
-from nightshift.common.formats import dataset, output_parts, registry
+from nightshift.common.formats import dataset, input_rows, output_schema, part_names
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.part_store import PartStore
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches import records
@@ -23,14 +24,14 @@ Page = TypeVar("Page")
 
 def input_schema(job: Job) -> pa.Schema:
     """The columns of the job's input."""
-    return output_parts.deserialize(job.input_schema)
+    return output_schema.deserialize(job.input_schema)
 
 
 def schema_of(job: Job) -> pa.Schema:
     """The columns of every part of the job; only the bare ones while no function has answered."""
     if job.output_schema is not None:
-        return output_parts.deserialize(job.output_schema)
-    return output_parts.bare_schema(job.spec, input_schema(job))
+        return output_schema.deserialize(job.output_schema)
+    return output_schema.bare_schema(job.spec, input_schema(job))
 
 
 def index_array(rows: RowRanges) -> pa.Array:
@@ -84,10 +85,10 @@ def _pages(
 
 def place(job: Job, name: str) -> str:
     """Where a part lies now; raises SourceChanged when the part is gone."""
-    uri = output_parts.located(job.output_uri, name)
+    uri = part_names.located(job.output_uri, name)
     if uri is None:
         raise SourceChanged(
-            f"{output_parts.final(job.output_uri, name)} is gone: see `nightshift verify {job.id}`"
+            f"{part_names.final(job.output_uri, name)} is gone: see `nightshift verify {job.id}`"
         )
     return uri
 
@@ -123,8 +124,8 @@ def read_input(
     batch: Row,
     rows: RowRanges,
     columns: Sequence[str],
-    cache: registry.ReadCache | None = None,
-) -> registry.Rows:
+    cache: ReadCache | None = None,
+) -> input_rows.Rows:
     """Some rows of a batch read from the input again; raises what `dataset.read_rows` raises.
 
     `batch` says where the rows lie, as the rows of `pages` do; the children of a root batch lie
@@ -134,6 +135,6 @@ def read_input(
         job.spec,
         replace(records.descriptor(batch), rows=rows),
         columns,
-        cache or registry.ReadCache(0),
+        cache or ReadCache(0),
         input_schema(job),
     )

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput, NightshiftError
-from nightshift.common.formats import registry
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs import Job
@@ -59,7 +59,7 @@ def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool
         places = random.Random(seed).sample(range(total), min(count, total))
         found = audit.parts_holding(connection, job.id, _at(finished, places))
     drawn = Sample(total, seed, errors_only)
-    cache = registry.ReadCache(READ_BYTES)
+    cache = ReadCache(READ_BYTES)
     groups = [list(group) for _, group in groupby(found, key=lambda row: row["id"])]
     with ThreadPoolExecutor(READERS) as readers:
         for rows, note in readers.map(lambda group: _read(job, group, cache), groups):
@@ -74,9 +74,7 @@ def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool
     return drawn
 
 
-def _read(
-    job: Job, group: Sequence[Row], cache: registry.ReadCache
-) -> tuple[list[dict[str, Any]], str]:
+def _read(job: Job, group: Sequence[Row], cache: ReadCache) -> tuple[list[dict[str, Any]], str]:
     """The drawn rows of one part, with their input where that can still be read, else with why."""
     wanted = RowRanges.from_indices(row["row_index"] for row in group)
     table = part_files.read(job, group[0]["part_name"])
@@ -86,7 +84,7 @@ def _read(
 
 
 def _read_inputs(
-    job: Job, row: Row, wanted: RowRanges, cache: registry.ReadCache
+    job: Job, row: Row, wanted: RowRanges, cache: ReadCache
 ) -> tuple[dict[int, dict[str, Any]], str]:
     names = _input_names(job)
     try:

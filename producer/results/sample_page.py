@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from nightshift.common import storage
-from nightshift.common.formats.jsonl import jsonl
+from nightshift.common.formats.jsonl.writer import encode_row
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.provenance import model_of
@@ -42,7 +42,7 @@ def lines(drawn: Sample) -> str:
         }
         for row in drawn.rows
     )
-    return "".join(f"{jsonl.encoded(row).decode()}\n" for row in rows)
+    return "".join(f"{encode_row(row).decode()}\n" for row in rows)
 
 
 def page(job: Job, progress: Values, drawn: Sample) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import registry
+from nightshift.common.formats import part_io
 
 SUFFIX = ".npy"
 
@@ -44,7 +44,7 @@ def write(
     folder = Path(target).parent
     with tempfile.TemporaryFile(dir=folder if folder.is_dir() else None) as spool:
         ids = _spooled(batches, names, spool)
-        facts = registry.write_batches(
+        rows = part_io.write_batches(
             ids_uri(target),
             ids,
             pa.schema([schema.field(name) for name in names]),
@@ -53,14 +53,14 @@ def write(
             replace=True,
         )
         spool.seek(0)
-        shape = (facts.rows, kind.list_size)
+        shape = (rows, kind.list_size)
 
         def copy(sink: BinaryIO) -> None:
             sink.write(_header(shape, kind.value_type))
             shutil.copyfileobj(spool, sink, COPY_BYTES)
 
         storage.write_whole(target, copy, replace=True)
-    return facts.rows
+    return rows
 
 
 def _spooled(

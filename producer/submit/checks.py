@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import output_parts
+from nightshift.common.formats import part_names
 from nightshift.common.spec import GenerateTask, JobSpec
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
@@ -17,13 +17,13 @@ def check_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
     """BadInput for an output directory that is in use, or that cannot lie beside this input."""
     output = spec.output.uri
     names = storage.list_names(output)
-    if any(name.startswith("part-") or name == output_parts.MANIFEST for name in names):
+    if any(name.startswith("part-") or name == part_names.MANIFEST for name in names):
         raise BadInput(
             f"{output} holds the parts of a job that this ledger does not know: name another "
             "output directory, or empty it"
         )
     for info in infos:
-        own = info.uri.startswith(f"{output}/{output_parts.JUDGED}/")
+        own = info.uri.startswith(f"{output}/{part_names.JUDGED}/")
         if info.uri.startswith(f"{output}/") and not own:
             raise BadInput(f"the input {info.uri} lies inside the output directory {output}")
     storage.check_directory(output)

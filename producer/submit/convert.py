@@ -20,8 +20,8 @@ from nightshift.common import storage
 from nightshift.common.descriptor import InputFormat, SourceFile
 from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.formats import csv_copy, dataset, registry
-from nightshift.common.formats.jsonl import jsonl
-from nightshift.common.formats.parquet import parquet
+from nightshift.common.formats.jsonl.lines import content_start, is_blank
+from nightshift.common.formats.parquet.writer import regrouped
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
 from nightshift.producer.submit import csv_input
@@ -80,7 +80,7 @@ class Converter:
         columns = csv_input.Columns(_header(info.uri, delimiter))
         with pq.ParquetWriter(sink, columns.schema, compression="zstd") as writer:
             records = _limited(_records(info.uri, columns, delimiter), limit)
-            for table in parquet.regrouped(records, columns.schema):
+            for table in regrouped(records, columns.schema):
                 writer.write_table(table)
             writer.add_key_value_metadata(csv_copy.encoded_types(columns.types))
 
@@ -122,13 +122,13 @@ def _lines(info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
             return
         handle = BufferedReader(stream, CHUNK_BYTES)
         piece = handle.readline(CHUNK_BYTES).removeprefix(codecs.BOM_UTF8)
-        left, is_blank = limit, True
+        left, blank_line = limit, True
         while left and piece:
             sink.write(piece)
-            is_blank = is_blank and jsonl.is_blank(piece)
+            blank_line = blank_line and is_blank(piece)
             if piece.endswith(b"\n"):
-                left -= not is_blank
-                is_blank = True
+                left -= not blank_line
+                blank_line = True
             piece = handle.readline(CHUNK_BYTES)
 
 
@@ -139,7 +139,7 @@ def lines(uri: str) -> Iterator[bytes]:
     """
     if registry.compression(uri) is None:
         with storage.open_input(uri, sequential=True) as handle:
-            jsonl.content_start(handle)
+            content_start(handle)
             yield from handle
         return
     with _content(uri), _opened(uri) as stream:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightshift.common import storage
-from nightshift.common.formats.jsonl import jsonl
+from nightshift.common.formats.jsonl.lines import content_start
 
 CHUNK_BYTES = 1024 * 1024
 """Read and looked at together, with two masks of the same size. Threads that read ahead or look
@@ -45,7 +45,7 @@ def scan_lines(uri: str, batch_rows: int, limit: int | None = None) -> Scan:
     A batch ends right after its last row; blank lines are passed over at the front of the next.
     """
     with storage.open_input(uri, sequential=True) as handle:
-        start = jsonl.content_start(handle)
+        start = content_start(handle)
         rows = _Rows(start, batch_rows, 2**63 if limit is None else limit)
         held = bytearray(-(-CHUNK_BYTES // _BLOCK) * _BLOCK)
         room = memoryview(held)[:CHUNK_BYTES]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import registry
-from nightshift.common.formats.jsonl import jsonl
+from nightshift.common.formats.jsonl.lines import is_blank, parse_line
+from nightshift.common.formats.jsonl.reader import HEAD_ROWS
 from nightshift.common.spec import Endpoint, JobSpec, RequestsTask
 from nightshift.common.storage import FileInfo
 from nightshift.producer.submit import convert
@@ -49,7 +50,7 @@ def with_endpoint(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:
         return spec
     for info in infos:
         registry.check_content(info, "openai")
-    for line in islice(_lines(infos), jsonl.HEAD_ROWS):
+    for line in islice(_lines(infos), HEAD_ROWS):
         url = _parsed(line).get("url")
         if url is None:
             continue
@@ -116,7 +117,7 @@ def _id(line: Line) -> str | None:
 
 def _parsed(line: Line) -> dict[str, object]:
     try:
-        return jsonl.parse(line.text)
+        return parse_line(line.text)
     except ValueError:
         return {}
 
@@ -124,5 +125,5 @@ def _parsed(line: Line) -> dict[str, object]:
 def _lines(infos: Sequence[FileInfo]) -> Iterator[Line]:
     for info in infos:
         for number, text in enumerate(convert.lines(info.uri), 1):
-            if not jsonl.is_blank(text):
+            if not is_blank(text):
                 yield Line(info.uri, number, text)

@@ -15,8 +15,10 @@ from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, InputFormat, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import csv_copy, dataset, hive, registry
-from nightshift.common.formats.jsonl import jsonl, openai_batch
-from nightshift.common.formats.parquet import parquet
+from nightshift.common.formats.jsonl import openai_batch
+from nightshift.common.formats.jsonl.reader import HEAD_ROWS, head_schema
+from nightshift.common.formats.parquet.footer import Footer, input_schema, known_nulls, read_footer
+from nightshift.common.formats.schema_merge import merge_schemas
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
 from nightshift.producer.submit.convert import Converter
@@ -136,7 +138,7 @@ def _merged_schema(
             return file.schema
         return csv_copy.schema_of({name: types[name] for name in file.csv_types})
 
-    in_files = registry.merge_schemas(
+    in_files = merge_schemas(
         ((file.info.uri, file.kind, schema_of(file)) for file in files),
         None if columns is None else [name for name in columns if name not in path.names],
     )
@@ -151,25 +153,25 @@ def _merged_schema(
 
 
 def _examine_parquet(info: FileInfo, id_column: str | None, limit: int | None) -> _ExaminedFile:
-    footer = parquet.read_footer(info.uri)
-    nulls = parquet.known_nulls(footer, id_column) if id_column is not None else 0
+    footer = read_footer(info.uri)
+    nulls = known_nulls(footer, id_column) if id_column is not None else 0
     if nulls:
         raise BadInput(
             f"{info.uri}: the id column {id_column!r} has {nulls} nulls; every row needs an id"
         )
-    schema = parquet.input_schema(footer)
+    schema = input_schema(footer)
     return _ExaminedFile(info, "parquet", _rows_of(footer, limit), schema)
 
 
 def _examine_csv(info: FileInfo, copy: FileInfo, limit: int | None) -> _ExaminedFile:
-    footer = parquet.read_footer(copy.uri)
+    footer = read_footer(copy.uri)
     types = csv_copy.types_of(footer)
     return _ExaminedFile(
         info, "csv", _rows_of(footer, limit), csv_copy.schema_of(types), csv_types=types
     )
 
 
-def _rows_of(footer: parquet.Footer, limit: int | None) -> int:
+def _rows_of(footer: Footer, limit: int | None) -> int:
     rows = footer.starts[-1]
     return rows if limit is None else min(limit, rows)
 
@@ -177,9 +179,9 @@ def _rows_of(footer: parquet.Footer, limit: int | None) -> int:
 def _examine_lines(
     info: FileInfo, kind: InputFormat, read: FileInfo, batch_rows: int, limit: int | None
 ) -> _ExaminedFile:
-    head = jsonl.HEAD_ROWS if limit is None else min(limit, jsonl.HEAD_ROWS)
+    head = HEAD_ROWS if limit is None else min(limit, HEAD_ROWS)
     is_batch_file = kind == "openai"
-    schema = openai_batch.SCHEMA if is_batch_file else jsonl.head_schema(read.uri, head, info.uri)
+    schema = openai_batch.SCHEMA if is_batch_file else head_schema(read.uri, head, info.uri)
     scan = scan_lines(read.uri, batch_rows, limit)
     return _ExaminedFile(info, kind, scan.rows, schema, scan)
 

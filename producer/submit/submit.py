@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import output_parts
+from nightshift.common.formats import output_schema
 from nightshift.common.ledger import Ledger, jobs, workers
 from nightshift.common.ledger.jobs import Job, NewJob
 from nightshift.common.settings import Settings
@@ -47,7 +47,7 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
         identity=_identity(spec, infos),
         spec_identity=spec.identity,
         output_uri=spec.output.uri,
-        input_schema=output_parts.serialize(plan.schema),
+        input_schema=output_schema.serialize(plan.schema),
         output_schema=_output_schema(spec, plan.schema),
     )
     try:
@@ -145,10 +145,10 @@ def _refuse_changed(job: Job, infos: Sequence[FileInfo], known: dict[str, tuple[
 
 def _output_schema(spec: JobSpec, inputs: pa.Schema) -> bytes | None:
     try:
-        schema = output_parts.output_schema(spec, inputs)
+        schema = output_schema.output_schema(spec, inputs)
     except ValueError as error:
         raise BadInput(f"output.schema: {error}") from error
-    return None if schema is None else output_parts.serialize(schema)
+    return None if schema is None else output_schema.serialize(schema)
 
 
 def _identity(spec: JobSpec, infos: Sequence[FileInfo]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from nightshift.common import storage
 from nightshift.common.errors import NightshiftError
-from nightshift.common.formats.output_parts import MANIFEST, final, staged
+from nightshift.common.formats.part_names import MANIFEST, final, staged
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.text import first_few
 from nightshift.producer.verify.checks import CheckResult

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from nightshift.common import storage
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import NightshiftError, SourceChanged
-from nightshift.common.formats import output_parts, registry
+from nightshift.common.formats import input_rows, part_names, part_tables
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches.multirange import from_multirange
@@ -56,7 +57,7 @@ class PartsAudit:
         self._ledger = ledger
         self._job = job
         self._complete = complete
-        self._cache = registry.ReadCache(READ_BYTES)
+        self._cache = ReadCache(READ_BYTES)
         self.facts: dict[str, Facts] = {}
         self._checks = {name: CheckResult(name) for name in ("parts", "rows", "ids", "row errors")}
 
@@ -86,7 +87,7 @@ class PartsAudit:
     def _read(self, part: Row) -> PartContent:
         content = PartContent()
         name = part["part_name"]
-        uri = output_parts.located(self._job.output_uri, name)
+        uri = part_names.located(self._job.output_uri, name)
         if uri is None:
             content.problem("parts", f"{name} does not exist")
             return content
@@ -119,8 +120,8 @@ class PartsAudit:
         counted = {
             # Rows that run again still have their old line, and are not counted meanwhile.
             "rows_failed": len(content.errors) - part["redo_count"],
-            "prompt_tokens": output_parts.column_sum(table, "prompt_tokens"),
-            "output_tokens": output_parts.column_sum(table, "output_tokens"),
+            "prompt_tokens": part_tables.column_sum(table, "prompt_tokens"),
+            "output_tokens": part_tables.column_sum(table, "output_tokens"),
         }
         for what, count in counted.items():
             if count != part[what]:
@@ -243,7 +244,7 @@ def _holds(rows: RowRanges, row: int) -> bool:
 
 
 def _rows_of_other_id(
-    part: pa.Table, source: registry.Rows, column: str, may_lack_id: Container[int] | None
+    part: pa.Table, source: input_rows.Rows, column: str, may_lack_id: Container[int] | None
 ) -> list[int]:
     """Row indices whose id is not the input's; rows in `may_lack_id` (None: all) may have none."""
     if not source.bad:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from nightshift.common.errors import EngineDead, EngineLoadFailed, JobRefused
-from nightshift.common.formats.registry import Rows
+from nightshift.common.formats.input_rows import Rows
 from nightshift.common.settings import Settings
 from nightshift.common.spec import (
     ClassifyTask,

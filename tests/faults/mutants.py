@@ -73,7 +73,7 @@ MUTANTS = (
 """,
         """    live = {name for name, _ in part_files.names(ledger, job)}
     reached(Moment.SWEEPING)
-    staged = storage.list_names(output_parts.staged(job.output_uri, ""))
+    staged = storage.list_names(part_names.staged(job.output_uri, ""))
     finished = storage.list_names(job.output_uri)
 """,
         ("tests/faults/test_finish.py::test_a_late_sweep_deletes_no_part_of_a_retry",),
@@ -108,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "staging directory",
-        "common/formats/output_parts.py",
+        "common/formats/part_names.py",
         "return f\"{output_uri.rstrip('/')}/{STAGING}/{name}\"",
         "return f\"{output_uri.rstrip('/')}/{name}\"",
         (f"{FROZEN}::test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on",),

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import output_parts, registry
+from nightshift.common.formats import output_schema, part_io, part_names, part_tables
 from nightshift.common.ledger import Ledger, dispatch, jobs, workers
 from nightshift.common.ledger.batches import claims, leasing, splits
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
@@ -73,7 +73,7 @@ class Work:
         )
         info = storage.stat(str(source))
         file = SourceFile(info.uri, "parquet", info.size, info.fingerprint, ROWS, 0)
-        schema = output_parts.output_schema(self.spec, table.schema)
+        schema = output_schema.output_schema(self.spec, table.schema)
         assert schema is not None
         self.schema = schema
         self.who = Claimant(WORKER, "default", self.spec.engine_key, "vllm", "0")
@@ -85,8 +85,8 @@ class Work:
                     self.name,
                     self.name,
                     self.spec.output.uri,
-                    output_parts.serialize(table.schema),
-                    output_parts.serialize(schema),
+                    output_schema.serialize(table.schema),
+                    output_schema.serialize(schema),
                 ),
                 [file],
             )
@@ -149,14 +149,14 @@ class Work:
                 "finish_reason": ["stop"] * len(index),
                 "prompt_tokens": pa.array([5] * len(index), pa.int32()),
                 "output_tokens": pa.array([2] * len(index), pa.int32()),
-                "error": output_parts.error_column(failures),
+                "error": part_tables.error_column(failures),
             }
         ).cast(self.schema)
-        name = output_parts.part_name(
+        name = part_names.part_name(
             lease.seq, None if lease.is_root else lease.batch_id, lease.attempt, self.format
         )
-        facts = registry.write_part(
-            output_parts.staged(self.spec.output.uri, name), table, self.spec.output.format, {}
+        facts = part_io.write_part(
+            part_names.staged(self.spec.output.uri, name), table, self.spec.output.format, {}
         )
         return Part(
             name,
@@ -185,8 +185,8 @@ class Work:
 
     def settle(self, part: Part) -> None:
         storage.move(
-            output_parts.staged(self.spec.output.uri, part.name),
-            output_parts.final(self.spec.output.uri, part.name),
+            part_names.staged(self.spec.output.uri, part.name),
+            part_names.final(self.spec.output.uri, part.name),
         )
 
     def to_the_end(self) -> Job:
@@ -600,7 +600,7 @@ def replace_part(work: Work, change: Callable[[pa.Table], pa.Table]) -> None:
     path = work.some_part()
     table = change(pq.read_table(path))
     path.unlink()
-    facts = registry.write_part(str(path), table, "parquet", {})
+    facts = part_io.write_part(str(path), table, "parquet", {})
     work.sql(
         "UPDATE batches SET part_bytes = :bytes, part_checksum = :sum WHERE part_name = :name",
         bytes=facts.bytes,

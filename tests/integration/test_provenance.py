@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import Result
 
-from nightshift.common.formats import output_parts, registry
+from nightshift.common.formats import part_io, part_names
 from nightshift.common.ledger import Ledger
 from nightshift.common.provenance import code_version
 from nightshift.common.states import JobState
@@ -24,13 +24,13 @@ DOCS = Path(__file__).parents[2] / "docs" / "provenance.md"
 
 def metadata(site: Site) -> dict[str, dict[str, str]]:
     return {
-        path.name: registry.part_metadata(str(path))
+        path.name: part_io.part_metadata(str(path))
         for path in sorted((site.folder / "out").glob("part-*"))
     }
 
 
 def manifest(site: Site) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((site.folder / "out" / output_parts.MANIFEST).read_text())
+    found: dict[str, Any] = json.loads((site.folder / "out" / part_names.MANIFEST).read_text())
     return found
 
 
@@ -103,7 +103,7 @@ def test_columns_that_come_late_take_nothing_from_the_provenance(site: Site) -> 
     site.work(late)
     said = metadata(site)
     assert {one["worker"] for one in said.values()} == {"w1"}
-    assert not any(output_parts.is_bare(name) for name in said)
+    assert not any(part_names.is_bare(name) for name in said)
 
 
 def test_the_manifest_and_its_table_say_the_same_of_every_part(site: Site) -> None:
@@ -121,7 +121,7 @@ def test_the_manifest_and_its_table_say_the_same_of_every_part(site: Site) -> No
         path = site.folder / "out" / row["name"]
         assert row["bytes"] == path.stat().st_size
         assert row["claimed_at"] <= row["ended_at"]
-        assert registry.part_metadata(str(path))["worker"] == row["worker"]
+        assert part_io.part_metadata(str(path))["worker"] == row["worker"]
     assert sum(row["rows"] for row in rows) == 40
     assert sum(row["rows_failed"] for row in rows) == 4
     columns = re.findall(r"^\| `(\w+)`", DOCS.read_text().partition("## The manifest")[2], re.M)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import LeaseLost, Permanent
-from nightshift.common.formats.output_parts import final
+from nightshift.common.formats.part_names import final
 from nightshift.common.ledger import Ledger, dispatch, jobs
 from nightshift.common.ledger.batches import claims
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part

@@ -14,8 +14,8 @@ from moto.s3.models import s3_backends
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
-from nightshift.common.formats import dataset, registry
-from nightshift.common.formats.registry import ReadCache
+from nightshift.common.formats import dataset, part_io
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import parse_spec
 from nightshift.common.storage import objects
 from nightshift.producer.submit import planner
@@ -201,8 +201,8 @@ def test_every_format_is_planned_read_and_written_there(bucket: str) -> None:
     """Parquet, JSON lines and CSV out of partitions, the latter by way of copies in the output."""
     root = f"{bucket}/every"
     rows = pa.table({"id": [1, 2], "text": ["a", "b"]})
-    registry.write_part(f"{root}/in/k=1/a.parquet", rows, "parquet", {})
-    registry.write_part(f"{root}/in/k=2/b.jsonl", rows, "jsonl", {})
+    part_io.write_part(f"{root}/in/k=1/a.parquet", rows, "parquet", {})
+    part_io.write_part(f"{root}/in/k=2/b.jsonl", rows, "jsonl", {})
     storage.write_bytes(f"{root}/in/k=3/c.csv", b"id,text\n1,a\n2,b\n")
     infos = storage.expand([f"{root}/in"])
     spec = with_partitioning(spec_of(f"{root}/in", f"{root}/out"), infos)
@@ -216,6 +216,6 @@ def test_every_format_is_planned_read_and_written_there(bucket: str) -> None:
         {"id": at, "text": text, "k": k} for k in (1, 2, 3) for at, text in ((1, "a"), (2, "b"))
     ]
     assert storage.list_names(f"{root}/out") == ["_input"]
-    facts = registry.write_part(f"{root}/out/part.parquet", whole, "parquet", {})
+    facts = part_io.write_part(f"{root}/out/part.parquet", whole, "parquet", {})
     assert storage.checksum(f"{root}/out/part.parquet") == facts.checksum
-    assert registry.read_part(f"{root}/out/part.parquet", "parquet").equals(whole)
+    assert part_io.read_part(f"{root}/out/part.parquet", "parquet").equals(whole)

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import dataset, output_parts, registry
+from nightshift.common.formats import dataset, output_schema, part_io
 from nightshift.common.formats.parquet.column_types import plain_type
-from nightshift.common.formats.registry import ReadCache
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import parse_spec
 from nightshift.producer.submit import planner
@@ -99,10 +99,10 @@ def passed_through(folder: Path, columns: list[str], batch_rows: int = 2) -> pa.
     spec = spec_of(folder, columns)
     plan = planner.plan(spec.input, batch_rows, columns=columns, output_uri=spec.output.uri)
     # As it comes back from the ledger.
-    inputs = output_parts.deserialize(output_parts.serialize(plan.schema))
-    schema = output_parts.output_schema(spec, inputs)
+    inputs = output_schema.deserialize(output_schema.serialize(plan.schema))
+    schema = output_schema.output_schema(spec, inputs)
     assert schema is not None
-    schema = output_parts.deserialize(output_parts.serialize(schema))
+    schema = output_schema.deserialize(output_schema.serialize(schema))
     whole = []
     for number, batch in enumerate(plan.batches()):
         rows = dataset.read_rows(spec, batch, columns, ReadCache(2**20), inputs)
@@ -112,13 +112,13 @@ def passed_through(folder: Path, columns: list[str], batch_rows: int = 2) -> pa.
         part = part_table(spec, schema, results)
         assert part.errors == []
         uri = f"{folder}/out/part-{number}.parquet"
-        registry.write_part(uri, part.table, "parquet", {"job": "1"})
-        assert registry.part_metadata(uri) == {"job": "1"}
-        again = registry.read_part(uri, "parquet", schema)
+        part_io.write_part(uri, part.table, "parquet", {"job": "1"})
+        assert part_io.part_metadata(uri) == {"job": "1"}
+        again = part_io.read_part(uri, "parquet", schema)
         assert again.equals(part.table)
         whole += again.to_batches()
     target = f"{folder}/all.parquet"
-    registry.write_batches(target, whole, schema, "parquet", {})
+    part_io.write_batches(target, whole, schema, "parquet", {})
     return pq.read_table(target)
 
 
@@ -207,8 +207,8 @@ def test_json_lines_bring_back_what_they_take(tmp_path, name):
         return
     check_jsonl(spec, plan.schema)
     uri = f"{tmp_path}/part.jsonl"
-    registry.write_part(uri, table, "jsonl", {})
-    found = registry.read_part(uri, "jsonl", plan.schema)
+    part_io.write_part(uri, table, "jsonl", {})
+    found = part_io.read_part(uri, "jsonl", plan.schema)
     assert found.schema.field("c").type == table.schema.field("c").type
     if name != "double":  # infinity becomes null
         assert to_rows(found) == to_rows(table)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, SourceChanged
 from nightshift.common.formats import csv_copy, dataset
-from nightshift.common.formats.registry import ReadCache
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import parse_spec
 from nightshift.producer.submit import convert, csv_input, planner
 

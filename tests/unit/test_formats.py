@@ -14,10 +14,11 @@ import pytest
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
-from nightshift.common.formats import registry
-from nightshift.common.formats.jsonl import jsonl
-from nightshift.common.formats.parquet import parquet
-from nightshift.common.formats.registry import ReadCache, read_rows
+from nightshift.common.formats import part_io, registry
+from nightshift.common.formats.input_rows import read_rows
+from nightshift.common.formats.jsonl import reader
+from nightshift.common.formats.parquet import row_groups
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import streams
@@ -96,8 +97,10 @@ def test_all_columns_and_no_columns_keep_the_number_of_rows(numbers):
 
 def test_a_row_group_is_decoded_once_for_all_its_batches(tmp_path, monkeypatch):
     decoded = []
-    decode = parquet._decode
-    monkeypatch.setattr(parquet, "_decode", lambda *args: decoded.append(args[2]) or decode(*args))
+    decode = row_groups._decode
+    monkeypatch.setattr(
+        row_groups, "_decode", lambda *args: decoded.append(args[2]) or decode(*args)
+    )
     source = parquet_file(
         tmp_path / "a.parquet", pa.table({"id": range(10_000)}), row_group_size=5000
     )
@@ -305,7 +308,7 @@ def test_surrogates_nuls_and_large_texts_are_good_rows(tmp_path):
 
 
 def test_the_line_is_named_by_its_row_where_counting_would_cost_too_much(tmp_path, monkeypatch):
-    monkeypatch.setattr(jsonl, "COUNTED_BYTES", 5)
+    monkeypatch.setattr(reader, "COUNTED_BYTES", 5)
     descriptor = jsonl_batch(tmp_path / "a.jsonl", [{"a": 1}, b"x"])
     late = Descriptor(descriptor.source, RowRanges.of((1, 2)), Locator(1, 9, 1))
     assert "row 2, after byte 9" in read(late).bad[1].message
@@ -340,7 +343,7 @@ def test_a_columns_type_is_what_its_values_share(tmp_path, values, kind, found):
     assert rows.table.schema.field("a").type == kind
     assert rows.table.column("a").to_pylist() == (values if found is None else found)
     path = tmp_path / "out.parquet"
-    registry.write_part(str(path), rows.table, "parquet", {})
+    part_io.write_part(str(path), rows.table, "parquet", {})
     assert pq.read_table(path).column("a").to_pylist() == rows.table.column("a").to_pylist()
 
 
@@ -547,35 +550,35 @@ PART = pa.table(
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_a_part_comes_back_as_it_was_written(tmp_path, kind):
     uri = f"{tmp_path}/new/part.{kind}"
-    facts = registry.write_part(uri, PART, kind, {"job": "7"})
-    assert facts == registry.PartFacts(storage.stat(uri).size, storage.checksum(uri), 3)
-    assert registry.read_part(uri, kind, PART.schema) == PART
-    batches = list(registry.iter_part_batches(uri, kind, PART.schema, batch_rows=2))
+    facts = part_io.write_part(uri, PART, kind, {"job": "7"})
+    assert facts == storage.Written(storage.stat(uri).size, storage.checksum(uri))
+    assert part_io.read_part(uri, kind, PART.schema) == PART
+    batches = list(part_io.iter_part_batches(uri, kind, PART.schema, batch_rows=2))
     assert [batch.num_rows for batch in batches] == [2, 1]
     assert pa.Table.from_batches(batches) == PART
 
 
 def test_a_parquet_part_carries_its_provenance_and_schema(tmp_path):
     uri = f"{tmp_path}/part.parquet"
-    registry.write_part(uri, PART, "parquet", {"job": "7", "model": "ü"})
-    assert registry.part_metadata(uri) == {"job": "7", "model": "ü"}
-    assert registry.part_schema(uri, "parquet") == PART.schema
+    part_io.write_part(uri, PART, "parquet", {"job": "7", "model": "ü"})
+    assert part_io.part_metadata(uri) == {"job": "7", "model": "ü"}
+    assert part_io.part_schema(uri, "parquet") == PART.schema
     assert pq.read_table(uri).schema.metadata[b"nightshift.job"] == b"7"
-    assert registry.read_part(uri, "parquet") == PART
+    assert part_io.read_part(uri, "parquet") == PART
 
 
 @pytest.mark.parametrize(("rows", "compression"), [(1, "UNCOMPRESSED"), (1000, "ZSTD")])
 def test_a_part_is_compressed_where_there_is_something_to_compress(tmp_path, rows, compression):
     uri = f"{tmp_path}/part.parquet"
     table = pa.table({"row_index": range(rows), "output": ["a few words of an answer"] * rows})
-    registry.write_part(uri, table, "parquet", {})
+    part_io.write_part(uri, table, "parquet", {})
     assert pq.read_metadata(uri).row_group(0).column(1).compression == compression
-    assert registry.read_part(uri, "parquet") == table
+    assert part_io.read_part(uri, "parquet") == table
 
 
 def test_a_jsonl_part_is_plain_json(tmp_path):
     uri = f"{tmp_path}/part.jsonl"
-    registry.write_part(
+    part_io.write_part(
         uri, PART.append_column("n", [[float("nan"), 1.0, float("inf")]]), "jsonl", {}
     )
     lines = (tmp_path / "part.jsonl").read_text(encoding="utf-8").split("\n")
@@ -588,34 +591,34 @@ def test_a_jsonl_part_is_plain_json(tmp_path):
     assert first["price"] == "1.50"
     assert first["error"] is None
     assert [json.loads(line)["n"] for line in lines] == [None, 1.0, None]
-    assert registry.part_schema(uri, "jsonl").field("tokens").type == pa.int64()
+    assert part_io.part_schema(uri, "jsonl").field("tokens").type == pa.int64()
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_a_part_without_rows_is_a_part(tmp_path, kind):
     uri = f"{tmp_path}/part.{kind}"
-    assert registry.write_part(uri, PART.slice(0, 0), kind, {}).rows == 0
-    assert registry.read_part(uri, kind, PART.schema) == PART.slice(0, 0)
+    part_io.write_part(uri, PART.slice(0, 0), kind, {})
+    assert part_io.read_part(uri, kind, PART.schema) == PART.slice(0, 0)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_a_damaged_or_missing_part_is_told_apart(tmp_path, kind):
     uri = f"{tmp_path}/part.{kind}"
     with pytest.raises(FileNotFoundError):
-        registry.read_part(uri, kind, PART.schema)
-    registry.write_part(uri, PART, kind, {})
+        part_io.read_part(uri, kind, PART.schema)
+    part_io.write_part(uri, PART, kind, {})
     storage.write_bytes(uri, storage.read_range(uri, 0, storage.stat(uri).size - 6))
     with pytest.raises(BadInput, match="part"):
-        registry.read_part(uri, kind, PART.schema)
+        part_io.read_part(uri, kind, PART.schema)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_a_stream_of_batches_is_one_file(tmp_path, kind):
     table = pa.table({"row_index": range(200_000)})
     uri = f"{tmp_path}/all.{kind}"
-    facts = registry.write_batches(uri, table.to_batches(500), table.schema, kind, {})
-    assert facts.rows == 200_000
-    assert registry.read_part(uri, kind, table.schema) == table
+    rows = part_io.write_batches(uri, table.to_batches(500), table.schema, kind, {})
+    assert rows == 200_000
+    assert part_io.read_part(uri, kind, table.schema) == table
     if kind == "parquet":
         assert pq.read_metadata(uri).num_row_groups == 4
 
@@ -623,7 +626,7 @@ def test_a_stream_of_batches_is_one_file(tmp_path, kind):
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_no_batches_are_a_file_without_row_groups(tmp_path, kind):
     uri = f"{tmp_path}/all.{kind}"
-    assert registry.write_batches(uri, [], PART.schema, kind, {}).rows == 0
-    assert registry.read_part(uri, kind, PART.schema) == PART.schema.empty_table()
+    assert part_io.write_batches(uri, [], PART.schema, kind, {}) == 0
+    assert part_io.read_part(uri, kind, PART.schema) == PART.schema.empty_table()
     if kind == "parquet":
         assert pq.read_metadata(uri).num_row_groups == 0

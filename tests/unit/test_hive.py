@@ -12,7 +12,7 @@ import pytest
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import dataset, hive
-from nightshift.common.formats.registry import ReadCache
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec, JobSpec, parse_spec
 from nightshift.producer.submit import planner
 from nightshift.producer.submit.checks import check_columns

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import dataset, output_parts, registry
+from nightshift.common.formats import dataset, input_rows, output_schema
 from nightshift.common.formats.jsonl import openai_batch
-from nightshift.common.formats.jsonl.jsonl import BadLine
+from nightshift.common.formats.jsonl.lines import BadLine
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import JobSpec, RequestsTask, parse_spec
 from nightshift.common.states import RowErrorKind
@@ -73,7 +74,7 @@ def test_a_body_is_the_text_that_it_was(body: str, before: str, after: str) -> N
         f'  {{"body": {before}, "custom_id": "\u00e9\\u00e9", "other": {after},\t"method":"POST",'
         f'"url" : "{CHAT}" , "body"\r: {body} }} \n'
     )
-    row = openai_batch.parse(text.encode())
+    row = openai_batch.parse_request(text.encode())
     assert row == {"custom_id": "\u00e9\u00e9", "method": "POST", "url": CHAT, "body": body}
 
 
@@ -99,7 +100,7 @@ def test_a_line_that_is_no_request_says_why_and_keeps_its_id(
     text: bytes, says: str, known: str | None
 ) -> None:
     with pytest.raises(ValueError, match=says) as caught:
-        openai_batch.parse(text)
+        openai_batch.parse_request(text)
     row = caught.value.row if isinstance(caught.value, BadLine) else {}
     assert row.get("custom_id") == known
 
@@ -117,10 +118,10 @@ def test_every_line_is_a_row_good_or_bad(tmp_path: Path) -> None:
     )
     info = storage.stat(str(path))
     source = SourceFile(info.uri, "openai", info.size, info.fingerprint, 4, 0)
-    rows = registry.read_rows(
+    rows = input_rows.read_rows(
         Descriptor(source, RowRanges.of((0, 4)), Locator(0, 0, source.size)),
         ["custom_id", "method", "url", "body"],
-        registry.ReadCache(0),
+        ReadCache(0),
         schema=openai_batch.SCHEMA,
         id_column="custom_id",
     )
@@ -161,7 +162,7 @@ def test_a_batch_file_may_be_compressed(tmp_path: Path, suffix: str) -> None:
         spec.input, 8, columns=spec.read_columns, infos=infos, output_uri=spec.output.uri
     )
     (only,) = plan.batches()
-    rows = dataset.read_rows(spec, only, None, registry.ReadCache(0), plan.schema)
+    rows = dataset.read_rows(spec, only, None, ReadCache(0), plan.schema)
     assert rows.table.column("custom_id").to_pylist() == ["a", "c"]
     assert rows.table.column("body").to_pylist() == ["{}", '{"x": 1}']
     assert f"{path} line 2" in rows.bad[1].message
@@ -326,7 +327,7 @@ PART = pa.schema(
         ("status_code", pa.int32()),
         ("request_id", pa.string()),
         ("response", pa.string()),
-        ("error", output_parts.ERROR_TYPE),
+        ("error", output_schema.ERROR_TYPE),
     ]
 )
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.formats.registry import ReadCache, read_rows
+from nightshift.common.formats.input_rows import read_rows
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec, parse_spec
 from nightshift.producer.submit import line_scan, planner
 from nightshift.producer.submit.checks import check_columns

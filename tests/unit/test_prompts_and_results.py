@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from nightshift.common.descriptor import RowRanges
-from nightshift.common.formats import output_parts, registry
+from nightshift.common.formats import output_schema, part_io
 from nightshift.common.formats.part_store import PartStore
 from nightshift.common.ledger import Ledger
 from nightshift.common.row_errors import Failure
@@ -100,8 +100,8 @@ def results(outcomes: dict[int, Outcome], failures: dict[int, Failure] | None = 
 
 
 def table_of(job: JobSpec, found: RowResults, schema: pa.Schema | None = None) -> PartTable:
-    schema = schema or output_parts.output_schema(job, INPUTS)
-    schema = schema or output_parts.inferred_schema(job, INPUTS, found.answers())
+    schema = schema or output_schema.output_schema(job, INPUTS)
+    schema = schema or output_schema.inferred_schema(job, INPUTS, found.answers())
     assert schema is not None
     return part_table(job, schema, found)
 
@@ -162,7 +162,7 @@ def test_later_answers_are_cast_and_what_cannot_be_is_a_row_error() -> None:
             ("row_index", pa.int64()),
             ("id", pa.string()),
             ("score", pa.float64()),
-            pa.field("error", output_parts.ERROR_TYPE),
+            pa.field("error", output_schema.ERROR_TYPE),
         ]
     )
     part = table_of(
@@ -174,7 +174,7 @@ def test_later_answers_are_cast_and_what_cannot_be_is_a_row_error() -> None:
 
 
 def test_a_column_that_the_schema_lacks_is_a_row_error_not_silence() -> None:
-    schema = output_parts.inferred_schema(spec(), INPUTS, [{"x": 1}])
+    schema = output_schema.inferred_schema(spec(), INPUTS, [{"x": 1}])
     part = table_of(spec(), results({0: Answer({"x": 1}), 1: Answer({"x": 2, "y": 3})}), schema)
     assert [error.row_index for error in part.errors] == [1]
     assert "'y'" in part.errors[0].message
@@ -208,7 +208,7 @@ def test_a_part_keeps_the_rows_that_did_not_run_again(tmp_path: Path) -> None:
     )
     new = table_of(job, results({1: Answer({"output": "B"}, "stop", 5, 5)}))
     uri = str(tmp_path / "old.parquet")
-    registry.write_part(uri, old.table, "parquet", {"attempt": "1"})
+    part_io.write_part(uri, old.table, "parquet", {"attempt": "1"})
     parts = PartStore(job, INPUTS, new.table.schema)
     redone = RowRanges.of((1, 2))
     table, made_by = parts.merge(new.table, {"attempt": "2"}, redone, "old.parquet", uri)
@@ -248,7 +248,7 @@ def test_a_null_that_a_template_prints_is_a_row_error_and_not_the_word_none() ->
 def test_a_value_that_its_column_cannot_hold_whole_is_an_error_of_its_row(
     first: object, later: object
 ) -> None:
-    schema = output_parts.inferred_schema(spec(), INPUTS, [{"v": first}])
+    schema = output_schema.inferred_schema(spec(), INPUTS, [{"v": first}])
     part = table_of(spec(), results({0: Answer({"v": first}), 1: Answer({"v": later})}), schema)
     assert [(error.row_index, error.kind) for error in part.errors] == [(1, RowErrorKind.BAD_TYPE)]
     assert part.table.column("v").to_pylist() == [first, None]
@@ -256,7 +256,7 @@ def test_a_value_that_its_column_cannot_hold_whole_is_an_error_of_its_row(
 
 @pytest.mark.parametrize("value", [2.0, 7, None])
 def test_a_value_that_loses_nothing_is_cast(value: object) -> None:
-    schema = output_parts.inferred_schema(spec(), INPUTS, [{"v": 1}])
+    schema = output_schema.inferred_schema(spec(), INPUTS, [{"v": 1}])
     part = table_of(spec(), results({0: Answer({"v": value}), 1: Answer({"v": 3})}), schema)
     assert part.errors == []
     assert part.table.column("v").to_pylist() == [value, 3]
@@ -265,14 +265,14 @@ def test_a_value_that_loses_nothing_is_cast(value: object) -> None:
 def test_values_that_nothing_can_hold_are_errors_of_their_rows() -> None:
     endless: dict[str, Any] = {}
     endless["self"] = endless
-    schema = output_parts.inferred_schema(spec(), INPUTS, [{"v": 1}])
+    schema = output_schema.inferred_schema(spec(), INPUTS, [{"v": 1}])
     found = results({0: Answer({"v": endless}), 1: Answer({"v": object()}), 2: Answer({"v": 2})})
     part = table_of(spec(), found, schema)
     assert [error.row_index for error in part.errors] == [0, 1]
 
 
 def test_an_empty_dict_does_not_make_a_part_that_cannot_be_written() -> None:
-    schema = output_parts.inferred_schema(spec(), INPUTS, [{"e": {}, "n": None, "x": 1}])
+    schema = output_schema.inferred_schema(spec(), INPUTS, [{"e": {}, "n": None, "x": 1}])
     assert schema is not None
     assert schema.field("e").type == pa.string()
     assert schema.field("n").type == pa.string()
@@ -291,7 +291,7 @@ def test_a_part_is_bare_by_the_schema_that_it_was_given() -> None:
     cache = JobCache(Ledger("postgresql://localhost/none"))
     job = KnownJob(1, spec(), INPUTS, Renderer(spec().task), {}, None)
     assert cache.output_schema(job, results({})) == (
-        output_parts.bare_schema(job.spec, INPUTS),
+        output_schema.bare_schema(job.spec, INPUTS),
         True,
     )
     job.output = pa.schema([("row_index", pa.int64())])
@@ -335,7 +335,7 @@ def test_what_a_refusal_says_in_columns_stands_beside_its_error() -> None:
         },
     )
     refused, unfit, late = part_table(
-        job, output_parts.output_schema(job, REQUEST_INPUTS), found
+        job, output_schema.output_schema(job, REQUEST_INPUTS), found
     ).table.to_pylist()
     assert {name: refused[name] for name in said} == said
     assert refused["error"]["kind"] == "refused"
@@ -372,8 +372,8 @@ def test_vectors_are_a_list_of_one_length_that_every_format_brings_back(
     assert np.array_equal(stacked.astype(dtype), VECTORS.astype(dtype))
     for kind in ("parquet", "jsonl"):
         uri = str(tmp_path / f"part.{kind}")
-        registry.write_part(uri, table, kind, {})
-        assert registry.read_part(uri, kind, table.schema).equals(table)
+        part_io.write_part(uri, table, kind, {})
+        assert part_io.read_part(uri, kind, table.schema).equals(table)
 
 
 def test_what_is_no_vector_of_the_jobs_length_fails_its_row() -> None:
@@ -390,8 +390,8 @@ def test_what_is_no_vector_of_the_jobs_length_fails_its_row() -> None:
 
 def test_a_job_whose_first_batch_has_no_vector_learns_their_length_later() -> None:
     job = spec(EMBED)
-    assert output_parts.inferred_schema(job, INPUTS, []) is None
-    assert output_parts.bare_schema(job, INPUTS).names == ["row_index", "id", "error"]
+    assert output_schema.inferred_schema(job, INPUTS, []) is None
+    assert output_schema.bare_schema(job, INPUTS).names == ["row_index", "id", "error"]
 
 
 def test_a_classification_has_a_column_for_its_labels_in_the_models_order() -> None:
@@ -465,7 +465,7 @@ def test_nested_arrays_and_nan_come_back_as_they_were() -> None:
             2: Answer({"x": 1, "v": [np.array([5.0, 6.0])]}),
         },
     )
-    schema = output_parts.inferred_schema(job, inputs, found.answers())
+    schema = output_schema.inferred_schema(job, inputs, found.answers())
     assert schema is not None
     part = part_table(job, schema, found)
     assert [error.row_index for error in part.errors] == [2]

@@ -11,9 +11,10 @@ import pytest
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import SourceChanged, StorageUnavailable
-from nightshift.common.formats.parquet import parquet
+from nightshift.common.formats.input_rows import read_rows
+from nightshift.common.formats.parquet import reader
+from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.parquet.row_group_stream import RowGroupStream
-from nightshift.common.formats.registry import ReadCache, read_rows
 from nightshift.common.storage import streams
 
 ROWS, BATCH_ROWS = 40_000, 256
@@ -159,8 +160,8 @@ def test_too_little_memory_is_an_outage_and_no_damage(source, monkeypatch, limit
         raise pa.ArrowMemoryError("malloc of size 64 failed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(parquet.pq.ParquetFile, "read_row_group", too_large)
-        patched.setattr(parquet.pq.ParquetFile, "iter_batches", too_large)
+        patched.setattr(pq.ParquetFile, "read_row_group", too_large)
+        patched.setattr(pq.ParquetFile, "iter_batches", too_large)
         with pytest.raises(StorageUnavailable, match="not enough memory to decode row group 0"):
             read(asked[0], cache)
     read(asked[0], cache)
@@ -169,7 +170,7 @@ def test_too_little_memory_is_an_outage_and_no_damage(source, monkeypatch, limit
 def test_pieces_of_an_earlier_stream_of_another_size_are_left_alone(source):
     cache, asked = ReadCache(2**20), batches(source)
     read(asked[20], cache)
-    footer = parquet._footer(source, cache, lambda _: None)
+    footer = reader._footer(source, cache, lambda _: None)
     footer.group_bytes[0, ("id", "text")] = 64 * 2**20
     cache._streams.clear()
     read(asked[3], cache)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import output_parts, registry
+from nightshift.common.formats import output_schema, part_io
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, StructuredOutput, parse_spec
 from nightshift.common.spec.json_schema import SCALARS, scalar_properties
 from nightshift.common.states import RowErrorKind
@@ -263,7 +263,7 @@ def table_of(job: JobSpec, texts: list[str], schema: pa.Schema | None = None) ->
     passed = pa.table(
         {name: pa.array([f"{name}{row}" for row in outcomes]) for name in job.passed_columns}
     )
-    schema = schema or output_parts.output_schema(job, INPUTS)
+    schema = schema or output_schema.output_schema(job, INPUTS)
     assert schema is not None
     return part_table(job, schema, RowResults(list(outcomes), passed, dict(outcomes)))
 
@@ -344,7 +344,7 @@ def test_the_name_is_reserved_just_where_the_column_is() -> None:
 def test_a_failed_row_has_neither_text_nor_struct() -> None:
     job_spec = spec({"json_schema": MOOD})
     refused = {0: Refusal(RowErrorKind.TRUNCATED, "cut", 1, 1), 1: Answer({"output": '{"mood":1}'})}
-    schema = output_parts.output_schema(job_spec, INPUTS)
+    schema = output_schema.output_schema(job_spec, INPUTS)
     assert schema is not None
     results = RowResults([0, 1], pa.table({"id": ["a", "b"]}), dict(refused))
     part = part_table(job_spec, schema, results)
@@ -370,7 +370,7 @@ def test_a_number_that_no_column_holds_is_an_invalid_answer_and_no_crash(
 
 def test_a_job_from_before_the_column_goes_on_without_it() -> None:
     stored = JobSpec.model_validate(job({"json_schema": MOOD}), context=STORED)
-    before = output_parts.output_schema(spec({"regex": "a"}), INPUTS)
+    before = output_schema.output_schema(spec({"regex": "a"}), INPUTS)
     assert before is not None
     assert "parsed" not in before.names
     part = table_of(stored, ['{"mood": "good"}'], before)
@@ -395,7 +395,7 @@ def test_the_ledger_keeps_the_order_of_a_schema_s_properties() -> None:
 def test_a_job_from_before_keeps_its_own_column_of_that_name() -> None:
     written = job({"json_schema": MOOD}, output={"uri": "out", "columns": ["parsed"]})
     stored = JobSpec.model_validate(written, context=STORED)
-    before = output_parts.output_schema(
+    before = output_schema.output_schema(
         spec({"regex": "a"}, output={"uri": "out", "columns": ["parsed"]}), INPUTS
     )
     part = table_of(stored, ['{"mood": "good"}'], before)
@@ -461,8 +461,8 @@ def test_typed_answers_come_back_from_parquet_and_json_lines(
     folder = tmp_path_factory.mktemp("parts")
     for kind in ("parquet", "jsonl"):
         uri = str(folder / f"part.{kind}")
-        registry.write_part(uri, part.table, kind, {})
-        back = registry.read_part(uri, kind, part.table.schema)
+        part_io.write_part(uri, part.table, kind, {})
+        back = part_io.read_part(uri, kind, part.table.schema)
         assert back.schema.equals(part.table.schema)
         assert back.column("parsed").to_pylist() == wanted
         assert back.column("output").to_pylist() == ascii_and_not

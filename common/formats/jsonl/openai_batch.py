@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightshift.common.formats.jsonl import jsonl
+from nightshift.common.formats.jsonl.lines import BadLine, parse_line
 from nightshift.common.spec import REQUEST_COLUMNS
 
 SCHEMA = pa.schema([(name, pa.string()) for name in REQUEST_COLUMNS])
@@ -22,19 +22,19 @@ _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
-def parse(line: bytes) -> dict[str, Any]:
+def parse_request(line: bytes) -> dict[str, Any]:
     """One request, every column a string; other members of the line are passed over.
 
-    ValueError says in a phrase why the line is no request; jsonl.BadLine also has what could be
+    ValueError says in a phrase why the line is no request; BadLine also has what could be
     read of it, so that its `custom_id` is not lost.
     """
-    row = jsonl.parse(line)
+    row = parse_line(line)
     request = {name: row[name] for name in REQUEST_COLUMNS[:-1] if isinstance(row.get(name), str)}
     if not request.get("custom_id"):
         request.pop("custom_id", None)
     wrong = _wrong(row)
     if wrong is not None:
-        raise jsonl.BadLine(wrong, request)
+        raise BadLine(wrong, request)
     return {**request, "body": _member(line.decode("utf-8"), "body")}
 
 

@@ -8,7 +8,8 @@ remembers how its column was written.
 
 import pyarrow as pa
 
-from nightshift.common.formats.jsonl import jsonl
+from nightshift.common.formats.arrow_types import map_type
+from nightshift.common.formats.jsonl.json_types import settled
 
 WRITTEN = b"nightshift.written"
 """Key in a field's metadata: a serialized schema with one field, of the type in the file."""
@@ -16,6 +17,10 @@ WRITTEN = b"nightshift.written"
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type without what only some writers choose: dictionaries, large and view layouts."""
+    return map_type(kind, _plain)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
     types = pa.types
     if isinstance(kind, pa.UuidType):
         # Its values are UUIDs in Python; those of its storage are bytes.
@@ -28,20 +33,17 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.string()
     if types.is_large_binary(kind) or types.is_binary_view(kind):
         return pa.binary()
+    # Writers also choose how they call the items of a list.
     if types.is_list(kind) or types.is_large_list(kind):
-        return pa.list_(plain_type(kind.value_type))
+        return pa.list_(kind.value_type)
     if types.is_fixed_size_list(kind):
-        return pa.list_(plain_type(kind.value_type), kind.list_size)
-    if types.is_map(kind):
-        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
-    if types.is_struct(kind):
-        return pa.struct([(child.name, plain_type(child.type)) for child in kind])
-    return kind
+        return pa.list_(kind.value_type, kind.list_size)
+    return pa.map_(kind.key_type, kind.item_type) if types.is_map(kind) else kind
 
 
 def input_field(name: str, kind: pa.DataType) -> pa.Field:
     """A column of an input whose files have this type: plain, with the memory of its own type."""
-    plain, written = jsonl.settled(plain_type(kind)), _written_type(kind)
+    plain, written = settled(plain_type(kind)), _written_type(kind)
     if plain == written:
         return pa.field(name, plain)
     memory = pa.schema([pa.field("", written)]).serialize().to_pybytes()
@@ -52,25 +54,13 @@ def _written_type(kind: pa.DataType) -> pa.DataType:
     """The type with 32 bits for an index into a dictionary, since a part's has the values of many
     row groups, and without nested columns of only nulls, which nothing can be cast to.
     """
-    types = pa.types
-    if types.is_dictionary(kind):
+    return kind if pa.types.is_null(kind) else map_type(kind, _writable)
+
+
+def _writable(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
         return pa.dictionary(pa.int32(), kind.value_type)
-    if types.is_list(kind):
-        return pa.list_(_child(kind.value_field))
-    if types.is_large_list(kind):
-        return pa.large_list(_child(kind.value_field))
-    if types.is_fixed_size_list(kind):
-        return pa.list_(_child(kind.value_field), kind.list_size)
-    if types.is_map(kind):
-        return pa.map_(_written_type(kind.key_type), _child(kind.item_field))
-    if types.is_struct(kind):
-        return pa.struct([_child(child) for child in kind])
-    return kind
-
-
-def _child(field: pa.Field) -> pa.Field:
-    kind = field.type
-    return pa.field(field.name, pa.string() if pa.types.is_null(kind) else _written_type(kind))
+    return pa.string() if pa.types.is_null(kind) else kind
 
 
 def written_schema(schema: pa.Schema) -> pa.Schema:

@@ -1,0 +1,107 @@
+"""Parsed JSON values as columns of the planned types; what does not fit its type is named."""
+
+import base64
+import json
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from nightshift.common.formats.jsonl.json_types import accepts, json_type, settled, widened
+
+_COUNTER = "\0rows"
+
+
+def to_array(
+    values: Sequence[Any], planned: pa.DataType | None
+) -> tuple[pa.Array | pa.ChunkedArray, list[int]]:
+    """A column of parsed JSON values, and the positions of those the planned type cannot hold.
+
+    Those are null in the column. Without a planned type the values decide, and all fit.
+    """
+    found = json_type(values)
+    target = settled(found) if planned is None else settled(widened(planned, found))
+    if accepts(target, found):
+        try:
+            return pa.array(values, target), []
+        except (pa.ArrowException, OverflowError):
+            pass
+    fitting: list[Any] = []
+    strange: list[int] = []
+    for at, value in enumerate(values):
+        try:
+            fitting.append(fit(value, target))
+        except (ValueError, OverflowError, RecursionError, pa.ArrowException):
+            fitting.append(None)
+            strange.append(at)
+    return pa.array(fitting, target), strange
+
+
+def fit(value: Any, target: pa.DataType) -> Any:
+    """The value as the target type takes it; ValueError or an Arrow error where it cannot.
+
+    Anything becomes a string (as JSON text), whole numbers change between int and double, strings
+    are read as Arrow's casts read them, base64 becomes bytes.
+    """
+    types = pa.types
+    if value is None:
+        return None
+    if types.is_string(target) or types.is_large_string(target):
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list) and _holds(target, len(value)):
+        return [fit(item, target.value_type) for item in value]
+    if types.is_struct(target) and isinstance(value, dict):
+        return {field.name: fit(value.get(field.name), field.type) for field in target}
+    if types.is_binary(target) and isinstance(value, str):
+        return base64.b64decode(value, validate=True)
+    if isinstance(value, list | dict) or isinstance(value, bool) != types.is_boolean(target):
+        raise ValueError("of another kind")
+    if types.is_floating(target) and isinstance(value, int) and int(float(value)) != value:
+        raise ValueError("more digits than a double has")
+    if types.is_integer(target) and isinstance(value, float):
+        if not value.is_integer():
+            raise ValueError("no whole number")
+        value = int(value)
+    # Not as_py(): Python's datetime would refuse nanoseconds.
+    return pa.scalar(value).cast(target)
+
+
+def _holds(target: pa.DataType, items: int) -> bool:
+    """Whether it is a list that may have so many items."""
+    if pa.types.is_fixed_size_list(target):
+        return bool(target.list_size == items)
+    return bool(pa.types.is_list(target))
+
+
+def to_table(
+    rows: Sequence[dict[str, Any]], columns: Sequence[str] | None, schema: pa.Schema | None
+) -> tuple[pa.Table, dict[int, str]]:
+    """Rows as columns, and position to phrase for rows that the schema's types cannot hold.
+
+    Without `columns` there are those of the schema and whatever else the rows have.
+    """
+    planned = {} if schema is None else {field.name: field.type for field in schema}
+    names = dict.fromkeys(chain(planned, *rows) if columns is None else columns)
+    arrays: dict[str, pa.Array | pa.ChunkedArray] = {}
+    bad: dict[int, str] = {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        arrays[name], strange = to_array(values, planned.get(name))
+        for at in strange:
+            bad.setdefault(
+                at,
+                f"column {name!r} holds {shown(values[at])}, which does not fit its type "
+                f"{planned.get(name)}",
+            )
+    # The extra column carries the number of rows for a table without columns.
+    counted = pa.Table.from_arrays(
+        [*arrays.values(), pa.nulls(len(rows))], names=[*arrays, _COUNTER]
+    )
+    return counted.drop_columns(_COUNTER), bad
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it, cut to 60 characters."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:59]}…"

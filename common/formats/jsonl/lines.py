@@ -1,0 +1,70 @@
+"""JSONL: which lines are rows, and the row that a line holds.
+
+A row is a line, lines end with a newline byte and nothing else, and a line that `bytes.isspace`
+calls blank (empty, spaces, a lone carriage return) is no row. The planner's scan keeps to the same
+rule by other means, and a test holds the two together.
+"""
+
+import json
+import re
+from typing import Any, BinaryIO
+
+from nightshift.common.text import map_leaves, whole_characters
+
+is_blank = bytes.isspace
+"""The rule for a line that still has its newline; bytes.isspace stops at the first other byte."""
+
+_BOM = b"\xef\xbb\xbf"
+
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class BadLine(ValueError):
+    """A line that cannot be used, and the columns of it that could be read."""
+
+    def __init__(self, why: str, row: dict[str, Any]) -> None:
+        super().__init__(why)
+        self.row = row
+
+
+def content_start(handle: BinaryIO) -> int:
+    """Moves to the first byte after a byte order mark, if there is one, and says where that is."""
+    start = len(_BOM) if handle.read(len(_BOM)) == _BOM else 0
+    handle.seek(start)
+    return start
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """One row; ValueError says in a phrase what is wrong with the line.
+
+    Lone surrogates, which Arrow and Postgres cannot hold, become U+FFFD. Of a key that stands
+    there twice the last value counts.
+    """
+    try:
+        # Not json.loads(line): for bytes it would guess UTF-16 and UTF-32 as well.
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not valid UTF-8 at byte {error.start + 1}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no valid JSON, {error.msg} at column {error.colno}") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    except ValueError as error:
+        raise ValueError("a number has too many digits") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"a JSON {_KINDS[type(row)]}, not an object")
+    return map_leaves(row, _whole) if _ESCAPED_SURROGATE.search(line) else row
+
+
+_KINDS = {
+    list: "array",
+    str: "string",
+    int: "number",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+}
+
+
+def _whole(value: Any) -> Any:
+    return whole_characters(value) if isinstance(value, str) else value

@@ -1,0 +1,140 @@
+"""JSONL read: the types of its columns, the rows of a batch, and whole parts."""
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, count
+from typing import Any
+
+import pyarrow as pa
+
+from nightshift.common import storage
+from nightshift.common.descriptor import Descriptor
+from nightshift.common.errors import BadInput, SourceChanged
+from nightshift.common.formats.jsonl.columns import to_table
+from nightshift.common.formats.jsonl.json_types import json_type, merged_type
+from nightshift.common.formats.jsonl.lines import BadLine, content_start, is_blank, parse_line
+from nightshift.common.row_errors import Failure
+from nightshift.common.states import RowErrorKind
+
+HEAD_ROWS = 1000
+"""So many rows of each file are parsed at submit."""
+
+HEAD_LINE_BYTES = 256 * 2**20
+"""A longer line among those is taken for a file that is no JSONL at all."""
+
+COUNTED_BYTES = 64 * 2**20
+"""Up to here in a file an error names the line; counting further costs more than it tells."""
+
+
+def head_schema(uri: str, rows: int = HEAD_ROWS, origin: str | None = None) -> pa.Schema:
+    """Column types from the first rows of a file; BadInput names file and line of a broken one.
+
+    `origin` is the file that this one is a copy of, for the message.
+    """
+    types: dict[str, pa.DataType] = {}
+    for parsed in _head(uri, rows, origin or uri):
+        for name in dict.fromkeys(chain.from_iterable(parsed)):
+            found = json_type([row.get(name) for row in parsed])
+            types[name] = merged_type(types.get(name, pa.null()), found)
+    return pa.schema(list(types.items()))
+
+
+def _head(uri: str, rows: int, shown: str) -> Iterator[list[dict[str, Any]]]:
+    """The first rows, in lists of a few megabytes at most unless one row is larger."""
+    parsed: list[dict[str, Any]] = []
+    taken = held_bytes = 0
+    with storage.open_input(uri, sequential=True) as handle:
+        content_start(handle)
+        for number in count(1):
+            line = handle.readline(HEAD_LINE_BYTES)
+            if not line or taken == rows:
+                break
+            if len(line) == HEAD_LINE_BYTES:
+                raise BadInput(f"{shown} line {number}: longer than {HEAD_LINE_BYTES} bytes")
+            if is_blank(line):
+                continue
+            try:
+                parsed.append(parse_line(line))
+            except ValueError as error:
+                raise BadInput(f"{shown} line {number}: {error}") from error
+            taken, held_bytes = taken + 1, held_bytes + len(line)
+            if held_bytes > 4 * 2**20:
+                yield parsed
+                parsed, held_bytes = [], 0
+    yield parsed
+
+
+def read(
+    descriptor: Descriptor,
+    columns: Sequence[str] | None,
+    schema: pa.Schema | None,
+    parse: Callable[[bytes], dict[str, Any]] = parse_line,
+) -> tuple[pa.Table, dict[int, Failure], Callable[[int], str]]:
+    """The rows of a batch in order, null where they are bad; the last names the place of a row.
+
+    `parse` makes a row of a line, and raises ValueError (or BadLine) for one that is none.
+    Raises SourceChanged when the lines are not where the planner saw them, FileNotFoundError and
+    StorageUnavailable as they come from storage.
+    """
+    source, locator = descriptor.source, descriptor.locator
+    if locator is None:
+        raise ValueError("a JSONL batch needs the place of its lines")
+    block = storage.read_range(source.uri, locator.byte_offset, locator.byte_length)
+    lines = io.BytesIO(block).readlines()
+    positions = [at for at, line in enumerate(lines) if not is_blank(line)]
+    wanted = list(descriptor.rows)
+    if len(block) < locator.byte_length or wanted[-1] - locator.first_row >= len(positions):
+        raise SourceChanged(f"{source.uri} holds fewer lines than when the job was submitted")
+
+    lines_before: list[int] = []
+
+    def place(index: int) -> str:
+        if locator.byte_offset > COUNTED_BYTES:
+            row = index - source.first_row + 1
+            return f"{source.shown} row {row}, after byte {locator.byte_offset}"
+        if not lines_before:
+            before = storage.read_range(source.uri, 0, locator.byte_offset)
+            lines_before.append(before.count(b"\n"))
+        return f"{source.shown} line {lines_before[0] + positions[index - locator.first_row] + 1}"
+
+    rows: list[dict[str, Any]] = []
+    bad: dict[int, Failure] = {}
+    for index in wanted:
+        try:
+            rows.append(parse(lines[positions[index - locator.first_row]]))
+        except ValueError as error:
+            rows.append(error.row if isinstance(error, BadLine) else {})
+            bad[index] = Failure.of(RowErrorKind.BAD_RECORD, f"{place(index)}: {error}")
+    table, strange = to_table(rows, columns, schema)
+    for at, why in strange.items():
+        bad[wanted[at]] = Failure.of(RowErrorKind.BAD_TYPE, f"{place(wanted[at])}: {why}")
+    return table, bad, place
+
+
+def iter_batches(uri: str, schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """A whole file as record batches of one schema; BadInput for a line that does not fit it."""
+    number = 0
+    with storage.open_input(uri, sequential=True) as handle:
+        content_start(handle)
+        rows: list[dict[str, Any]] = []
+        for number, line in enumerate(handle, 1):
+            if not is_blank(line):
+                try:
+                    rows.append(parse_line(line))
+                except ValueError as error:
+                    raise BadInput(f"{uri} line {number}: {error}") from error
+            if len(rows) == batch_rows:
+                yield from _batch(uri, rows, schema, number)
+                rows = []
+    if rows:
+        yield from _batch(uri, rows, schema, number)
+
+
+def _batch(
+    uri: str, rows: list[dict[str, Any]], schema: pa.Schema, number: int
+) -> Iterable[pa.RecordBatch]:
+    table, bad = to_table(rows, schema.names, schema)
+    if bad:
+        raise BadInput(f"{uri} in the {len(rows)} rows up to line {number}: {min(bad.items())[1]}")
+    batches: list[pa.RecordBatch] = table.cast(schema).to_batches()
+    return batches

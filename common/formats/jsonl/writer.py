@@ -1,0 +1,57 @@
+"""JSONL written: one object a line, in UTF-8."""
+
+import base64
+import json
+import math
+from collections.abc import Iterable
+from datetime import date, datetime, time
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from nightshift.common.formats.values import to_list
+from nightshift.common.text import map_leaves
+
+
+def write(batches: Iterable[pa.RecordBatch], sink: BinaryIO) -> int:
+    """One object a line, UTF-8; timestamps in ISO 8601, bytes in base64, NaN as null.
+
+    Returns the number of rows.
+    """
+    written = 0
+    for batch in batches:
+        columns = [_plain_values(column) for column in batch.columns]
+        names = batch.schema.names
+        for values in zip(*columns, strict=True):
+            sink.write(encode_row(dict(zip(names, values, strict=True))) + b"\n")
+        written += batch.num_rows
+    return written
+
+
+def _plain_values(column: pa.Array) -> list[Any]:
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        # Python's datetime has no nanoseconds; Arrow prints them.
+        texts = column.cast(pa.string()).to_pylist()
+        return [None if text is None else text.replace(" ", "T", 1) for text in texts]
+    return to_list(column)
+
+
+def encode_row(row: dict[str, Any]) -> bytes:
+    """One row as JSON, without the end of its line."""
+    try:
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_json_value)
+    except ValueError:
+        text = json.dumps(map_leaves(row, _finite), ensure_ascii=False, default=_json_value)
+    return text.encode("utf-8")
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _json_value(value: object) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    return str(value)

@@ -1,0 +1,166 @@
+"""The columns of the parts of a job: by its task, by its spec, or by the first answers."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from nightshift.common.formats.arrow_types import arrow_type
+from nightshift.common.formats.jsonl.json_types import settled
+from nightshift.common.formats.part_names import is_bare
+from nightshift.common.formats.values import arrow_value
+from nightshift.common.spec import (
+    PARSED,
+    RESERVED_ANSWERS,
+    ClassifyTask,
+    EmbedTask,
+    GenerateTask,
+    JobSpec,
+    RequestsTask,
+    ScoreTask,
+)
+from nightshift.common.spec.json_schema import Scalar
+
+PROMPT_TOKENS = pa.field("prompt_tokens", pa.int32())
+
+TOKENS = (PROMPT_TOKENS, pa.field("output_tokens", pa.int32()))
+
+ERROR_TYPE = pa.struct([pa.field("kind", pa.string()), pa.field("message", pa.string())])
+
+SCALAR_TYPES: dict[Scalar, pa.DataType] = {
+    "string": pa.string(),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "boolean": pa.bool_(),
+}
+
+
+def output_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema | None:
+    """The schema of every part of a job; None where the first answers decide."""
+    match spec.task:
+        case GenerateTask() as task:
+            return _around(
+                spec,
+                inputs,
+                [
+                    pa.field("output", pa.string()),
+                    *_parsed_field(task),
+                    pa.field("finish_reason", pa.string()),
+                    *TOKENS,
+                ],
+            )
+        case ScoreTask():
+            return _around(spec, inputs, [pa.field("score", pa.float32()), PROMPT_TOKENS])
+        case RequestsTask():
+            return _around(
+                spec,
+                inputs,
+                [
+                    pa.field("status_code", pa.int32()),
+                    pa.field("request_id", pa.string()),
+                    pa.field("response", pa.string()),
+                    *TOKENS,
+                ],
+            )
+    declared = spec.output.output_schema
+    if declared is None:
+        return None
+    return _around(
+        spec, inputs, [pa.field(name, arrow_type(alias)) for name, alias in declared.items()]
+    )
+
+
+def _parsed_field(task: GenerateTask) -> list[pa.Field]:
+    scalars = task.parsed
+    if scalars is None:
+        return []
+    fields = [pa.field(name, SCALAR_TYPES[kind]) for name, kind in scalars.items()]
+    return [pa.field(PARSED, pa.struct(fields))]
+
+
+def inferred_schema(
+    spec: JobSpec, inputs: pa.Schema, answers: Iterable[Mapping[str, Any]]
+) -> pa.Schema | None:
+    """What the first answers say about the columns; None when there are no answers.
+
+    The first vector says how many numbers all have, the first classification names the labels. Of a
+    function, a column's type is that of its first values that agree; one that is null so far is a
+    string.
+    """
+    match spec.task:
+        case EmbedTask() | ClassifyTask():
+            first = next(iter(answers), None)
+            own = None if first is None else _pooled_fields(spec.task, first)
+            return None if own is None else _around(spec, inputs, [*own, PROMPT_TOKENS])
+    values: dict[str, list[Any]] = {}
+    for answer in answers:
+        for name, value in answer.items():
+            if arrow_value(name) == name:
+                values.setdefault(name, []).append(value)
+    if not values:
+        return None
+    taken = {*RESERVED_ANSWERS, *spec.passed_columns}
+    return _around(
+        spec,
+        inputs,
+        [pa.field(name, _type_of(column)) for name, column in values.items() if name not in taken],
+    )
+
+
+def _pooled_fields(task: EmbedTask | ClassifyTask, answer: Mapping[str, Any]) -> list[pa.Field]:
+    """The columns of a model that pools, as one answer shows them."""
+    if isinstance(task, EmbedTask):
+        number = pa.float16() if task.dtype == "float16" else pa.float32()
+        return [pa.field("embedding", pa.list_(number, len(answer["embedding"])))]
+    labels = [pa.field(name, pa.float32()) for name in answer["probabilities"]]
+    return [
+        pa.field("label", pa.string()),
+        pa.field("probability", pa.float32()),
+        pa.field("probabilities", pa.struct(labels)),
+    ]
+
+
+def bare_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema:
+    """The columns that stand in every part, whatever the task answers."""
+    return _around(spec, inputs, [])
+
+
+def stored_schema(name: str, spec: JobSpec, inputs: pa.Schema, schema: pa.Schema) -> pa.Schema:
+    """The columns in the file of a part, where the job has `schema` by now."""
+    return bare_schema(spec, inputs) if is_bare(name) else schema
+
+
+def passed_fields(spec: JobSpec, inputs: pa.Schema) -> list[pa.Field]:
+    """The id and pass-through columns, as the input has them."""
+    return [inputs.field(name) for name in spec.passed_columns]
+
+
+def _around(spec: JobSpec, inputs: pa.Schema, columns: list[pa.Field]) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field("row_index", pa.int64()),
+            *passed_fields(spec, inputs),
+            *columns,
+            pa.field("error", ERROR_TYPE),
+        ]
+    )
+
+
+def serialize(schema: pa.Schema) -> bytes:
+    """For the ledger."""
+    return bytes(schema.serialize().to_pybytes())
+
+
+def deserialize(schema: bytes) -> pa.Schema:
+    """From the ledger."""
+    return pa.ipc.read_schema(pa.py_buffer(schema))
+
+
+def _type_of(values: list[Any]) -> pa.DataType:
+    for sample in (values, [next((value for value in values if value is not None), None)]):
+        try:
+            found = pa.array(arrow_value(sample)).type
+        except (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError):
+            continue
+        return settled(found)
+    return pa.string()

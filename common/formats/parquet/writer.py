@@ -1,0 +1,55 @@
+"""Parquet written: parts in row groups of a bounded size, with provenance in their metadata."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nightshift.common.formats.parquet.column_types import as_written, written_schema
+from nightshift.common.formats.parquet.footer import METADATA_PREFIX
+
+GROUP_ROWS = 64 * 1024
+
+GROUP_BYTES = 64 * 2**20
+"""A stream of batches is written in row groups of at least this size, whichever comes first."""
+
+COMPRESSED_BYTES = 16 * 1024
+"""A part of less (decoded) is not compressed: Zstandard's setup for each column costs more than it
+saves."""
+
+
+def write(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, sink: BinaryIO, metadata: dict[str, str]
+) -> int:
+    """Zstandard-compressed, a part of under 16 KiB (COMPRESSED_BYTES) not at all; with the metadata
+    in the file's own, and columns of the input in its types. Returns the number of rows.
+    """
+    target = written_schema(schema).with_metadata(
+        {f"{METADATA_PREFIX}{key}": value for key, value in metadata.items()}
+    )
+    written = 0
+    groups = regrouped(batches, schema)
+    first = list(islice(groups, 1))
+    small = sum(table.nbytes for table in first) < COMPRESSED_BYTES
+    compression = "none" if small else "zstd"
+    with pq.ParquetWriter(sink, target, compression=compression) as writer:
+        for table in chain(first, groups):
+            writer.write_table(as_written(table, target), row_group_size=GROUP_ROWS * 4)
+            written += table.num_rows
+    return written
+
+
+def regrouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The same rows in tables that make a row group each."""
+    held: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+        if rows >= GROUP_ROWS or size_bytes >= GROUP_BYTES:
+            yield pa.Table.from_batches(held, schema)
+            held, rows, size_bytes = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held, schema)

@@ -1,0 +1,46 @@
+"""What a part and what lies beside parts are called, and where a part lies."""
+
+from nightshift.common import storage
+
+STAGING = "_attempts"
+"""Folder of parts that Postgres does not name yet, beside the finished ones."""
+
+MANIFEST = "_manifest.json"
+
+JUDGED = "_judged"
+"""Folder of the rows that a judge's job reads, beside its parts."""
+
+BARE = "-bare"
+"""In the name of a part that was written before the columns of its function were known."""
+
+
+def part_name(
+    seq: int, batch_id: int | None, attempt: int, suffix: str, *, bare: bool = False
+) -> str:
+    """part-000012-a3.parquet; children of a split carry their batch id beside the root's seq."""
+    child = "" if batch_id is None else f"-b{batch_id}"
+    return f"part-{seq:06d}{child}-a{attempt}{BARE if bare else ''}.{suffix}"
+
+
+def is_bare(name: str) -> bool:
+    """Whether a part of this name was written before the columns of its function were known."""
+    return BARE in name
+
+
+def staged(output_uri: str, name: str) -> str:
+    """Where an attempt writes its part."""
+    return f"{output_uri.rstrip('/')}/{STAGING}/{name}"
+
+
+def final(output_uri: str, name: str) -> str:
+    """Where a part lies once Postgres named it."""
+    return f"{output_uri.rstrip('/')}/{name}"
+
+
+def located(output_uri: str, name: str) -> str | None:
+    """Where a part lies now: its place, or the staging folder until it is moved; None if neither.
+
+    The place is asked a second time, since a part may move between the two looks.
+    """
+    place, waiting = final(output_uri, name), staged(output_uri, name)
+    return next((uri for uri in (place, waiting, place) if storage.exists(uri)), None)

@@ -1,0 +1,79 @@
+"""Tables of parts: the column of errors, the ledger's row errors, rows that have no answer."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nightshift.common.formats.output_schema import ERROR_TYPE
+from nightshift.common.formats.values import to_list
+from nightshift.common.row_errors import Failure, RowError
+from nightshift.common.states import RowErrorKind
+from nightshift.common.text import kept_message
+
+
+def widened(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The same rows under the job's schema; columns that came after them are null."""
+    columns = [
+        table.column(field.name)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def column_sum(table: pa.Table, column: str) -> int:
+    """The sum of a column of tokens; 0 where the task has none."""
+    if column not in table.column_names:
+        return 0
+    return int(pc.sum(table.column(column)).as_py() or 0)
+
+
+def error_column(failures: Sequence[Failure | None]) -> pa.Array:
+    """The column `error`: null where the row has an answer."""
+    return pa.array(
+        [
+            None if failure is None else {"kind": str(failure.kind), "message": failure.message}
+            for failure in failures
+        ],
+        ERROR_TYPE,
+    )
+
+
+def row_errors(table: pa.Table, id_column: str | None) -> list[RowError]:
+    """The ledger's row errors of a part, from its own column `error`: the two cannot differ."""
+    failed = table.filter(table.column("error").is_valid())
+    indices = failed.column("row_index").to_pylist()
+    ids = to_list(failed.column(id_column)) if id_column else [None] * len(indices)
+    return [
+        RowError(
+            index,
+            None if row_id is None else kept_message(str(row_id)),
+            RowErrorKind(error["kind"]),
+            error["message"],
+        )
+        for index, row_id, error in zip(
+            indices, ids, failed.column("error").to_pylist(), strict=True
+        )
+    ]
+
+
+def failures_table(
+    schema: pa.Schema, row_index: Sequence[int], passed: pa.Table | None, failure: Failure
+) -> pa.Table:
+    """Rows that all carry the same error: what stands in for a batch that never got an answer.
+
+    `passed` holds the id and pass-through columns where the source could be read, row by row.
+    """
+    columns = []
+    for field in schema:
+        if field.name == "row_index":
+            columns.append(pa.array(row_index, pa.int64()))
+        elif field.name == "error":
+            columns.append(error_column([failure] * len(row_index)))
+        elif passed is not None and field.name in passed.column_names:
+            columns.append(passed.column(field.name).cast(field.type))
+        else:
+            columns.append(pa.nulls(len(row_index), field.type))
+    return pa.Table.from_arrays(columns, schema=schema)

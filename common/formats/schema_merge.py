@@ -1,0 +1,71 @@
+"""One schema for all files of an input, whatever their formats."""
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from nightshift.common.descriptor import InputFormat
+from nightshift.common.errors import BadInput
+from nightshift.common.formats.jsonl.json_types import merged_type
+from nightshift.common.formats.parquet.column_types import input_field, plain_type
+
+
+def merge_schemas(
+    found: Iterable[tuple[str, InputFormat, pa.Schema]], columns: Sequence[str] | None = None
+) -> pa.Schema:
+    """One schema for all files.
+
+    Parquet files must agree on the used `columns` (None: on all), a column of only nulls agrees
+    with every type; else BadInput names file and column. JSONL files are merged, and mixed
+    columns become strings; where there are Parquet files too, their types count. Duplicate column
+    names are BadInput where they are used. CSV files must have the same columns, and are merged.
+    """
+    fixed: dict[str, tuple[str, pa.DataType]] = {}
+    merged: dict[str, pa.DataType] = {}
+    strict: list[tuple[str, pa.Schema]] = []
+    for uri, kind, schema in found:
+        if kind in ("parquet", "csv"):
+            strict.append((uri, schema))
+        if kind != "parquet":
+            for column in schema:
+                known = merged.get(column.name, pa.null())
+                merged[column.name] = merged_type(known, column.type)
+            continue
+        _check_doubles(uri, schema, columns)
+        for column in schema:
+            _agree(uri, column, fixed, used=columns is None or column.name in columns)
+    for uri, schema in strict:
+        for name in fixed.keys() | merged.keys() if columns is None else columns:
+            if name not in schema.names and (name in fixed or name in merged):
+                raise BadInput(f"{uri} has no column {name!r}, which other input files have")
+    types = merged | {
+        name: kind
+        for name, (_, kind) in fixed.items()
+        if not (pa.types.is_null(kind) and name in merged)
+    }
+    return pa.schema([input_field(name, kind) for name, kind in types.items()])
+
+
+def _check_doubles(uri: str, schema: pa.Schema, columns: Sequence[str] | None) -> None:
+    for name in set(schema.names if columns is None else columns):
+        if len(schema.get_all_field_indices(name)) > 1:
+            raise BadInput(f"{uri} has the column {name!r} more than once")
+
+
+def _agree(
+    uri: str, column: pa.Field, fixed: dict[str, tuple[str, pa.DataType]], *, used: bool
+) -> None:
+    known = fixed.get(column.name)
+    if known is None or pa.types.is_null(known[1]):
+        fixed[column.name] = (uri, column.type)
+        return
+    plain = plain_type(known[1])
+    if known[1] == column.type or pa.types.is_null(column.type):
+        return
+    if plain == plain_type(column.type):
+        fixed[column.name] = (known[0], plain)
+    elif used:
+        raise BadInput(
+            f"the column {column.name!r} is {column.type} in {uri} but {known[1]} in {known[0]}; "
+            "all files of an input need the same type"
+        )
