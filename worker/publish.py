@@ -30,7 +30,7 @@ from nightshift.common.errors import (
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_io
 from nightshift.common.formats.part_names import final, part_name, staged
-from nightshift.common.group_commit import Grouped
+from nightshift.common.group_commit import GroupCommit
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import commits, splits
 from nightshift.common.ledger.batches.records import Lease, Part
@@ -100,7 +100,7 @@ class Publisher:
         self._recorder = recorder or Recorder()
         self._engine_time = engine_time or EngineTime()
         self._given_up = given_up
-        self._commits: dict[int, Grouped[list[Commit], list[bool | Exception]]] = {}
+        self._commits: dict[int, GroupCommit[list[Commit], list[bool | Exception]]] = {}
         self._making = threading.Lock()
         # Made once: they keep what they count in each thread by itself.
         self._for_ledger = self._patience(LedgerUnavailable)
@@ -237,7 +237,7 @@ class Publisher:
         if not asking:
             return
         queue = self._commits_of(asking[0].lease.job_id)
-        answers = queue.ask([each.commit() for each in asking])
+        answers = queue.submit([each.commit() for each in asking])
         for each, answer in zip(asking, answers, strict=True):
             if isinstance(answer, Exception):
                 each.error = answer
@@ -249,13 +249,13 @@ class Publisher:
             except LeaseLost as error:
                 each.error = error
 
-    def _commits_of(self, job_id: int) -> Grouped[list[Commit], list[bool | Exception]]:
+    def _commits_of(self, job_id: int) -> GroupCommit[list[Commit], list[bool | Exception]]:
         """Each job has its own: whoever holds one's row for long stops no other's commits. What one
         leader takes is bounded by what a child holds (MOST_BATCHES).
         """
         with self._making:
             if job_id not in self._commits:
-                self._commits[job_id] = Grouped(self._commit_all, GROUP_BATCHES)
+                self._commits[job_id] = GroupCommit(self._commit_all, GROUP_BATCHES)
             return self._commits[job_id]
 
     def _commit_all(self, wishes: Sequence[list[Commit]]) -> list[list[bool | Exception]]:

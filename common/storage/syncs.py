@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
-from nightshift.common.group_commit import Grouped
+from nightshift.common.group_commit import GroupCommit
 from nightshift.common.storage.driver_errors import writing
 
 _of_thread = threading.local()
@@ -42,7 +42,7 @@ def sync_directory(path: Path) -> None:
 
 def sync_now(path: Path) -> None:
     """One sync serves every thread that asked for it before it began."""
-    _syncs_of(path).ask(None)
+    _syncs_of(path).submit(None)
 
 
 def _gathered() -> dict[Path, None] | None:
@@ -51,12 +51,12 @@ def _gathered() -> dict[Path, None] | None:
 
 
 @lru_cache(maxsize=256)
-def _syncs_of(path: Path) -> Grouped[None, Literal[True]]:
+def _syncs_of(path: Path) -> GroupCommit[None, Literal[True]]:
     """One for each directory: a mount that hangs stops only its own files.
 
     After an eviction there may be two for one directory, each of which syncs for those it has.
     """
-    return Grouped(partial(_synced, path), most=1024)
+    return GroupCommit(partial(_synced, path), most=1024)
 
 
 def _synced(path: Path, wishes: Sequence[None]) -> list[Literal[True]]:

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from nightshift.common import group_commit as module
-from nightshift.common.group_commit import Grouped
+from nightshift.common.group_commit import GroupCommit
 
 
 class Held:
@@ -18,48 +18,48 @@ class Held:
         self.began = threading.Semaphore(0)
         self.leave = threading.Semaphore(0)
 
-    def __call__(self, wishes: Sequence[int]) -> list[int]:
-        self.groups.append(list(wishes))
+    def __call__(self, requests: Sequence[int]) -> list[int]:
+        self.groups.append(list(requests))
         self.began.release()
         assert self.leave.acquire(timeout=10)
-        if -1 in wishes:
+        if -1 in requests:
             raise ValueError("refused")
-        return [10 * wish for wish in wishes]
+        return [10 * request for request in requests]
 
 
-def wait_for(grouped: Grouped[int, int], waiting: int) -> None:
-    """Until so many wishes wait: they do so in the kernel, and nothing tells."""
+def wait_for(commits: GroupCommit[int, int], waiting: int) -> None:
+    """Until so many requests wait: they do so in the kernel, and nothing tells."""
     for _ in range(10_000):
-        with grouped._lock:
-            if len(grouped._waiting) == waiting:
+        with commits._lock:
+            if len(commits._waiting) == waiting:
                 return
         threading.Event().wait(0.001)
-    pytest.fail(f"{waiting} wishes did not come")
+    pytest.fail(f"{waiting} requests did not come")
 
 
-def test_a_wish_alone_is_acted_on_at_once_by_its_own_thread() -> None:
+def test_a_request_alone_is_acted_on_at_once_by_its_own_thread() -> None:
     threads: list[int] = []
 
-    def act(wishes: Sequence[str]) -> list[str]:
+    def act(requests: Sequence[str]) -> list[str]:
         threads.append(threading.get_ident())
-        return [wish.upper() for wish in wishes]
+        return [request.upper() for request in requests]
 
-    grouped = Grouped(act, most=32)
-    assert grouped.ask("one") == "ONE"
-    assert grouped.ask("two") == "TWO"
+    commits = GroupCommit(act, most=32)
+    assert commits.submit("one") == "ONE"
+    assert commits.submit("two") == "TWO"
     assert threads == [threading.get_ident()] * 2
 
 
 def test_those_who_come_meanwhile_go_next_in_groups_of_at_most_so_many() -> None:
     act = Held()
-    grouped = Grouped(act, most=3)
+    commits = GroupCommit(act, most=3)
     with ThreadPoolExecutor(9) as threads:
-        first = threads.submit(grouped.ask, 0)
+        first = threads.submit(commits.submit, 0)
         assert act.began.acquire(timeout=10)
         others = []
-        for wish in range(1, 6):
-            others.append(threads.submit(grouped.ask, wish))
-            wait_for(grouped, wish)
+        for request in range(1, 6):
+            others.append(threads.submit(commits.submit, request))
+            wait_for(commits, request)
         for _ in range(3):
             act.leave.release()
         assert first.result(60) == 0
@@ -69,14 +69,14 @@ def test_those_who_come_meanwhile_go_next_in_groups_of_at_most_so_many() -> None
 
 def test_an_error_reaches_its_own_group_only_and_stops_nobody() -> None:
     act = Held()
-    grouped = Grouped(act, most=2)
+    commits = GroupCommit(act, most=2)
     with ThreadPoolExecutor(9) as threads:
-        first = threads.submit(grouped.ask, 0)
+        first = threads.submit(commits.submit, 0)
         assert act.began.acquire(timeout=10)
         others = []
-        for place, wish in enumerate((1, -1, 2), 1):
-            others.append(threads.submit(grouped.ask, wish))
-            wait_for(grouped, place)
+        for place, request in enumerate((1, -1, 2), 1):
+            others.append(threads.submit(commits.submit, request))
+            wait_for(commits, place)
         for _ in range(3):
             act.leave.release()
         assert first.result(60) == 0
@@ -85,14 +85,16 @@ def test_an_error_reaches_its_own_group_only_and_stops_nobody() -> None:
                 refused.result(60)
         assert others[2].result(60) == 20
     act.leave.release()
-    assert grouped.ask(7) == 70
+    assert commits.submit(7) == 70
 
 
 def test_many_threads_get_each_their_own_answer() -> None:
-    grouped = Grouped(lambda wishes: [(wish, len(wishes)) for wish in wishes], most=8)
+    commits = GroupCommit(
+        lambda requests: [(request, len(requests)) for request in requests], most=8
+    )
     with ThreadPoolExecutor(32) as threads:
-        answers = list(threads.map(grouped.ask, range(5000)))
-    assert [wish for wish, _ in answers] == list(range(5000))
+        answers = list(threads.map(commits.submit, range(5000)))
+    assert [request for request, _ in answers] == list(range(5000))
     assert max(size for _, size in answers) <= 8
 
 
@@ -116,9 +118,9 @@ def test_one_who_is_interrupted_while_it_waits_stops_nobody(
     monkeypatch: pytest.MonkeyPatch, interrupted: type[Future[int | None]]
 ) -> None:
     act = Held()
-    grouped = Grouped(act, most=1)
+    commits = GroupCommit(act, most=1)
     with ThreadPoolExecutor(9) as threads:
-        first = threads.submit(grouped.ask, 0)
+        first = threads.submit(commits.submit, 0)
         assert act.began.acquire(timeout=10)
         came = threading.Event()
 
@@ -128,14 +130,14 @@ def test_one_who_is_interrupted_while_it_waits_stops_nobody(
 
         with monkeypatch.context() as patched:
             patched.setattr(module, "Future", made)
-            gone = threads.submit(grouped.ask, 1)
+            gone = threads.submit(commits.submit, 1)
             assert came.wait(60)
         if interrupted is InterruptedAtOnce:
             assert isinstance(gone.exception(10), KeyboardInterrupt)
         else:
-            wait_for(grouped, 1)
-        last = threads.submit(grouped.ask, 2)
-        wait_for(grouped, 1 if interrupted is InterruptedAtOnce else 2)
+            wait_for(commits, 1)
+        last = threads.submit(commits.submit, 2)
+        wait_for(commits, 1 if interrupted is InterruptedAtOnce else 2)
         act.leave.release()
         act.leave.release()
         assert first.result(60) == 0
@@ -146,15 +148,15 @@ def test_one_who_is_interrupted_while_it_waits_stops_nobody(
 
 def test_too_few_answers_are_an_error_for_everybody() -> None:
     act = Held()
-    grouped = Grouped(lambda wishes: act(wishes)[:1], most=9)
+    commits = GroupCommit(lambda requests: act(requests)[:1], most=9)
     with ThreadPoolExecutor(9) as threads:
-        first = threads.submit(grouped.ask, 0)
+        first = threads.submit(commits.submit, 0)
         assert act.began.acquire(timeout=10)
-        others = [threads.submit(grouped.ask, wish) for wish in (1, 2)]
-        wait_for(grouped, 2)
+        others = [threads.submit(commits.submit, request) for request in (1, 2)]
+        wait_for(commits, 2)
         act.leave.release()
         act.leave.release()
         assert first.result(60) == 0
         for other in others:
-            with pytest.raises(ValueError, match="1 answers to 2 wishes"):
+            with pytest.raises(ValueError, match="1 results of 2 requests"):
                 other.result(60)
