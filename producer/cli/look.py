@@ -101,14 +101,14 @@ def errors(
     count: Annotated[int, typer.Option("-n", min=1, help="How many rows.")] = 20,
 ) -> None:
     """Show the rows that failed, and why."""
-    from nightshift.common.ledger.queries import audit
+    from nightshift.common.ledger.queries import failed_rows
     from nightshift.producer.views import row_tables
 
     with ledger_of(command_settings()) as ledger:
         number = find_job(ledger, job).id
         with ledger.transaction() as connection:
-            kinds = audit.count_errors(connection, number)
-            rows = audit.errors(connection, number, kind=kind, limit=count)
+            kinds = failed_rows.count_by_kind(connection, number)
+            rows = failed_rows.first(connection, number, kind=kind, limit=count)
     if kind is not None and kind not in kinds:
         row_error_kind(kind)
     console().print(row_tables.errors(rows, kinds))

@@ -17,7 +17,7 @@ from nightshift.common.formats import part_io
 from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.queries import audit
+from nightshift.common.ledger.queries import failed_rows
 from nightshift.common.row_errors import Failure
 from nightshift.common.settings import Settings
 from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, RequestsTask, digest, parse_spec
@@ -152,8 +152,8 @@ def show(ledger: Ledger, pilot: FinishedPilot, console: Console) -> bool:
     console.print(f"pilot: some rows of job {job.id}, {job.output_uri}\n", soft_wrap=True)
     console.print(row_tables.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
     with ledger.transaction() as connection:
-        kinds = Counter(audit.count_errors(connection, job.id))
-        rows = audit.errors(connection, job.id, kind=None, limit=SHOWN_ROWS)
+        kinds = Counter(failed_rows.count_by_kind(connection, job.id))
+        rows = failed_rows.first(connection, job.id, kind=None, limit=SHOWN_ROWS)
     if unreadable:
         console.print(
             f"\n{len(unreadable):,} of the rows that were drawn cannot be read and are not in the "

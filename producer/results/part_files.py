@@ -17,7 +17,7 @@ from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.queries import audit, manifest
+from nightshift.common.ledger.queries import live_parts, manifest
 
 Page = TypeVar("Page")
 
@@ -45,7 +45,7 @@ PAGE_ROWS = 65_536
 
 def pages(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
     """The live parts in dataset order, page by page; a page has all children of its roots."""
-    return _pages(ledger, job, audit.parts_between)
+    return _pages(ledger, job, live_parts.parts_between)
 
 
 def roots(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
@@ -57,7 +57,7 @@ def roots(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
 
 def names(ledger: Ledger, job: Job) -> Iterator[tuple[str, int]]:
     """Name and batch of each live part, in no order."""
-    return chain.from_iterable(_pages(ledger, job, audit.part_names_between))
+    return chain.from_iterable(_pages(ledger, job, live_parts.part_names_between))
 
 
 def manifest_entries(ledger: Ledger, job: Job) -> Iterator[str]:
@@ -74,7 +74,7 @@ def _pages(
     ledger: Ledger, job: Job, ask: Callable[[Connection, int, int, int], Page]
 ) -> Iterator[Page]:
     with ledger.transaction() as connection:
-        roots = audit.roots(connection, job.id)
+        roots = live_parts.roots(connection, job.id)
     step = max(1, PAGE_ROWS // job.spec.batch.rows)
     for first in range(0, roots, step):
         with ledger.transaction() as connection:

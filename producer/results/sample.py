@@ -16,7 +16,7 @@ from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.queries import audit
+from nightshift.common.ledger.queries import failed_rows, live_parts
 from nightshift.producer.results import part_files
 
 QUIET_COLUMNS = ("row_index", "finish_reason", "prompt_tokens", "output_tokens")
@@ -49,15 +49,15 @@ def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool
     alone, not on batches or workers.
     """
     with ledger.transaction() as connection:
-        finished = audit.finished_rows(connection, job.id)
+        finished = live_parts.finished_rows(connection, job.id)
         if errors_only:
-            finished = audit.failed_rows(connection, job.id, finished)
+            finished = failed_rows.among(connection, job.id, finished)
         if not finished.ranges:
             kind = "failed" if errors_only else "finished"
             raise BadInput(f"job {job.id} has no {kind} rows{'' if errors_only else ' yet'}")
         total = len(finished)
         places = random.Random(seed).sample(range(total), min(count, total))
-        found = audit.parts_holding(connection, job.id, _at(finished, places))
+        found = live_parts.parts_holding(connection, job.id, _at(finished, places))
     drawn = Sample(total, seed, errors_only)
     cache = ReadCache(READ_BYTES)
     groups = [list(group) for _, group in groupby(found, key=lambda row: row["id"])]

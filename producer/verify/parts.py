@@ -18,7 +18,7 @@ from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.queries import audit
+from nightshift.common.ledger.queries import failed_rows, live_parts
 from nightshift.common.text import first_few, kept_message
 from nightshift.producer.results import part_files
 from nightshift.producer.verify.checks import CheckResult, Problem
@@ -195,7 +195,7 @@ class PartsAudit:
 
     def _is_live(self, part: Row) -> bool:
         with self._ledger.transaction() as connection:
-            return audit.part_is_live(connection, self._job.id, part["part_name"])
+            return live_parts.part_is_live(connection, self._job.id, part["part_name"])
 
     def _check_errors(self, contents: Sequence[PartContent]) -> None:
         """The rows of these parts that have an error, in the parts and in the ledger."""
@@ -204,7 +204,7 @@ class PartsAudit:
             return
         first, stop = rows.ranges[0][0], rows.ranges[-1][1]
         with self._ledger.transaction() as connection:
-            found = audit.errors_between(connection, self._job.id, first, stop)
+            found = failed_rows.in_parts(connection, self._job.id, first, stop)
         listed: dict[int, tuple[Any, ...]] = {
             row["row_index"]: tuple(row.values()) for row in found
         }

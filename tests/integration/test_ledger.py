@@ -26,7 +26,7 @@ from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.batches.shares import fair_share
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.queries import audit
+from nightshift.common.ledger.queries import audit, live_parts
 from nightshift.common.ledger.workers import Child
 from nightshift.common.row_errors import RowError
 from nightshift.common.spec import JobSpec, parse_spec
@@ -485,7 +485,7 @@ def test_a_commit_names_the_part_counts_its_rows_and_lists_its_failed_ones(world
     world.commit(world.lease(job_id), errors=[1, 3])
     assert world.rows(job_id) == (2, 2)
     assert world.failed_rows(job_id) == [1, 3]
-    [part] = world.run(audit.parts_between, job_id, 0, 1_000_000)
+    [part] = world.run(live_parts.parts_between, job_id, 0, 1_000_000)
     assert (part["part_name"], part["rows_failed"]) == ("part-1-a1", 2)
     [attempt] = world.ask("SELECT * FROM attempts")
     assert (attempt.outcome, attempt.row_count, attempt.rows_failed) == ("done", 4, 2)
@@ -770,7 +770,9 @@ def test_a_draining_owner_keeps_its_finished_rows_and_the_rest_waits(world: Worl
     world.commit(rest)
     assert world.rows(job_id) == (5, 1)
     assert (
-        next(part["part_name"] for part in world.run(audit.parts_between, job_id, 0, 1_000_000))
+        next(
+            part["part_name"] for part in world.run(live_parts.parts_between, job_id, 0, 1_000_000)
+        )
         == "drained"
     )
 
@@ -871,9 +873,9 @@ def test_a_retry_of_one_kind_keeps_the_lines_of_the_other_rows(world: World) -> 
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((3, 1), [3])
     world.commit(again, errors=[2, 3])
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((4, 2), [2, 3])
-    assert [part["part_name"] for part in world.run(audit.parts_between, job_id, 0, 1_000_000)] == [
-        f"part-{first.batch_id}-a2"
-    ]
+    assert [
+        part["part_name"] for part in world.run(live_parts.parts_between, job_id, 0, 1_000_000)
+    ] == [f"part-{first.batch_id}-a2"]
 
 
 def test_only_rows_of_a_batch_that_is_over_run_again(world: World) -> None:
@@ -1084,7 +1086,7 @@ def test_a_job_with_a_dead_batch_fails_after_its_burial(world: World) -> None:
     assert (job.state, job.reason) == (JobState.FAILED, "1 batch is dead: no")
     assert world.rows(job_id) == (2, 2)
     assert world.failed_rows(job_id) == [2, 3]
-    assert len(world.run(audit.parts_between, job_id, 0, 1_000_000)) == 2
+    assert len(world.run(live_parts.parts_between, job_id, 0, 1_000_000)) == 2
 
 
 def test_a_dead_batch_is_buried_once(world: World) -> None:

@@ -17,7 +17,7 @@ from nightshift.common.ledger import Ledger, dispatch, jobs, workers
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.queries import audit
+from nightshift.common.ledger.queries import failed_rows, live_parts
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState, RowErrorKind
@@ -156,10 +156,10 @@ def agreed(ledger: Ledger, job: Job, folder: Path) -> Errors:
     assert [str(finding) for finding in verify(ledger, job)] == []
     with ledger.transaction() as connection:
         progress = jobs.progress(connection, job.id)
-        listed = audit.errors(connection, job.id, kind=None, limit=100_000)
-        kinds = audit.count_errors(connection, job.id)
-        parts = audit.parts_between(connection, job.id, 0, 10**6)
-        finished = set(audit.finished_rows(connection, job.id))
+        listed = failed_rows.first(connection, job.id, kind=None, limit=100_000)
+        kinds = failed_rows.count_by_kind(connection, job.id)
+        parts = live_parts.parts_between(connection, job.id, 0, 10**6)
+        finished = set(live_parts.finished_rows(connection, job.id))
     failed = {row["row_index"]: (row["kind"], row["message"]) for row in listed}
     assert len(listed) == len(failed) == progress["rows_failed"] == sum(kinds.values())
     lines = [

@@ -1,1 +1,1 @@
-"""What the ledger answers to those who only look; nothing here changes a row."""
+"""Questions to the ledger that change nothing."""

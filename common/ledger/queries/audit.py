@@ -1,13 +1,9 @@
-"""Looking from the outside: what verify, errors and sample ask; nothing here changes a row."""
+"""What `verify` asks: does what the ledger says of a job agree with itself?"""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, text
-from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
+from sqlalchemy import text
 
-from nightshift.common.descriptor import RowRanges
-from nightshift.common.ledger.batches.multirange import from_multirange, to_literal
 from nightshift.common.ledger.connection import Connection, Row
 
 IDLE_SECONDS = 10
@@ -28,6 +24,50 @@ COUNTED = (
     "rows_leased",
 )
 """Columns of job_counters that a recount of the batches must give again."""
+
+BROKEN_ATTEMPTS = text("""
+    WITH mine AS MATERIALIZED (
+        SELECT b.id, b.attempt, b.state, b.part_name, coalesce(p.attempt, 0) AS inherited,
+               b.parent_id
+        FROM batches b LEFT JOIN batches p ON p.id = b.parent_id
+        WHERE b.job_id = :id
+    ), counted AS (
+        SELECT a.batch_id, count(*) AS leases, min(a.attempt) AS first,
+               max(a.attempt) AS last,
+               bool_or(a.outcome = 'done') AS ever_done,
+               count(*) FILTER (WHERE a.ended_at IS NULL) AS running,
+               max(a.attempt) FILTER (WHERE a.ended_at IS NULL) AS running_last
+        FROM attempts a WHERE a.job_id = :id GROUP BY a.batch_id
+    ), judged AS (
+        SELECT m.id AS batch, CASE
+            WHEN coalesce(c.leases, 0) <> m.attempt - m.inherited
+                 OR c.first <> m.inherited + 1 OR c.last <> m.attempt
+            THEN format('claimed %s times, and attempts has %s rows of it',
+                        m.attempt - m.inherited, coalesce(c.leases, 0))
+            WHEN m.state = 'leased' AND c.running_last IS DISTINCT FROM m.attempt
+            THEN format('leased, and its attempt %s has ended', m.attempt)
+            WHEN coalesce(c.running, 0) <> (m.state = 'leased')::int
+            THEN format('%s, and %s of its attempts have not ended', m.state, c.running)
+            WHEN m.state = 'done' AND m.attempt > m.inherited AND last.outcome <> 'done'
+                 AND NOT c.ever_done AND parents.outcome IS DISTINCT FROM 'split'
+            THEN format('done, and its attempt %s ended as %s', m.attempt, last.outcome)
+            WHEN m.state = 'done' AND m.attempt = m.inherited
+                 AND parents.outcome IS DISTINCT FROM 'split'
+            THEN format('done under its parent''s attempt %s, which ended as %s',
+                        m.attempt, coalesce(parents.outcome, 'nothing'))
+            END AS problem
+        FROM mine m
+        LEFT JOIN counted c ON c.batch_id = m.id
+        LEFT JOIN attempts last ON last.batch_id = m.id AND last.attempt = m.attempt
+        LEFT JOIN attempts parents ON parents.batch_id = m.parent_id
+                                  AND parents.attempt = m.inherited
+        UNION ALL
+        SELECT c.batch_id, 'has attempts and is no batch of the job'
+        FROM counted c WHERE NOT EXISTS (SELECT FROM mine WHERE id = c.batch_id)
+    )
+    SELECT batch, problem FROM judged WHERE problem IS NOT NULL ORDER BY batch LIMIT :limit
+""")
+"""Batches of a job whose attempts contradict their leases, each with a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,197 +181,7 @@ def broken_attempts(connection: Connection, job_id: int, limit: int = 1000) -> l
     lease of its own: it ended with its parent's, whose outcome is `split`. A retry that was given
     up leaves the batch done by an earlier attempt.
     """
-    found = connection.execute(
-        text("""
-            WITH mine AS MATERIALIZED (
-                SELECT b.id, b.attempt, b.state, b.part_name, coalesce(p.attempt, 0) AS inherited,
-                       b.parent_id
-                FROM batches b LEFT JOIN batches p ON p.id = b.parent_id
-                WHERE b.job_id = :id
-            ), counted AS (
-                SELECT a.batch_id, count(*) AS leases, min(a.attempt) AS first,
-                       max(a.attempt) AS last,
-                       bool_or(a.outcome = 'done') AS ever_done,
-                       count(*) FILTER (WHERE a.ended_at IS NULL) AS running,
-                       max(a.attempt) FILTER (WHERE a.ended_at IS NULL) AS running_last
-                FROM attempts a WHERE a.job_id = :id GROUP BY a.batch_id
-            ), judged AS (
-                SELECT m.id AS batch, CASE
-                    WHEN coalesce(c.leases, 0) <> m.attempt - m.inherited
-                         OR c.first <> m.inherited + 1 OR c.last <> m.attempt
-                    THEN format('claimed %s times, and attempts has %s rows of it',
-                                m.attempt - m.inherited, coalesce(c.leases, 0))
-                    WHEN m.state = 'leased' AND c.running_last IS DISTINCT FROM m.attempt
-                    THEN format('leased, and its attempt %s has ended', m.attempt)
-                    WHEN coalesce(c.running, 0) <> (m.state = 'leased')::int
-                    THEN format('%s, and %s of its attempts have not ended', m.state, c.running)
-                    WHEN m.state = 'done' AND m.attempt > m.inherited AND last.outcome <> 'done'
-                         AND NOT c.ever_done AND parents.outcome IS DISTINCT FROM 'split'
-                    THEN format('done, and its attempt %s ended as %s', m.attempt, last.outcome)
-                    WHEN m.state = 'done' AND m.attempt = m.inherited
-                         AND parents.outcome IS DISTINCT FROM 'split'
-                    THEN format('done under its parent''s attempt %s, which ended as %s',
-                                m.attempt, coalesce(parents.outcome, 'nothing'))
-                    END AS problem
-                FROM mine m
-                LEFT JOIN counted c ON c.batch_id = m.id
-                LEFT JOIN attempts last ON last.batch_id = m.id AND last.attempt = m.attempt
-                LEFT JOIN attempts parents ON parents.batch_id = m.parent_id
-                                          AND parents.attempt = m.inherited
-                UNION ALL
-                SELECT c.batch_id, 'has attempts and is no batch of the job'
-                FROM counted c WHERE NOT EXISTS (SELECT FROM mine WHERE id = c.batch_id)
-            )
-            SELECT batch, problem FROM judged WHERE problem IS NOT NULL ORDER BY batch LIMIT :limit
-        """),
-        {"id": job_id, "limit": limit},
-    )
-    return list(found.mappings())
-
-
-def part_is_live(connection: Connection, job_id: int, part_name: str) -> bool:
-    """Whether the ledger names this part now; a retry or a split may have replaced it."""
-    return bool(
-        connection.scalar(
-            text("""
-            SELECT EXISTS (SELECT FROM batches WHERE job_id = :id AND part_name = :name
-                           AND state <> 'split')
-        """),
-            {"id": job_id, "name": part_name},
-        )
-    )
-
-
-def roots(connection: Connection, job_id: int) -> int:
-    """How many root batches the job has; they are numbered by `seq` from 0."""
-    return int(
-        connection.scalar(
-            text("SELECT coalesce(max(seq) + 1, 0) FROM batches WHERE job_id = :id"),
-            {"id": job_id},
-        )
-        or 0
-    )
-
-
-def parts_between(connection: Connection, job_id: int, first: int, stop: int) -> list[Row]:
-    """The live parts of the roots `first` <= seq < `stop` in dataset order, with where their rows
-    came from (for `batches.descriptor`). Rows in `redo` run again: their lines do not count.
-
-    In pages, because the client takes longer to decode a million of them than a transaction may
-    stay idle.
-    """
-    found = connection.execute(
-        text("""
-            SELECT b.seq, b.id AS batch, b.attempt, b.owner AS worker, b.state, b.rows,
-                   b.row_count, b.redo, b.redo_count, b.part_name,
-                   b.part_bytes, b.part_checksum, b.rows_failed, b.prompt_tokens, b.output_tokens,
-                   b.locator_row, b.byte_offset, b.byte_length, f.uri, f.format, f.size,
-                   f.fingerprint, f.row_count AS file_rows, f.first_row
-            FROM batches b JOIN input_files f USING (job_id, file_index)
-            WHERE b.job_id = :id AND b.seq >= :first AND b.seq < :stop
-              AND b.part_name IS NOT NULL AND b.state <> 'split'
-            ORDER BY b.seq, lower(b.rows)
-        """),
-        {"id": job_id, "first": first, "stop": stop},
-    )
-    return list(found.mappings())
-
-
-def part_names_between(
-    connection: Connection, job_id: int, first: int, stop: int
-) -> list[tuple[str, int]]:
-    """Name and batch alone of the same parts, in no order: a tenth of the work."""
-    found = connection.execute(
-        text("""
-            SELECT part_name, id FROM batches
-            WHERE job_id = :id AND seq >= :first AND seq < :stop
-              AND part_name IS NOT NULL AND state <> 'split'
-        """),
-        {"id": job_id, "first": first, "stop": stop},
-    )
-    return [(name, batch) for name, batch in found]
-
-
-def errors_between(connection: Connection, job_id: int, first: int, stop: int) -> list[Row]:
-    """The errors that stand in parts, with `first` <= row_index < `stop`, ascending."""
-    found = connection.execute(
-        text("""
-            SELECT row_index, row_id, kind, message FROM row_errors
-            WHERE job_id = :id AND row_index >= :first AND row_index < :stop ORDER BY row_index
-        """),
-        {"id": job_id, "first": first, "stop": stop},
-    )
-    return list(found.mappings())
-
-
-def count_errors(connection: Connection, job_id: int) -> dict[str, int]:
-    """How many row errors of each kind the job has, the most frequent first."""
-    found = connection.execute(
-        text("""
-            SELECT kind, count(*) AS rows FROM failed_rows WHERE job = :id
-            GROUP BY kind ORDER BY rows DESC, kind
-        """),
-        {"id": job_id},
-    )
-    return {row.kind: int(row.rows) for row in found}
-
-
-def errors(connection: Connection, job_id: int, *, kind: str | None, limit: int) -> list[Row]:
-    """The first failed rows of a job in dataset order, of one kind if named."""
-    found = connection.execute(
-        text("""
-            SELECT row_index, row_id, kind, message FROM failed_rows
-            WHERE job = :id AND (CAST(:kind AS text) IS NULL OR kind = :kind)
-            ORDER BY row_index LIMIT :limit
-        """),
-        {"id": job_id, "kind": kind, "limit": limit},
-    )
-    return list(found.mappings())
-
-
-def finished_rows(connection: Connection, job_id: int) -> RowRanges:
-    """The rows that have a line that counts; one range when the job is finished."""
-    found = connection.execute(
-        text("""
-            SELECT range_agg(piece) AS rows FROM (
-                SELECT unnest(rows - coalesce(redo, '{}')) AS piece FROM batches
-                WHERE job_id = :id AND part_name IS NOT NULL AND state <> 'split'
-            ) AS live
-        """),
-        {"id": job_id},
-    ).scalar_one()
-    return RowRanges(()) if found is None else from_multirange(found)
-
-
-def failed_rows(connection: Connection, job_id: int, among: RowRanges) -> RowRanges:
-    """Those of some rows that failed."""
-    found = connection.execute(
-        text("""
-            SELECT range_agg(int8range(row_index, row_index, '[]')) * CAST(:among AS int8multirange)
-            FROM failed_rows WHERE job = :id
-        """),
-        {"id": job_id, "among": to_literal(among)},
-    ).scalar_one()
-    return RowRanges(()) if found is None else from_multirange(found)
-
-
-def parts_holding(connection: Connection, job_id: int, indices: Sequence[int]) -> list[Row]:
-    """The live parts that hold these rows, each row with its part and what
-    `batches.descriptor` wants, by row index.
-    """
-    found = connection.execute(
-        text("""
-            SELECT row_index, b.id, b.part_name, b.rows, b.locator_row, b.byte_offset,
-                   b.byte_length, f.uri, f.format, f.size, f.fingerprint,
-                   f.row_count AS file_rows, f.first_row
-            FROM batches b
-            JOIN unnest(:indices) AS row_index ON b.rows @> row_index
-            JOIN input_files f USING (job_id, file_index)
-            WHERE b.job_id = :id AND b.part_name IS NOT NULL AND b.state <> 'split'
-            ORDER BY b.seq, b.id, row_index
-        """).bindparams(bindparam("indices", type_=ARRAY(BIGINT))),
-        {"id": job_id, "indices": list(indices)},
-    )
+    found = connection.execute(BROKEN_ATTEMPTS, {"id": job_id, "limit": limit})
     return list(found.mappings())
 
 
