@@ -1,8 +1,8 @@
 """Copies of inputs that can only be read from their front: CSV as Parquet, compressed JSONL as the
 plain lines that it holds.
 
-A copy is written whole under a name that says what it was made of, so that a second submit finds
-it, and a crash leaves nothing that anybody reads.
+A copy is written whole, under a name that says what it was made of. So a second submit finds the
+copy, and a crash leaves nothing that a reader would take for one.
 """
 
 import codecs
@@ -25,13 +25,14 @@ from nightshift.common.formats.parquet.writer import regrouped
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
 from nightshift.producer.submit import csv_input
+from nightshift.producer.submit.csv_types import ColumnTypes
 
 MOST_AT_ONCE = 4
-"""Conversions under way together: each holds a row group and some blocks of its file."""
+"""Most conversions that run at once: each holds a row group and some blocks of its file."""
 
 CHUNK_BYTES = 2**20
 
-_turns = BoundedSemaphore(MOST_AT_ONCE)
+_conversions = BoundedSemaphore(MOST_AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,10 @@ class Converter:
     output_uri: str
 
     def copy(self, info: FileInfo, kind: InputFormat, limit: int | None = None) -> FileInfo:
-        """The copy of a file, made if it is not there; with a limit of its first rows only.
+        """The copy of a file, made if there is none yet; with a limit, a copy of its first rows.
 
-        Raises BadInput for what is cut off, damaged, changes meanwhile or is no such file,
-        StorageUnavailable.
+        Raises BadInput for a file that is cut off, damaged, of another format or changes meanwhile,
+        and StorageUnavailable.
         """
         facts = (info.size, info.fingerprint)
         uri = dataset.copy_uri(self.spec_input, self.output_uri, info.uri, kind, facts, limit)
@@ -54,7 +55,7 @@ class Converter:
         return storage.stat(uri)
 
     def restore(self, files: Sequence[SourceFile]) -> None:
-        """Makes the copies again that a planned job has and somebody removed; raises as `copy`."""
+        """Makes missing copies of a planned job again; raises what `copy` raises."""
         folder = f"{self.output_uri.rstrip('/')}/{dataset.FOLDER}"
         there = {f"{folder}/{name}" for name in storage.list_names(folder)}
         for file in files:
@@ -64,20 +65,20 @@ class Converter:
                 self._make(uri, info, file.format, dataset.rows_left(self.spec_input, file))
 
     def _make(self, uri: str, info: FileInfo, kind: InputFormat, limit: int | None) -> None:
-        write = self._csv if kind == "csv" else _lines
+        write = self._write_csv if kind == "csv" else _write_lines
 
         def write_checked(sink: BinaryIO) -> None:
             write(info, limit, sink)
-            # The copy's name says what it was made of, and a later submit believes it.
+            # A later submit trusts the copy's name, which says what the copy was made of.
             if storage.stat(info.uri) != info:
                 raise BadInput(f"{info.uri} changed while it was read: submit when it is complete")
 
-        with _turns, _content(info.uri):
+        with _conversions, _content_errors(info.uri):
             storage.write_whole(uri, write_checked, replace=True)
 
-    def _csv(self, info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
+    def _write_csv(self, info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
         delimiter = csv_input.delimiter_of(info.uri, self.spec_input.delimiter)
-        columns = csv_input.Columns(_header(info.uri, delimiter))
+        columns = ColumnTypes(_header(info.uri, delimiter))
         with pq.ParquetWriter(sink, columns.schema, compression="zstd") as writer:
             records = _limited(_records(info.uri, columns, delimiter), limit)
             for table in regrouped(records, columns.schema):
@@ -86,18 +87,18 @@ class Converter:
 
 
 def _header(uri: str, delimiter: str) -> list[str]:
-    """No columns where the file holds nothing."""
-    with _opened(uri) as stream:
+    """The column names; none where the file holds nothing."""
+    with _open_stream(uri) as stream:
         head = bytes(stream.read(CHUNK_BYTES))
     return csv_input.header(uri, head, delimiter) if head.strip(b"\xef\xbb\xbf\r\n") else []
 
 
-def _records(uri: str, columns: csv_input.Columns, delimiter: str) -> Iterator[pa.RecordBatch]:
+def _records(uri: str, columns: ColumnTypes, delimiter: str) -> Iterator[pa.RecordBatch]:
     if not columns.names:
         return
-    with _opened(uri) as stream:
+    with _open_stream(uri) as stream:
         for batch in csv_input.batches(uri, stream, columns.names, delimiter):
-            columns.look(batch)
+            columns.narrow(batch)
             yield batch
 
 
@@ -108,14 +109,14 @@ def _limited(records: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[p
     left = limit
     for batch in records:
         yield batch.slice(0, left)
-        # The last record of a file is not known to be one before its end was seen.
+        # The last record of a file is known to be whole only once the end of the file was read.
         if left < batch.num_rows:
             return
         left -= batch.num_rows
 
 
-def _lines(info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
-    with _opened(info.uri) as stream:
+def _write_lines(info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
+    with _open_stream(info.uri) as stream:
         if limit is None:
             while chunk := stream.read(CHUNK_BYTES):
                 sink.write(chunk)
@@ -142,14 +143,14 @@ def lines(uri: str) -> Iterator[bytes]:
             content_start(handle)
             yield from handle
         return
-    with _content(uri), _opened(uri) as stream:
+    with _content_errors(uri), _open_stream(uri) as stream:
         handle = BufferedReader(stream, CHUNK_BYTES)
         yield handle.readline().removeprefix(codecs.BOM_UTF8)
         yield from handle
 
 
 @contextmanager
-def _opened(uri: str) -> Iterator[Any]:
+def _open_stream(uri: str) -> Iterator[Any]:
     """The decompressed bytes of a file, from their front."""
     codec = registry.compression(uri)
     with storage.open_input(uri, sequential=True) as raw:
@@ -163,8 +164,8 @@ def _opened(uri: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _content(uri: str) -> Iterator[None]:
-    """What Arrow raises is about the content: errors of storage are ours by then."""
+def _content_errors(uri: str) -> Iterator[None]:
+    """Errors of Arrow become BadInput: they are about the content, since storage raises our own."""
     try:
         yield
     except FileNotFoundError as error:
@@ -183,7 +184,7 @@ def _content(uri: str) -> Iterator[None]:
 
 
 def sweep(output_uri: str, wanted: set[str]) -> None:
-    """Removes what a submit that failed or died has left among the copies of a job."""
+    """Removes what a failed or killed submit has left among the copies of a job."""
     folder = f"{output_uri.rstrip('/')}/{dataset.FOLDER}"
     for name in storage.list_names(folder):
         if f"{folder}/{name}" not in wanted:

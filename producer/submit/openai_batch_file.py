@@ -1,7 +1,6 @@
-"""What submit looks at in an OpenAI batch file: the endpoint it asks, and ids that stand twice."""
+"""What submit reads in an OpenAI batch file: the endpoint that it names, and repeated ids."""
 
 import re
-from array import array
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, get_args
@@ -19,31 +18,24 @@ from nightshift.producer.submit import convert
 
 ENDPOINTS: tuple[str, ...] = get_args(Endpoint)
 
-PAIRS_LOOKED_AT = 8
-"""Pairs of equal hashes that are compared for real; one of different ids is a rare accident."""
+MOST_SUSPECTS = 8
+"""Repeated hashes whose ids are compared; a repeated hash of different ids is a rare accident."""
 
 _FIRST_MEMBER = re.compile(rb'\s*\{\s*"custom_id"\s*:\s*"([^"\\]+)"')
 
 
 class Line(NamedTuple):
-    """A line that is a row, and where it stands; `number` counts from 1, blank lines as well."""
+    """A line that is a row, and its place; `number` counts from 1, blank lines too."""
 
     uri: str
     number: int
     text: bytes
 
 
-class Named(NamedTuple):
-    """The id of a request, and the line that it stands in."""
-
-    id: str
-    line: Line
-
-
 def with_endpoint(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:
-    """The spec with the endpoint of the first line that names one, unless it says its own.
+    """The spec with the endpoint of the first line that names one, unless the spec names its own.
 
-    Raises BadInput where that is none we know, or the first 1000 lines name none.
+    Raises BadInput for an endpoint that does not work here, and when the first 1000 lines name none.
     """
     task = spec.task
     if not isinstance(task, RequestsTask) or "endpoint" in task.model_fields_set:
@@ -68,43 +60,43 @@ def with_endpoint(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:
 def check_unique_ids(infos: Sequence[FileInfo], limit: int | None = None) -> None:
     """BadInput that names both lines of a `custom_id` that stands twice in the rows up to `limit`.
 
-    One pass that keeps 8 bytes a row; a second only where two hashes are equal.
+    One pass keeps 8 bytes a row; only where a hash comes twice a second pass compares the ids.
     """
-    hashes = array("q", (hash(named.id) for named in _ids(infos, limit)))
-    pairs = _equal(np.frombuffer(hashes, np.int64))[:PAIRS_LOOKED_AT]
-    wanted = {int(position) for position in pairs.flat}
-    found = (
-        {at: named for at, named in enumerate(_ids(infos, limit)) if at in wanted} if wanted else {}
-    )
-    for first, second in ((found[int(one)], found[int(other)]) for one, other in pairs):
-        if first.id == second.id:
+    hashes = np.fromiter((hash(request_id) for request_id, _ in _ids(infos, limit)), np.int64)
+    suspects = _repeated(hashes)
+    if not suspects:
+        return
+    first_lines: dict[str, Line] = {}
+    for request_id, line in _ids(infos, limit):
+        if hash(request_id) not in suspects:
+            continue
+        first = first_lines.setdefault(request_id, line)
+        if first is not line:
             raise BadInput(
-                f"the custom_id {first.id[:100]!r} stands twice, in {first.line.uri} line "
-                f"{first.line.number} and in {second.line.uri} line {second.line.number}: every "
-                "request needs one of its own"
+                f"the custom_id {request_id[:100]!r} stands twice, in {first.uri} line "
+                f"{first.number} and in {line.uri} line {line.number}: every request needs one of "
+                "its own"
             )
 
 
-def _equal(hashes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Pairs of positions with equal hashes, ascending by the second."""
+def _repeated(hashes: NDArray[np.int64]) -> set[int]:
+    """The hashes that come a second time first of all, MOST_SUSPECTS at most."""
     order = hashes.argsort(kind="stable")
     ordered = hashes[order]
-    same = np.flatnonzero(ordered[1:] == ordered[:-1])
-    pairs: NDArray[np.int64] = np.stack([order[same], order[same + 1]], axis=1)
-    by_second: NDArray[np.int64] = pairs[pairs[:, 1].argsort()]
-    return by_second
+    second = np.sort(order[1:][ordered[1:] == ordered[:-1]])
+    return set(hashes[second[:MOST_SUSPECTS]].tolist())
 
 
-def _ids(infos: Sequence[FileInfo], limit: int | None) -> Iterator[Named]:
-    """Every id that can be read; lines without one are errors of their rows, later."""
+def _ids(infos: Sequence[FileInfo], limit: int | None) -> Iterator[tuple[str, Line]]:
+    """Every id that can be read, with its line; a line without one is a row error later."""
     for line in islice(_lines(infos), limit):
         found = _id(line)
         if found is not None:
-            yield Named(found, line)
+            yield found, line
 
 
 def _id(line: Line) -> str | None:
-    """Most files begin each line with the id: those lines need not be parsed to their end."""
+    """Most files begin each line with the id; such a line is not parsed to its end."""
     match = _FIRST_MEMBER.match(line.text)
     if match is not None and line.text.count(b'"custom_id"') == 1:
         try:

@@ -311,7 +311,7 @@ def test_records_of_another_width_end_the_reading_early(tmp_path, monkeypatch):
     many = b"".join(b"%d;x,y,z\n" % at for at in range(20_000))
     put(tmp_path, **{"a.csv": b"id;x\n" + many})
     seen = 0
-    read = csv_input._Ended.read
+    read = csv_input._WithLastRecord.read
 
     def counted(stream, size):
         nonlocal seen
@@ -319,7 +319,7 @@ def test_records_of_another_width_end_the_reading_early(tmp_path, monkeypatch):
         seen += len(data)
         return data
 
-    monkeypatch.setattr(csv_input._Ended, "read", counted)
+    monkeypatch.setattr(csv_input._WithLastRecord, "read", counted)
     monkeypatch.setattr(csv_input, "BLOCK_BYTES", 1000)
     with pytest.raises(BadInput, match=r"row 1: 3 fields in place of 1: mend it, or say"):
         plan(spec_of(tmp_path))
@@ -328,7 +328,7 @@ def test_records_of_another_width_end_the_reading_early(tmp_path, monkeypatch):
 
 def test_records_of_another_width_without_a_right_one_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_input, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(csv_input, "MOST_STRANGE", 300)
+    monkeypatch.setattr(csv_input, "MOST_WRONG", 300)
     good, strange = b"1,2\n" * 1500, b"1\n"
     put(tmp_path, **{"a.csv": b"id,x\n" + good + strange * 300})
     assert len(rows_of(spec_of(tmp_path))) == 1800
@@ -441,8 +441,8 @@ def test_a_second_plan_makes_no_copy_again_and_other_options_make_another(tmp_pa
     put(tmp_path, **{"a.csv": b"id,x\n1,2\n", "b.jsonl.gz": gzip.compress(b'{"id": 1, "x": 2}\n')})
     plan(spec_of(tmp_path))
     before = {name: storage.stat(f"{tmp_path}/out/_input/{name}") for name in copies(tmp_path)}
-    monkeypatch.setattr(convert, "_lines", None)
-    monkeypatch.setattr(convert.Converter, "_csv", None)
+    monkeypatch.setattr(convert, "_write_lines", None)
+    monkeypatch.setattr(convert.Converter, "_write_csv", None)
     plan(spec_of(tmp_path))
     assert {n: storage.stat(f"{tmp_path}/out/_input/{n}") for n in copies(tmp_path)} == before
     monkeypatch.undo()
