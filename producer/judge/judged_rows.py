@@ -1,4 +1,4 @@
-"""What a judge reads: the answered rows of a job, each with its input, as one Parquet file."""
+"""The file that a judge reads: the answered rows of a job, each with its input, as Parquet."""
 
 import random
 from bisect import bisect_left
@@ -21,7 +21,7 @@ from nightshift.producer.results.read_ahead import read_ahead
 from nightshift.producer.results.sample import apart
 
 PREFIX = "judged_"
-"""Before a name that the judge's own output uses, so that the column can be passed through."""
+"""Prefix of a name that the judge's own output uses, so that the column can be passed through."""
 
 READ_BYTES = 256 * 2**20
 
@@ -30,7 +30,7 @@ BATCHES_AHEAD = 4
 
 @dataclass(frozen=True, slots=True)
 class JudgedColumn:
-    """A column of the judge's input, and what it is in the job: of its output, or its input."""
+    """A column of the judge's input, and its `source`: a column of the job's output or input."""
 
     field: pa.Field
     source: str
@@ -38,19 +38,19 @@ class JudgedColumn:
 
     @property
     def is_copy(self) -> bool:
-        """The same values are there under another name, or are of no interest."""
+        """Whether it is a renamed column of the output, which the judge gets only if its spec asks."""
         return self.is_output and self.field.name != self.source
 
 
 def columns(job: Job) -> list[JudgedColumn]:
-    """Every column that a judge can name, the place of the row first.
+    """Every column that a judge can name, the `row_index` of the judged row first.
 
     Columns of the output keep their names; of the columns that every output has there is also
     `judged_NAME`. A column of the input whose name is taken is `input_NAME`.
     """
     output = part_files.schema_of(job)
-    own = [field for field in output if field.name not in ("row_index", "error")]
-    found = [JudgedColumn(field, field.name, True) for field in own]
+    answers = [field for field in output if field.name not in ("row_index", "error")]
+    found = [JudgedColumn(field, field.name, True) for field in answers]
     reserved = [field for field in output if field.name in RESERVED_COLUMNS - {"error"}]
     for field in reserved:
         name = f"{PREFIX}{field.name}"
@@ -64,13 +64,13 @@ def columns(job: Job) -> list[JudgedColumn]:
     return sorted(found, key=lambda each: each.source != "row_index")
 
 
-def place_column(every: Sequence[JudgedColumn]) -> str:
+def row_index_column(columns: Sequence[JudgedColumn]) -> str:
     """The name of the column that holds the `row_index` of the judged row."""
-    return str(every[0].field.name)
+    return str(columns[0].field.name)
 
 
-def places(total: int, count: int | None, seed: int) -> list[int] | None:
-    """Ascending places among `total` answered rows in dataset order; None is all of them."""
+def sampled_positions(total: int, count: int | None, seed: int) -> list[int] | None:
+    """Ascending positions among `total` answered rows in dataset order; None is all of them."""
     if count is None or count >= total:
         return None
     return sorted(random.Random(seed).sample(range(total), count))
@@ -81,16 +81,16 @@ def write(
     job: Job,
     target: str,
     chosen: Sequence[JudgedColumn],
-    drawn: Sequence[int] | None,
+    positions: Sequence[int] | None,
     metadata: dict[str, str],
 ) -> int:
-    """Streams the rows into the file `target`, which appears whole or not at all; returns how many.
+    """Writes the rows to the file `target`, whole or not at all; returns how many.
 
     Holds one root batch at a time. Raises BadInput when the input cannot be read again, Permanent
     when parts and ledger disagree.
     """
     schema = pa.schema([each.field for each in chosen])
-    rows = read_ahead(_rows(ledger, job, chosen, schema, drawn), BATCHES_AHEAD)
+    rows = read_ahead(_rows(ledger, job, chosen, schema, positions), BATCHES_AHEAD)
     return part_io.write_batches(target, rows, schema, "parquet", metadata, replace=True)
 
 
@@ -99,7 +99,7 @@ def _rows(
     job: Job,
     chosen: Sequence[JudgedColumn],
     schema: pa.Schema,
-    drawn: Sequence[int] | None,
+    positions: Sequence[int] | None,
 ) -> Iterator[pa.RecordBatch]:
     cache = ReadCache(READ_BYTES)
     before = 0
@@ -107,20 +107,21 @@ def _rows(
         answered = sum(
             part["row_count"] - part["redo_count"] - part["rows_failed"] for part in parts
         )
-        here = _between(drawn, before, before + answered)
+        here = _between(positions, before, before + answered)
         before += answered
         if here is None or here:
-            yield from _root(job, parts, answered, here, chosen, schema, cache).to_batches()
+            yield from _root_rows(job, parts, answered, here, chosen, schema, cache).to_batches()
 
 
-def _between(drawn: Sequence[int] | None, first: int, stop: int) -> list[int] | None:
-    """Those of ascending places that lie between, counted from the first."""
-    if drawn is None:
+def _between(positions: Sequence[int] | None, first: int, stop: int) -> list[int] | None:
+    """The positions from `first` up to `stop`, counted from `first`; None is all of them."""
+    if positions is None:
         return None
-    return [place - first for place in drawn[bisect_left(drawn, first) : bisect_left(drawn, stop)]]
+    found = positions[bisect_left(positions, first) : bisect_left(positions, stop)]
+    return [position - first for position in found]
 
 
-def _root(
+def _root_rows(
     job: Job,
     live: Sequence[Row],
     answered: int,
@@ -129,7 +130,7 @@ def _root(
     schema: pa.Schema,
     cache: ReadCache,
 ) -> pa.Table:
-    """The answered rows of one root batch, or some of them, under the judge's columns."""
+    """The answered rows of one root batch, or those at positions `here`, with the judge's columns."""
     output = part_files.root_table(job, live)
     output = output.filter(pc.is_null(output.column("error")))
     if len(output) != answered:
@@ -153,7 +154,7 @@ def _root(
 def _inputs(
     job: Job, part: Row, index: pa.ChunkedArray, wanted: list[str], cache: ReadCache
 ) -> pa.Table:
-    """The input of these rows again."""
+    """Reads the input of these rows again."""
     rows = RowRanges.from_indices(index.to_pylist())
     try:
         found = part_files.read_input(job, part, rows, wanted, cache)
@@ -169,7 +170,7 @@ def _inputs(
 
 
 def _fitted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
-    """Under the planned type; a nested column may come with keys that the first rows lacked."""
+    """The column as the planned type; nested values may have keys that the first rows had not."""
     if column.type == kind:
         return column
     try:

@@ -1,4 +1,4 @@
-"""Scores out of a judge's answers, and their mean with its standard error."""
+"""Scores from a judge's answers, and their mean with its standard error."""
 
 import json
 import math
@@ -12,34 +12,34 @@ from typing import Any
 from nightshift.common.errors import BadInput
 from nightshift.common.spec import ClassifyTask, GenerateTask, JobSpec
 
-USUAL = ("score", "parsed", "output", "label")
-"""Where a score is looked for, in this order, when nobody says where."""
+USUAL_COLUMNS = ("score", "parsed", "output", "label")
+"""Columns that may hold the score, in this order, where none is named."""
 
 PROPERTY = "score"
-"""The property that counts of an answer that is an object."""
+"""Where an answer is an object, its property that holds the score."""
 
 MOST_ANSWERS = 50
-"""Different answers that are counted one by one; with more of them there are no counts."""
+"""With more different answers than this, they are not counted."""
 
 Z95 = NormalDist().inv_cdf(0.975)
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Where the score stands (`column`, or `column.property`), and what words are worth."""
+    """Which column holds the score (`column`, or `column.property`), and the values of words."""
 
     column: str | None = None
     words: Mapping[str, float] = field(default_factory=dict)
 
-    def place(self, names: Sequence[str]) -> list[str]:
-        """The column and the steps into its value; BadInput when there is no such column."""
+    def score_path(self, names: Sequence[str]) -> list[str]:
+        """The column, then the properties that lead to the score; BadInput when there is none."""
         if self.column is None:
-            found = next((name for name in USUAL if name in names), None)
+            found = next((name for name in USUAL_COLUMNS if name in names), None)
             if found is not None:
                 return [found]
             raise BadInput(
-                f"the judge's output has none of the columns {', '.join(USUAL)}: say which holds "
-                f"the score, --column {' or '.join(_own(names)) or 'NAME'}"
+                f"the judge's output has none of the columns {', '.join(USUAL_COLUMNS)}: say which holds "
+                f"the score, --column {' or '.join(_answer_columns(names)) or 'NAME'}"
             )
         name, *steps = [self.column] if self.column in names else self.column.split(".")
         if name not in names:
@@ -49,10 +49,10 @@ class Scale:
         return [name, *steps]
 
     def score(self, value: Any, steps: Sequence[str] = ()) -> float | None:
-        """The number that an answer stands for; None when it stands for none.
+        """The score of one answer; None when the answer is no score.
 
-        A number counts as it is, true is 1, text is a word of the scale, a number, or JSON; of an
-        object its property `score` counts, or the one that `steps` lead to.
+        A number is its own score, and true is 1. Text is a word of the scale, a number, or JSON.
+        The score of an object is its property `score`, or the one that `steps` lead to.
         """
         if isinstance(value, str) and not steps and (word := value.strip()) in self.words:
             return self.words[word]
@@ -70,8 +70,8 @@ def parse_words(text: str | None) -> dict[str, float]:
     """`good=1,bad=0` as a mapping; BadInput when it is none."""
     words: dict[str, float] = {}
     for each in text.split(",") if text else ():
-        word, equals, said = each.rpartition("=")
-        value = _finite_text(said)
+        word, equals, number = each.rpartition("=")
+        value = _finite_text(number)
         if not equals or not word.strip() or value is None:
             raise BadInput(f"--scores {each!r} is not WORD=NUMBER, as in --scores good=1,bad=0")
         words[word.strip()] = value
@@ -79,7 +79,7 @@ def parse_words(text: str | None) -> dict[str, float]:
 
 
 def check(scale: Scale, spec: JobSpec) -> None:
-    """BadInput for a judge whose answers could not be scored, before anybody runs it."""
+    """Raises BadInput for a judge's spec whose answers could not be scored."""
     task = spec.task
     if isinstance(task, ClassifyTask) and scale.column is None and not scale.words:
         raise BadInput(
@@ -88,11 +88,11 @@ def check(scale: Scale, spec: JobSpec) -> None:
         )
     if not isinstance(task, GenerateTask) or task.output is None or scale.column is not None:
         return
-    mute = [word for word in task.output.choice or () if scale.score(word) is None]
-    if mute:
+    unscored = [word for word in task.output.choice or () if scale.score(word) is None]
+    if unscored:
         raise BadInput(
-            f"the judge may answer {mute[0]!r}, which is no number: say what each choice is "
-            f"worth, as in --scores {mute[0]}=1"
+            f"the judge may answer {unscored[0]!r}, which is no number: say what each choice is "
+            f"worth, as in --scores {unscored[0]}=1"
         )
     schema = task.output.json_schema or {}
     properties = schema.get("properties")
@@ -105,12 +105,11 @@ def check(scale: Scale, spec: JobSpec) -> None:
 
 
 @dataclass(slots=True)
-class Tally:
-    """Mean and spread of a stream of scores (Welford's algorithm), and how often each answer
-    came.
+class ScoreStatistics:
+    """Mean and deviation of a stream of scores (Welford's algorithm), and a count of each answer.
 
-    `population` is how many rows the judged ones were drawn from; `unscored` had an answer that
-    is no score, `failed` had none.
+    `population` is the number of rows from which the judged ones were drawn; `unscored` is the
+    number of answers that are no score, and `failed` the number of rows without an answer.
     """
 
     population: int
@@ -120,37 +119,33 @@ class Tally:
     mean: float = 0.0
     _squares: float = 0.0
     _answers: Counter[str] = field(default_factory=Counter)
-    _many: bool = False
 
     def add(self, score: float | None, answer: Any) -> None:
-        """One judged row; None is a row that the judge did not score."""
+        """Counts the answer of one judged row; a score of None means that the answer is no score."""
         if score is None:
             self.unscored += 1
             return
         self.count += 1
-        off = score - self.mean
-        self.mean += off / self.count
-        self._squares += off * (score - self.mean)
-        if not self._many:
+        delta = score - self.mean
+        self.mean += delta / self.count
+        self._squares += delta * (score - self.mean)
+        if len(self._answers) <= MOST_ANSWERS:
             self._answers[answer if isinstance(answer, str) else f"{score:g}"] += 1
-            if len(self._answers) > MOST_ANSWERS:
-                self._many = True
-                self._answers.clear()
 
     @property
     def deviation(self) -> float | None:
-        """Of the sample (n - 1); None of fewer than two scores."""
+        """Standard deviation of the sample (n - 1); None with fewer than two scores."""
         return math.sqrt(self._squares / (self.count - 1)) if self.count > 1 else None
 
     @property
     def standard_error(self) -> float | None:
-        """Deviation / sqrt(n): how far the mean may be off for rows like these."""
+        """Deviation / sqrt(n), of the mean as an estimate for rows like these."""
         return None if self.deviation is None else self.deviation / math.sqrt(self.count)
 
     @property
     def standard_error_here(self) -> float | None:
-        """The same * sqrt(1 - n / N): how far it may be off for the N rows of this job alone,
-        which is nothing when each of them was scored.
+        """Standard error * sqrt(1 - n / N), of the mean as an estimate for the N rows of this job;
+        0 when every row has a score.
         """
         if self.standard_error is None or not self.population:
             return None
@@ -158,14 +153,16 @@ class Tally:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 %, by the normal approximation: mean -+ 1.96 standard errors."""
+        """95 % interval by the normal approximation: mean -+ 1.96 standard errors."""
         if self.standard_error is None:
             return None
         return self.mean - Z95 * self.standard_error, self.mean + Z95 * self.standard_error
 
     @property
     def answers(self) -> dict[str, int]:
-        """Rows of each answer, the most frequent first; empty where there are too many."""
+        """Number of rows by answer, the most frequent first; empty with too many different answers."""
+        if len(self._answers) > MOST_ANSWERS:
+            return {}
         return dict(sorted(self._answers.items(), key=lambda each: (-each[1], each[0])))
 
 
@@ -197,6 +194,6 @@ def _finite(value: float | Decimal) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _own(names: Sequence[str]) -> list[str]:
-    quiet = {"row_index", "finish_reason", "prompt_tokens", "output_tokens", "error"}
-    return [name for name in names if name not in quiet]
+def _answer_columns(names: Sequence[str]) -> list[str]:
+    others = {"row_index", "finish_reason", "prompt_tokens", "output_tokens", "error"}
+    return [name for name in names if name not in others]

@@ -1,49 +1,51 @@
-"""A judge's verdict as a rich table; nothing here asks the ledger."""
+"""A judge's verdict as a rich table."""
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from nightshift.producer.judge.judge import Verdict
-from nightshift.producer.judge.scores import Tally
+from nightshift.producer.judge.scores import ScoreStatistics
+from nightshift.producer.views.tables import fact_grid
 
 
-def verdict(found: Verdict) -> RenderableType:
+def render(found: Verdict) -> RenderableType:
     """Mean, standard errors, interval, how many rows that rests on, and the answers."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bright_black")
-    table.add_column()
-    draw, tally = found.draw, found.tally
-    title = Text(f"verdict on job {draw.job}", "bold")
-    if tally is None:
+    table = fact_grid()
+    sample, scores = found.sample, found.scores
+    title = Text(f"verdict on job {sample.job}", "bold")
+    if scores is None:
         return Group(title, Text("there is no score: the judge's job did not come to its end"))
-    table.add_row("score", _score(tally))
-    if tally.interval is not None:
-        low, high = tally.interval
+    table.add_row("score", _score(scores))
+    if scores.interval is not None:
+        low, high = scores.interval
         table.add_row("95 %", f"{low:.4g} to {high:.4g}, for rows like these")
-    if tally.standard_error_here is not None and draw.rows < draw.population:
-        within = f"± {tally.standard_error_here:.3g} as the mean of all {draw.population:,} answers"
+    if scores.standard_error_here is not None and sample.rows < sample.population:
+        within = (
+            f"± {scores.standard_error_here:.3g} as the mean of all {sample.population:,} answers"
+        )
         table.add_row("this job", within)
-    rows = Text(f"{tally.count:,} scored of {draw.rows:,} judged, {draw.population:,} answered")
-    if tally.unscored:
-        rows.append(f", {tally.unscored:,} without a score in {found.column}", "red")
-    if tally.failed:
-        rows.append(f", {tally.failed:,} failed", "red")
+    rows = Text(
+        f"{scores.count:,} scored of {sample.rows:,} judged, {sample.population:,} answered"
+    )
+    if scores.unscored:
+        rows.append(f", {scores.unscored:,} without a score in {found.column}", "red")
+    if scores.failed:
+        rows.append(f", {scores.failed:,} failed", "red")
     table.add_row("rows", rows)
-    if tally.answers:
-        said = ", ".join(f"{answer} {count:,}" for answer, count in _most(tally))
-        table.add_row("answers", Text(said))
+    if scores.answers:
+        answers = ", ".join(f"{answer} {count:,}" for answer, count in _most(scores))
+        table.add_row("answers", Text(answers))
     return Group(title, table)
 
 
-def _score(tally: Tally) -> Text:
-    if not tally.count:
+def _score(scores: ScoreStatistics) -> Text:
+    if not scores.count:
         return Text("none: no answer of the judge is a score", "red")
-    text = Text(f"{tally.mean:.4g}", "bold")
-    if tally.standard_error is not None:
-        text.append(f" ± {tally.standard_error:.3g} (standard error)", "not bold")
+    text = Text(f"{scores.mean:.4g}", "bold")
+    if scores.standard_error is not None:
+        text.append(f" ± {scores.standard_error:.3g} (standard error)", "not bold")
     return text
 
 
-def _most(tally: Tally) -> list[tuple[str, int]]:
-    return [(answer[:60], count) for answer, count in list(tally.answers.items())[:12]]
+def _most(scores: ScoreStatistics) -> list[tuple[str, int]]:
+    return [(answer[:60], count) for answer, count in list(scores.answers.items())[:12]]

@@ -11,9 +11,10 @@ import pytest
 from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.settings import Settings
-from nightshift.producer.judge.judge import Draw, Verdict, prepare, score
+from nightshift.producer.judge import verdict_table
+from nightshift.producer.judge.judge import Verdict, score
+from nightshift.producer.judge.prepare import JudgedSample, prepare
 from nightshift.producer.judge.scores import Scale
-from nightshift.producer.judge.verdict_table import verdict
 from nightshift.producer.reaper import finish
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.verify.verify import verify
@@ -66,8 +67,8 @@ def test_a_judge_reads_every_answered_row_with_its_input(
     ledger: Ledger, tmp_path: Path, form: str
 ) -> None:
     bench = Bench(Site(ledger, tmp_path), form)
-    spec, draw = bench.prepare()
-    assert draw == Draw(bench.site.job_id, 0, 36, 36, 0)
+    spec, sample = bench.prepare()
+    assert sample == JudgedSample(bench.site.job_id, 0, 36, 36, 0)
     assert spec.input.uris == [str(bench.file)]
     rows = bench.rows()
     assert [row["judged_row_index"] for row in rows] == [n for n in range(40) if n % 10 != 3]
@@ -81,8 +82,8 @@ def test_a_judge_reads_every_answered_row_with_its_input(
 
 
 def test_the_same_seed_draws_the_same_rows_and_writes_nothing_again(bench: Bench) -> None:
-    spec, draw = bench.prepare(7, 1)
-    assert (draw.rows, draw.population, draw.seed) == (7, 36, 1)
+    spec, sample = bench.prepare(7, 1)
+    assert (sample.rows, sample.population, sample.seed) == (7, 36, 1)
     rows = bench.rows()
     assert len({row["id"] for row in rows}) == 7
     bench.prepare(7, 2)
@@ -92,7 +93,7 @@ def test_the_same_seed_draws_the_same_rows_and_writes_nothing_again(bench: Bench
     assert bench.rows() == rows
     submit(bench.site.ledger, spec, Settings())
     before = bench.file.stat().st_mtime_ns
-    assert bench.prepare(7, 1)[1] == draw
+    assert bench.prepare(7, 1)[1] == sample
     assert bench.file.stat().st_mtime_ns == before
 
 
@@ -110,8 +111,8 @@ def test_rows_of_a_drained_batch_come_in_the_order_of_the_dataset(
         "output": {"uri": str(tmp_path / "verdicts"), "columns": ["judged_output", "words"]},
     }
     path.write_text(json.dumps(spec))
-    made, draw = prepare(ledger, work.job, path, Scale(), Settings(), count=None, seed=0)
-    assert draw.population == 37
+    made, sample = prepare(ledger, work.job, path, Scale(), Settings(), count=None, seed=0)
+    assert sample.population == 37
     assert made.passed_columns == ["key", "judged_output", "words"]
     rows = pq.read_table(made.input.uris[0]).to_pylist()
     assert [row["judged_row_index"] for row in rows] == [
@@ -188,7 +189,7 @@ def test_what_cannot_be_judged_is_said(bench: Bench) -> None:
 
 
 def test_a_verdict_counts_scores_answers_without_one_and_failed_rows(bench: Bench) -> None:
-    spec, draw = bench.prepare(30)
+    spec, sample = bench.prepare(30)
     site = bench.site
     site.job_id = submit(site.ledger, spec, Settings()).job_id
 
@@ -200,18 +201,18 @@ def test_a_verdict_counts_scores_answers_without_one_and_failed_rows(bench: Benc
     site.run(judges)
     finish.finish(site.ledger, site.job_id)
     assert verify(site.ledger, site.job) == []
-    column, tally = score(site.ledger, site.job, Scale(words={"good": 10.0}), draw.population)
+    column, scores = score(site.ledger, site.job, Scale(words={"good": 10.0}), sample.population)
     ids = [int(row["id"][-1]) for row in bench.rows()]
     expected = [10.0 if each == 7 else each for each in ids if each != 5]
-    assert (column, tally.count, tally.failed) == ("score", len(expected), ids.count(5))
-    assert tally.mean == pytest.approx(sum(expected) / len(expected))
-    assert tally.answers["good"] == ids.count(7)
-    strict = score(site.ledger, site.job, Scale(), draw.population)[1]
+    assert (column, scores.count, scores.failed) == ("score", len(expected), ids.count(5))
+    assert scores.mean == pytest.approx(sum(expected) / len(expected))
+    assert scores.answers["good"] == ids.count(7)
+    strict = score(site.ledger, site.job, Scale(), sample.population)[1]
     assert (strict.count, strict.unscored) == (len(expected) - ids.count(7), ids.count(7))
-    said = Verdict(draw, site.job, 1, column, tally).as_json()
+    said = Verdict(sample, site.job, 1, column, scores).as_json()
     assert said["interval_95"][0] < said["mean"] < said["interval_95"][1]
     assert json.loads(json.dumps(said))["failed"] == ids.count(5)
-    assert verdict(Verdict(draw, site.job, 1, column, tally))
+    assert verdict_table.render(Verdict(sample, site.job, 1, column, scores))
 
 
 @pytest.fixture

@@ -11,13 +11,19 @@ import pytest
 
 from nightshift.common.errors import BadInput
 from nightshift.common.spec import parse_spec
-from nightshift.producer.judge.scores import MOST_ANSWERS, Scale, Tally, check, parse_words
+from nightshift.producer.judge.scores import (
+    MOST_ANSWERS,
+    Scale,
+    ScoreStatistics,
+    check,
+    parse_words,
+)
 
 GOOD = Scale(words={"good": 1.0, "bad": 0.0})
 
 
-def tally(scores: list[float | None], population: int = 1000) -> Tally:
-    found = Tally(population)
+def statistics_of(scores: list[float | None], population: int = 1000) -> ScoreStatistics:
+    found = ScoreStatistics(population)
     for score in scores:
         found.add(score, score)
     return found
@@ -61,17 +67,17 @@ def test_words_are_worth_what_the_scale_says() -> None:
 
 def test_a_place_leads_into_structs_and_json() -> None:
     names = ["row_index", "output", "parsed"]
-    assert Scale().place(names) == ["parsed"]
-    steps = Scale("parsed.tone.warmth").place(names)[1:]
+    assert Scale().score_path(names) == ["parsed"]
+    steps = Scale("parsed.tone.warmth").score_path(names)[1:]
     assert Scale().score({"tone": {"warmth": 2}}, steps) == 2
     assert Scale().score(json.dumps({"tone": {"warmth": 2}}), steps) == 2
     assert Scale().score({"tone": 7}, steps) is None
     assert Scale().score(7, steps) is None
-    assert Scale("a.b").place(["a.b"]) == ["a.b"]
+    assert Scale("a.b").score_path(["a.b"]) == ["a.b"]
     with pytest.raises(BadInput, match="--column tone is none of the judge's columns"):
-        Scale("tone").place(names)
+        Scale("tone").score_path(names)
     with pytest.raises(BadInput, match="--column loud or words"):
-        Scale().place(["row_index", "loud", "words", "error"])
+        Scale().score_path(["row_index", "loud", "words", "error"])
 
 
 @pytest.mark.parametrize("text", ["good", "good=", "=1", "good=x", "good=nan", "a=1,,b=0"])
@@ -122,7 +128,7 @@ def test_a_judge_that_can_be_scored_is_not_refused() -> None:
 def test_mean_and_standard_error_are_those_of_the_textbook() -> None:
     chance = random.Random(1)
     scores = [chance.gauss(1e6, 3) for _ in range(500)]
-    found = tally([*scores, None, None])
+    found = statistics_of([*scores, None, None])
     assert (found.count, found.unscored) == (500, 2)
     assert found.mean == pytest.approx(statistics.fmean(scores), rel=1e-12)
     deviation = statistics.stdev(scores)
@@ -136,24 +142,24 @@ def test_mean_and_standard_error_are_those_of_the_textbook() -> None:
 
 
 def test_the_mean_of_every_row_is_off_by_nothing_for_these_rows_alone() -> None:
-    found = tally([0, 1, 1], population=3)
+    found = statistics_of([0, 1, 1], population=3)
     assert found.standard_error_here == 0
     assert found.standard_error == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("scores", [[], [None], [3.0]])
 def test_fewer_than_two_scores_have_no_standard_error(scores: list[float | None]) -> None:
-    found = tally(scores)
+    found = statistics_of(scores)
     assert (found.standard_error, found.standard_error_here, found.interval) == (None, None, None)
 
 
 def test_answers_are_counted_while_they_are_few() -> None:
-    found = Tally(10)
+    found = ScoreStatistics(10)
     for answer in ("bad", "good", "good"):
         found.add(GOOD.score(answer), answer)
     found.add(1.0, 1)
     assert found.answers == {"good": 2, "1": 1, "bad": 1}
-    assert tally([float(number) for number in range(MOST_ANSWERS + 1)]).answers == {}
+    assert statistics_of([float(number) for number in range(MOST_ANSWERS + 1)]).answers == {}
 
 
 def test_the_standard_error_of_samples_is_how_far_they_are_off() -> None:
@@ -162,7 +168,7 @@ def test_the_standard_error_of_samples_is_how_far_they_are_off() -> None:
     everything = [float(chance.random() < 0.3) for _ in range(400)]
     means, said = [], []
     for _ in range(2000):
-        found = tally(list(chance.sample(everything, 100)), population=400)
+        found = statistics_of(list(chance.sample(everything, 100)), population=400)
         means.append(found.mean)
         said.append(found.standard_error_here or 0.0)
     assert statistics.stdev(means) == pytest.approx(statistics.fmean(said), rel=0.05)
