@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import structlog
 from xdist.scheduler import LoadScopeScheduling
+
+from tests.support import homes, warm
 
 HERE = Path(__file__).parent
 
@@ -46,12 +47,35 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return OneVllmAtOnce(config, log)
 
 
+WARM_FOLDERS = {"engine", "examples", "faults", "integration"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What this test starts is forked from a process that has made its imports."""
+    if item.path.relative_to(HERE).parts[0] not in WARM_FOLDERS:
+        warm.use(())
+    else:
+        warm.use(warm.VLLM if item.get_closest_marker("vllm") else warm.LIGHT)
+
+
+def pytest_unconfigure() -> None:
+    warm.end()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Tracebacks in the log as Python writes them: with the locals of each frame, as structlog does
     it unless told otherwise, one of them takes a second of a core.
     """
     plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where the processes of the run leave what they make for each other."""
+    base = tmp_path_factory.getbasetemp()
+    homes.shared = base.parent if base.name.startswith("popen-") else base
 
 
 @pytest.fixture(scope="session")
@@ -65,16 +89,11 @@ def postgres_url(servers_home: Path) -> Iterator[str]:
     """A Postgres of this run, reached as superuser; it starts when the first test wants it."""
     from nightshift.common.processes.postgres import EmbeddedPostgres
 
+    homes.furnish(servers_home)
     server = EmbeddedPostgres()
     url = server.start(servers_home)
-    try:
-        with psycopg.connect(url, autocommit=True) as connection:
-            # Nothing here outlives the machine; without fsync a database of one's own is cheap.
-            connection.execute("ALTER SYSTEM SET fsync = off")
-            connection.execute("SELECT pg_reload_conf()")
-        yield url
-    finally:
-        server.stop()
+    yield url
+    server.stop()
 
 
 @pytest.fixture(scope="session")

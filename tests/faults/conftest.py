@@ -22,6 +22,7 @@ from tests.integration.conftest import (  # noqa: F401
     template_database,
     with_database,
 )
+from tests.support import homes
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,10 +69,9 @@ def chance(request: pytest.FixtureRequest) -> random.Random:
 
 @pytest.fixture(scope="session")
 def own_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(EmbeddedPostgres(), tmp_path_factory.mktemp("postgres"))
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute("ALTER SYSTEM SET fsync = off")
-        connection.execute("SELECT pg_reload_conf()")
+    home = tmp_path_factory.mktemp("postgres")
+    homes.furnish(home)
+    server = Server(EmbeddedPostgres(), home)
     yield server
     server.stop()
 

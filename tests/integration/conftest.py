@@ -8,9 +8,9 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from nightshift.common.ledger import Ledger, schema
+from nightshift.common.ledger import Ledger
+from tests.support.homes import TEMPLATE
 
-TEMPLATE = "nightshift_template"
 NUMBERS = count(1)
 
 
@@ -21,13 +21,7 @@ def with_database(url: str, name: str) -> str:
 
 @pytest.fixture(scope="session")
 def template_database(postgres_url: str) -> str:
-    """Name of a database that holds the empty tables; nobody stays connected to it."""
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE IF EXISTS {TEMPLATE} WITH (FORCE)")
-        connection.execute(f"CREATE DATABASE {TEMPLATE}")
-    ledger = Ledger(with_database(postgres_url, TEMPLATE))
-    schema.migrate(ledger)
-    ledger.close()
+    """Name of a database that holds the empty tables; nobody connects to it."""
     return TEMPLATE
 
 

@@ -19,6 +19,7 @@ from nightshift.common.errors import LeaseLost
 from nightshift.common.ledger.batches import commits
 from nightshift.common.ledger.batches.records import Lease, Part
 from nightshift.common.ledger.connection import Connection
+from tests.support import homes
 
 RULES = """
 import time
@@ -108,6 +109,7 @@ class Fleet:
 
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
+        self.is_furnished = True
         self.processes: list[subprocess.Popen[bytes]] = []
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "rules.py").exists():
@@ -121,8 +123,15 @@ class Fleet:
         path.write_text(json.dumps(data))
         return path
 
+    def _furnish(self, *arguments: str) -> None:
+        """A first `run` finds its Postgres made and migrated, unless the test wants to see that."""
+        has_none = "NIGHTSHIFT_DATABASE_URL" not in self.environment
+        if self.is_furnished and has_none and arguments[:1] == ("run",):
+            homes.furnish(self.folder / ".nightshift")
+
     def command(self, *arguments: str, seconds: float = 200) -> subprocess.CompletedProcess[str]:
         """Runs `nightshift …` to its end."""
+        self._furnish(*arguments)
         return subprocess.run(
             [sys.executable, "-m", "nightshift.producer.cli", *arguments],
             cwd=self.folder,
@@ -135,6 +144,7 @@ class Fleet:
 
     def start(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Starts `python -m module …` in the background, its output in a log file."""
+        self._furnish(*arguments)
         number = len(self.processes)
         with (self.folder / f"{module}.{number}.log").open("wb") as log:
             process = subprocess.Popen(

@@ -23,6 +23,7 @@ def blocks(page: str, language: str) -> list[str]:
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     found = Fleet(tmp_path)
+    found.is_furnished = False  # as on the machine of a new user
     shutil.copytree(ROOT / "examples" / "shout", tmp_path, dirs_exist_ok=True)
     yield found
     found.end()
