@@ -32,7 +32,7 @@ ROUNDS ?= 7
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-busy deploy-check faults faults-long faults-mutants bench bench-engine bench-control \
-	bench-ledger bench-planning bench-collect bench-memory bench-tail lint format clean
+	bench-ledger bench-planning bench-collect bench-memory bench-tail lint docs format clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -106,6 +106,9 @@ lint: $(READY)  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(READY)  ## Write the tables of docs/spec.md from the models of the spec
+	$(BIN)/python docs/spec_tables.py
 
 format: $(READY)  ## Let ruff mend what it can
 	$(BIN)/ruff check --fix .

@@ -30,7 +30,7 @@ def furnish(home: Path) -> None:
 
 def _make(home: Path) -> Path:
     from nightshift.common.ledger import Ledger, schema
-    from nightshift.common.processes.embedded import EmbeddedPostgres
+    from nightshift.common.processes.postgres import EmbeddedPostgres
 
     server = EmbeddedPostgres()
     url = server.start(home)

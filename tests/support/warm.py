@@ -96,8 +96,14 @@ _plain_spawn = multiprocessing.util.spawnv_passfds
 class Nursery:
     """The asking side: forks processes as children of this one."""
 
-    def __init__(self, connection: socket.socket, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        environment: Mapping[str, str],
+        process: subprocess.Popen[bytes] | None = None,
+    ) -> None:
         self._connection = connection
+        self._process = process
         self._asking = threading.Lock()
         self._owner = os.getpid()
         self._home = _home()
@@ -109,13 +115,13 @@ class Nursery:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
             room = "x" * 4096  # for the argument lists of those who are forked
-            subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-P", __file__, str(there.fileno()), *modules, room],
                 env={**os.environ, "ROOM": room, "SPT_NOENV": "1"},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[there.fileno()],
             )
-        return cls(here, dict(os.environ))
+        return cls(here, dict(os.environ), process)
 
     def fits(self, environment: Mapping[str, str]) -> bool:
         """Whether a process with this environment would import what the nursery has imported."""
@@ -149,6 +155,8 @@ class Nursery:
     def close(self) -> None:
         """The nursery ends."""
         self._connection.close()
+        if self._process is not None:
+            self._process.wait()
 
 
 _own: Nursery | None = None
