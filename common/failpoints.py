@@ -27,7 +27,7 @@ class Moment(StrEnum):
 
 
 observer: Callable[[Moment], None] | None = None
-"""Set by the fault suite (tests/faults/build/sitecustomize.py), by nobody else."""
+"""Set by the fault suite (tests/support/build/sitecustomize.py), by nobody else."""
 
 
 def reached(moment: Moment) -> None:

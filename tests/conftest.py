@@ -1,14 +1,20 @@
-"""Fixtures of every suite: one Postgres and one Redis of our own for each process of the run."""
+"""Fixtures of every suite: a Postgres and a Redis for each process of the run, and what lives there."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import structlog
 from xdist.scheduler import LoadScopeScheduling
 
+from nightshift.common.ledger import Ledger
 from tests.support import homes, warm
+from tests.support.databases import NUMBERS, with_database
+from tests.support.example import EXAMPLES, Example
 
 HERE = Path(__file__).parent
 
@@ -106,3 +112,61 @@ def redis_url(servers_home: Path) -> Iterator[str]:
         yield server.start(servers_home)
     finally:
         server.stop()
+
+
+@pytest.fixture
+def fresh_database(postgres_url: str) -> Iterator[Callable[..., str]]:
+    """Makes databases that are dropped after the test, migrated ones unless told otherwise;
+    gives back their URLs."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection, ExitStack() as dropped:
+
+        def fresh(*, migrated: bool = True) -> str:
+            name = f"nightshift_test_{next(NUMBERS)}"
+            template = homes.TEMPLATE if migrated else "template0"
+            connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+            dropped.callback(connection.execute, f"DROP DATABASE {name} WITH (FORCE)")
+            return with_database(postgres_url, name)
+
+        yield fresh
+
+
+@pytest.fixture
+def database_url(fresh_database: Callable[..., str]) -> str:
+    """The URL of this test's database, migrated and empty."""
+    return fresh_database()
+
+
+@pytest.fixture
+def second_ledger(database_url: str) -> Iterator[Callable[[], Ledger]]:
+    """Makes more Ledgers on this test's database: other processes, as Postgres sees them."""
+    with ExitStack() as closed:
+
+        def another() -> Ledger:
+            ledger = Ledger(database_url, connections=4)
+            closed.callback(ledger.close)
+            return ledger
+
+        yield another
+
+
+@pytest.fixture
+def ledger(second_ledger: Callable[[], Ledger]) -> Ledger:
+    """A Ledger on an empty, migrated database of its own."""
+    return second_ledger()
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Iterator[Callable[[str], Example]]:
+    """`example(name)` copies examples/NAME; what was started there ends with the test."""
+    copies: list[Example] = []
+
+    def copy(name: str) -> Example:
+        folder = tmp_path / name
+        shutil.copytree(EXAMPLES / name, folder, ignore=shutil.ignore_patterns("out*", "data"))
+        copies.append(Example(folder))
+        return copies[-1]
+
+    yield copy
+    for each in copies:
+        each.end()

@@ -12,7 +12,7 @@ import pytest
 
 from nightshift.common.spec import EmbedTask, Task
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
-from tests.integration.fleet import is_alive
+from tests.support.fleet import is_alive
 
 LIMIT_SECONDS = 60.0
 

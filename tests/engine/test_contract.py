@@ -17,9 +17,9 @@ from nightshift.common.spec import (
 from nightshift.worker.engines.function import FunctionEngine
 from nightshift.worker.engines.openai.engine import OpenaiEngine
 from nightshift.worker.engines.protocol import Engine, Request
-from tests.engine.conftest import MINILM
 from tests.engine.contract import Contract, Embeds, lent
-from tests.integration.remote import Call, Remote, Reply, answered, refused
+from tests.support.models import MINILM
+from tests.support.remote import Call, Remote, Reply, answered, refused
 
 
 def picky(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -14,10 +14,10 @@ from nightshift.common.spec import GenerateTask, OpenaiEngineSpec, RequestsTask
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.openai.engine import OpenaiEngine
 from nightshift.worker.engines.protocol import Answer, Engine, Refusal, Request
-from tests.engine.conftest import MODEL
 from tests.engine.contract import ask
-from tests.examples.conftest import Example, example
-from tests.integration.fleet import logs, wait_until
+from tests.support.example import Example
+from tests.support.fleet import logs, wait_until
+from tests.support.models import MODEL
 
 if TYPE_CHECKING:
     import uvicorn
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from nightshift.worker.engines.vllm.engine import VllmEngine
 
 pytestmark = pytest.mark.slow
-
-__all__ = ["example"]
 
 KEY = "sk-loopback"
 SENTIMENTS = ["positive", "neutral", "negative"]

@@ -17,9 +17,9 @@ from nightshift.common.spec import (
 )
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Engine, Refusal, Request, Work
-from tests.engine.conftest import POOLING_ARGUMENTS
 from tests.engine.contract import ask
-from tests.lazy import Lazy
+from tests.support.lazy import Lazy
+from tests.support.models import POOLING_ARGUMENTS
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ import pytest
 
 from nightshift.common.processes.home import home_lock
 from nightshift.common.processes.postgres import EmbeddedPostgres
-from tests.engine.conftest import MODEL
-from tests.integration.fleet import Fleet, is_alive, logs, runs, tree, wait_until
+from tests.support.fleet import Fleet, is_alive, logs, runs, tree, wait_until
+from tests.support.models import MODEL
 
 ROWS = 800
 

@@ -27,7 +27,7 @@ from nightshift.producer.estimate.prompt_lengths import prompts
 from nightshift.worker import engines
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 from tests.engine.contract import ask
-from tests.lazy import Lazy
+from tests.support.lazy import Lazy
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -25,7 +25,7 @@ from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 from nightshift.worker.rows import images
 from nightshift.worker.rows.images import Image
-from tests.engine.conftest import MODEL
+from tests.support.models import MODEL
 
 pytestmark = pytest.mark.slow
 

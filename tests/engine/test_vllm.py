@@ -13,7 +13,7 @@ from nightshift.common.errors import EngineLoadFailed, JobRefused, Permanent, Re
 from nightshift.common.spec import EmbedTask, GenerateTask, VllmEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
-from tests.engine.conftest import MODEL
+from tests.support.models import MODEL
 
 SENTIMENTS = ["positive", "neutral", "negative"]
 

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from tests.examples.conftest import Example
+from tests.support.example import Example
 
 pytestmark = pytest.mark.slow
 

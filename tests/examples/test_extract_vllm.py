@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tests.examples.conftest import Example
+from tests.support.example import Example
 
 
 def test_reviews_become_typed_columns(example: Callable[[str], Example]) -> None:

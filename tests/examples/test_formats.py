@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pyarrow.dataset as ds
 import pytest
 
-from tests.examples.conftest import Example
-from tests.faults.object_store import ObjectStore, close_client
+from tests.support.example import Example
+from tests.support.object_store import ObjectStore, close_client
 
 BUCKET = "nightshift-demo"
 

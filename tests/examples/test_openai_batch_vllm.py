@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
-from tests.examples.conftest import EXAMPLES, Example
+from tests.support.example import EXAMPLES, Example
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

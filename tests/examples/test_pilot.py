@@ -7,7 +7,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from tests.examples.conftest import Example
+from tests.support.example import Example
 
 ROWS, FAILING = 600, 12
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import psycopg
 import pyarrow.dataset as ds
 
-from tests.examples.conftest import Example
-from tests.integration.fleet import wait_until
+from tests.support.example import Example
+from tests.support.fleet import wait_until
 
 ROWS = 40
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pyarrow.dataset as ds
 
-from tests.examples.conftest import Example
-from tests.integration.remote import Call, Remote, Reply, answered, refused
+from tests.support.example import Example
+from tests.support.remote import Call, Remote, Reply, answered, refused
 
 KEY = "sk-example-and-secret"
 

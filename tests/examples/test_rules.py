@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tests.examples.conftest import Example
+from tests.support.example import Example
 
 
 def test_tickets_are_routed_by_rules_that_are_read_once(example: Callable[[str], Example]) -> None:

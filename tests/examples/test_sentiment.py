@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tests.examples.conftest import EXAMPLES, Example
+from tests.support.example import EXAMPLES, Example
 
 ROWS = 400
 

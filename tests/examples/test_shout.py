@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 
-from tests.examples.conftest import Example
+from tests.support.example import Example
 
 
 def test_a_function_runs_over_every_line(example: Callable[[str], Example]) -> None:

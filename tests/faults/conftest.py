@@ -4,25 +4,17 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 
 from nightshift.common.processes.postgres import EmbeddedPostgres
 from nightshift.common.processes.redis_server import EmbeddedRedis
-from tests.faults.proxy import Proxy
-from tests.faults.rig import Rig
-from tests.faults.servers import Server
-from tests.integration.conftest import (  # noqa: F401
-    NUMBERS,
-    database_url,
-    ledger,
-    second_ledger,
-    template_database,
-    with_database,
-)
 from tests.support import homes
+from tests.support.databases import NUMBERS, with_database, with_port
+from tests.support.proxy import Proxy
+from tests.support.rig import Rig
+from tests.support.servers import Server
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -90,10 +82,7 @@ def postgres_url(own_postgres: Server) -> str:
 
 
 @pytest.fixture
-def fresh_database(
-    postgres: Server,
-    template_database: str,  # noqa: F811
-) -> Iterator[Callable[..., str]]:
+def fresh_database(postgres: Server) -> Iterator[Callable[..., str]]:
     """Like the integration tests' own, but no connection of it lives through a restart."""
     made: list[str] = []
 
@@ -103,7 +92,7 @@ def fresh_database(
 
     def fresh(*, migrated: bool = True) -> str:
         made.append(f"nightshift_fault_{next(NUMBERS)}")
-        template = template_database if migrated else "template0"
+        template = homes.TEMPLATE if migrated else "template0"
         run(f"CREATE DATABASE {made[-1]} TEMPLATE {template} STRATEGY file_copy")
         return with_database(postgres.url, made[-1])
 
@@ -133,7 +122,7 @@ def redis(own_redis: Server) -> Iterator[Server]:
 @pytest.fixture
 def make_rig(
     tmp_path: Path,
-    database_url: str,  # noqa: F811
+    database_url: str,
     postgres: Server,
     redis: Server,
 ) -> Iterator[Callable[..., Rig]]:
@@ -167,13 +156,6 @@ def proxy(postgres: Server) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def proxied(make_rig: Callable[..., Rig], proxy: Proxy, database_url: str) -> Rig:  # noqa: F811
+def proxied(make_rig: Callable[..., Rig], proxy: Proxy, database_url: str) -> Rig:
     """A rig whose processes reach Postgres through the proxy only."""
     return make_rig(told=with_port(database_url, proxy.port))
-
-
-def with_port(url: str, port: int) -> str:
-    """The same address behind another port of loopback."""
-    parts = urlsplit(url)
-    account = parts.netloc.rpartition("@")[0]
-    return urlunsplit(parts._replace(netloc=f"{account}@127.0.0.1:{port}"))

@@ -11,10 +11,10 @@ from itertools import count
 import psutil
 import pytest
 
-from tests.faults.proxy import Mode, Proxy
-from tests.faults.rig import Rig
-from tests.faults.servers import Server
-from tests.integration.fleet import kill_tree, wait_until
+from tests.support.fleet import kill_tree, wait_until
+from tests.support.proxy import Mode, Proxy
+from tests.support.rig import Rig
+from tests.support.servers import Server
 
 RULES = """
 import os

@@ -11,10 +11,10 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.producer.submit.submit import submit
-from tests.faults.conftest import with_port
-from tests.faults.proxy import Proxy
-from tests.faults.rig import Rig
-from tests.integration.fleet import wait_until
+from tests.support.databases import with_port
+from tests.support.fleet import wait_until
+from tests.support.proxy import Proxy
+from tests.support.rig import Rig
 
 TRANSACTIONS = {
     "commit": b"SET state = CASE WHEN",

@@ -10,9 +10,9 @@ from nightshift.common.errors import BadInput
 from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import jobs
 from nightshift.common.ledger.connection import Connection
-from tests.faults.rig import Rig
 from tests.faults.test_finish import let_others_finish
-from tests.integration.fleet import output_ids, wait_until
+from tests.support.fleet import output_ids, wait_until
+from tests.support.rig import Rig
 
 BROKEN = """
 import os

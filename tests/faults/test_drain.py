@@ -13,8 +13,8 @@ from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.settings import Settings
 from nightshift.worker.engines.function import FunctionEngine, Rows
 from nightshift.worker.runner import Runner
-from tests.faults.rig import Rig
-from tests.integration.fleet import wait_until
+from tests.support.fleet import wait_until
+from tests.support.rig import Rig
 
 RULES = """
 import os

@@ -11,9 +11,9 @@ import pytest
 from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import jobs
 from nightshift.producer.verify.verify import verify
-from tests.engine.conftest import ARGUMENTS, MODEL
-from tests.faults.rig import Rig
-from tests.integration.fleet import is_alive, logs, tree, wait_until
+from tests.support.fleet import is_alive, logs, tree, wait_until
+from tests.support.models import ARGUMENTS, MODEL
+from tests.support.rig import Rig
 
 pytestmark = pytest.mark.slow
 

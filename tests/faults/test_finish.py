@@ -9,9 +9,9 @@ from nightshift.common.errors import LeaseLost
 from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import leasing, retries
-from tests.faults.rig import Rig
-from tests.integration.fleet import tree
 from tests.integration.test_ledger import World
+from tests.support.fleet import tree
+from tests.support.rig import Rig
 
 UNTIL_MENDED = """
 import os

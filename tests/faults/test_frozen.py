@@ -8,8 +8,8 @@ import pytest
 
 from nightshift.common.failpoints import Moment
 from nightshift.common.ledger.queries import audit
-from tests.faults.rig import Rig
-from tests.integration.fleet import kill_tree, wait_until
+from tests.support.fleet import kill_tree, wait_until
+from tests.support.rig import Rig
 
 MACHINE_LOST = timedelta(seconds=2 + 5)
 """One lease and 5 s, from the death of a machine to batches that another one has."""

@@ -28,8 +28,8 @@ from nightshift.producer.cli.console import SafeConsole
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.views import row_tables
 from nightshift.worker.engines.function import FunctionEngine
-from tests.faults.rig import Rig
-from tests.integration.fleet import function_spec, write_rows
+from tests.support.fleet import function_spec, write_rows
+from tests.support.rig import Rig
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\u202e\r"
 

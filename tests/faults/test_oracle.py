@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.faults.rig import Rig
+from tests.support.rig import Rig
 
 
 def test_a_row_that_is_lost_or_changed_or_a_part_too_much_is_seen(rig: Rig) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nightshift.common.ledger import Ledger
-from tests.faults.rig import Rig
 from tests.integration.test_ledger import World, child_of, make_ready
+from tests.support.rig import Rig
 
 DEADLY = """
 import os

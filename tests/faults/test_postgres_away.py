@@ -9,10 +9,10 @@ from contextlib import suppress
 import psutil
 
 from nightshift.common.failpoints import Moment
-from tests.faults.proxy import Mode, Proxy
-from tests.faults.rig import Rig
-from tests.faults.servers import Server
-from tests.integration.fleet import wait_until
+from tests.support.fleet import wait_until
+from tests.support.proxy import Mode, Proxy
+from tests.support.rig import Rig
+from tests.support.servers import Server
 
 BACK_SECONDS = 60
 """Within so much of its return all must be well again."""

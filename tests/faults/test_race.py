@@ -15,8 +15,8 @@ from nightshift.common.errors import LeaseLost, Retryable
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import claims, commits, splits
 from nightshift.common.ledger.batches.records import Claimant, Lease
-from tests.integration.fleet import wait_until
 from tests.integration.test_ledger import World, part_of
+from tests.support.fleet import wait_until
 
 LONGEST_PAUSE_SECONDS = 0.004
 

@@ -12,9 +12,9 @@ import psycopg
 
 from nightshift.common.failpoints import Moment
 from nightshift.producer.reaper.admission import LEAST_QUEUED, WINDOWS_AHEAD
-from tests.faults.rig import Rig
-from tests.faults.servers import Server
-from tests.integration.fleet import wait_until
+from tests.support.fleet import wait_until
+from tests.support.rig import Rig
+from tests.support.servers import Server
 
 BATCH_ROWS = 5
 

@@ -9,9 +9,9 @@ import pytest
 import redis as client
 
 from nightshift.common.ledger import jobs
-from tests.faults.rig import Rig
-from tests.faults.servers import Server
-from tests.integration.fleet import wait_until
+from tests.support.fleet import wait_until
+from tests.support.rig import Rig
+from tests.support.servers import Server
 
 GRACE_SECONDS = 2 * 3 + 30
 """What a worker of a rig may take to leave: twice its drain, and its supervisor's patience."""

@@ -15,9 +15,9 @@ import pytest
 
 from nightshift.common.ledger import jobs
 from nightshift.producer.retry import retry
-from tests.faults.object_store import BUCKET, ObjectStore, close_client
-from tests.faults.rig import SLOW, Rig
-from tests.integration.fleet import wait_until, write_rows
+from tests.support.fleet import wait_until, write_rows
+from tests.support.object_store import BUCKET, ObjectStore, close_client
+from tests.support.rig import SLOW, Rig
 
 FULL_BYTES = 128 * 1024
 """More than the logs of a test, less than a part with its blobs."""

@@ -6,8 +6,8 @@ from pathlib import Path
 import psycopg
 
 from nightshift.common.ledger.schema import SCHEMA
-from tests.faults.rig import Rig
-from tests.integration.fleet import wait_until
+from tests.support.fleet import wait_until
+from tests.support.rig import Rig
 
 REFUSED = 2
 

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from nightshift.common.failpoints import Moment
-from tests.faults.rig import Rig
-from tests.integration.fleet import is_alive, kill_tree, tree, wait_until
+from tests.support.fleet import is_alive, kill_tree, tree, wait_until
+from tests.support.rig import Rig
 
 STEPS = (
     Moment.CLAIMED,

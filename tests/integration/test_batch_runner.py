@@ -31,7 +31,7 @@ from nightshift.worker.batch import GATHER_SECONDS, Carrier, Load
 from nightshift.worker.engines.protocol import Answer, Work
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
-from tests.integration.fleet import function_spec, wait_until, write_rows
+from tests.support.fleet import function_spec, wait_until, write_rows
 
 ROWS = 6
 

@@ -22,8 +22,8 @@ from nightshift.producer.estimate.forecast import Range
 from nightshift.producer.estimate.pilot import FinishedPilot, PilotOptions
 from nightshift.producer.results.sample import Sample
 from nightshift.producer.submit.submit import survey
-from tests.integration.fleet import commit_one, write_rows
 from tests.integration.test_ledger import World, part_of
+from tests.support.fleet import commit_one, write_rows
 
 ENGINE = {"backend": "openai", "model": "M", "price_per_hour": 36.0}
 

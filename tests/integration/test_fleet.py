@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from nightshift.worker.telemetry import report
-from tests.integration.fleet import (
+from tests.support.fleet import (
     Fleet,
     function_spec,
     kill_tree,

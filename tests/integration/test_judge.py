@@ -18,9 +18,9 @@ from nightshift.producer.judge.scores import Scale
 from nightshift.producer.reaper import finish
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.verify.verify import verify
-from tests.integration.fleet import Fleet, function_spec, logs, write_rows
 from tests.integration.test_look import Work
 from tests.integration.test_retry import Site, moody
+from tests.support.fleet import Fleet, function_spec, logs, write_rows
 
 JUDGES = """
 def judge(rows):

@@ -31,7 +31,7 @@ from nightshift.common.ledger.workers import Child
 from nightshift.common.row_errors import RowError
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import JobState, RowErrorKind
-from tests.integration.fleet import commit_one
+from tests.support.fleet import commit_one
 
 WHO = "worker-1"
 

@@ -46,7 +46,7 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.row_errors import RowError
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JOB_MOVES, JobState, RowErrorKind
-from tests.integration.fleet import commit_one
+from tests.support.fleet import commit_one
 
 LOCK_TIMEOUT_MS = 10
 """Nobody else runs here, so a lock that is not free at once stays taken."""

@@ -32,7 +32,7 @@ from nightshift.producer.results.collect import collect
 from nightshift.producer.results.sample import sample
 from nightshift.producer.verify.verify import verify
 from nightshift.producer.views import progress
-from tests.integration.fleet import commit_one
+from tests.support.fleet import commit_one
 
 ROWS, BATCH = 40, 8
 FAILED = (3, 17, 30)

@@ -19,8 +19,8 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.telemetry import metrics
 from nightshift.producer.submit.submit import submit
-from tests.integration import fleet as fleets
-from tests.integration.fleet import RULES, Fleet, function_spec, write_rows
+from tests.support import fleet as fleets
+from tests.support.fleet import RULES, Fleet, function_spec, write_rows
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 Ask = Callable[[str], list[tuple[Any, ...]]]

@@ -38,7 +38,7 @@ from nightshift.worker.engines.openai.tokens import estimated_tokens
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 from nightshift.worker.rows import images
 from nightshift.worker.rows.images import Image
-from tests.integration.remote import Call, Remote, Reply, answered, refused
+from tests.support.remote import Call, Remote, Reply, answered, refused
 
 QUICK = RetryPolicy(
     tries=4,

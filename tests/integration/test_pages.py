@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from nightshift.common.ledger import Ledger
-from tests.integration.fleet import Fleet, logs
+from tests.support.fleet import Fleet, logs
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,9 +16,9 @@ import pyarrow.dataset as ds
 import pytest
 import yaml
 
-from tests.fake_hub import FakeHub
-from tests.integration.containers import BIN, HERE, USER, Containers
-from tests.integration.fleet import is_alive, kill_tree, tree, wait_until
+from tests.support.containers import BIN, HERE, USER, Containers
+from tests.support.fake_hub import FakeHub
+from tests.support.fleet import is_alive, kill_tree, tree, wait_until
 
 REVIEWS = HERE / "examples" / "reviews"
 ROWS = 300

@@ -19,7 +19,7 @@ from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.publish import ERRORS_A_COMMIT, Publication, Publisher, _groups
 from nightshift.worker.rows.results import PartTable
-from tests.integration.fleet import wait_until
+from tests.support.fleet import wait_until
 
 BATCHES = 6
 

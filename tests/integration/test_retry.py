@@ -31,7 +31,8 @@ from nightshift.producer.submit.submit import submit
 from nightshift.producer.verify.verify import verify
 from nightshift.worker.engines.function import FunctionEngine, Rows
 from nightshift.worker.runner import Runner
-from tests.integration.fleet import (
+from tests.integration.test_look import Work
+from tests.support.fleet import (
     Fleet,
     function_spec,
     kill_tree,
@@ -40,7 +41,6 @@ from tests.integration.fleet import (
     wait_until,
     write_rows,
 )
-from tests.integration.test_look import Work
 
 Errors = dict[int, tuple[str, str]]
 Function = Callable[[Rows], Sequence[dict[str, Any]]]

@@ -10,7 +10,7 @@ import psycopg
 import pyarrow.dataset as ds
 import pytest
 
-from tests.integration.fleet import (
+from tests.support.fleet import (
     Fleet,
     function_spec,
     is_alive,

@@ -16,7 +16,7 @@ from nightshift.worker import runner
 from nightshift.worker.engines.function import FunctionEngine, Rows
 from nightshift.worker.runner import EMPTY_PAUSES_SECONDS, Runner
 from nightshift.worker.window import HeldBatch
-from tests.integration.fleet import function_spec, wait_until, write_rows
+from tests.support.fleet import function_spec, wait_until, write_rows
 
 NAMES = ("one", "two")
 

@@ -18,9 +18,9 @@ from nightshift.common.ledger.batches.records import Lease, Part, Tokens
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.cli.app import app
-from tests.integration.fleet import commit_one
 from tests.integration.test_ledger import World, part_of
 from tests.integration.test_retry import Site, moody
+from tests.support.fleet import commit_one
 
 PRICED = {
     "backend": "openai",

@@ -20,7 +20,7 @@ from nightshift.common.spec import parse_spec
 from nightshift.common.storage import objects
 from nightshift.producer.submit import planner
 from nightshift.producer.submit.resolve import with_partitioning
-from tests.faults.object_store import BUCKET, ObjectStore, close_client
+from tests.support.object_store import BUCKET, ObjectStore, close_client
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 from huggingface_hub import constants
 
 from nightshift.worker.engines.hub import fetch_snapshot
-from tests.fake_hub import COMMIT, FakeHub
-from tests.integration.fleet import wait_until
+from tests.support.fake_hub import COMMIT, FakeHub
+from tests.support.fleet import wait_until
 
 HERE = Path(__file__).parents[2]
 MODEL = HERE / "examples" / "reviews" / "model"

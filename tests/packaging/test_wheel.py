@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import database_url, fresh_database, template_database
-from tests.integration.fleet import Fleet, logs
-
-__all__ = ["database_url", "fresh_database", "template_database"]
+from tests.support.fleet import Fleet, logs
 
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).with_name("uv")

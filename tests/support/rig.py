@@ -22,7 +22,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.producer.submit.submit import Submitted, submit
 from nightshift.producer.verify.verify import verify
-from tests.integration.fleet import (
+from tests.support.fleet import (
     Fleet,
     function_spec,
     is_alive,
