@@ -1,6 +1,6 @@
 """The broker: Celery app factory, queue and task names, and the hints that are sent.
 
-A message says "there is work on this queue" and nothing else; losing all of them costs seconds.
+A hint says "there is work on this queue" and nothing else; the loss of all hints costs seconds.
 """
 
 from celery import Celery
@@ -59,16 +59,16 @@ class Announcer:
         self._app = make_app(url)
         self._connection: Connection | None = None
 
-    def top_up(self, pool: str, engine_key: str, wanted: int) -> int:
-        """Brings a queue up to `wanted` messages; returns how many were sent.
+    def top_up(self, pool: str, engine_key: str, target: int) -> int:
+        """Brings a queue up to `target` messages; returns how many were sent.
 
-        Looking first means that lost messages are replaced and spare ones do not pile up.
+        The depth of the queue is read first: lost messages are replaced, spare ones do not pile up.
         Raises Retryable when the broker cannot be reached.
         """
         queue = queue_name(pool, engine_key)
         try:
             connection = self._connected()
-            missing = wanted - _depth(connection, queue)
+            missing = target - _depth(connection, queue)
             for _ in range(missing):
                 self._app.send_task(WAKE, queue=queue, connection=connection, ignore_result=True)
         except (OperationalError, OSError) as error:

@@ -178,12 +178,12 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        said = "; ".join(
+        mistakes = "; ".join(
             f"NIGHTSHIFT_{'.'.join(str(step) for step in mistake['loc']).upper()}: "
             f"{mistake['msg'].removeprefix('Value error, ')}".removeprefix("NIGHTSHIFT_: ")
             for mistake in error.errors()
         )
-        raise BadInput(f"the environment cannot be used: {said}") from error
+        raise BadInput(f"the environment cannot be used: {mistakes}") from error
 
 
 def child_environment(
@@ -221,7 +221,7 @@ def visible_gpus(devices: Path = Path("/dev")) -> tuple[str, ...]:
 
 
 def named_gpus() -> tuple[str, ...] | None:
-    """CUDA_VISIBLE_DEVICES: what this process was given; None where nobody said."""
+    """CUDA_VISIBLE_DEVICES: the GPUs that this process was given; None where it is not set."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is None:
         return None

@@ -127,7 +127,7 @@ class Ledger:
         return connection
 
 
-def take_long(connection: Connection) -> None:
+def lift_time_limit(connection: Connection) -> None:
     """Lets the statements of this transaction take as long as they need (COPY, migrations)."""
     _driver(connection).silence_seconds = None
     connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
@@ -176,13 +176,13 @@ def _wrapped(error: DBAPIError, place: str) -> Exception:
 
 
 def _wrapped_driver(error: psycopg.Error, place: str) -> Exception:
-    said = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     if error.sqlstate is not None and error.sqlstate.startswith(("28", "3D")):
-        return BadInput(f"Postgres at {place} refused the connection: {said}")
+        return BadInput(f"Postgres at {place} refused the connection: {message}")
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
-        return LedgerUnavailable(f"Postgres at {place} cannot be reached: {said}")
+        return LedgerUnavailable(f"Postgres at {place} cannot be reached: {message}")
     if isinstance(error, psycopg.InterfaceError) or (
         error.sqlstate is not None and not error.sqlstate.startswith(OUR_FAULT)
     ):
-        return LedgerUnavailable(f"Postgres at {place} gave up on a statement: {said}")
-    return Permanent(f"Postgres at {place} refused a statement: {said}")
+        return LedgerUnavailable(f"Postgres at {place} gave up on a statement: {message}")
+    return Permanent(f"Postgres at {place} refused a statement: {message}")

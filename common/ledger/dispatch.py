@@ -99,14 +99,14 @@ def admit(connection: Connection, job_id: int, limit: int, rank: int) -> int:
     moved = connection.execute(
         text("""
             UPDATE batches b SET state = 'queued', queue = concat_ws('.', j.pool, j.engine_key),
-                   priority = j.priority, rank = :rank + mine.place, not_before = NULL
+                   priority = j.priority, rank = :rank + admitted.place, not_before = NULL
             FROM jobs j, (SELECT id, row_number() OVER (ORDER BY seq, id) AS place
                   FROM (SELECT id, seq FROM batches
                         WHERE job_id = :job_id AND state = 'pending'
                           AND (not_before IS NULL OR not_before <= now())
                         ORDER BY seq, id LIMIT :limit FOR UPDATE SKIP LOCKED) AS next
-                 ) AS mine
-            WHERE b.id = mine.id AND j.id = :job_id
+                 ) AS admitted
+            WHERE b.id = admitted.id AND j.id = :job_id
         """),
         {"job_id": job_id, "limit": limit, "rank": rank},
     )

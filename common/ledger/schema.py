@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 
 from nightshift.common.errors import SchemaMismatch
-from nightshift.common.ledger.connection import Connection, Ledger, take_long
+from nightshift.common.ledger.connection import Connection, Ledger, lift_time_limit
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -25,7 +25,7 @@ def migrate(ledger: Ledger) -> int:
 
     with ledger.transaction() as connection:
         connection.execute(text("SET LOCAL lock_timeout = '10s'"))
-        take_long(connection)
+        lift_time_limit(connection)
         connection.execute(
             text("SELECT pg_advisory_xact_lock(:lock)").bindparams(lock=MIGRATION_LOCK)
         )

@@ -95,8 +95,8 @@ def refuse_spent(connection: Connection, job_id: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Kin:
-    """A job with the same engine in the same pool; `same_task` says that it asked the same."""
+class SimilarJob:
+    """A job with the same engine in the same pool; `same_task` says that its task is the same, too."""
 
     job: int
     name: str
@@ -107,9 +107,9 @@ class Kin:
     output_tokens: int
 
 
-def kin(
+def similar_jobs(
     connection: Connection, pool: str, engine_key: str, task: str, *, only: int | None = None
-) -> list[Kin]:
+) -> list[SimilarJob]:
     """The latest 20 of them that have run rows, newest first, or `only` the job of that number;
     `task` is the task as JSON.
     """
@@ -130,7 +130,7 @@ def kin(
         """),
         {"pool": pool, "engine_key": engine_key, "task": task, "only": only},
     )
-    return [Kin(**row) for row in found.mappings()]
+    return [SimilarJob(**row) for row in found.mappings()]
 
 
 def commits_of(connection: Connection, job_ids: Sequence[int]) -> list[tuple[int, float, int]]:

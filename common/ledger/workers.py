@@ -150,16 +150,16 @@ def end_silent(connection: Connection, silent_seconds: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How a child stands: its state, for how long it has had no batch and has not beaten."""
+class ChildStatus:
+    """The state of a child, the time since it had a batch, the time since its last heartbeat."""
 
     state: str
     idle_seconds: float
     silent_seconds: float
 
 
-def standings(connection: Connection, worker_ids: Sequence[str]) -> dict[str, Standing]:
-    """How children stand, by their ids; without those that never registered."""
+def child_statuses(connection: Connection, worker_ids: Sequence[str]) -> dict[str, ChildStatus]:
+    """The status of children by their ids, without those that never registered."""
     found = (
         connection.execute(
             text("""
@@ -176,14 +176,14 @@ def standings(connection: Connection, worker_ids: Sequence[str]) -> dict[str, St
         .all()
     )
     return {
-        row["id"]: Standing(row["state"], row["idle_seconds"], row["silent_seconds"])
+        row["id"]: ChildStatus(row["state"], row["idle_seconds"], row["silent_seconds"])
         for row in found
     }
 
 
-def standing(connection: Connection, worker_id: str) -> Standing | None:
-    """How a child stands; None when it never registered."""
-    return standings(connection, [worker_id]).get(worker_id)
+def child_status(connection: Connection, worker_id: str) -> ChildStatus | None:
+    """The status of a child; None when it never registered."""
+    return child_statuses(connection, [worker_id]).get(worker_id)
 
 
 def load_failed(
@@ -191,7 +191,7 @@ def load_failed(
 ) -> int:
     """Counts a failed load and sets when the next may be tried (backoff doubles, 60 s at most).
 
-    Children that started together and met the same trouble count as one failure.
+    Children that started together and failed together count as one failure.
     After MAX_LOAD_FAILURES in a row without one success, and with no living child that has the
     engine, the jobs that need it fail with `error`. Returns the failures so far.
     """
@@ -226,7 +226,7 @@ def load_failed(
 
 
 def forgive_loads(connection: Connection, pool: str, engine_key: str) -> None:
-    """A new or reopened job gives its engine fresh tries."""
+    """Lets the engine of a new or reopened job be loaded again at once, with no failure counted."""
     connection.execute(
         text("""
             UPDATE engines SET load_failures = 0, retry_at = now()
@@ -237,8 +237,10 @@ def forgive_loads(connection: Connection, pool: str, engine_key: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """An engine key with work to claim: `children` living ones have it, `job_id` needs it."""
+class EngineDemand:
+    """An engine key with work to claim: `children` are the living ones that have it, `job_id` is the
+    oldest job that needs it, `waiting` counts its batches.
+    """
 
     engine_key: str
     job_id: int
@@ -247,7 +249,7 @@ class Wanted:
     waiting: int
 
 
-def wanted(connection: Connection, pool: str, alive_seconds: float) -> list[Wanted]:
+def engine_demand(connection: Connection, pool: str, alive_seconds: float) -> list[EngineDemand]:
     """Engine keys of a pool with batches to claim, best first: priority, fewest children, age."""
     found = connection.execute(
         text("""
@@ -270,7 +272,7 @@ def wanted(connection: Connection, pool: str, alive_seconds: float) -> list[Want
         """),
         {"pool": pool, "alive": alive_seconds},
     )
-    return [Wanted(**row) for row in found.mappings()]
+    return [EngineDemand(**row) for row in found.mappings()]
 
 
 def status(connection: Connection) -> list[RowMapping]:

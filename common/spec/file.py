@@ -47,9 +47,9 @@ def unusual(data: object) -> Iterator[str]:
     waiting: list[tuple[str, object, int]] = [("", data, 0)]
     while waiting:
         place, value, depth = waiting.pop()
-        said = f"{place.lstrip('.')}: " if place else ""
+        where = f"{place.lstrip('.')}: " if place else ""
         if depth > SPEC_DEPTH:
-            yield f"{said}is nested more than {SPEC_DEPTH} levels deep"
+            yield f"{where}is nested more than {SPEC_DEPTH} levels deep"
         elif isinstance(value, dict):
             for key, each in value.items():
                 waiting += [(place, key, depth), (f"{place}.{key}"[:200], each, depth + 1)]
@@ -57,11 +57,11 @@ def unusual(data: object) -> Iterator[str]:
             waiting += [(place, each, depth + 1) for each in value]
         elif isinstance(value, str):
             if why := unstorable(value):
-                yield f"{said}{why}"
+                yield f"{where}{why}"
         elif isinstance(value, float) and not math.isfinite(value):
-            yield f"{said}{value} is no number that JSON has"
+            yield f"{where}{value} is no number that JSON has"
         elif value is not None and not isinstance(value, bool | int | float):
-            yield f"{said}{type(value).__name__} is no value of a spec; quote it to make it text"
+            yield f"{where}{type(value).__name__} is no value of a spec; quote it to make it text"
 
 
 def _parsed(text: str, source: str) -> object:

@@ -114,9 +114,11 @@ class JobSpec(Section):
         do not.
         """
         sections = {"input", "task", "engine", "output"}
-        said = self.model_dump(mode="json", by_alias=True, include=sections)
-        said["engine"] = {key: each for key, each in said["engine"].items() if key not in PRICES}
-        return digest(said)
+        hashed = self.model_dump(mode="json", by_alias=True, include=sections)
+        hashed["engine"] = {
+            key: each for key, each in hashed["engine"].items() if key not in PRICES
+        }
+        return digest(hashed)
 
     @property
     def passed_columns(self) -> list[str]:
@@ -127,12 +129,12 @@ class JobSpec(Section):
     def read_columns(self) -> list[str] | None:
         """Input columns that a worker reads; None is all of them."""
         if self.task.kind != "function":
-            wanted = [*self.passed_columns, *sorted(self.task.columns)]
+            columns = [*self.passed_columns, *sorted(self.task.columns)]
         elif self.input.columns is not None:
-            wanted = [*self.passed_columns, *self.input.columns]
+            columns = [*self.passed_columns, *self.input.columns]
         else:
             return None
-        return list(dict.fromkeys(wanted))
+        return list(dict.fromkeys(columns))
 
     @property
     def engine_key(self) -> str:
@@ -151,8 +153,8 @@ def _with_batch_file(data: Any) -> Any:
     if not isinstance(task, dict) or task.get("kind") != "requests":
         return data
     implied = {"format": "openai", "id": REQUEST_ID}
-    said = {name: each for name, each in data["input"].items() if each is not None}
-    return {**data, "task": task, "input": {**implied, **said}}
+    given = {name: each for name, each in data["input"].items() if each is not None}
+    return {**data, "task": task, "input": {**implied, **given}}
 
 
 def digest(value: object) -> str:

@@ -43,8 +43,8 @@ def _mistakes(error: ValidationError) -> list[str]:
     lines = []
     for mistake in error.errors():
         place = ".".join(str(step) for step in mistake["loc"] if step not in TAGS)
-        said = mistake["msg"].removeprefix("Value error, ")
+        message = mistake["msg"].removeprefix("Value error, ")
         if mistake["type"] == "extra_forbidden":
-            said = "unknown key"
-        lines.append(f"{place}: {said}" if place else said)
+            message = "unknown key"
+        lines.append(f"{place}: {message}" if place else message)
     return lines

@@ -43,7 +43,7 @@ class Listener:
         threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
 
     def close(self) -> None:
-        """Answers nobody any more."""
+        """Ends the listener."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -61,7 +61,7 @@ def serve(settings: Settings, registry: CollectorRegistry) -> Listener | None:
             f"NIGHTSHIFT_METRICS_HOST is {host}, which other machines reach: set "
             "NIGHTSHIFT_METRICS_KEY as well, or leave the host at 127.0.0.1"
         )
-    disable_created_metrics()  # a series more for each counter, and nobody reads it
+    disable_created_metrics()  # one more series for each counter, which no one reads
     listener = Listener(
         registry, host, settings.metrics_port, None if key is None else key.get_secret_value()
     )
@@ -77,12 +77,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def _guarded(registry: CollectorRegistry, key: str | None) -> Application:
-    """The metrics, for whoever brings the key."""
+    """The metrics, for every request that brings the key."""
     metrics: Application = make_wsgi_app(registry)
-    wanted = None if key is None else key.encode()
+    expected = None if key is None else key.encode()
 
     def application(environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
-        if wanted is not None and not _brings(environ, wanted):
+        if expected is not None and not _brings(environ, expected):
             return _refused(start, "401 Unauthorized", ("WWW-Authenticate", "Bearer"))
         if environ.get("PATH_INFO") != PATH:
             return _refused(start, "404 Not Found")
@@ -95,24 +95,24 @@ def _guarded(registry: CollectorRegistry, key: str | None) -> Application:
     return application
 
 
-def _brings(environ: dict[str, Any], wanted: bytes) -> bool:
+def _brings(environ: dict[str, Any], expected: bytes) -> bool:
     scheme, _, token = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
     # WSGI hands over header bytes as latin-1.
     given = token.strip().encode("latin-1", "replace")
-    return hmac.compare_digest(given, wanted) and scheme.lower() == "bearer"
+    return hmac.compare_digest(given, expected) and scheme.lower() == "bearer"
 
 
 def _refused(start: StartResponse, status: str, *headers: tuple[str, str]) -> list[bytes]:
-    said = f"{status.partition(' ')[2]}\n".encode()
-    start(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(said))), *headers])
-    return [said]
+    body = f"{status.partition(' ')[2]}\n".encode()
+    start(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(body))), *headers])
+    return [body]
 
 
 class _Request(WSGIRequestHandler):
     timeout = PATIENCE_SECONDS
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A scrape is no event."""
+        """Logs nothing: scrapes come every few seconds."""
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
@@ -126,7 +126,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that left is nobody's trouble."""
+        """A client that left before its answer is no error of this process."""
         log.debug("scrape_broken", exc_info=True)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 VARIABLE = "NIGHTSHIFT_RUN_DIR"
 
 EXIT_NO_RUN_DIR = 2
-"""A probe that cannot be asked: what is set is wrong, not what runs."""
+"""Exit code of a probe that cannot look: the setting is wrong, the process may be well."""
 
 
 class NoRunDir(Exception):
@@ -17,8 +17,8 @@ class NoRunDir(Exception):
 
 def given() -> Path | None:
     """What Settings.run_dir is in this environment; None when it is not set."""
-    said = os.environ.get(VARIABLE)
-    return Path(said) if said else None
+    folder = os.environ.get(VARIABLE)
+    return Path(folder) if folder else None
 
 
 def usable() -> Path:

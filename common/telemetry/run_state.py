@@ -1,16 +1,16 @@
-"""What running processes say of themselves in `run_dir`, for probes that must not ask Postgres.
+"""States that running processes write in `run_dir`, for probes that must not ask Postgres.
 
     run_dir/worker.json      the supervisor: pid, time, slots, and how long its children may take
     run_dir/worker.lock      held while it lives: one supervisor a folder
     run_dir/children/ID.json a child of it: its state, and when its engine last moved
     run_dir/reaper.json      a reaper, with reaper.lock
 
-Each file is replaced whole. Whoever writes one says by when it will have written the next: a file
-past its `late_at` belongs to a process that stands still. Times are CLOCK_MONOTONIC, which all
-processes of a machine share, nobody can set, and a suspended machine does not count. A file counts
-only while the very process lives that wrote it, so what an earlier boot left fools nobody.
+Each file is replaced whole, and names the time by which the process will have written the next: a
+file past its `late_at` belongs to a process that stands still. Times are CLOCK_MONOTONIC, which all
+processes of a machine share, that nobody can set, and that stops while the machine is suspended. A
+file counts only while the process lives that wrote it: files of an earlier boot are ignored.
 
-It imports next to nothing: a probe pays for every import each time.
+This module imports little: a probe runs every ten seconds and pays for every import.
 """
 
 import fcntl
@@ -32,27 +32,27 @@ AGAIN_SECONDS = 1.0
 
 
 class StateFile:
-    """The file of one process: written when it says something new, and once a second."""
+    """The file of one process: written when its state is new, and once a second."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._new = path.with_suffix(".new")
         self._written_at = 0.0
-        self._said: tuple[float | None, dict[str, Any]] = (None, {})
+        self._written: tuple[float | None, dict[str, Any]] = (None, {})
         self._unwritable = ""
-        mine = look(os.getpid())
-        assert mine is not None, "this process is in the process table"
-        self._who = {"pid": os.getpid(), "started": mine.started, "kernel": kernel()}
+        own = look(os.getpid())
+        assert own is not None, "this process is in the process table"
+        self._who = {"pid": os.getpid(), "started": own.started, "kernel": kernel()}
 
-    def say(self, late_at: float | None, **facts: Any) -> str | None:
+    def write(self, late_at: float | None, **facts: Any) -> str | None:
         """Replaces the file; `late_at` is when a next one is overdue, None when none is promised.
 
-        A folder that cannot be written stops no work: why comes back, once each reason.
+        A folder that cannot be written stops no work: the reason is returned, once for each reason.
         """
         now = time.monotonic()
-        before, said = self._said
+        before, written = self._written
         moved = abs((late_at or 0.0) - (before or 0.0))
-        if facts == said and max(moved, now - self._written_at) < AGAIN_SECONDS:
+        if facts == written and max(moved, now - self._written_at) < AGAIN_SECONDS:
             return None
         whole = {**self._who, "at": now, "late_at": late_at, **facts}
         try:
@@ -61,7 +61,7 @@ class StateFile:
         except OSError as error:
             known, self._unwritable = self._unwritable, str(error)
             return self._unwritable if self._unwritable != known else None
-        self._written_at, self._said, self._unwritable = now, (late_at, facts), ""
+        self._written_at, self._written, self._unwritable = now, (late_at, facts), ""
         return None
 
 
@@ -93,7 +93,7 @@ def claim(run_dir: Path, role: str) -> StateFile:
 
 
 def child_path(run_dir: Path, worker_id: str) -> Path:
-    """Where a child says how it stands."""
+    """Where a child writes its state."""
     return run_dir / CHILDREN / f"{worker_id}.json"
 
 
@@ -103,28 +103,28 @@ def forget_child(run_dir: Path, worker_id: str) -> None:
         child_path(run_dir, worker_id).unlink(missing_ok=True)
 
 
-def heard(path: Path) -> dict[str, Any] | None:
-    """What the living process says that wrote this file; None when there is none.
+def read_state(path: Path) -> dict[str, Any] | None:
+    """The state that a living process wrote in this file; None when there is none.
 
     Raises NoRunDir when the file is there and cannot be read.
     """
     try:
-        said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
     except OSError as error:
         raise NoRunDir(f"{VARIABLE}: {path} cannot be read: {error.strerror}") from error
-    return said if is_alive(said) else None
+    return state if is_alive(state) else None
 
 
-def is_alive(said: dict[str, Any]) -> bool:
-    """Whether the very process that said this still lives."""
-    if said["kernel"] != kernel():
+def is_alive(state: dict[str, Any]) -> bool:
+    """Whether the very process that wrote this state still lives."""
+    if state["kernel"] != kernel():
         return False
-    now = look(said["pid"])
-    return now is not None and now.started == said["started"] and not now.is_over
+    now = look(state["pid"])
+    return now is not None and now.started == state["started"] and not now.is_over
 
 
-def is_late(said: dict[str, Any], now: float) -> bool:
-    """Whether a next word of this process is overdue."""
-    return said["late_at"] is not None and now > said["late_at"]
+def is_late(state: dict[str, Any], now: float) -> bool:
+    """Whether the next state of this process is overdue."""
+    return state["late_at"] is not None and now > state["late_at"]

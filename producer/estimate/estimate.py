@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from nightshift.common.ledger import Ledger, spending
-from nightshift.common.ledger.spending import Kin
+from nightshift.common.ledger.spending import SimilarJob
 from nightshift.common.settings import Settings
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngineSpec
 from nightshift.common.text import money
@@ -107,7 +107,7 @@ def _measured(ledger: Ledger, spec: JobSpec, pilot: int | None) -> tuple[Measure
     task = spec.task.model_dump_json(by_alias=True, context=STORED)
     with ledger.transaction() as connection:
         living, window_rows = spending.slots(connection, spec.pool)
-        found = spending.kin(connection, spec.pool, spec.engine_key, task, only=pilot)
+        found = spending.similar_jobs(connection, spec.pool, spec.engine_key, task, only=pilot)
         alike = [each for each in found if each.same_task] or found
         commits = spending.commits_of(connection, [each.job for each in alike])
     if not commits:
@@ -125,7 +125,7 @@ def _measured(ledger: Ledger, spec: JobSpec, pilot: int | None) -> tuple[Measure
     return measured, living
 
 
-def _source(alike: Sequence[Kin], is_pilot: bool, *, same: bool) -> str:
+def _source(alike: Sequence[SimilarJob], is_pilot: bool, *, same: bool) -> str:
     if is_pilot:
         return f"the pilot (job {alike[0].job})"
     jobs = f"job {alike[0].job}" if len(alike) == 1 else f"{len(alike)} jobs"

@@ -7,7 +7,7 @@ import sys
 import time
 
 from nightshift.common.telemetry.run_dir import EXIT_NO_RUN_DIR, NoRunDir, usable
-from nightshift.common.telemetry.run_state import REAPER, heard, is_late
+from nightshift.common.telemetry.run_state import REAPER, is_late, read_state
 
 
 def answer() -> int:
@@ -16,7 +16,7 @@ def answer() -> int:
     """
     try:
         run_dir = usable()
-        reaper = heard(run_dir / f"{REAPER}.json")
+        reaper = read_state(run_dir / f"{REAPER}.json")
     except NoRunDir as error:
         return _print(EXIT_NO_RUN_DIR, str(error))
     if reaper is None:

@@ -212,7 +212,7 @@ class Reaper:
             return
         duty_seconds = DUTY_ANSWERS * self._settings.answer_seconds + BROKER_SECONDS
         pause_seconds = self._settings.dispatch_seconds
-        failure = self._state.say(time.monotonic() + DUTIES * duty_seconds + pause_seconds)
+        failure = self._state.write(time.monotonic() + DUTIES * duty_seconds + pause_seconds)
         if failure is not None:
             log.warning("run_dir_not_written", error=failure)
 

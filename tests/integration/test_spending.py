@@ -302,15 +302,16 @@ def test_jobs_with_the_same_engine_tell_what_they_did(world: World) -> None:
     commit(world, world.lease(unlike), seconds=2)
     spec = world.specs[job_id]
     task = spec.task.model_dump_json(by_alias=True)
-    found = world.run(spending.kin, "default", spec.engine_key, task)
-    assert [(kin.job, kin.same_task, kin.rows_run, kin.engine_seconds) for kin in found] == [
+    found = world.run(spending.similar_jobs, "default", spec.engine_key, task)
+    assert [(job.job, job.same_task, job.rows_run, job.engine_seconds) for job in found] == [
         (other, True, 4, 2.0),
         (job_id, True, 8, 4.0),
     ]
-    assert world.run(spending.kin, "elsewhere", spec.engine_key, task) == []
+    assert world.run(spending.similar_jobs, "elsewhere", spec.engine_key, task) == []
     other_task = spec.task.model_copy(update={"prompt": "{{ other }}"}).model_dump_json()
     assert not any(
-        kin.same_task for kin in world.run(spending.kin, "default", spec.engine_key, other_task)
+        job.same_task
+        for job in world.run(spending.similar_jobs, "default", spec.engine_key, other_task)
     )
     assert world.run(spending.commits_of, [job_id]) == [(4, 2.0, 5), (4, 2.0, 5)]
 

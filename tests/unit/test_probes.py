@@ -232,14 +232,14 @@ def test_without_a_run_dir_nobody_writes_anything(
 def test_a_folder_that_cannot_be_written_any_more_stops_no_work(tmp_path: Path) -> None:
     home = tmp_path / "run"
     file = run_state.claim(home, run_state.REAPER)
-    assert file.say(None, word=1) is None
+    assert file.write(None, word=1) is None
     for path in home.iterdir():
         path.unlink()
     home.rmdir()
-    assert "No such file" in (file.say(None, word=2) or "")
-    assert file.say(None, word=3) is None, "said once"
+    assert "No such file" in (file.write(None, word=2) or "")
+    assert file.write(None, word=3) is None, "said once"
     home.mkdir()
-    assert file.say(None, word=4) is None
+    assert file.write(None, word=4) is None
     assert json.loads((home / "reaper.json").read_text())["word"] == 4
 
 
@@ -249,11 +249,11 @@ def test_what_stays_the_same_is_not_written_anew_each_time(
     monkeypatch.setattr(run_state, "AGAIN_SECONDS", 600.0)
     file = run_state.claim(tmp_path, run_state.REAPER)
     path = tmp_path / "reaper.json"
-    file.say(1000.0, word=1)
+    file.write(1000.0, word=1)
     path.unlink()
-    file.say(1000.25, word=1)
+    file.write(1000.25, word=1)
     assert not path.exists()
-    file.say(1000.5, word=2)
+    file.write(1000.5, word=2)
     assert path.exists()
 
 
@@ -325,9 +325,9 @@ def test_a_reaper_lives_while_it_makes_rounds(
     assert reaper_probe.answer() == 1
     assert "no nightshift reaper runs" in capsys.readouterr().err
     file = run_state.claim(tmp_path, run_state.REAPER)
-    file.say(time.monotonic() + 60)
+    file.write(time.monotonic() + 60)
     assert reaper_probe.answer() == 0
-    file.say(LONG_AGO)
+    file.write(LONG_AGO)
     assert reaper_probe.answer() == 1
     assert "stood still" in capsys.readouterr().err
 

@@ -127,7 +127,7 @@ class SupervisorSigns:
     def _say(self, seconds: float = 0.0) -> None:
         if self._file is None:
             return
-        trouble = self._file.say(
+        trouble = self._file.write(
             time.monotonic() + STEPS * (self._step_seconds + seconds),
             slots=self._slots,
             has_looked=self._has_looked,
@@ -170,7 +170,7 @@ class ChildSigns:
     def _say(self, state: str, late_at: float | None, stalled_seconds: float) -> None:
         if self._file is None:
             return
-        trouble = self._file.say(
+        trouble = self._file.write(
             late_at,
             state=state,
             stalled_seconds=stalled_seconds,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nightshift.common.telemetry.run_dir import EXIT_NO_RUN_DIR, NoRunDir, usable
-from nightshift.common.telemetry.run_state import WORKER, child_path, heard, is_alive, is_late
+from nightshift.common.telemetry.run_state import WORKER, child_path, is_alive, is_late, read_state
 
 YES, NO = 0, 1
 
@@ -38,7 +38,7 @@ def answer(command: str) -> int:
 
 def started(run_dir: Path) -> Answer:
     """Yes once every slot has a warm engine or nothing to load."""
-    supervisor = heard(run_dir / f"{WORKER}.json")
+    supervisor = read_state(run_dir / f"{WORKER}.json")
     if supervisor is None:
         return NO, _nobody(run_dir)
     if not supervisor["has_looked"]:
@@ -52,7 +52,7 @@ def started(run_dir: Path) -> Answer:
 
 def alive(run_dir: Path) -> Answer:
     """No when the supervisor stands still, or could not end a child that hangs or stalls."""
-    supervisor = heard(run_dir / f"{WORKER}.json")
+    supervisor = read_state(run_dir / f"{WORKER}.json")
     if supervisor is None:
         return NO, _nobody(run_dir)
     now = time.monotonic()
@@ -68,7 +68,7 @@ def alive(run_dir: Path) -> Answer:
 def drain(run_dir: Path) -> Answer:
     """Asks the supervisor to drain and waits until it has no child; yes too when none runs."""
     path = run_dir / f"{WORKER}.json"
-    supervisor = heard(path)
+    supervisor = read_state(path)
     if supervisor is None:
         return YES, _nobody(run_dir)
     until = time.monotonic() + supervisor["leave_seconds"]
@@ -79,7 +79,7 @@ def drain(run_dir: Path) -> Answer:
     except PermissionError:
         return NO, f"the supervisor, pid {supervisor['pid']}, belongs to another user"
     while is_alive(supervisor):
-        now = heard(path)
+        now = read_state(path)
         if now is not None and now["draining"] and not _children(now):
             return YES, "no child is left"
         if time.monotonic() > until:
@@ -102,7 +102,7 @@ def _slots(
     """Each slot, and what the child in it says of itself; None before it has spoken."""
     for slot in supervisor["slots"]:
         child = slot["child"]
-        yield slot, None if child is None else heard(child_path(run_dir, child))
+        yield slot, None if child is None else read_state(child_path(run_dir, child))
 
 
 def _wrong(slot: dict[str, Any], child: dict[str, Any] | None, now: float) -> str | None:

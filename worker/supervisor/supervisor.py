@@ -15,7 +15,7 @@ import structlog
 from nightshift.common import logs
 from nightshift.common.errors import NightshiftError, Retryable, SchemaMismatch
 from nightshift.common.ledger import Ledger, schema, workers
-from nightshift.common.ledger.workers import Wanted
+from nightshift.common.ledger.workers import EngineDemand
 from nightshift.common.processes.group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment
 from nightshift.worker import exit_codes
@@ -191,7 +191,7 @@ class Supervisor:
             ended = self._unreported[0]
             try:
                 with self._ledger.transaction() as connection:
-                    standing = workers.standing(connection, ended.config.id)
+                    standing = workers.child_status(connection, ended.config.id)
                     freed = workers.end(connection, ended.config.id, died=ended.died)
                     unloaded = ended.while_loading and (
                         standing is None or standing.state == "loading"
@@ -219,10 +219,12 @@ class Supervisor:
         with self._ledger.transaction() as connection:
             wanted = [
                 work
-                for work in workers.wanted(connection, self._pool, self._settings.lease_seconds)
+                for work in workers.engine_demand(
+                    connection, self._pool, self._settings.lease_seconds
+                )
                 if self._engine_key in (None, work.engine_key)
             ]
-            standings = workers.standings(
+            standings = workers.child_statuses(
                 connection, [slot.config.id for slot in self._slots if slot.config is not None]
             )
         for slot in self._slots:
@@ -238,7 +240,7 @@ class Supervisor:
                 if slot.promised is not None:
                     self._replace(slot)
 
-    def _end_hung(self, slot: Slot, standing: workers.Standing | None) -> bool:
+    def _end_hung(self, slot: Slot, standing: workers.ChildStatus | None) -> bool:
         """Kills a child that fell silent although Postgres has answered all the time; True then.
 
         Not while it loads: a library may keep Python's lock for as long as a model takes.
@@ -259,7 +261,7 @@ class Supervisor:
         slot.group.kill()
         return True
 
-    def _best(self, wanted: Sequence[Wanted]) -> Wanted | None:
+    def _best(self, wanted: Sequence[EngineDemand]) -> EngineDemand | None:
         """The highest priority, then the fewest children, counting those just started here."""
         mine = [slot.config.engine_key for slot in self._slots if slot.config is not None]
         return min(
@@ -273,7 +275,10 @@ class Supervisor:
         )
 
     def _better_use(
-        self, config: ChildConfig, standing: workers.Standing | None, wanted: Sequence[Wanted]
+        self,
+        config: ChildConfig,
+        standing: workers.ChildStatus | None,
+        wanted: Sequence[EngineDemand],
     ) -> str | None:
         """The engine key that should have this slot instead: other work while it is idle, or more
         urgent work that has no child and no other slot promised. None to keep the child.
@@ -293,7 +298,7 @@ class Supervisor:
                 return work.engine_key
         return None
 
-    def _start(self, slot: Slot, work: Wanted) -> None:
+    def _start(self, slot: Slot, work: EngineDemand) -> None:
         identity = f"w-{uuid.uuid4().hex[:12]}"
         counts = self._metrics.child_starts(identity, slot.number)
         config = ChildConfig(

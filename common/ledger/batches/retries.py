@@ -79,18 +79,18 @@ MAKE_PENDING = text("""
                OR :failed AND (CAST(:kind AS text) IS NULL
                                OR f.kind = :kind AND (b.state = 'done' OR :kind = 'batch_dead')))
         GROUP BY b.id
-    ), mine AS (
+    ), locked AS (
         SELECT c.* FROM chosen c JOIN batches b USING (id) ORDER BY id FOR UPDATE OF b
     ), moved AS (
         -- A batch that was never answered has no part to keep; it runs as if it were new.
         UPDATE batches b
         SET state = 'pending', failures = 0, losses = 0, not_before = NULL, owner = NULL,
-            last_error = NULL, redo = CASE WHEN part_name IS NOT NULL THEN mine.rows END,
-            redo_count = CASE WHEN part_name IS NULL THEN 0 ELSE mine.row_count END,
+            last_error = NULL, redo = CASE WHEN part_name IS NOT NULL THEN locked.rows END,
+            redo_count = CASE WHEN part_name IS NULL THEN 0 ELSE locked.row_count END,
             rows_failed = CASE WHEN part_name IS NULL THEN 0
-                               ELSE rows_failed + redo_count - mine.row_count END
-        FROM mine WHERE b.id = mine.id AND b.state IN ('done', 'dead')
-        RETURNING mine.row_count
+                               ELSE rows_failed + redo_count - locked.row_count END
+        FROM locked WHERE b.id = locked.id AND b.state IN ('done', 'dead')
+        RETURNING locked.row_count
     )
     SELECT coalesce(sum(row_count), 0)::bigint AS rows, count(*) AS batches FROM moved
 """)
@@ -117,14 +117,14 @@ def undo(connection: Connection, job_id: int) -> int:
 
 UNDO = text("""
     UPDATE batches b
-    SET state = CASE WHEN mine.was_dead THEN 'dead' ELSE 'done' END, not_before = NULL,
+    SET state = CASE WHEN undone.was_dead THEN 'dead' ELSE 'done' END, not_before = NULL,
         rows_failed = rows_failed + redo_count, redo = NULL, redo_count = 0
     FROM (SELECT b.id, EXISTS (SELECT FROM row_errors e
                                WHERE e.job_id = b.job_id AND b.rows @> e.row_index
                                  AND e.row_index >= lower(b.rows) AND e.row_index < upper(b.rows)
                                  AND e.kind = 'batch_dead') AS was_dead
           FROM batches b WHERE b.job_id = :id AND b.state = 'pending' AND b.redo IS NOT NULL
-          ORDER BY b.id FOR UPDATE) AS mine
-    WHERE b.id = mine.id
+          ORDER BY b.id FOR UPDATE) AS undone
+    WHERE b.id = undone.id
     RETURNING b.id
 """)

@@ -25,7 +25,7 @@ def fair_share(connection: Connection, who: Claimant, lease_seconds: float) -> i
 
 
 FAIR_SHARE = text("""
-    WITH mine AS (
+    WITH sharing AS (
         SELECT id FROM jobs
         WHERE state = 'running' AND pool = :pool AND engine_key = :engine_key
     )
@@ -33,8 +33,8 @@ FAIR_SHARE = text("""
         WHEN NOT EXISTS (SELECT FROM batches b WHERE b.queue = :queue AND b.state = 'queued')
             THEN 0
         -- In the index's order: estimates of an hour ago, when much was pending, ask for a scan.
-        WHEN EXISTS (SELECT FROM mine CROSS JOIN LATERAL (
-                         SELECT FROM batches b WHERE b.job_id = mine.id AND b.state = 'pending'
+        WHEN EXISTS (SELECT FROM sharing CROSS JOIN LATERAL (
+                         SELECT FROM batches b WHERE b.job_id = sharing.id AND b.state = 'pending'
                          ORDER BY b.seq, b.id LIMIT 1) AS next)
             THEN NULL
         ELSE (SELECT ceil(greatest(1, sum(c.rows_total - c.rows_done - c.rows_failed))
@@ -42,6 +42,6 @@ FAIR_SHARE = text("""
                   SELECT count(*) FROM workers
                   WHERE pool = :pool AND engine_key = :engine_key AND state = 'ready'
                     AND seen_at > now() - make_interval(secs => :lease_seconds))))
-              FROM job_counters c WHERE c.job_id IN (SELECT id FROM mine))
+              FROM job_counters c WHERE c.job_id IN (SELECT id FROM sharing))
         END
 """)

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.batches.multirange import to_literal
-from nightshift.common.ledger.connection import Connection, take_long
+from nightshift.common.ledger.connection import Connection, lift_time_limit
 from nightshift.common.ledger.jobs.records import NewJob
 from nightshift.common.spec import STORED, JobSpec
 
@@ -82,7 +82,7 @@ def insert_batches(
     batches: Iterable[Descriptor],
 ) -> int:
     """Streams the batches in by COPY, in dataset order; returns how many."""
-    take_long(connection)
+    lift_time_limit(connection)
     index_of = {file.uri: index for index, file in enumerate(files)}
     count = 0
     driver = connection.connection.driver_connection

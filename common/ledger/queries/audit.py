@@ -26,7 +26,7 @@ COUNTED = (
 """Columns of job_counters that a recount of the batches must give again."""
 
 BROKEN_ATTEMPTS = text("""
-    WITH mine AS MATERIALIZED (
+    WITH owned AS MATERIALIZED (
         SELECT b.id, b.attempt, b.state, b.part_name, coalesce(p.attempt, 0) AS inherited,
                b.parent_id
         FROM batches b LEFT JOIN batches p ON p.id = b.parent_id
@@ -56,14 +56,14 @@ BROKEN_ATTEMPTS = text("""
             THEN format('done under its parent''s attempt %s, which ended as %s',
                         m.attempt, coalesce(parents.outcome, 'nothing'))
             END AS problem
-        FROM mine m
+        FROM owned m
         LEFT JOIN counted c ON c.batch_id = m.id
         LEFT JOIN attempts last ON last.batch_id = m.id AND last.attempt = m.attempt
         LEFT JOIN attempts parents ON parents.batch_id = m.parent_id
                                   AND parents.attempt = m.inherited
         UNION ALL
         SELECT c.batch_id, 'has attempts and is no batch of the job'
-        FROM counted c WHERE NOT EXISTS (SELECT FROM mine WHERE id = c.batch_id)
+        FROM counted c WHERE NOT EXISTS (SELECT FROM owned WHERE id = c.batch_id)
     )
     SELECT batch, problem FROM judged WHERE problem IS NOT NULL ORDER BY batch LIMIT :limit
 """)

@@ -70,7 +70,7 @@ def jobs(connection: Connection, recent_seconds: float, most: int) -> tuple[list
         {"recent": recent_seconds, "most": most},
     )
     rows = list(found.mappings())
-    shown = [
+    figures = [
         JobFigures(
             row["job"],
             row["name"],
@@ -81,7 +81,7 @@ def jobs(connection: Connection, recent_seconds: float, most: int) -> tuple[list
         )
         for row in rows
     ]
-    return shown, max(0, rows[0]["left_out"]) if rows else 0
+    return figures, max(0, rows[0]["left_out"]) if rows else 0
 
 
 def pools(connection: Connection) -> list[PoolFigures]:
