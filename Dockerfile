@@ -4,24 +4,24 @@
 #     docker build --target worker-cpu --tag nightshift/worker-cpu:0.1.0 .
 #     docker build --target worker-gpu --tag nightshift/worker-gpu:0.1.0 .
 
-# The versions; tests/deploy/test_images.py holds them equal to pyproject.toml and constraints.txt.
-# To pin a base image to the byte, give it with its digest: --build-arg PYTHON_IMAGE=…@sha256:…
+# The versions; tests/deploy/test_images.py compares them with pyproject.toml and constraints.txt.
+# To pin a base image to the byte, name its digest: --build-arg PYTHON_IMAGE=…@sha256:…
 ARG VERSION=0.1.0
 ARG VLLM_VERSION=0.32.0
 ARG PYTHON_IMAGE=python:3.11-slim-trixie
 ARG VLLM_IMAGE=vllm/vllm-openai:v${VLLM_VERSION}
 
 
-# What builds, and stays out of the images.
+# The build stage, of which nothing but results reaches an image.
 FROM ${PYTHON_IMAGE} AS build
-# Where packages come from, if not from the public index. Nothing of it reaches an image.
+# Where packages come from, if not from the public index. These values reach no image.
 ARG PIP_INDEX_URL
 ARG UV_DEFAULT_INDEX
 ARG UV_EXTRA_INDEX_URL
 ARG UV_FIND_LINKS
 ENV UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never UV_CACHE_DIR=/var/cache/uv
 WORKDIR /src
-# Debian keeps one version of a package in a release, and the base image names the release.
+# Debian has one version of a package in a release, and the base image names the release.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends tini \
@@ -30,7 +30,7 @@ COPY pyproject.toml constraints.txt uv-overrides.txt ./
 RUN pip install --no-cache-dir --constraint constraints.txt uv
 
 
-# Our own code as a wheel, and the example. A clone under a strict umask is made readable.
+# Our own code as a wheel, and the example. chmod makes a clone under a strict umask readable.
 FROM build AS wheel
 COPY README.md LICENSE ./
 COPY nightshift nightshift
@@ -43,7 +43,7 @@ RUN --mount=type=cache,target=/var/cache/uv \
     && uv build --wheel --build-constraints constraints.txt --out-dir /dist
 
 
-# What the code needs, in layers that change only when a version does.
+# The packages that the code needs, in layers that change only when a version changes.
 FROM build AS control-packages
 RUN --mount=type=cache,target=/var/cache/uv \
     uv venv /opt/nightshift \
@@ -52,7 +52,7 @@ RUN --mount=type=cache,target=/var/cache/uv \
 
 
 FROM build AS worker-cpu-packages
-# Whose builds of torch: `cpu` lets uv choose; empty takes them from the index or links above.
+# Which builds of torch: `cpu` lets uv choose; empty takes them from the index or links above.
 ARG UV_TORCH_BACKEND=cpu
 RUN --mount=type=cache,target=/var/cache/uv \
     uv venv /opt/nightshift \
@@ -61,14 +61,14 @@ RUN --mount=type=cache,target=/var/cache/uv \
         --extra cpu --extra transformers --extra openai --extra s3 --extra gcs
 
 
-# The user, the folders that may be written, and where everything looks for them.
+# The user, the folders that may be written, and the variables that name these folders.
 FROM ${PYTHON_IMAGE} AS runtime
 RUN groupadd --gid 10001 nightshift \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp \
         --shell /usr/sbin/nologin nightshift \
     && install --directory --owner 10001 --group 10001 /cache /data /run/nightshift
 COPY --from=build /usr/bin/tini-static /usr/local/bin/tini
-# PYTHONSAFEPATH: `python -m` would import what lies in /data before our own modules.
+# PYTHONSAFEPATH: without it, `python -m` would import modules in /data before our own.
 ENV PATH=/opt/nightshift/bin:$PATH \
     PYTHONSAFEPATH=1 \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -112,12 +112,12 @@ LABEL org.opencontainers.image.title="Nightshift worker (CPU)" \
     org.opencontainers.image.licenses="Apache-2.0" \
     org.opencontainers.image.source="${SOURCE}" \
     org.opencontainers.image.revision="${REVISION}"
-# vLLM's kernels link libnuma; torch compiles C++ for a model that is not run eagerly.
+# vLLM's kernels link libnuma. torch compiles C++ for a model that does not run eagerly.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ libnuma1 \
     && rm -rf /var/lib/apt/lists/*
-# Compilers keep what they made on the volume: a later start takes it from there.
+# Compilers keep their results on the volume, and a later start reads them.
 ENV VLLM_CACHE_ROOT=/cache/vllm \
     TORCHINDUCTOR_CACHE_DIR=/cache/inductor \
     TRITON_CACHE_DIR=/cache/triton
@@ -131,7 +131,7 @@ HEALTHCHECK --interval=30s --timeout=15s --start-period=10m --retries=3 \
 ENTRYPOINT ["tini", "--", "nightshift-worker"]
 
 
-# The vLLM image has its own Python with CUDA builds of torch and vLLM in it. We go in beside them.
+# The vLLM image has its own Python with CUDA builds of torch and vLLM. Our package is installed there.
 FROM ${VLLM_IMAGE} AS worker-gpu
 ARG VERSION
 ARG VLLM_VERSION
@@ -156,8 +156,9 @@ RUN groupadd --gid 10001 nightshift \
         --shell /usr/sbin/nologin nightshift \
     && install --directory --owner 10001 --group 10001 /cache /data /run/nightshift
 COPY --from=build /usr/bin/tini-static /usr/local/bin/tini
-# Packages of the image are pinned at what they are, ours fill the rest: what does not fit stops the
-# build instead of changing torch or vLLM behind it, and so does a version that changed all the same.
+# Packages of the image are pinned at their versions, and our packages are added. A package that does
+# not fit stops the build instead of changing torch or vLLM. A version that changed all the same stops
+# the build, too.
 RUN --mount=type=cache,target=/var/cache/uv \
     --mount=type=bind,from=build,source=/usr/local/bin/uv,target=/opt/uv \
     --mount=type=bind,from=build,source=/src/constraints.txt,target=/opt/constraints.txt \

@@ -3,8 +3,8 @@
 #
 #     sh examples/reviews/demo.sh /data
 #
-# Works in the folder that it is given, which the workers must see under the same path. Data and
-# model are put there once: a job is known by its files, so a second run finds the first one's job.
+# The script works in the given folder, which workers must see under the same path. The script writes
+# data and model there once. A job is identified by its files, so a second run finds the first job.
 set -eu
 
 here=$(CDPATH='' cd -- "$(dirname "$0")" && pwd)
