@@ -18,7 +18,7 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import RESERVED_COLUMNS
 from nightshift.producer.results import part_files
 from nightshift.producer.results.read_ahead import read_ahead
-from nightshift.producer.results.sample import apart
+from nightshift.producer.results.sample import distinct_names
 
 PREFIX = "judged_"
 """Prefix of a name that the judge's own output uses, so that the column can be passed through."""
@@ -59,7 +59,7 @@ def columns(job: Job) -> list[JudgedColumn]:
         found.append(JudgedColumn(field.with_name(name), field.name, True))
     inputs = part_files.input_schema(job)
     unread = [name for name in inputs.names if name not in job.spec.passed_columns]
-    for name, free in apart(unread, {each.field.name for each in found}).items():
+    for name, free in distinct_names(unread, {each.field.name for each in found}).items():
         found.append(JudgedColumn(pa.field(free, inputs.field(name).type), name, False))
     return sorted(found, key=lambda each: each.source != "row_index")
 

@@ -28,9 +28,10 @@ def write(ledger: Ledger, job: Job) -> tuple[JobState, int]:
     def fill(sink: BinaryIO) -> None:
         sink.write(head.removesuffix("\n}").encode() + b',\n "parts": [')
         separator = b"\n  "
-        for entry in part_files.manifest_entries(ledger, job):
-            sink.write(separator + entry.encode())
-            separator = b",\n  "
+        for entries in part_files.pages_of(ledger, job, manifest.entries_between):
+            for entry in entries:
+                sink.write(separator + entry.encode())
+                separator = b",\n  "
         sink.write(b"\n ]\n}\n")
 
     storage.write_whole(part_names.final(job.output_uri, part_names.MANIFEST), fill, replace=True)

@@ -82,7 +82,7 @@ def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> Manifest
 
     def batches() -> Iterator[pa.RecordBatch]:
         nonlocal parts
-        for page in part_files.manifest_pages(ledger, job):
+        for page in part_files.pages_of(ledger, job, manifest.rows_between):
             parts += len(page)
             yield pa.RecordBatch.from_pylist([_line(constant, row) for row in page], COLUMNS)
 

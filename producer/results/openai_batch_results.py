@@ -1,7 +1,8 @@
-"""The output of a job of OpenAI requests as that API's batches hand it out: result and error lines.
+"""The output of a job of OpenAI requests in the form of the Batch API: a file of results and one of
+errors beside it.
 
-Answers go into one file, rows without one into another beside it, both in the order of the dataset:
-together they have one line for each row.
+Rows with an answer go into the first, the others into the second, both in the order of the dataset:
+together the files have one line for each row.
 """
 
 import json
@@ -28,7 +29,7 @@ SUFFIX = ".jsonl"
 COLUMNS = ("row_index", REQUEST_ID, "status_code", "request_id", "response", "error")
 
 CODES = {RowErrorKind.TIMEOUT: "request_timeout"}
-"""The API's own words for kinds of error, where it has some."""
+"""What the API calls a kind of error, where it has a word for it."""
 
 
 @dataclass(slots=True)
@@ -46,8 +47,8 @@ def collect(
 ) -> ResultFiles:
     """Writes the answers to the file `to`, and the errors beside it (see `errors_file`).
 
-    Each file appears whole or not at all, the errors first, and is there also when it is empty.
-    `partial`, `force` and what is raised are those of producer.collect.
+    Each file appears whole or not at all, the errors first. An empty file is written, too.
+    `partial`, `force` and what is raised are those of `results.collect`.
     """
     done = _files(job.spec, to)
     job, rows = rows_for(
@@ -78,17 +79,17 @@ def errors_file(results_file: str) -> str:
 
 
 def check_targets(spec: JobSpec, identity: str, to: str) -> None:
-    """BadInput, before any work, for files that cannot become those of this settled spec's job.
+    """BadInput, before any work, for files that the job of this resolved spec must not write.
 
-    Those that are there may be replaced if they are the job's own already, by its `identity`.
+    An existing file may be replaced if the job of this `identity` has written it.
     """
     done = _files(spec, to)
-    mine = f'{{"id": "{_id_prefix(identity)}'.encode()
+    own = f'{{"id": "{_id_prefix(identity)}'.encode()
     for uri in (done.results_file, done.errors_file):
         target_file.refuse_inside(spec.output.uri, uri)
         if not storage.exists(uri) or not storage.stat(uri).size:
             continue
-        if storage.read_range(uri, 0, len(mine)) != mine:
+        if storage.read_range(uri, 0, len(own)) != own:
             raise BadInput(
                 f"{uri} exists and is not of this job of {spec.name}: name another file with --to"
             )

@@ -17,9 +17,12 @@ from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.queries import live_parts, manifest
+from nightshift.common.ledger.queries import live_parts
 
 Page = TypeVar("Page")
+
+PAGE_ROWS = 65_536
+"""Rows whose parts one statement asks for; bounds memory and the number of statements."""
 
 
 def input_schema(job: Job) -> pa.Schema:
@@ -34,18 +37,23 @@ def schema_of(job: Job) -> pa.Schema:
     return output_schema.bare_schema(job.spec, input_schema(job))
 
 
-def index_array(rows: RowRanges) -> pa.Array:
-    """Row indices as Arrow wants them."""
-    return pa.array(list(rows), pa.int64())
-
-
-PAGE_ROWS = 65_536
-"""Rows whose parts one statement asks for; bounds memory and the number of statements."""
-
-
 def pages(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
     """The live parts in dataset order, page by page; a page has all children of its roots."""
-    return _pages(ledger, job, live_parts.parts_between)
+    return pages_of(ledger, job, live_parts.parts_between)
+
+
+def pages_of(
+    ledger: Ledger, job: Job, query: Callable[[Connection, int, int, int], Page]
+) -> Iterator[Page]:
+    """What a query says of a job's root batches, page by page: from one `seq` to before another."""
+    with ledger.transaction() as connection:
+        roots = live_parts.roots(connection, job.id)
+    step = max(1, PAGE_ROWS // job.spec.batch.rows)
+    for first in range(0, roots, step):
+        with ledger.transaction() as connection:
+            page = query(connection, job.id, first, first + step)
+        if page:
+            yield page
 
 
 def roots(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
@@ -57,30 +65,7 @@ def roots(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
 
 def names(ledger: Ledger, job: Job) -> Iterator[tuple[str, int]]:
     """Name and batch of each live part, in no order."""
-    return chain.from_iterable(_pages(ledger, job, live_parts.part_names_between))
-
-
-def manifest_entries(ledger: Ledger, job: Job) -> Iterator[str]:
-    """The live parts in dataset order, as JSON."""
-    return chain.from_iterable(_pages(ledger, job, manifest.entries_between))
-
-
-def manifest_pages(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
-    """The live parts in dataset order, as rows of the manifest, page by page."""
-    return _pages(ledger, job, manifest.rows_between)
-
-
-def _pages(
-    ledger: Ledger, job: Job, ask: Callable[[Connection, int, int, int], Page]
-) -> Iterator[Page]:
-    with ledger.transaction() as connection:
-        roots = live_parts.roots(connection, job.id)
-    step = max(1, PAGE_ROWS // job.spec.batch.rows)
-    for first in range(0, roots, step):
-        with ledger.transaction() as connection:
-            page = ask(connection, job.id, first, first + step)
-        if page:
-            yield page
+    return chain.from_iterable(pages_of(ledger, job, live_parts.part_names_between))
 
 
 def place(job: Job, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads on while what was read before is being used."""
+"""Reads ahead while what was read before is being used."""
 
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -9,9 +9,10 @@ T = TypeVar("T")
 
 
 def read_ahead(items: Iterator[T], most: int) -> Generator[T, None, None]:
-    """The same items in the same order, up to `most` of them taken ahead of time by a thread.
+    """The same items in the same order; a thread takes up to `most` of them ahead of time.
 
-    An error comes where its item would have come. Whoever stops early waits for what is under way.
+    An error comes where its item would have come. A caller that stops early waits for the item that
+    is being taken.
     """
     end: Any = object()
     with ThreadPoolExecutor(1) as pool:

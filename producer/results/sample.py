@@ -1,4 +1,4 @@
-"""Some finished rows, input beside output, drawn so that the same seed shows the same rows."""
+"""Some finished rows, input beside output; the same seed draws the same rows."""
 
 import random
 from bisect import bisect_right
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightshift.common.descriptor import RowRanges
@@ -19,11 +20,11 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, live_parts
 from nightshift.producer.results import part_files
 
-QUIET_COLUMNS = ("row_index", "finish_reason", "prompt_tokens", "output_tokens")
+USAGE_COLUMNS = ("row_index", "finish_reason", "prompt_tokens", "output_tokens")
 
 READERS = 4
 READ_BYTES = 256 * 2**20
-"""Decoded input that is kept: neighbouring rows share a row group."""
+"""Size of the cache of decoded input: neighbouring rows share a row group."""
 
 
 @dataclass(slots=True)
@@ -43,10 +44,10 @@ class Sample:
 
 
 def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool = False) -> Sample:
-    """Draws `count` of the rows that are finished, or of those that failed; BadInput when none is.
+    """Draws `count` of the finished rows, or of the failed ones; BadInput when there is none.
 
-    The draw is over these rows in dataset order, so on a finished job it depends on the seed
-    alone, not on batches or workers.
+    The rows are drawn in dataset order, so of a finished job they depend on the seed alone, not on
+    batches or workers.
     """
     with ledger.transaction() as connection:
         finished = live_parts.finished_rows(connection, job.id)
@@ -57,7 +58,7 @@ def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool
             raise BadInput(f"job {job.id} has no {kind} rows{'' if errors_only else ' yet'}")
         total = len(finished)
         places = random.Random(seed).sample(range(total), min(count, total))
-        found = live_parts.parts_holding(connection, job.id, _at(finished, places))
+        found = live_parts.parts_holding(connection, job.id, _rows_at(finished, places))
     drawn = Sample(total, seed, errors_only)
     cache = ReadCache(READ_BYTES)
     groups = [list(group) for _, group in groupby(found, key=lambda row: row["id"])]
@@ -67,7 +68,7 @@ def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool
             drawn.note = drawn.note or note
     drawn.rows.sort(key=lambda row: int(row["row_index"]))
     drawn.inputs = list(_input_names(job).values())
-    own = {*QUIET_COLUMNS, *job.spec.passed_columns, "error"}
+    own = {*USAGE_COLUMNS, *job.spec.passed_columns, "error"}
     drawn.outputs = [name for name in part_files.schema_of(job).names if name not in own]
     if any(row["error"] is not None for row in drawn.rows):
         drawn.outputs.append("error")
@@ -75,10 +76,10 @@ def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool
 
 
 def _read(job: Job, group: Sequence[Row], cache: ReadCache) -> tuple[list[dict[str, Any]], str]:
-    """The drawn rows of one part, with their input where that can still be read, else with why."""
+    """The drawn rows of one part with their input, and why the input cannot be read, if so."""
     wanted = RowRanges.from_indices(row["row_index"] for row in group)
     table = part_files.read(job, group[0]["part_name"])
-    chosen = table.filter(pc.is_in(table.column("row_index"), part_files.index_array(wanted)))
+    chosen = table.filter(pc.is_in(table.column("row_index"), pa.array(list(wanted), pa.int64())))
     inputs, note = _read_inputs(job, group[0], wanted, cache)
     return [{**inputs.get(row["row_index"], {}), **row} for row in to_rows(chosen)], note
 
@@ -96,17 +97,17 @@ def _read_inputs(
 
 
 def _input_names(job: Job) -> dict[str, str]:
-    """Input columns that the job reads, the id first, and how they are called beside the output's:
+    """The input columns that the job reads, the id first, each with its name beside the output's:
     an answer may have the name of a column that is not passed through.
     """
     read = job.spec.read_columns or list(
         dict.fromkeys([*job.spec.passed_columns, *part_files.input_schema(job).names])
     )
-    return apart(read, {*part_files.schema_of(job).names} - {*job.spec.passed_columns})
+    return distinct_names(read, {*part_files.schema_of(job).names} - {*job.spec.passed_columns})
 
 
-def apart(inputs: Sequence[str], taken: Iterable[str]) -> dict[str, str]:
-    """A name of its own for each input column: one that is taken gets `input_` before it."""
+def distinct_names(inputs: Sequence[str], taken: Iterable[str]) -> dict[str, str]:
+    """A distinct name for each input column: `input_` comes before a name that is taken."""
     names: dict[str, str] = {}
     used = {*taken}
     for name in inputs:
@@ -118,8 +119,8 @@ def apart(inputs: Sequence[str], taken: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def _at(rows: RowRanges, places: Iterable[int]) -> list[int]:
-    """The row indices at places among rows, counted from 0."""
+def _rows_at(rows: RowRanges, places: Iterable[int]) -> list[int]:
+    """The row indices at these places among the rows, counted from 0."""
     before = list(accumulate((stop - start for start, stop in rows.ranges), initial=0))
     found = []
     for place in places:

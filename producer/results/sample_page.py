@@ -1,4 +1,6 @@
-"""A sample as lines of JSON, or as one HTML file: no script, no request to anywhere, everything of the data escaped."""
+"""A sample as lines of JSON, or as one HTML file, which has no script, makes no request, and escapes
+whatever comes from the data.
+"""
 
 import hashlib
 from base64 import b64encode
@@ -22,7 +24,7 @@ CELL_CHARACTERS = 4_000
 
 
 def write(ledger: Ledger, job: Job, drawn: Sample, to: str) -> None:
-    """Puts the page where `to` says; an older one is replaced."""
+    """Writes the page to the file `to`; an older file is replaced."""
     target = storage.resolve(to)
     target_file.refuse_inside(job.output_uri, target)
     with ledger.transaction() as connection:
@@ -89,7 +91,7 @@ def _row(row: dict[str, Any], drawn: Sample) -> dict[str, Any]:
         "inputs": _cells(row, drawn.inputs),
         "outputs": _cells(row, [name for name in drawn.outputs if name != "error"]),
         "error": error_text(row["error"]),
-        "quiet": _quiet(row),
+        "usage": _usage(row),
     }
 
 
@@ -97,11 +99,11 @@ def _cells(row: dict[str, Any], names: list[str]) -> list[tuple[str, str]]:
     return [(value_text(name, 200), value_text(row.get(name), CELL_CHARACTERS)) for name in names]
 
 
-def _quiet(row: dict[str, Any]) -> str:
-    """How the answer ended and its tokens, in a line."""
-    said = [str(row["finish_reason"])] if row.get("finish_reason") else []
+def _usage(row: dict[str, Any]) -> str:
+    """How the answer ended, and its tokens, on one line."""
+    facts = [str(row["finish_reason"])] if row.get("finish_reason") else []
     if row.get("prompt_tokens") is not None:
-        said.append(f"{row['prompt_tokens']:,} tokens in")
+        facts.append(f"{row['prompt_tokens']:,} tokens in")
     if row.get("output_tokens") is not None:
-        said.append(f"{row['output_tokens']:,} out")
-    return value_text(" · ".join(said), 200)
+        facts.append(f"{row['output_tokens']:,} out")
+    return value_text(" · ".join(facts), 200)

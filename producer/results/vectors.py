@@ -1,4 +1,4 @@
-"""The vectors of an embed job as one NumPy file, and which row each belongs to beside it."""
+"""The vectors of an embed job as one NumPy file, and beside it a file that names their rows."""
 
 import io
 import shutil
@@ -20,12 +20,12 @@ COPY_BYTES = 4 * 2**20
 
 
 def ids_uri(target: str) -> str:
-    """x.ids.parquet, for x.npy."""
+    """The file beside the vectors: x.ids.parquet for x.npy."""
     return f"{target[: -len(SUFFIX)]}.ids.parquet"
 
 
 def check(schema: pa.Schema, job_id: int) -> None:
-    """BadInput when there are no vectors in the job."""
+    """BadInput for a job without vectors."""
     found = "embedding" in schema.names and schema.field("embedding").type
     if not found or not pa.types.is_fixed_size_list(found):
         raise BadInput(f"job {job_id} has no vectors: {SUFFIX} is for task.kind embed")
@@ -35,9 +35,9 @@ def write(
     target: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, id_column: str | None
 ) -> int:
     """Writes the vectors (N, dimensions) to `target` and their row_index and id, in the same order,
-    to `ids_uri`; returns N. A row without a vector, which is one that failed, is in neither.
+    to `ids_uri`; returns N. A failed row, which has no vector, is in neither file.
 
-    The vectors wait in a temporary file, since the header of the other begins with their number.
+    The vectors wait in a temporary file, since the header before them has their number.
     """
     kind = schema.field("embedding").type
     names = ["row_index", *([id_column] if id_column else [])]
@@ -66,10 +66,10 @@ def write(
 def _spooled(
     batches: Iterable[pa.RecordBatch], names: list[str], spool: BinaryIO
 ) -> Iterator[pa.RecordBatch]:
-    """The ids of the rows that have a vector, whose vectors go to `spool`."""
+    """Writes the vectors to `spool`, and yields the ids of the rows that have one."""
     for batch in batches:
         kept = batch.filter(batch.column("embedding").is_valid())
-        # flatten, not values: it knows where a slice begins.
+        # flatten and not values: only flatten respects where a slice begins.
         spool.write(kept.column("embedding").flatten().to_numpy().tobytes())
         yield kept.select(names)
 

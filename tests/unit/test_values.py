@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nightshift.producer.results.sample import apart
+from nightshift.producer.results.sample import distinct_names
 from nightshift.producer.views.values import error_text, value_text
 
 
@@ -36,7 +36,7 @@ def test_an_error_is_its_kind_and_message() -> None:
 
 
 def test_an_input_column_with_the_name_of_an_answer_gets_another() -> None:
-    names = apart(["id", "output", "input_output", "text"], {"output", "loud"})
+    names = distinct_names(["id", "output", "input_output", "text"], {"output", "loud"})
     assert names == {
         "id": "id",
         "output": "input_input_output",
