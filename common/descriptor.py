@@ -1,7 +1,7 @@
-"""What says where rows are without holding any: source files and the rows of a batch in them."""
+"""Where rows are, without the rows: source files, and the rows of a batch in one of them."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 InputFormat = Literal["parquet", "jsonl", "csv", "openai"]
@@ -37,7 +37,7 @@ class RowRanges:
             yield from range(start, stop)
 
     def minus(self, other: "RowRanges") -> "RowRanges":
-        """The rows that stand here and not in `other`."""
+        """The rows of these ranges that `other` has not."""
         left: list[tuple[int, int]] = []
         for start, stop in self.ranges:
             at = start
@@ -50,11 +50,11 @@ class RowRanges:
         return RowRanges.of(*left)
 
     def union(self, other: "RowRanges") -> "RowRanges":
-        """The rows that stand here or in `other`."""
+        """The rows of these ranges and of `other`."""
         return RowRanges.of(*self.ranges, *other.ranges)
 
     def first(self, rows: int) -> "RowRanges":
-        """The first so many rows."""
+        """The first `rows` rows."""
         taken: list[tuple[int, int]] = []
         for start, stop in self.ranges:
             if rows <= 0:
@@ -76,7 +76,7 @@ class SourceFile:
     `size` is in bytes; `fingerprint` is the store's etag, else the modification time in
     nanoseconds: together they tell whether the file is still the one that was planned.
     `first_row` is the dataset-wide index of its first row. `origin` is set where the file is a
-    converted copy: it names the one that the user gave.
+    converted copy: then `origin` is the file that the user gave.
     """
 
     uri: str
@@ -88,8 +88,8 @@ class SourceFile:
     origin: str | None = None
 
     @property
-    def shown(self) -> str:
-        """How a message about its rows calls the file."""
+    def given_uri(self) -> str:
+        """The file that the user gave, for messages about its rows."""
         return self.origin or self.uri
 
 
@@ -111,4 +111,4 @@ class Descriptor:
 
     source: SourceFile
     rows: RowRanges
-    locator: Locator | None = field(default=None)
+    locator: Locator | None = None

@@ -1,7 +1,7 @@
 """CSV as it is kept for reading: a Parquet copy of the texts as they stand in the file.
 
-What type a column has is decided over every file of a dataset, and its texts are brought to that
-when they are read. A record that is no row of the table is a row that says why.
+The type of a column is decided over every file of a dataset, and the texts become values of that
+type when they are read. A record that is no row of the table is kept as a row with the reason.
 """
 
 import json
@@ -10,16 +10,16 @@ from typing import Literal
 
 import pyarrow as pa
 
-from nightshift.common.formats.jsonl.columns import shown, to_array
+from nightshift.common.formats.jsonl.columns import misfit, to_array
 from nightshift.common.formats.parquet.footer import METADATA_PREFIX, Footer
 
 Candidate = Literal["int64", "double", "bool"]
 
 CANDIDATES: tuple[Candidate, ...] = ("int64", "double", "bool")
-"""Types that the texts of a column may have beside string; of several the first counts."""
+"""Types that a column of texts may get in place of string; the first that all texts fit counts."""
 
 WHY = "\0why"
-"""Column of the copy that says why a record is no row; null for a row."""
+"""Column of the copy with the reason why a record is no row; null for a row."""
 
 TYPES = f"{METADATA_PREFIX}types"
 """Key in the copy's metadata: for each column the candidates that all of its texts fit."""
@@ -69,8 +69,10 @@ def common_types(every: Sequence[Types], id_column: str | None) -> Types:
     return found
 
 
-def typed(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, dict[int, str]]:
-    """Texts as the planned types, and position to phrase for rows with one that does not fit."""
+def converted(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, dict[int, str]]:
+    """The table with its texts as values of the planned types, and by position of the row why a
+    text does not fit its type.
+    """
     planned = {} if schema is None else {field.name: field.type for field in schema}
     bad: dict[int, str] = {}
     for at, name in enumerate(table.column_names):
@@ -81,12 +83,9 @@ def typed(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, dict[int
         try:
             values = texts.cast(kind)
         except pa.ArrowException:
-            # Only where a Parquet file beside it says the type.
-            values, strange = to_array(texts.to_pylist(), kind)
-            for row in strange:
-                said = shown(texts[row].as_py())
-                bad.setdefault(
-                    row, f"column {name!r} holds {said}, which does not fit its type {kind}"
-                )
+            # The type is not that of the texts only where a Parquet file of the input has it.
+            values, misfits = to_array(texts.to_pylist(), kind)
+            for row in misfits:
+                bad.setdefault(row, misfit(name, texts[row].as_py(), kind))
         table = table.set_column(at, name, values)
     return table, bad

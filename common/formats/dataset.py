@@ -84,8 +84,8 @@ def read_rows(
         return rows
     return replace(
         rows,
-        table=hive.laid_over(rows.table, len(rows.row_index), path, columns, schema),
-        bad_table=hive.laid_over(rows.bad_table, len(rows.bad), path, columns, schema),
+        table=hive.with_path_columns(rows.table, len(rows.row_index), path, columns, schema),
+        bad_table=hive.with_path_columns(rows.bad_table, len(rows.bad), path, columns, schema),
     )
 
 

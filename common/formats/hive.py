@@ -10,7 +10,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.spec import InputSpec
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-"""Stands in a folder's name for null."""
+"""Means null in the name of a folder."""
 
 Path = Mapping[str, str | None]
 
@@ -43,7 +43,9 @@ def detected(spec_input: InputSpec, uris: Iterable[str]) -> bool:
 
 
 def schema_of(spec_input: InputSpec, uris: Sequence[str]) -> pa.Schema:
-    """int64 where every value is a whole number without a leading zero, else string."""
+    """The type of each column: int64 where every value is a whole number without a leading zero, else
+    string.
+    """
     texts: dict[str, set[str | None]] = {}
     for uri in uris:
         for key, text in columns(spec_input, uri).items():
@@ -62,10 +64,10 @@ def _is_whole(text: str | None) -> bool:
     return digits.isdigit() and (text == "0" or digits[0] != "0")
 
 
-def laid_over(
+def with_path_columns(
     table: pa.Table, rows: int, path: Path, names: Sequence[str] | None, schema: pa.Schema
 ) -> pa.Table:
-    """The table of so many rows with the columns of the path, in the order of `names`."""
+    """The table, which has `rows` rows, with the columns of the path, in the order of `names`."""
     order = list(dict.fromkeys([*table.column_names, *path])) if names is None else names
     if not order:
         return table
@@ -92,7 +94,7 @@ def _pairs(spec_input: InputSpec, uri: str) -> list[tuple[str, str | None]]:
 
 
 def _root(spec_input: InputSpec, uri: str) -> str:
-    """The deepest place that the input names above a file, up to its first wildcard."""
+    """The deepest folder above a file that the input names, without wildcards."""
     roots = [""]
     for named in spec_input.uris:
         root = named.rstrip("/")

@@ -23,6 +23,11 @@ _GONE = (
 )
 
 
+Found = tuple[pa.Table, dict[int, Failure], Callable[[int], str]]
+"""The rows of a batch in order, null where they are bad; why rows are bad, by row index; and a
+function that names the place of a row in its file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """The rows of a descriptor: each is in `row_index` or in `bad`, never in both.
@@ -57,26 +62,47 @@ def read_rows(
     """
     if columns is not None and id_column is not None:
         columns = [*columns, *({id_column} - set(columns))]
-    source = descriptor.source
-    _check_unchanged(source)
-    try:
-        if source.format == "parquet":
-            table, bad, place = parquet.read(descriptor, columns, cache, _check_unchanged)
-            table = _typed_nulls(table, schema)
-        elif source.format == "csv":
-            table, bad, place = _read_csv(descriptor, columns, cache, schema)
-        else:
-            parse = openai_batch.parse_request if source.format == "openai" else parse_line
-            table, bad, place = jsonl.read(descriptor, columns, schema, parse)
-            _check_unchanged(source)
-    except FileNotFoundError as error:
-        raise SourceChanged(_GONE.format(source.uri)) from error
+    _check_unchanged(descriptor.source)
     wanted = list(descriptor.rows)
-    if id_column is not None:
-        for index, valid in zip(wanted, _validity(table, id_column), strict=True):
-            if not valid and index not in bad:
-                bad[index] = Failure.of(RowErrorKind.BAD_RECORD, f"{place(index)}: id is null")
-    return _parted(table, wanted, bad)
+    try:
+        table, found, place = _read(descriptor, columns, cache, schema)
+        if id_column is not None:
+            for index, valid in zip(wanted, _validity(table, id_column), strict=True):
+                if not valid:
+                    found.setdefault(index, Failure(RowErrorKind.BAD_RECORD, "id is null"))
+        bad = {
+            index: Failure.of(failure.kind, f"{place(index)}: {failure.message}")
+            for index, failure in sorted(found.items())
+        }
+    except FileNotFoundError as error:
+        raise SourceChanged(_GONE.format(descriptor.source.uri)) from error
+    if not bad:
+        return Rows(table, wanted, bad, table.slice(0, 0))
+    good = [index not in bad for index in wanted]
+    return Rows(
+        table=table.filter(pa.array(good)),
+        row_index=[index for index in wanted if index not in bad],
+        bad=bad,
+        bad_table=table.filter(pa.array([not is_good for is_good in good])),
+    )
+
+
+def _read(
+    descriptor: Descriptor,
+    columns: Sequence[str] | None,
+    cache: ReadCache,
+    schema: pa.Schema | None,
+) -> Found:
+    source = descriptor.source
+    if source.format == "parquet":
+        table, bad, place = parquet.read(descriptor, columns, cache, _check_unchanged)
+        return _typed_nulls(table, schema), bad, place
+    if source.format == "csv":
+        return _read_csv(descriptor, columns, cache, schema)
+    parse = openai_batch.parse_request if source.format == "openai" else parse_line
+    found = jsonl.read(descriptor, columns, schema, parse)
+    _check_unchanged(source)
+    return found
 
 
 def _read_csv(
@@ -84,18 +110,17 @@ def _read_csv(
     columns: Sequence[str] | None,
     cache: ReadCache,
     schema: pa.Schema | None,
-) -> tuple[pa.Table, dict[int, Failure], Callable[[int], str]]:
+) -> Found:
     names = None if columns is None else [*columns, csv_copy.WHY]
-    table, found, place = parquet.read(descriptor, names, cache, _check_unchanged)
+    table, bad, place = parquet.read(descriptor, names, cache, _check_unchanged)
     wanted = list(descriptor.rows)
-    for at, why in enumerate(table.column(csv_copy.WHY).to_pylist()):
+    for index, why in zip(wanted, table.column(csv_copy.WHY).to_pylist(), strict=True):
         if why is not None:
-            found[wanted[at]] = Failure.of(RowErrorKind.BAD_RECORD, f"{place(wanted[at])}: {why}")
-    typed, strange = csv_copy.typed(table.drop_columns(csv_copy.WHY), schema)
-    for at, why in strange.items():
-        message = f"{place(wanted[at])}: {why}"
-        found.setdefault(wanted[at], Failure.of(RowErrorKind.BAD_TYPE, message))
-    return typed, found, place
+            bad[index] = Failure(RowErrorKind.BAD_RECORD, why)
+    converted, misfits = csv_copy.converted(table.drop_columns(csv_copy.WHY), schema)
+    for at, why in misfits.items():
+        bad.setdefault(wanted[at], Failure(RowErrorKind.BAD_TYPE, why))
+    return converted, bad, place
 
 
 def _check_unchanged(source: SourceFile) -> None:
@@ -126,15 +151,3 @@ def _validity(table: pa.Table, column: str) -> list[bool]:
         return [False] * table.num_rows
     valid: list[bool] = table.column(column).is_valid().to_pylist()
     return valid
-
-
-def _parted(table: pa.Table, wanted: list[int], bad: dict[int, Failure]) -> Rows:
-    if not bad:
-        return Rows(table, wanted, bad, table.slice(0, 0))
-    good = [index not in bad for index in wanted]
-    return Rows(
-        table=table.filter(pa.array(good)),
-        row_index=[index for index in wanted if index not in bad],
-        bad=dict(sorted(bad.items())),
-        bad_table=table.filter(pa.array([not is_good for is_good in good])),
-    )

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from nightshift.common.formats.arrow_types import arrow_type
-from nightshift.common.formats.jsonl.json_types import settled
+from nightshift.common.formats.jsonl.json_types import storable_type
 from nightshift.common.formats.part_names import is_bare
 from nightshift.common.formats.values import arrow_value
 from nightshift.common.spec import (
@@ -162,5 +162,5 @@ def _type_of(values: list[Any]) -> pa.DataType:
             found = pa.array(arrow_value(sample)).type
         except (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError):
             continue
-        return settled(found)
+        return storable_type(found)
     return pa.string()

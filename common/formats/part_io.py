@@ -8,7 +8,7 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.formats.jsonl import reader as jsonl_reader
 from nightshift.common.formats.jsonl import writer as jsonl_writer
-from nightshift.common.formats.jsonl.json_types import settled
+from nightshift.common.formats.jsonl.json_types import storable_type
 from nightshift.common.formats.parquet import reader as parquet_reader
 from nightshift.common.formats.parquet import writer as parquet_writer
 from nightshift.common.formats.parquet.footer import METADATA_PREFIX, read_footer
@@ -108,7 +108,7 @@ def part_schema(uri: str, kind: OutputFormat) -> pa.Schema:
     if kind == "parquet":
         return read_footer(uri).schema.remove_metadata()
     found = jsonl_reader.head_schema(uri)
-    return pa.schema([(column.name, settled(column.type)) for column in found])
+    return pa.schema([(column.name, storable_type(column.type)) for column in found])
 
 
 def part_metadata(uri: str) -> dict[str, str]:

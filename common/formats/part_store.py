@@ -23,7 +23,7 @@ class PartStore:
     def read(self, name: str, uri: str) -> pa.Table:
         """A whole part, which lies at `uri`, under the job's schema."""
         table = part_io.read_part(uri, self.spec.output.format, self._stored_schema(name))
-        return part_tables.widened(table, self.schema)
+        return part_tables.under_schema(table, self.schema)
 
     def provenance(self, uri: str) -> dict[str, str]:
         """The metadata of a part; empty where the format has no place for metadata."""
@@ -34,7 +34,7 @@ class PartStore:
         redo = None if redone is None else pa.array(list(redone), pa.int64())
         stored = self._stored_schema(name)
         for batch in part_io.iter_part_batches(uri, self.spec.output.format, stored):
-            table = part_tables.widened(pa.Table.from_batches([batch]), self.schema)
+            table = part_tables.under_schema(pa.Table.from_batches([batch]), self.schema)
             if redo is not None:
                 table = table.filter(pc.invert(pc.is_in(table.column("row_index"), redo)))
             yield from table.to_batches()

@@ -12,8 +12,8 @@ from nightshift.common.states import RowErrorKind
 from nightshift.common.text import kept_message
 
 
-def widened(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same rows under the job's schema; columns that came after them are null."""
+def under_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The same rows under the job's schema; a column that the table lacks is null."""
     columns = [
         table.column(field.name)
         if field.name in table.column_names

@@ -7,7 +7,7 @@ import pyarrow as pa
 from nightshift.common.descriptor import InputFormat
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.jsonl.json_types import merged_type
-from nightshift.common.formats.parquet.column_types import input_field, plain_type
+from nightshift.common.formats.parquet.column_types import canonical_type, input_field
 
 
 def merge_schemas(
@@ -59,10 +59,10 @@ def _agree(
     if known is None or pa.types.is_null(known[1]):
         fixed[column.name] = (uri, column.type)
         return
-    plain = plain_type(known[1])
+    plain = canonical_type(known[1])
     if known[1] == column.type or pa.types.is_null(column.type):
         return
-    if plain == plain_type(column.type):
+    if plain == canonical_type(column.type):
         fixed[column.name] = (known[0], plain)
     elif used:
         raise BadInput(

@@ -1,5 +1,6 @@
 """Between Arrow's values and Python's: what one side cannot hold is brought to what it can."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,16 @@ import pyarrow as pa
 
 from nightshift.common.formats.arrow_types import map_type
 from nightshift.common.text import map_leaves, whole_characters
+
+_ROW_COUNTER = "\0rows"
+
+
+def table_of(columns: Mapping[str, pa.Array | pa.ChunkedArray], rows: int) -> pa.Table:
+    """A table that knows its number of rows even where there are no columns."""
+    counted = pa.Table.from_arrays(
+        [*columns.values(), pa.nulls(rows)], names=[*columns, _ROW_COUNTER]
+    )
+    return counted.drop_columns(_ROW_COUNTER)
 
 
 def to_rows(table: pa.Table) -> list[dict[str, Any]]:

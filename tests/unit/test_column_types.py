@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import dataset, output_schema, part_io
-from nightshift.common.formats.parquet.column_types import plain_type
+from nightshift.common.formats.parquet.column_types import canonical_type
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import parse_spec
@@ -263,7 +263,7 @@ KINDS = st.recursive(
 def test_any_nesting_comes_out_as_it_went_in(tmp_path_factory, kind):
     folder = tmp_path_factory.mktemp("any")
     (folder / "in").mkdir()
-    plain = plain_type(kind)
+    plain = canonical_type(kind)
     column = pa.array([value_of(plain, 0), None, value_of(plain, 1)], plain).cast(kind)
     pq.write_table(pa.table({"c": column}), folder / "in" / "a.parquet")
     wanted = pq.read_table(folder / "in" / "a.parquet").column("c")

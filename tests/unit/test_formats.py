@@ -97,9 +97,9 @@ def test_all_columns_and_no_columns_keep_the_number_of_rows(numbers):
 
 def test_a_row_group_is_decoded_once_for_all_its_batches(tmp_path, monkeypatch):
     decoded = []
-    decode = row_groups._decode
+    decode = row_groups.decode
     monkeypatch.setattr(
-        row_groups, "_decode", lambda *args: decoded.append(args[2]) or decode(*args)
+        row_groups, "decode", lambda *args: decoded.append(args[2]) or decode(*args)
     )
     source = parquet_file(
         tmp_path / "a.parquet", pa.table({"id": range(10_000)}), row_group_size=5000

@@ -8,9 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightshift.common.formats.jsonl.json_types import accepts, json_type, settled, widened
-
-_COUNTER = "\0rows"
+from nightshift.common.formats.jsonl.json_types import accepts, json_type, storable_type, widened
+from nightshift.common.formats.values import table_of
 
 
 def to_array(
@@ -21,24 +20,24 @@ def to_array(
     Those are null in the column. Without a planned type the values decide, and all fit.
     """
     found = json_type(values)
-    target = settled(found) if planned is None else settled(widened(planned, found))
+    target = storable_type(found) if planned is None else storable_type(widened(planned, found))
     if accepts(target, found):
         try:
             return pa.array(values, target), []
         except (pa.ArrowException, OverflowError):
             pass
     fitting: list[Any] = []
-    strange: list[int] = []
+    misfits: list[int] = []
     for at, value in enumerate(values):
         try:
-            fitting.append(fit(value, target))
+            fitting.append(as_type(value, target))
         except (ValueError, OverflowError, RecursionError, pa.ArrowException):
             fitting.append(None)
-            strange.append(at)
-    return pa.array(fitting, target), strange
+            misfits.append(at)
+    return pa.array(fitting, target), misfits
 
 
-def fit(value: Any, target: pa.DataType) -> Any:
+def as_type(value: Any, target: pa.DataType) -> Any:
     """The value as the target type takes it; ValueError or an Arrow error where it cannot.
 
     Anything becomes a string (as JSON text), whole numbers change between int and double, strings
@@ -50,9 +49,9 @@ def fit(value: Any, target: pa.DataType) -> Any:
     if types.is_string(target) or types.is_large_string(target):
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if isinstance(value, list) and _holds(target, len(value)):
-        return [fit(item, target.value_type) for item in value]
+        return [as_type(item, target.value_type) for item in value]
     if types.is_struct(target) and isinstance(value, dict):
-        return {field.name: fit(value.get(field.name), field.type) for field in target}
+        return {field.name: as_type(value.get(field.name), field.type) for field in target}
     if types.is_binary(target) and isinstance(value, str):
         return base64.b64decode(value, validate=True)
     if isinstance(value, list | dict) or isinstance(value, bool) != types.is_boolean(target):
@@ -87,21 +86,14 @@ def to_table(
     bad: dict[int, str] = {}
     for name in names:
         values = [row.get(name) for row in rows]
-        arrays[name], strange = to_array(values, planned.get(name))
-        for at in strange:
-            bad.setdefault(
-                at,
-                f"column {name!r} holds {shown(values[at])}, which does not fit its type "
-                f"{planned.get(name)}",
-            )
-    # The extra column carries the number of rows for a table without columns.
-    counted = pa.Table.from_arrays(
-        [*arrays.values(), pa.nulls(len(rows))], names=[*arrays, _COUNTER]
-    )
-    return counted.drop_columns(_COUNTER), bad
+        arrays[name], misfits = to_array(values, planned.get(name))
+        for at in misfits:
+            bad.setdefault(at, misfit(name, values[at], planned.get(name)))
+    return table_of(arrays, len(rows)), bad
 
 
-def shown(value: Any) -> str:
-    """A value as a message shows it, cut to 60 characters."""
+def misfit(column: str, value: Any, kind: pa.DataType | None) -> str:
+    """Why a row is bad whose value does not fit the type of its column; the value is cut short."""
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:59]}…"
+    text = text if len(text) <= 60 else f"{text[:59]}…"
+    return f"column {column!r} holds {text}, which does not fit its type {kind}"

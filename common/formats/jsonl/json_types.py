@@ -17,7 +17,7 @@ _INT64 = range(-(2**63), 2**63)
 def json_type(values: Sequence[Any], depth: int = 0) -> pa.DataType:
     """The Arrow type of parsed JSON values: string where they are mixed or too large or deep.
 
-    Where nothing but nulls stands the type is null, until `settled`.
+    Where nothing but nulls stands the type is null, until `storable_type`.
     """
     kinds = set(map(type, values)) - {type(None)}
     if not kinds:
@@ -75,7 +75,7 @@ def _nested(
     return None
 
 
-def settled(kind: pa.DataType) -> pa.DataType:
+def storable_type(kind: pa.DataType) -> pa.DataType:
     """The type as a file can keep it: string for only nulls and for objects without a key."""
     return map_type(kind, _settled)
 

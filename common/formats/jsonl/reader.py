@@ -91,11 +91,13 @@ def read(
     def place(index: int) -> str:
         if locator.byte_offset > COUNTED_BYTES:
             row = index - source.first_row + 1
-            return f"{source.shown} row {row}, after byte {locator.byte_offset}"
+            return f"{source.given_uri} row {row}, after byte {locator.byte_offset}"
         if not lines_before:
             before = storage.read_range(source.uri, 0, locator.byte_offset)
             lines_before.append(before.count(b"\n"))
-        return f"{source.shown} line {lines_before[0] + positions[index - locator.first_row] + 1}"
+        return (
+            f"{source.given_uri} line {lines_before[0] + positions[index - locator.first_row] + 1}"
+        )
 
     rows: list[dict[str, Any]] = []
     bad: dict[int, Failure] = {}
@@ -104,10 +106,10 @@ def read(
             rows.append(parse(lines[positions[index - locator.first_row]]))
         except ValueError as error:
             rows.append(error.row if isinstance(error, BadLine) else {})
-            bad[index] = Failure.of(RowErrorKind.BAD_RECORD, f"{place(index)}: {error}")
+            bad[index] = Failure(RowErrorKind.BAD_RECORD, str(error))
     table, strange = to_table(rows, columns, schema)
     for at, why in strange.items():
-        bad[wanted[at]] = Failure.of(RowErrorKind.BAD_TYPE, f"{place(wanted[at])}: {why}")
+        bad[wanted[at]] = Failure(RowErrorKind.BAD_TYPE, why)
     return table, bad, place
 
 

@@ -9,13 +9,13 @@ remembers how its column was written.
 import pyarrow as pa
 
 from nightshift.common.formats.arrow_types import map_type
-from nightshift.common.formats.jsonl.json_types import settled
+from nightshift.common.formats.jsonl.json_types import storable_type
 
 WRITTEN = b"nightshift.written"
 """Key in a field's metadata: a serialized schema with one field, of the type in the file."""
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
+def canonical_type(kind: pa.DataType) -> pa.DataType:
     """The type without what only some writers choose: dictionaries, large and view layouts."""
     return map_type(kind, _plain)
 
@@ -26,9 +26,9 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         # Its values are UUIDs in Python; those of its storage are bytes.
         return kind
     if isinstance(kind, pa.BaseExtensionType):
-        return plain_type(kind.storage_type)
+        return canonical_type(kind.storage_type)
     if types.is_dictionary(kind):
-        return plain_type(kind.value_type)
+        return canonical_type(kind.value_type)
     if types.is_large_string(kind) or types.is_string_view(kind):
         return pa.string()
     if types.is_large_binary(kind) or types.is_binary_view(kind):
@@ -43,7 +43,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 def input_field(name: str, kind: pa.DataType) -> pa.Field:
     """A column of an input whose files have this type: plain, with the memory of its own type."""
-    plain, written = settled(plain_type(kind)), _written_type(kind)
+    plain, written = storable_type(canonical_type(kind)), _written_type(kind)
     if plain == written:
         return pa.field(name, plain)
     memory = pa.schema([pa.field("", written)]).serialize().to_pybytes()

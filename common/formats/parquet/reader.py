@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged
-from nightshift.common.formats.parquet.column_types import plain_type
+from nightshift.common.formats.parquet.column_types import canonical_type
 from nightshift.common.formats.parquet.footer import FAULTS, Footer, no_memory, read_footer
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.parquet.row_groups import DamagedError, RowGroup, identity
+from nightshift.common.formats.values import table_of
 from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
 
@@ -29,14 +30,13 @@ def read(
 ) -> tuple[pa.Table, dict[int, Failure], Callable[[int], str]]:
     """The rows of a batch in order, null where they are bad; the last names the place of a row.
 
-    `unchanged` raises SourceChanged; it is asked after each read of the file, before what was
-    read is kept.
+    `unchanged` is that of RowGroup. The messages of failures do not name the place.
     """
     source = descriptor.source
     footer = _footer(source, cache, unchanged)
     names = _checked_names(source.uri, footer, columns)
     pieces: list[pa.Table] = []
-    damaged: dict[int, str] = {}
+    bad: dict[int, Failure] = {}
     for start, stop in descriptor.rows.ranges:
         first, last = start - source.first_row, stop - source.first_row
         if last > footer.starts[-1]:
@@ -48,21 +48,18 @@ def read(
             except DamagedError as error:
                 pieces.append(_nulls(footer, names, high - low))
                 begin = source.first_row + footer.starts[group]
-                damaged |= dict.fromkeys(range(begin + low, begin + high), str(error))
+                failure = Failure(RowErrorKind.BAD_RECORD, str(error))
+                bad |= dict.fromkeys(range(begin + low, begin + high), failure)
 
     def place(index: int) -> str:
-        return f"{source.shown} row {index - source.first_row + 1}"
+        return f"{source.given_uri} row {index - source.first_row + 1}"
 
     wanted = list(descriptor.rows)
-    if names:
-        table, undecodable = _plain(pa.concat_tables(pieces))
-    else:
+    if not names:
         # Arrow's kernels forget how many rows a table without columns has.
-        table, undecodable = _nulls(footer, names, len(wanted)), {}
-    bad = {
-        index: Failure.of(RowErrorKind.BAD_RECORD, f"{place(index)}: {why}")
-        for index, why in (damaged | {wanted[at]: why for at, why in undecodable.items()}).items()
-    }
+        return _nulls(footer, names, len(wanted)), bad, place
+    table, undecodable = _decoded_text(_copied(pa.concat_tables(pieces)))
+    bad |= {wanted[at]: failure for at, failure in undecodable.items()}
     return table, bad, place
 
 
@@ -100,55 +97,40 @@ def _spans(footer: Footer, first: int, last: int) -> Iterator[tuple[int, int, in
 
 
 def _nulls(footer: Footer, names: tuple[str, ...], rows: int) -> pa.Table:
-    columns = [pa.nulls(rows, footer.schema.field(name).type) for name in names]
-    # The extra column carries the number of rows for a table without columns.
-    counted = pa.Table.from_arrays([*columns, pa.nulls(rows)], names=[*names, "\0rows"])
-    return counted.drop_columns("\0rows")
+    return table_of({name: pa.nulls(rows, footer.schema.field(name).type) for name in names}, rows)
 
 
-def _plain(table: pa.Table) -> tuple[pa.Table, dict[int, str]]:
-    """The table in plain types and memory of its own; position to phrase for undecodable text."""
-    plain = pa.schema([(column.name, plain_type(column.type)) for column in table.schema])
-    if table.schema.types == plain.types:
-        table = pa.Table.from_arrays(table.columns, schema=plain)
+def _copied(table: pa.Table) -> pa.Table:
+    """The table in canonical types and in memory of its own."""
+    target = pa.schema([(column.name, canonical_type(column.type)) for column in table.schema])
+    if table.schema.types == target.types:
+        table = pa.Table.from_arrays(table.columns, schema=target)
     else:
-        table = table.cast(plain)
-    table = table.take(pa.array(range(table.num_rows)))
-    bad: dict[int, str] = {}
-    for name in table.column_names:
-        strange = _not_utf8(table.column(name))
-        bad |= dict.fromkeys(strange, f"column {name!r} is not valid UTF-8")
-        if strange:
-            mask = pa.array([at not in strange for at in range(table.num_rows)])
-            positions = pa.array(range(table.num_rows)).filter(mask)
-            table = _blanked(table, name, positions)
+        table = table.cast(target)
+    return table.take(pa.array(range(table.num_rows)))
+
+
+def _decoded_text(table: pa.Table) -> tuple[pa.Table, dict[int, Failure]]:
+    """The table with null for each text that is not valid UTF-8, and the positions of those rows."""
+    bad: dict[int, Failure] = {}
+    for at, name in enumerate(table.column_names):
+        column = table.column(name)
+        # Parquet carries strings without looking at their bytes.
+        if _is_valid(column):
+            continue
+        places = [row if _is_valid(column.slice(row, 1)) else None for row in range(len(column))]
+        table = table.set_column(at, name, column.take(pa.array(places, pa.int64())))
+        failure = Failure(RowErrorKind.BAD_RECORD, f"column {name!r} is not valid UTF-8")
+        bad |= {row: failure for row, place in enumerate(places) if place is None}
     return table, bad
 
 
-def _not_utf8(column: pa.ChunkedArray) -> set[int]:
-    """Positions of strings that Parquet carried without looking at them."""
+def _is_valid(column: pa.ChunkedArray) -> bool:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        return {at for at in range(len(column)) if not _is_valid(column, at)}
-    return set()
-
-
-def _is_valid(column: pa.ChunkedArray, at: int) -> bool:
-    try:
-        column.take(pa.array([at])).validate(full=True)
-    except pa.ArrowInvalid:
         return False
     return True
-
-
-def _blanked(table: pa.Table, name: str, good: pa.Array) -> pa.Table:
-    """The table with nulls in a column everywhere but at the good positions."""
-    places: list[int | None] = [None] * table.num_rows
-    for at in good.to_pylist():
-        places[at] = at
-    column = table.column(name).take(pa.array(places, pa.int64()))
-    return table.set_column(table.column_names.index(name), name, column)
 
 
 def iter_batches(uri: str, batch_rows: int) -> Iterator[pa.RecordBatch]:

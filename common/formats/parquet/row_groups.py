@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,27 +15,27 @@ from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.parquet.row_group_stream import RowGroupStream
 
 PIECE_ROWS = 4096
-"""A row group that is too large to be kept is decoded in pieces of at most so many rows."""
+"""Most rows of a piece of a row group that is too large for the cache."""
 
 PIECE_BYTES = 2**20
-"""Pieces need not be smaller than this, however small the cache."""
+"""A piece may always be this large, however small the cache is."""
 
 STREAM_BYTES = 4 * 2**20
-"""Read at once of each column of such a row group, at most."""
+"""Most bytes that are read at once of each column of such a row group."""
 
 
 class DamagedError(Exception):
-    """A row group that cannot be decoded; its rows are bad, the others of the file are not."""
+    """A row group that cannot be decoded; only its own rows are bad."""
 
 
 def identity(source: SourceFile) -> tuple[str, int, str]:
-    """The file in the keys of a cache: another content has another identity."""
+    """The part of a cache key that names a file and its content."""
     return source.uri, source.size, source.fingerprint
 
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """The cache as the shelf of one stream."""
+    """The pieces of one stream in the cache."""
 
     cache: ReadCache
     key: tuple[object, ...]
@@ -51,7 +51,11 @@ class _Pieces:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """The wanted columns of one row group, as they are read by way of the cache."""
+    """The columns `names` of one row group, read by way of the cache.
+
+    `unchanged` raises SourceChanged; it is called after each read of the file, before what was
+    read is kept.
+    """
 
     source: SourceFile
     footer: Footer
@@ -60,31 +64,16 @@ class RowGroup:
     cache: ReadCache
     unchanged: Callable[[SourceFile], None]
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """The row group and its columns in the cache."""
-        return (*identity(self.source), self.number, self.names)
-
-    @property
-    def rows_total(self) -> int:
-        """Rows of the whole row group."""
-        return int(self.footer.metadata.row_group(self.number).num_rows)
-
-    @property
-    def size_bytes(self) -> int:
-        """What was found when it was decoded, else what the footer says of the encoded columns."""
-        found = self.footer.group_bytes.get((self.number, self.names))
-        return _encoded_bytes(self.footer, self.number, self.names) if found is None else found
-
     def rows(self, low: int, high: int) -> list[pa.Table]:
         """Rows `low` to before `high`; DamagedError where they cannot be decoded."""
-        if self.size_bytes <= self.cache.limit_bytes // 2:
-            whole = self.cache.get(self.key, self._whole, lambda table: int(table.nbytes))
+        key = (*identity(self.source), self.number, self.names)
+        if self._size_bytes() <= self.cache.limit_bytes // 2:
+            whole = self.cache.get(key, self._whole, lambda table: int(table.nbytes))
             return [whole.slice(low, high - low)]
-        stream = self.cache.stream(self.key, self._stream)
+        stream = self.cache.stream(key, self._stream)
         size = stream.piece_rows
-        # What is left of an earlier stream may be cut in another size.
-        pieces = _Pieces(self.cache, (*self.key, size))
+        # An earlier stream may have left pieces of another size in the cache.
+        pieces = _Pieces(self.cache, (*key, size))
         found = []
         for number in range(low // size, -(-high // size)):
             begin = max(low - number * size, 0)
@@ -92,79 +81,73 @@ class RowGroup:
             found.append(stream.piece(number, pieces).slice(begin, end - begin))
         return found
 
+    def _size_bytes(self) -> int:
+        """The size that decoding showed, else the size of the encoded columns in the footer."""
+        known = self.footer.group_bytes.get((self.number, self.names))
+        if known is not None:
+            return known
+        facts = self.footer.metadata.row_group(self.number)
+        chunks = (facts.column(at) for at in range(facts.num_columns))
+        names = set(self.names)
+        return sum(
+            chunk.total_uncompressed_size
+            for chunk in chunks
+            if not names.isdisjoint({chunk.path_in_schema, chunk.path_in_schema.partition(".")[0]})
+        )
+
     def _whole(self) -> pa.Table:
         try:
-            table = _decode(self.source.uri, self.footer, self.number, self.names)
+            with storage.open_input(self.source.uri) as handle:
+                table = decode(handle, self.footer, self.number, self.names)
         except MemoryError as error:
             raise no_memory(self.source.uri, f"row group {self.number}") from error
         except FAULTS as error:
-            raise _damaged(self.number) from error
+            raise self._damaged() from error
         finally:
             self.unchanged(self.source)
         self.footer.group_bytes[self.number, self.names] = table.nbytes
         return table
 
     def _stream(self) -> RowGroupStream:
-        limit_bytes, columns = self.cache.limit_bytes, max(1, len(self.names))
-        fitting = self.rows_total * max(PIECE_BYTES, limit_bytes // 8) // max(1, self.size_bytes)
-        opened = partial(
-            _batches,
-            *(self.source, self.footer, self.number, self.names, self.unchanged),
-            max(2**16, min(STREAM_BYTES, limit_bytes // 8 // columns)),
-        )
+        rows = self.footer.metadata.row_group(self.number).num_rows
+        piece_bytes = max(PIECE_BYTES, self.cache.limit_bytes // 8)
+        fitting = rows * piece_bytes // max(1, self._size_bytes())
         return RowGroupStream(
-            opened,
+            self._batches,
             min(PIECE_ROWS, max(1, fitting)),
             lambda error: isinstance(error, DamagedError),
         )
 
+    def _batches(self, piece_rows: int, stack: ExitStack) -> Iterator[pa.RecordBatch]:
+        """The row group from its front, with a small buffer for each column."""
+        metadata, rows = self.footer.metadata, 0
+        buffer_bytes = self.cache.limit_bytes // 8 // max(1, len(self.names))
+        try:
+            file = pq.ParquetFile(
+                stack.enter_context(storage.open_input(self.source.uri)),
+                metadata=metadata,
+                buffer_size=max(2**16, min(STREAM_BYTES, buffer_bytes)),
+                pre_buffer=False,
+            )
+            for batch in file.iter_batches(
+                piece_rows, row_groups=[self.number], columns=list(self.names)
+            ):
+                self.unchanged(self.source)
+                rows += batch.num_rows
+                yield batch.select(self.names)
+        except MemoryError as error:
+            raise no_memory(self.source.uri, f"row group {self.number}") from error
+        except FAULTS as error:
+            self.unchanged(self.source)
+            raise self._damaged() from error
+        if rows != metadata.row_group(self.number).num_rows:
+            raise self._damaged()
 
-def _batches(
-    source: SourceFile,
-    footer: Footer,
-    group: int,
-    names: tuple[str, ...],
-    unchanged: Callable[[SourceFile], None],
-    buffer_bytes: int,
-    piece_rows: int,
-    stack: ExitStack,
-) -> Iterator[pa.RecordBatch]:
-    """A row group from its front, buffered column by column: what is open holds little of it."""
-    rows = 0
-    try:
-        handle = stack.enter_context(storage.open_input(source.uri))
-        file = pq.ParquetFile(
-            handle, metadata=footer.metadata, buffer_size=buffer_bytes, pre_buffer=False
-        )
-        for batch in file.iter_batches(piece_rows, row_groups=[group], columns=list(names)):
-            unchanged(source)
-            rows += batch.num_rows
-            yield batch.select(names)
-    except MemoryError as error:
-        raise no_memory(source.uri, f"row group {group}") from error
-    except FAULTS as error:
-        unchanged(source)
-        raise _damaged(group) from error
-    if rows != footer.metadata.row_group(group).num_rows:
-        raise _damaged(group)
+    def _damaged(self) -> DamagedError:
+        return DamagedError(f"row group {self.number} is damaged and cannot be read")
 
 
-def _damaged(group: int) -> DamagedError:
-    return DamagedError(f"row group {group} is damaged and cannot be read")
-
-
-def _encoded_bytes(footer: Footer, group: int, names: tuple[str, ...]) -> int:
-    facts = footer.metadata.row_group(group)
-    roots = set(names)
-    chunks = (facts.column(at) for at in range(facts.num_columns))
-    return sum(
-        chunk.total_uncompressed_size
-        for chunk in chunks
-        if chunk.path_in_schema in roots or chunk.path_in_schema.partition(".")[0] in roots
-    )
-
-
-def _decode(uri: str, footer: Footer, group: int, names: tuple[str, ...]) -> pa.Table:
-    with storage.open_input(uri) as handle:
-        file = pq.ParquetFile(handle, metadata=footer.metadata, pre_buffer=True)
-        return file.read_row_group(group, columns=list(names)).select(names)
+def decode(handle: BinaryIO, footer: Footer, group: int, names: tuple[str, ...]) -> pa.Table:
+    """The columns of one row group, decoded at once."""
+    file = pq.ParquetFile(handle, metadata=footer.metadata, pre_buffer=True)
+    return file.read_row_group(group, columns=list(names)).select(names)
