@@ -96,15 +96,14 @@ def estimate(
     the same engine in this ledger, or from --pilot, which runs a sample now: on the workers of the
     pool where some live, else on this machine. Nothing else is run, and nothing is submitted.
     """
-    from nightshift.producer.estimate import estimate_table
-    from nightshift.producer.estimate.estimate import as_json as estimate_json
+    from nightshift.producer.estimate import estimate_json, estimate_table
 
     if flags.out is None and pilot is None:
         flags = dataclasses.replace(flags, out="out")
     spec, settings = job_spec(target, flags), command_settings()
     made = _estimate(spec, settings, pilot, workers, console(stderr=as_json))
     if as_json:
-        typer.echo(json.dumps(estimate_json(made), indent=2))
+        typer.echo(json.dumps(estimate_json.as_json(made), indent=2))
     else:
         console().print(estimate_table.render(made))
 

@@ -1,54 +1,37 @@
-"""What a job will take before it runs: prompts from a sample, speed from what such engines did."""
+"""What a job will take before it runs: prompts from a sample, speed from earlier jobs."""
 
-from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from nightshift.common.ledger import Ledger, spending
-from nightshift.common.ledger.spending import SimilarJob
+from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
-from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngineSpec
+from nightshift.common.spec import GenerateTask, JobSpec, OpenaiEngineSpec
 from nightshift.common.text import money
 from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.forecast import Prices, Range
-from nightshift.producer.estimate.prompt_lengths import Prompts, prompts
+from nightshift.producer.estimate.measured_speed import MeasuredSpeed, measure_speed
+from nightshift.producer.estimate.prompt_lengths import PromptLengths, measure_prompts
 from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.submit.planner import Plan
 from nightshift.producer.submit.submit import survey
 
 SAMPLE_ROWS = 1_000
-"""Prompts that are counted: the mean of so many is known to a few percent."""
+"""Size of the sample; the mean of so many prompts is known to a few percent."""
 
 SAMPLE_SEED = 0
 
 FULL_WINDOWS = 4
-"""With fewer rows than so many windows an engine was filling and emptying for most of its time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What engines of the same key did: `pace` in rows a second of one engine.
-
-    `output_tokens` of a row are known where they had the same task. `window_rows` is what one
-    holds in flight; 0 where no child lives.
-    """
-
-    source: str
-    rows: int
-    pace: Range | None
-    output_tokens: Range | None
-    window_rows: int
+"""With fewer rows than so many windows, the window of an engine was not full most of the time."""
 
 
 @dataclass(slots=True)
 class Estimate:
-    """What is expected of a job; None where nothing tells.
+    """What is expected of a job; None where a figure is not known.
 
-    Tokens are those of one row, `engine_seconds` and `cost` those of the whole job, `seconds` from
-    the start to the end with `workers`.
+    Tokens are those of one row, `engine_seconds` and `cost` those of the whole job, and `seconds`
+    the time from the start to the end with so many `workers`.
     """
 
     name: str
@@ -56,11 +39,11 @@ class Estimate:
     batches: int
     batch_rows: int
     files: int
-    prompts: Prompts
+    prompts: PromptLengths
     prompt_tokens: Range | None
     output_tokens: Range | None
     output_source: str
-    measured: Measured | None
+    measured: MeasuredSpeed | None
     workers: int
     workers_source: str
     engine_seconds: Range | None
@@ -80,73 +63,43 @@ def estimate(
     workers: int | None = None,
     pilot: int | None = None,
 ) -> Estimate:
-    """Plans the job, counts the prompts of a sample and looks for what such engines did.
+    """Plans the job, measures the prompts of a sample, and reads speeds from the ledger.
 
-    `pilot` is a job of the ledger: then only that one counts. Without a `ledger` nothing is
-    measured. Without a pilot the output directory is neither looked at nor written to. Raises
-    BadInput for what a submit would refuse in the input.
+    With a `pilot`, the number of a job, only that job counts. Without a `ledger` the speed is not
+    known. Without a pilot the output directory is neither read nor written. Raises BadInput where
+    a submit would refuse the input.
     """
     own = TemporaryDirectory(prefix="nightshift-") if pilot is None else nullcontext()
     with own as copies:
         spec, plan = survey(spec, settings, copies=copies)
-        found = prompts(spec, sample_rows(plan, spec, SAMPLE_ROWS, SAMPLE_SEED))
-    measured, living = (None, 0) if ledger is None else _measured(ledger, spec, pilot)
-    return _estimate(spec, plan, found, measured, _workers(spec, workers, living))
+        prompts = measure_prompts(spec, sample_rows(plan, spec, SAMPLE_ROWS, SAMPLE_SEED))
+    measured, living = (None, 0) if ledger is None else measure_speed(ledger, spec, pilot)
+    return _estimate(spec, plan, prompts, measured, _workers(spec, workers, living))
 
 
-def _workers(spec: JobSpec, said: int | None, living: int) -> tuple[int, str]:
-    if said is not None:
-        return said, "as you say"
+def _workers(spec: JobSpec, given: int | None, living: int) -> tuple[int, str]:
+    if given is not None:
+        return given, "as you say"
     if living:
         return living, f"living in the pool {spec.pool}"
     return 1, "none lives now: --workers says how many"
 
 
-def _measured(ledger: Ledger, spec: JobSpec, pilot: int | None) -> tuple[Measured | None, int]:
-    """What was measured, and how many children of the pool live."""
-    task = spec.task.model_dump_json(by_alias=True, context=STORED)
-    with ledger.transaction() as connection:
-        living, window_rows = spending.slots(connection, spec.pool)
-        found = spending.similar_jobs(connection, spec.pool, spec.engine_key, task, only=pilot)
-        alike = [each for each in found if each.same_task] or found
-        commits = spending.commits_of(connection, [each.job for each in alike])
-    if not commits:
-        return None, living
-    same = all(each.same_task for each in alike)
-    measured = Measured(
-        source=_source(alike, pilot is not None, same=same),
-        rows=sum(rows for rows, _, _ in commits),
-        pace=forecast.ratio_range([(rows, seconds) for rows, seconds, _ in commits]),
-        output_tokens=forecast.ratio_range([(tokens, rows) for rows, _, tokens in commits])
-        if same
-        else None,
-        window_rows=window_rows,
-    )
-    return measured, living
-
-
-def _source(alike: Sequence[SimilarJob], is_pilot: bool, *, same: bool) -> str:
-    if is_pilot:
-        return f"the pilot (job {alike[0].job})"
-    jobs = f"job {alike[0].job}" if len(alike) == 1 else f"{len(alike)} jobs"
-    return f"{jobs} with this engine" + ("" if same else ", of another task")
-
-
 def _estimate(
     spec: JobSpec,
     plan: Plan,
-    found: Prompts,
-    measured: Measured | None,
+    prompts: PromptLengths,
+    measured: MeasuredSpeed | None,
     workers: tuple[int, str],
 ) -> Estimate:
     rows = plan.rows_total
-    share = found.sampled / rows
-    prompt_tokens = forecast.mean_range(found.run, share) if len(found.lengths) else None
+    share = prompts.sampled / rows
+    prompt_tokens = forecast.mean_range(prompts.computed, share) if len(prompts.lengths) else None
     output_tokens, source = _output_tokens(spec, measured)
     pace = measured.pace if measured else None
     engine_seconds = pace.under(rows) if pace else None
     seconds = engine_seconds.times(1 / workers[0]) if engine_seconds else None
-    limited = _limited(spec, rows, prompt_tokens, output_tokens)
+    limited = _rate_limited(spec, rows, prompt_tokens, output_tokens)
     if seconds is not None and limited is not None:
         seconds = seconds.at_least(limited)
     made = Estimate(
@@ -155,7 +108,7 @@ def _estimate(
         batches=plan.batches_total,
         batch_rows=spec.batch.rows,
         files=sum(file.rows > 0 for file in plan.files),
-        prompts=found,
+        prompts=prompts,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         output_source=source,
@@ -168,7 +121,7 @@ def _estimate(
         budget=spec.limits.budget,
         seconds=seconds,
         made_at=datetime.now(UTC).astimezone(),
-        notes=list(found.notes),
+        notes=list(prompts.notes),
     )
     made.notes += _notes(spec, made)
     if limited is not None:
@@ -177,10 +130,10 @@ def _estimate(
     return made
 
 
-def _limited(
+def _rate_limited(
     spec: JobSpec, rows: int, prompt_tokens: Range | None, output_tokens: Range | None
 ) -> Range | None:
-    """Seconds that the rate limits of a remote engine allow no less of."""
+    """The least seconds that the rate limits of a remote engine allow; None without limits."""
     if not isinstance(spec.engine, OpenaiEngineSpec):
         return None
     least = None
@@ -192,8 +145,8 @@ def _limited(
     return least
 
 
-def _output_tokens(spec: JobSpec, measured: Measured | None) -> tuple[Range | None, str]:
-    """Output tokens of a row, and who says so."""
+def _output_tokens(spec: JobSpec, measured: MeasuredSpeed | None) -> tuple[Range | None, str]:
+    """Output tokens of a row, and the source of that figure."""
     if spec.task.kind == "function" or spec.task.runner != "generate":
         return Range.exactly(0), "this task writes none"
     if measured is not None and measured.output_tokens is not None:
@@ -256,64 +209,3 @@ def _notes(spec: JobSpec, made: Estimate) -> list[str]:
             "pause before it passes it"
         )
     return notes
-
-
-def as_json(made: Estimate) -> dict[str, Any]:
-    """The object of `estimate --json`: what the table says, null where nothing tells."""
-    found = made.prompts
-    lengths = found.lengths
-    measured = made.measured
-    return {
-        "name": made.name,
-        "rows": made.rows,
-        "batches": made.batches,
-        "batch_rows": made.batch_rows,
-        "files": made.files,
-        "prompts": {
-            "sampled": found.sampled,
-            "refused": found.refused,
-            "why": found.why or None,
-            "unit": None if not len(lengths) else "characters/4" if found.is_guess else "tokens",
-            **percentiles(found),
-            "longest_allowed": found.longest,
-            "too_long": found.too_long,
-            "histogram": [list(each) for each in forecast.bins(lengths)] if len(lengths) else [],
-        },
-        "prompt_tokens_a_row": _range(made.prompt_tokens),
-        "output_tokens_a_row": _range(made.output_tokens),
-        "output_tokens_from": made.output_source,
-        "rows_per_engine_second": _range(measured.pace if measured else None),
-        "measured_from": measured.source if measured else None,
-        "rows_measured": measured.rows if measured else 0,
-        "workers": made.workers,
-        "workers_from": made.workers_source,
-        "engine_seconds": _range(made.engine_seconds),
-        "cost": _range(made.cost),
-        "budget": made.budget,
-        "seconds": _range(made.seconds),
-        "finished_at": _ends(made),
-        "notes": made.notes,
-    }
-
-
-def percentiles(found: Prompts) -> dict[str, int | None]:
-    """p50, p90, p99 and the longest of the sample."""
-    names = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
-    if not len(found.lengths):
-        return dict.fromkeys(names)
-    return {name: round(forecast.quantile(found.lengths, at)) for name, at in names.items()}
-
-
-def _ends(made: Estimate) -> dict[str, str] | None:
-    """When the job would be over if it began now."""
-    if made.seconds is None:
-        return None
-    return {
-        bound: (made.made_at + timedelta(seconds=seconds)).isoformat(timespec="seconds")
-        for bound, seconds in asdict(made.seconds).items()
-        if seconds is not None
-    }
-
-
-def _range(value: Range | None) -> dict[str, float | None] | None:
-    return None if value is None else asdict(value)

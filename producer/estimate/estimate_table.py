@@ -1,4 +1,4 @@
-"""An estimate as people read it: one line a figure, with its range and where it comes from."""
+"""An estimate as a table: one line a figure, with its range and its source."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,20 +10,18 @@ from rich.text import Text
 
 from nightshift.common.text import money
 from nightshift.producer.estimate import forecast
-from nightshift.producer.estimate.estimate import Estimate, percentiles
+from nightshift.producer.estimate.estimate import Estimate
 from nightshift.producer.estimate.forecast import Range
-from nightshift.producer.views.tables import duration
+from nightshift.producer.views.tables import duration, fact_grid
 
 BAR_WIDTH = 24
 
 
 def render(made: Estimate) -> RenderableType:
-    """The whole estimate; it stands in 80 columns."""
+    """The whole estimate; 80 columns are wide enough."""
     title = Text(made.name, "bold")
     title.append("  estimate", "not bold bright_black")
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bright_black", no_wrap=True)
-    table.add_column()
+    table = fact_grid()
     files = f", {made.files:,} files" if made.files > 1 else ""
     batches = "1 batch" if made.batches == 1 else f"{made.batches:,} batches"
     table.add_row("rows", f"{made.rows:,} in {batches} of {made.batch_rows:,}{files}")
@@ -31,7 +29,7 @@ def render(made: Estimate) -> RenderableType:
     _answers(table, made)
     _speed(table, made)
     if made.cost is not None:
-        cost = Text.assemble((_shown(made.cost, money), "bold"))
+        cost = Text.assemble((_range_text(made.cost, money), "bold"))
         if made.budget is not None:
             cost.append(f"   limits.budget {money(made.budget)}", "bright_black")
         table.add_row("cost", cost)
@@ -44,14 +42,13 @@ def render(made: Estimate) -> RenderableType:
 def _prompts(table: Table, made: Estimate) -> None:
     found = made.prompts
     if len(found.lengths):
-        each = percentiles(found)
         unit = "characters / 4" if found.is_guess else "tokens"
-        said = "   ".join(f"{name} {value:,}" for name, value in each.items())
-        table.add_row("prompts", f"{said} {unit}   of {len(found.lengths):,} rows")
+        figures = "   ".join(f"{name} {value:,}" for name, value in found.percentiles.items())
+        table.add_row("prompts", f"{figures} {unit}   of {len(found.lengths):,} rows")
         table.add_row("", _histogram(made))
         if made.prompt_tokens is not None:
             total = made.prompt_tokens.times(made.rows)
-            table.add_row("", f"{_shown(total, _whole)} tokens in all")
+            table.add_row("", f"{_range_text(total, _whole)} tokens in all")
     if found.longest is not None:
         style = "red" if found.too_long else ""
         share = (
@@ -59,8 +56,8 @@ def _prompts(table: Table, made: Estimate) -> None:
         )
         table.add_row("too long", Text(f"{share} for the model's {found.longest:,} tokens", style))
     if found.refused:
-        said = f"{found.refused:,} of {found.sampled:,} sampled rows cannot be used: {found.why}"
-        table.add_row("refused", Text(said, "red"))
+        text = f"{found.refused:,} of {found.sampled:,} sampled rows cannot be used: {found.why}"
+        table.add_row("refused", Text(text, "red"))
 
 
 def _histogram(made: Estimate) -> Table:
@@ -83,7 +80,7 @@ def _answers(table: Table, made: Estimate) -> None:
         if made.output_tokens is not None:
             total = made.output_tokens.times(made.rows)
             figures.append(
-                f"{_shown(made.output_tokens, _short)} tokens a row, {_shown(total, _whole)} in all"
+                f"{_range_text(made.output_tokens, _short)} tokens a row, {_range_text(total, _whole)} in all"
             )
         table.add_row("answers", figures)
         table.add_row("", Text(made.output_source, "bright_black"))
@@ -94,13 +91,13 @@ def _speed(table: Table, made: Estimate) -> None:
     if measured is None or measured.pace is None:
         table.add_row("speed", Text("not measured", "yellow"))
         return
-    table.add_row("speed", f"{_shown(measured.pace, _short)} rows/s an engine")
+    table.add_row("speed", f"{_range_text(measured.pace, _short)} rows/s an engine")
     table.add_row("", Text(f"{measured.source}, {measured.rows:,} rows", "bright_black"))
     if made.engine_seconds is not None and made.seconds is not None:
         hours = made.engine_seconds.times(1 / 3600)
-        table.add_row("engines", f"{_shown(hours, money)} hours of one engine")
+        table.add_row("engines", f"{_range_text(hours, money)} hours of one engine")
         table.add_row("workers", f"{made.workers:,}, {made.workers_source}")
-        table.add_row("time", _shown(made.seconds, duration))
+        table.add_row("time", _range_text(made.seconds, duration))
         table.add_row("finished", f"{_clock(made)}, if it began now")
 
 
@@ -109,17 +106,17 @@ def _clock(made: Estimate) -> str:
     moments = [
         made.made_at + timedelta(seconds=each) for each in (made.seconds.low, made.seconds.high)
     ]
-    form = "%H:%M" if moments[1].date() == made.made_at.date() else "%Y-%m-%d %H:%M"
-    first, last = (f"{moment:{form}}" for moment in moments)
+    pattern = "%H:%M" if moments[1].date() == made.made_at.date() else "%Y-%m-%d %H:%M"
+    first, last = (f"{moment:{pattern}}" for moment in moments)
     return first if first == last else f"{first} to {last}"
 
 
-def _shown(value: Range, form: Callable[[float], str]) -> str:
-    """The middle with its bounds, as far as they are known and differ."""
-    low, high = form(value.low), form(value.high)
+def _range_text(value: Range, text: Callable[[float], str]) -> str:
+    """The middle and its bounds; without a middle that is not known, or bounds that are the same."""
+    low, high = text(value.low), text(value.high)
     if value.middle is None:
         return f"{low} to {high}"
-    middle = form(value.middle)
+    middle = text(value.middle)
     return middle if low == high else f"{middle} ({low} to {high})"
 
 

@@ -1,4 +1,4 @@
-"""From what was measured to hours, money and an end, as ranges; pure."""
+"""Ranges of figures: means and ratios with their bounds, and the sums made of them; pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,12 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 MOST_BLOCKS = 20
-"""Neighbouring commits are looked at together: alone they say more of groups than of speed."""
+"""Commits form at most so many blocks of neighbours: single commits vary with their grouping."""
 
 LEAST_BLOCKS = 4
-"""With fewer there is no telling how much a figure varies."""
+"""With fewer blocks it is not known how much a figure varies."""
 
-REDRAWN = 2_000
+RESAMPLES = 2_000
+"""Of the bootstrap."""
+
 NORMAL_90 = 1.645
 """Quantile of the normal distribution that leaves 5 % on each side."""
 
@@ -22,8 +24,8 @@ SEED = 0
 class Range:
     """A figure, and the bounds between which it lies nine times in ten.
 
-    The three are equal where nothing tells how much it varies; there is no `middle` where only the
-    bounds are known.
+    The three are equal where it is not known how much the figure varies. `middle` is None where
+    only the bounds are known.
     """
 
     low: float
@@ -32,11 +34,11 @@ class Range:
 
     @classmethod
     def exactly(cls, value: float) -> "Range":
-        """A figure that is known, or of which nothing more is."""
+        """A figure without bounds."""
         return cls(value, value, value)
 
     def __add__(self, other: "Range") -> "Range":
-        """Bounds of a sum, as if both were at the same end at once."""
+        """The sum; its bounds are those of both figures at the same end."""
         known = self.middle is not None and other.middle is not None
         middle = self.middle + other.middle if known else None  # type: ignore[operator]
         return Range(self.low + other.low, middle, self.high + other.high)
@@ -47,16 +49,14 @@ class Range:
         return Range(self.low * factor, middle, self.high * factor)
 
     def under(self, whole: float) -> "Range | None":
-        """`whole` over each figure: rows over rows a second give seconds; None where a figure may
-        be 0.
-        """
+        """`whole` over each figure, such as rows over rows a second; None where one may be 0."""
         if self.low <= 0:
             return None
         middle = None if self.middle is None else whole / self.middle
         return Range(whole / self.high, middle, whole / self.low)
 
     def at_least(self, other: "Range") -> "Range":
-        """The larger at each end."""
+        """The larger figure at each end."""
         known = self.middle is not None and other.middle is not None
         middle = max(self.middle, other.middle) if known else None  # type: ignore[type-var]
         return Range(max(self.low, other.low), middle, max(self.high, other.high))
@@ -64,7 +64,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Money for an hour of an engine and for a million tokens; None where the spec has none."""
+    """Prices of an hour of an engine and of a million tokens; None where the spec has none."""
 
     hour: float | None
     prompt: float | None
@@ -72,7 +72,7 @@ class Prices:
 
 
 def mean_range(values: Sequence[int] | np.ndarray, share: float = 0.0) -> Range:
-    """The mean of all rows, from those of a random sample that was `share` of them."""
+    """The mean of all rows, from the values of a random sample of a `share` of them."""
     found = np.asarray(values, dtype=float)
     mean = float(found.mean())
     if len(found) < 2:
@@ -96,7 +96,7 @@ def ratio_range(pairs: Sequence[tuple[float, float]]) -> Range | None:
     over, under = np.add.reduceat(over, edges), np.add.reduceat(under, edges)
     if len(edges) < LEAST_BLOCKS:
         return Range.exactly(middle)
-    drawn = np.random.default_rng(SEED).integers(0, len(edges), (REDRAWN, len(edges)))
+    drawn = np.random.default_rng(SEED).integers(0, len(edges), (RESAMPLES, len(edges)))
     sums = under[drawn].sum(axis=1)
     ratios = over[drawn].sum(axis=1)[sums > 0] / sums[sums > 0]
     low, high = np.quantile(ratios, [0.05, 0.95])
@@ -106,7 +106,7 @@ def ratio_range(pairs: Sequence[tuple[float, float]]) -> Range | None:
 def token_money(
     rows: int, prompt_tokens: Range | None, output_tokens: Range | None, prices: Prices
 ) -> Range | None:
-    """Money for the tokens of so many rows, given those of one; None where they are not known."""
+    """The price of the tokens of so many rows, from those of one; None where they are not known."""
     cost = Range.exactly(0.0)
     for price, tokens in ((prices.prompt, prompt_tokens), (prices.output, output_tokens)):
         if price is None:
@@ -118,7 +118,7 @@ def token_money(
 
 
 def bins(lengths: np.ndarray, most: int = 8) -> list[tuple[int, int, int]]:
-    """(from, to, how many) of whole numbers in at most so many equal steps, both ends included."""
+    """A histogram of at most so many equal steps: (first, last, count), both ends included."""
     low, high = int(lengths.min()), int(lengths.max())
     step = -(-(high - low + 1) // most)
     edges = np.arange(low, high + step + 1, step)
@@ -130,5 +130,5 @@ def bins(lengths: np.ndarray, most: int = 8) -> list[tuple[int, int, int]]:
 
 
 def quantile(lengths: np.ndarray, percent: float) -> float:
-    """The length that so many percent of the rows do not pass."""
+    """The least length that so many percent of the rows do not exceed."""
     return float(np.percentile(lengths, percent, method="inverted_cdf"))

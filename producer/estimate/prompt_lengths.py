@@ -1,4 +1,4 @@
-"""How long the prompts of sampled rows are, by the model's own tokenizer where it is at hand."""
+"""How long the prompts of sampled rows are, by the model's own tokenizer where that can be loaded."""
 
 import json
 import logging
@@ -25,22 +25,23 @@ from nightshift.common.spec import (
     VllmEngineSpec,
 )
 from nightshift.common.templates.sandbox import compiled, rendered
+from nightshift.producer.estimate import forecast
 
 CHARACTERS_A_TOKEN = 4
 """A rule of thumb for English text; other languages and code take more tokens."""
 
 Messages = list[dict[str, str]]
 Prompt = Messages | str | tuple[str, str]
-"""Chat messages, a text, or the two texts of a pair."""
+"""Chat messages, one text, or the two texts of a pair."""
 
 
 @dataclass(slots=True)
-class Prompts:
-    """What was found in a sample.
+class PromptLengths:
+    """The prompts of a sample.
 
-    `lengths` are tokens, or characters / 4 where `is_guess`; empty for tasks without prompts. Those
-    above `most` are errors. `longest` is the most that the model takes, None where nothing says it. `refused` rows cannot
-    be read or rendered, `why` is the first one's error.
+    `lengths` are tokens, or characters / 4 where `is_guess`; empty for tasks without prompts.
+    Prompts above `most` are row errors. `longest` is what the model takes; None where that is not
+    known. `refused` counts rows that cannot be read or rendered; `why` is the first error of one.
     """
 
     sampled: int
@@ -54,51 +55,59 @@ class Prompts:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def run(self) -> np.ndarray:
-        """Tokens that the model works on for each prompt: none for one that is too long."""
+    def computed(self) -> np.ndarray:
+        """Tokens that the model computes for each prompt: 0 for one that is too long."""
         return np.where(self.lengths > self.most, 0, self.lengths)
 
+    @property
+    def percentiles(self) -> dict[str, int | None]:
+        """p50, p90, p99 and the longest of the sample; None without prompts."""
+        names = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
+        if not len(self.lengths):
+            return dict.fromkeys(names)
+        return {name: round(forecast.quantile(self.lengths, at)) for name, at in names.items()}
 
-def prompts(spec: JobSpec, rows: Rows) -> Prompts:
-    """The prompts of these rows."""
-    found = Prompts(len(rows.row_index) + len(rows.bad), np.array([], dtype=int))
+
+def measure_prompts(spec: JobSpec, rows: Rows) -> PromptLengths:
+    """Renders the prompts of these rows and counts their tokens."""
+    found = PromptLengths(len(rows.row_index) + len(rows.bad), np.array([], dtype=int))
     for bad in rows.bad.values():
         _refuse(found, bad.message)
     if spec.task.kind == "function":
         return found
     if isinstance(spec.task, GenerateTask) and spec.task.image_columns:
         found.notes.append("images are not counted among the tokens of a prompt")
-    wanted = list(_rendered(spec, rows, found))
-    counted = None if isinstance(spec.engine, OpenaiEngineSpec) else _counter(spec, found)
-    if counted is None:
+    prompts = list(_rendered(spec, rows, found))
+    counter = None if isinstance(spec.engine, OpenaiEngineSpec) else _counter(spec, found)
+    if counter is None:
         found.is_guess = True
-        lengths = [-(-_characters(prompt) // CHARACTERS_A_TOKEN) for prompt in wanted]
+        lengths = [-(-_characters(prompt) // CHARACTERS_A_TOKEN) for prompt in prompts]
     else:
-        lengths = list(counted.lengths(wanted))
-        found.longest = counted.longest
+        lengths = list(counter.lengths(prompts))
+        found.longest = counter.longest
     found.lengths = np.array(lengths, dtype=int)
     if found.longest is None:
         return found
     if isinstance(spec.engine, TransformersEngineSpec) and spec.engine.truncate:
         found.lengths = np.minimum(found.lengths, found.longest)
-    # A model that writes needs room for one token at least.
+    # A model that generates needs room for one token at least.
     found.most = found.longest - (spec.task.runner == "generate")
     found.too_long = int((found.lengths > found.most).sum())
     return found
 
 
-def _refuse(found: Prompts, why: str) -> None:
+def _refuse(found: PromptLengths, why: str) -> None:
     found.refused += 1
     found.why = found.why or why
 
 
-def _rendered(spec: JobSpec, rows: Rows, found: Prompts) -> Iterator[Prompt]:
+def _rendered(spec: JobSpec, rows: Rows, found: PromptLengths) -> Iterator[Prompt]:
     templates = [compiled(template) for template in spec.task.templates]
     for row in to_rows(rows.table):
         try:
             texts = [rendered(template, row) for template in templates]
             prompt = _prompt(spec.task, texts, row)
-        except Exception as error:  # a row's values raise what they like
+        except Exception as error:  # a template over a row's values may raise anything
             _refuse(found, f"the row cannot be rendered: {type(error).__name__}: {error}")
         else:
             yield prompt
@@ -109,30 +118,33 @@ def _prompt(task: Any, texts: list[str], row: dict[str, Any]) -> Prompt:
         case GenerateTask(messages=messages):
             if messages is None:
                 return [{"role": "user", "content": texts[0]}]
-            left = iter(texts)
+            remaining = iter(texts)
             return [
-                {"role": message.role, "content": " ".join(islice(left, len(message.templates)))}
+                {
+                    "role": message.role,
+                    "content": " ".join(islice(remaining, len(message.templates))),
+                }
                 for message in messages
             ]
         case RequestsTask():
-            return _asked(json.loads(row["body"]))
+            return _request_prompt(json.loads(row["body"]))
         case EmbedTask() | ClassifyTask() | ScoreTask() if len(texts) > 1:
             return texts[0], texts[1]
     return texts[0]
 
 
-def _asked(body: dict[str, Any]) -> Prompt:
-    """The prompt of a line of an OpenAI batch file; of an image nothing is counted."""
+def _request_prompt(body: dict[str, Any]) -> Prompt:
+    """The prompt of a request of an OpenAI batch file; images are left out."""
     if "messages" not in body:
-        said = body.get("prompt", body.get("input", ""))
-        return " ".join(map(str, said)) if isinstance(said, list) else str(said)
+        text = body.get("prompt", body.get("input", ""))
+        return " ".join(map(str, text)) if isinstance(text, list) else str(text)
     return [
-        {"role": str(each.get("role", "user")), "content": _words(each.get("content"))}
+        {"role": str(each.get("role", "user")), "content": _content_text(each.get("content"))}
         for each in body["messages"]
     ]
 
 
-def _words(content: Any) -> str:
+def _content_text(content: Any) -> str:
     if isinstance(content, list):
         return " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     return str(content or "")
@@ -144,17 +156,17 @@ def _characters(prompt: Prompt) -> int:
     return sum(len(each["content"] if isinstance(each, dict) else each) for each in prompt)
 
 
-class _Counter:
-    """Counts as the engines do: chat prompts in the model's own template."""
+class _TokenCounter:
+    """Counts tokens as the engines do: chat prompts in the model's own template."""
 
     def __init__(self, tokenizer: Any, longest: int | None) -> None:
         self.longest = longest
         self._tokenizer = tokenizer
         self._has_template = getattr(tokenizer, "chat_template", None) is not None
 
-    def lengths(self, wanted: list[Prompt]) -> Iterator[int]:
+    def lengths(self, prompts: list[Prompt]) -> Iterator[int]:
         """Tokens of each prompt."""
-        for prompt in wanted:
+        for prompt in prompts:
             if isinstance(prompt, tuple):
                 yield len(self._tokenizer(*prompt)["input_ids"])
             elif isinstance(prompt, str) or not self._has_template:
@@ -167,8 +179,8 @@ class _Counter:
                 yield len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def _counter(spec: JobSpec, found: Prompts) -> _Counter | None:
-    """None, with a note that says why, where the tokenizer is not at hand."""
+def _counter(spec: JobSpec, found: PromptLengths) -> _TokenCounter | None:
+    """None, and a note with the reason, where the tokenizer cannot be loaded."""
     engine = spec.engine
     assert isinstance(engine, VllmEngineSpec | TransformersEngineSpec)
     try:
@@ -181,7 +193,7 @@ def _counter(spec: JobSpec, found: Prompts) -> _Counter | None:
         return None
     args = engine.args if isinstance(engine, VllmEngineSpec) else {}
     trusted = {"trust_remote_code": bool(args.get("trust_remote_code", False))}
-    # What a tokenizer says of long texts is said by the estimate.
+    # The estimate counts the texts that are too long: no warnings for each.
     logging.getLogger("transformers").setLevel(logging.ERROR)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
@@ -189,7 +201,7 @@ def _counter(spec: JobSpec, found: Prompts) -> _Counter | None:
         )
         config = AutoConfig.from_pretrained(engine.model, revision=engine.revision, **trusted)
         trained = None if spec.task.runner == "generate" else _trained_length(engine)
-    except Exception as error:  # whatever a model's files, or the way to them, raise
+    except Exception as error:  # reading a model's files may raise anything
         found.notes.append(
             f"prompts are counted as characters / 4: the tokenizer of {engine.model} cannot be "
             f"loaded here ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
@@ -202,12 +214,12 @@ def _counter(spec: JobSpec, found: Prompts) -> _Counter | None:
         )
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     own = min((each for each in (positions, trained) if each is not None), default=None)
-    said = args.get("max_model_len") if isinstance(engine, VllmEngineSpec) else engine.max_length
-    return _Counter(tokenizer, said if isinstance(said, int) else own)
+    given = args.get("max_model_len") if isinstance(engine, VllmEngineSpec) else engine.max_length
+    return _TokenCounter(tokenizer, given if isinstance(given, int) else own)
 
 
 def _trained_length(engine: VllmEngineSpec | TransformersEngineSpec) -> int | None:
-    """The longest text that a sentence-transformers model says it takes."""
+    """The longest text, in tokens, of a sentence-transformers model, by its own configuration."""
     from transformers.utils import cached_file
 
     path = cached_file(
@@ -218,5 +230,5 @@ def _trained_length(engine: VllmEngineSpec | TransformersEngineSpec) -> int | No
     )
     if path is None:
         return None
-    said = json.loads(Path(path).read_text(encoding="utf-8")).get("max_seq_length")
-    return said if isinstance(said, int) else None
+    length = json.loads(Path(path).read_text(encoding="utf-8")).get("max_seq_length")
+    return length if isinstance(length, int) else None

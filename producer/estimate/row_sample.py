@@ -15,38 +15,38 @@ from nightshift.common.spec import JobSpec
 from nightshift.producer.submit.planner import Plan
 
 READING_THREADS = 8
-"""Batches that are read side by side: on object stores it is the wait that costs."""
+"""Batches that are read at once: reading from object stores is mostly waiting."""
 
 CACHE_BYTES = 256 * 2**20
-"""Decoded row groups that are kept: the sampled rows of one are read at once."""
+"""Decoded row groups that are kept, so that the sampled rows of one are read together."""
 
 
 def sample_rows(plan: Plan, spec: JobSpec, count: int, seed: int) -> Rows:
-    """So many rows with the columns that the job reads, each as likely as any other.
+    """`count` random rows with the columns that the job reads; each row is equally likely.
 
     The same plan and seed give the same rows, in dataset order.
     """
     cache = ReadCache(CACHE_BYTES)
 
-    def read(place: Descriptor) -> Rows:
-        return dataset.read_rows(spec, place, spec.read_columns, cache, plan.schema)
+    def read(batch: Descriptor) -> Rows:
+        return dataset.read_rows(spec, batch, spec.read_columns, cache, plan.schema)
 
     with ThreadPoolExecutor(READING_THREADS) as threads:
-        return _joined(list(threads.map(read, _places(plan, count, seed))))
+        return _joined(list(threads.map(read, _sampled_batches(plan, count, seed))))
 
 
-def _places(plan: Plan, count: int, seed: int) -> Iterator[Descriptor]:
-    """The drawn rows of each batch that has any."""
+def _sampled_batches(plan: Plan, count: int, seed: int) -> Iterator[Descriptor]:
+    """Each batch that has sampled rows, cut down to them."""
     total = plan.rows_total
-    drawn = sorted(random.Random(seed).sample(range(total), min(count, total)))
+    sampled = sorted(random.Random(seed).sample(range(total), min(count, total)))
     at = 0
     for batch in plan.batches():
         stop = batch.rows.ranges[-1][1]
         first = at
-        while at < len(drawn) and drawn[at] < stop:
+        while at < len(sampled) and sampled[at] < stop:
             at += 1
         if at > first:
-            yield dataclasses.replace(batch, rows=RowRanges.from_indices(drawn[first:at]))
+            yield dataclasses.replace(batch, rows=RowRanges.from_indices(sampled[first:at]))
 
 
 def _joined(parts: list[Rows]) -> Rows:

@@ -23,7 +23,7 @@ from nightshift.common.spec import (
     parse_spec,
 )
 from nightshift.common.states import RowErrorKind
-from nightshift.producer.estimate.prompt_lengths import prompts
+from nightshift.producer.estimate.prompt_lengths import measure_prompts
 from nightshift.worker import engines
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 from tests.engine.contract import ask
@@ -438,7 +438,7 @@ def test_an_estimate_knows_the_longest_text_that_the_engine_takes(
         "test",
     )
     table = pa.table({"text": ["a short text", "word " * 300]})
-    found = prompts(job, Rows(table, [0, 1], {}, table.slice(0, 0)))
+    found = measure_prompts(job, Rows(table, [0, 1], {}, table.slice(0, 0)))
     assert found.longest == 256
     assert found.too_long == too_long
     assert found.run.tolist() == [5, run]

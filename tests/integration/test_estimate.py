@@ -17,8 +17,10 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.producer.estimate import estimate_table, pilot
-from nightshift.producer.estimate.estimate import Estimate, Measured, _estimate, as_json, estimate
+from nightshift.producer.estimate.estimate import Estimate, _estimate, estimate
+from nightshift.producer.estimate.estimate_json import as_json
 from nightshift.producer.estimate.forecast import Range
+from nightshift.producer.estimate.measured_speed import MeasuredSpeed
 from nightshift.producer.estimate.pilot import FinishedPilot, PilotOptions
 from nightshift.producer.results.sample import Sample
 from nightshift.producer.submit.submit import survey
@@ -217,7 +219,7 @@ def test_a_pilot_is_what_is_measured_however_many_jobs_came_after(
 
 def test_a_speed_that_may_be_0_gives_no_time(world: World, spec: Callable[..., JobSpec]) -> None:
     made = estimate(spec(), Settings(), None)
-    measured = Measured("here", 10, Range(0.0, 5.0, 9.0), None, 0)
+    measured = MeasuredSpeed("here", 10, Range(0.0, 5.0, 9.0), None, 0)
     found = _estimate(spec(), survey(spec(), Settings())[1], made.prompts, measured, (1, "here"))
     assert found.engine_seconds is found.seconds is found.cost is None
     assert "varies too much" in said(found)

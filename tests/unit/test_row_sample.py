@@ -11,7 +11,7 @@ import pytest
 
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
-from nightshift.producer.estimate.prompt_lengths import prompts
+from nightshift.producer.estimate.prompt_lengths import measure_prompts
 from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.submit.submit import survey
 
@@ -76,7 +76,7 @@ def test_rows_that_cannot_be_read_or_rendered_are_counted_with_the_first_reason(
         '{"id": "a", "text": "four"}\n{"id": null, "text": "b"}\n{"id": "c", "text": null}\n'
     )
     spec, plan = survey(spec_over(source), Settings())
-    found = prompts(spec, sample_rows(plan, spec, 10, 0))
+    found = measure_prompts(spec, sample_rows(plan, spec, 10, 0))
     assert (found.sampled, found.refused) == (3, 2)
     assert "rows.jsonl" in found.why
     assert found.lengths.tolist() == [1]
@@ -93,7 +93,7 @@ def test_a_prompt_is_guessed_by_its_characters_where_no_tokenizer_is_known(tmp_p
         ],
     }
     spec, plan = survey(spec_over(tmp_path / "in", task=task), Settings())
-    found = prompts(spec, sample_rows(plan, spec, 160, 0))
+    found = measure_prompts(spec, sample_rows(plan, spec, 160, 0))
     assert sorted(set(found.lengths.tolist())) == [3]
 
 
@@ -103,7 +103,7 @@ def test_a_model_that_is_not_there_is_one_sentence_and_a_guess(tmp_path: Path) -
     model.mkdir()
     engine = {"backend": "vllm", "model": str(model)}
     spec, plan = survey(spec_over(tmp_path / "in", engine=engine), Settings())
-    found = prompts(spec, sample_rows(plan, spec, 10, 0))
+    found = measure_prompts(spec, sample_rows(plan, spec, 10, 0))
     assert found.is_guess
     assert len(found.lengths) == 10
     [note] = found.notes
