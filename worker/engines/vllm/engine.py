@@ -265,10 +265,9 @@ def _fetch(config: VllmConfig) -> None:
     """Fetches the weight files that vLLM chooses, before EngineCore loads them."""
     model, load = config.model_config, config.load_config
     commit = getattr(model.revision, "resolved", model.revision)
-    hub.fetch_once(
+    hub.fetch(
         model.model,
         commit,
-        f"vllm-{load.load_format}",
         lambda: get_model_loader(load).download_model(model),
         load.download_dir,
     )
