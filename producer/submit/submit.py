@@ -22,7 +22,7 @@ from nightshift.producer.submit.resolve import prepared, resolved
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The job that stands for a spec, new or found."""
+    """The job of a submitted spec, whether it is new or was found."""
 
     job_id: int
     is_new: bool
@@ -32,9 +32,9 @@ class Submitted:
 
 
 def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = False) -> Submitted:
-    """Plans and stores a job; the same spec over unchanged files gives the existing one back.
+    """Plans and stores a job; for the same spec over unchanged files the existing job comes back.
 
-    Raises BadInput with one sentence for everything that can be known without a worker.
+    Raises BadInput with one sentence for everything that can be refused without a worker.
     """
     spec, infos = prepared(spec, settings)
     existing = _existing(ledger, spec, infos, new)
@@ -65,16 +65,14 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
 
 
 def survey(spec: JobSpec, settings: Settings, *, copies: str | None = None) -> tuple[JobSpec, Plan]:
-    """The resolved spec and its plan, without a ledger; refuses what `submit` of a new job would.
+    """The resolved spec and its plan, without a ledger; refuses what `submit` of a new job refuses.
 
-    With a folder for `copies` of the input, that is the output directory of the spec that comes
-    back, and its own is not looked at.
+    A folder for `copies` of the input takes the place of the output directory, which is then not
+    checked.
     """
+    spec, infos = prepared(spec, settings, copies)
     if copies is None:
-        spec, infos = prepared(spec, settings)
         checks.check_output(spec, infos)
-    else:
-        spec, infos = prepared(spec, settings, copies)
     return spec, _plan(spec, infos)
 
 
@@ -109,7 +107,7 @@ def _plan(spec: JobSpec, infos: Sequence[FileInfo]) -> Plan:
 def _existing(
     ledger: Ledger, spec: JobSpec, infos: Sequence[FileInfo], new: bool
 ) -> Submitted | None:
-    """The job that owns the output directory, if it is this very work; BadInput if it is not."""
+    """The job that owns the output directory; BadInput if it is not the job of this spec."""
     with ledger.transaction() as connection:
         job = jobs.by_output(connection, spec.output.uri)
         if job is None:
