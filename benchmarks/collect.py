@@ -26,7 +26,7 @@ from nightshift.producer.submit.submit import submit
 WANTED = 0.8
 
 LIMIT_SECONDS = 180.0
-"""Within this the fleet has made the parts, or the benchmark gives up."""
+"""The benchmark fails when the fleet needs longer to make the parts."""
 
 TEXT = (
     "The quick brown fox {number} jumps over the lazy dog and says {other:x} to all of the others."

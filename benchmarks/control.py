@@ -26,7 +26,7 @@ WANTED_A_SECOND = 300
 PROFILE = "profile.jsonl"
 
 LIMIT_SECONDS = 300.0
-"""A run that takes longer is given up."""
+"""The benchmark fails when a run takes longer."""
 
 
 CONTENDERS = {"as it is": False, "worker kept to one core": True}
@@ -123,7 +123,7 @@ def _submitted(here: Fleet, name: str, rows: int) -> int:
 
 
 def spec(name: str, source: Path, output: Path, **sections: Any) -> JobSpec:
-    """One row a batch through a callable that gives it back."""
+    """A spec with one row a batch and a callable that returns the row."""
     return JobSpec.model_validate(
         {
             "name": name,

@@ -25,7 +25,7 @@ from nightshift.worker.telemetry.utilization import Utilization
 TIMES = 50_000
 
 ROUNDS = 5
-"""The fastest counts: others on the machine only make one slower."""
+"""The fastest round counts: other processes of the machine can only slow one down."""
 
 
 def main() -> None:

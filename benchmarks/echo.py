@@ -4,5 +4,5 @@ from typing import Any
 
 
 def echo(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Gives each row's text back."""
+    """Returns the text of each row."""
     return [{"echoed": row["text"]} for row in rows]

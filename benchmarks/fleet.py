@@ -21,7 +21,7 @@ from nightshift.common.settings import Settings, child_environment, load_setting
 T = TypeVar("T")
 
 LEAVE_SECONDS = 60.0
-"""Time for a worker to let go of its engine before its group is ended."""
+"""Time that a worker gets to close its engine before its group is ended."""
 
 
 @dataclass

@@ -67,8 +67,8 @@ def main(
 def line(name: str, samples: list[Sample]) -> Line:
     """First and last quarter of a run, and the slope over its last three quarters."""
     first, last = _quarter(samples, last=False), _quarter(samples, last=True)
-    settled = [each for each in samples if each.done >= samples[-1].done / 4]
-    slope = np.polyfit([each.done for each in settled], [each.own for each in settled], 1)[0]
+    steady = [each for each in samples if each.done >= samples[-1].done / 4]
+    slope = np.polyfit([each.done for each in steady], [each.own for each in steady], 1)[0]
     owned = [each.own for each in samples]
     return Line(
         "memory",

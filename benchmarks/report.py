@@ -1,4 +1,5 @@
-"""What a benchmark says: lines of one table, on the screen, in a file, and in docs/performance.md.
+"""The result of a benchmark: lines of one table, on the screen, in a file, and in
+docs/performance.md.
 
 Each benchmark shows its lines and keeps them in `benchmarks/out/NAME.json`; `python -m
 benchmarks.report` lays all that are kept between the markers of docs/performance.md.
@@ -23,14 +24,14 @@ PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 RESAMPLES = 10_000
-"""Draws of the bootstrap; its interval then moves by less than it is shown with."""
+"""Draws of the bootstrap; with so many its interval moves by less than the digits that are printed."""
 
 INTERVAL_PERCENT = 95
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table, as it is shown; `wanted` and `verdict` are empty for a comparison.
+    """One line of the table, as it is printed; `wanted` and `verdict` are empty for a comparison.
 
     `ratio` is the median over rounds of what was measured side by side in the same round, with its
     bootstrap interval; `spread` is the least and greatest of the absolute figures.

@@ -1,4 +1,4 @@
-"""What a worker's profile says: `python -m benchmarks.spans FILE`, or `spans.show` in a benchmark."""
+"""The summary of a worker's profile: `python -m benchmarks.spans FILE`, or `spans.show` in a benchmark."""
 
 from pathlib import Path
 

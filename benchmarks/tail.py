@@ -1,6 +1,6 @@
 """The end of a job: how long children stand idle because siblings hold its last batches.
 
-Four children whose rows sleep, so that nothing but the distribution of the batches is measured: the
+The rows of four children sleep, so that only the distribution of the batches is measured: the
 makespan against the ideal (all sleep over all children), and the share of the children's time that
 was lost after each one's last batch.
 """
@@ -27,12 +27,12 @@ from nightshift.producer.submit.submit import submit
 CHILDREN = 4
 
 LIMIT_SECONDS = 120.0
-"""A job that takes longer is given up."""
+"""The benchmark fails when a job takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """One job: its rows, how many a batch, and what each of them sleeps (seconds)."""
+class Workload:
+    """One job: its rows, the rows of a batch, and the seconds that each row sleeps."""
 
     name: str
     rows: int
@@ -40,13 +40,13 @@ class Load:
     row_seconds: float
 
 
-LOADS = (
-    Load("1,024 rows in batches of 16", 1024, 16, 0.02),
-    Load("256 rows in batches of 16", 256, 16, 0.08),
-    Load("256 rows in batches of 64", 256, 64, 0.08),
+WORKLOADS = (
+    Workload("1,024 rows in batches of 16", 1024, 16, 0.02),
+    Workload("256 rows in batches of 16", 256, 16, 0.08),
+    Workload("256 rows in batches of 64", 256, 64, 0.08),
 )
-"""A job of twice what the children hold at once, and two that a single window could swallow half
-of (a window is 128 rows); each 5.12 s long at best.
+"""A job of twice the rows that the children hold at once, and two jobs of which a single window (128
+rows) could hold half; each takes 5.12 s at best.
 """
 
 
@@ -67,13 +67,13 @@ class Ending:
 
 def main(rounds: Annotated[int, typer.Option(help="Jobs of each load.")] = 5) -> None:
     """Measures the end of jobs with four children of one worker."""
-    found: dict[str, list[Ending]] = {load.name: [] for load in LOADS}
+    found: dict[str, list[Ending]] = {workload.name: [] for workload in WORKLOADS}
     with running() as here:
         for number in range(rounds):
-            for load in LOADS:
-                ending = measured(here, load)
-                found[load.name].append(ending)
-                print(f"round {number + 1}, {load.name}: {shown(ending)}", flush=True)
+            for workload in WORKLOADS:
+                ending = measured(here, workload)
+                found[workload.name].append(ending)
+                print(f"round {number + 1}, {workload.name}: {text_of(ending)}", flush=True)
     report.keep("tail", [line(name, endings) for name, endings in found.items()])
 
 
@@ -91,7 +91,7 @@ def line(name: str, endings: list[Ending]) -> Line:
     )
 
 
-def shown(ending: Ending) -> str:
+def text_of(ending: Ending) -> str:
     """One job in a line."""
     return (
         f"{ending.makespan:.2f} s, {ending.efficiency:.3f} of ideal, idle "
@@ -107,16 +107,16 @@ def running() -> Iterator[Fleet]:
         fleet(Path(scratch), log_level="warning") as here,
     ):
         here.reaper()
-        warm = submitted(here, Load("warm", 64, 1, 0.01))
+        warm = submitted(here, Workload("warm", 64, 1, 0.01))
         here.worker("--slots", str(CHILDREN))
         _wait(here, "SELECT count(*) = :wanted FROM workers WHERE state = 'ready'", CHILDREN)
         _wait(here, DONE, warm)
         yield here
 
 
-def measured(here: Fleet, load: Load) -> Ending:
-    """Runs one job and looks at when each child ended."""
-    job = submitted(here, load)
+def measured(here: Fleet, workload: Workload) -> Ending:
+    """Runs one job and reads when each child ended."""
+    job = submitted(here, workload)
     _wait(here, DONE, job)
     with here.ledger.transaction() as connection:
         ends = connection.execute(
@@ -130,7 +130,7 @@ def measured(here: Fleet, load: Load) -> Ending:
     makespan = max(lasts)
     return Ending(
         makespan,
-        load.rows * load.row_seconds / CHILDREN,
+        workload.rows * workload.row_seconds / CHILDREN,
         sum(makespan - last for last in lasts) / (CHILDREN * makespan),
         makespan - min(lasts),
     )
@@ -142,19 +142,20 @@ DONE = """
 """
 
 
-def submitted(here: Fleet, load: Load) -> int:
+def submitted(here: Fleet, workload: Workload) -> int:
     """A job of its own with this load."""
     name = f"job-{time.monotonic_ns()}"
     source = here.folder / f"{name}.parquet"
     pq.write_table(
-        pa.table({"id": range(load.rows), "seconds": [load.row_seconds] * load.rows}), source
+        pa.table({"id": range(workload.rows), "seconds": [workload.row_seconds] * workload.rows}),
+        source,
     )
     job = spec(
         name,
         source,
         here.folder / name,
         engine={"backend": "function", "callable": "doze:doze"},
-        batch={"rows": load.batch_rows},
+        batch={"rows": workload.batch_rows},
     )
     return submit(here.ledger, job, here.settings).job_id
 

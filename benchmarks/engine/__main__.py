@@ -60,7 +60,7 @@ def main(
 
 
 def _round(number: int, home: Path, contenders: list[Contender], size: int, *, wide: bool) -> Round:
-    """Every contender once; the order turns, so that nobody always follows the same one."""
+    """Every contender once; the order rotates, so that no contender always follows the same one."""
     made = model.make(home / "model")
     short = rows.write(home, size, seed=2 * number)
     long = rows.write(home, 4 * size, seed=2 * number + 1)
@@ -89,7 +89,7 @@ def _round(number: int, home: Path, contenders: list[Contender], size: int, *, w
 
 
 def _check(path: Path, found: Round) -> None:
-    """The same tokens and the same engine for everybody."""
+    """Every contender must have the same tokens and the same engine."""
     size = len(rows.read(path))
     same = {f"{key}": each for key, each in found.items() if key[1] == size}
     if same:

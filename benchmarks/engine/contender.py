@@ -1,4 +1,4 @@
-"""What the contenders share: the engine's arguments, the work, the results, the life of one."""
+"""What the contenders share: engine arguments, workloads, results, and the processes of one."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from nightshift.common.settings import child_environment, load_settings
 
 ENGINE_ARGS: dict[str, Any] = {
     "max_num_seqs": 128,
-    "max_num_batched_tokens": 4096,  # vLLM's own default depends on who asks
+    "max_num_batched_tokens": 4096,  # vLLM's own default depends on the caller
     "max_model_len": 1024,
     "kv_cache_memory_bytes": 2**30,
     "enforce_eager": True,
@@ -94,7 +94,7 @@ class Contender(Protocol):
 
 @contextmanager
 def process(argv: list[str], log: Path, **settings: str) -> Iterator[ProcessGroup]:
-    """A process and all that it starts; every one of them is gone afterwards."""
+    """A process and all that it starts; afterwards none of them is left."""
     environment = child_environment(load_settings(**settings), **ENVIRONMENT)
     with log.open("ab") as output:
         group = ProcessGroup.start(argv, env=environment, stdout=output, stderr=output)
@@ -108,9 +108,9 @@ def process(argv: list[str], log: Path, **settings: str) -> Iterator[ProcessGrou
 
 
 def wait_for(found: Any, seconds: float, alive: ProcessGroup, log: Path) -> Any:
-    """What `found()` returns once it is true; RuntimeError when the process ended before."""
+    """Waits until `found()` is true and returns it; RuntimeError when the process ends before."""
 
-    def look() -> Any:
+    def check() -> Any:
         if alive.poll() is not None:
             raise RuntimeError(f"ended with {alive.poll()}: {log.read_text()[-3000:]}")
         return found()
@@ -119,4 +119,4 @@ def wait_for(found: Any, seconds: float, alive: ProcessGroup, log: Path) -> Any:
         retry=retry_if_result(lambda value: not value),
         wait=wait_fixed(0.25),
         stop=stop_after_delay(seconds),
-    )(look)
+    )(check)

@@ -26,7 +26,7 @@ from nightshift.common.processes.group import ProcessGroup
 from nightshift.common.settings import child_environment, load_settings
 
 PROFILE = "profile.jsonl"
-"""Where the worker says where its time went; with the warm-up, which is a job like the others."""
+"""File of the worker's profile; it has the warm-up, too, which is a job like the others."""
 
 SPAN = """
     SELECT extract(epoch FROM max(ended_at) - min(claimed_at))::float FROM attempts
@@ -128,13 +128,13 @@ def _tokens(output: Path) -> Tokens:
 
 
 def _engine(log: Path) -> dict[str, Any]:
-    """What the worker said of its engine."""
+    """The engine's configuration, from the worker's log."""
     for line in log.read_text().splitlines():
         if '"vllm_started"' in line:
-            said: dict[str, Any] = json.loads(line)
+            fields: dict[str, Any] = json.loads(line)
             return {
                 name: value
-                for name, value in said.items()
+                for name, value in fields.items()
                 if name not in ("event", "level", "timestamp", "worker_id")
             }
-    raise RuntimeError("the worker did not say how its engine is configured")
+    raise RuntimeError("the worker's log has no line with the engine's configuration")

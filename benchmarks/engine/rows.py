@@ -14,18 +14,18 @@ from benchmarks.engine.words import words
 FEWEST_WORDS, MOST_WORDS = 10, 80
 MEAN_TOKENS = 56
 MOST_TOKENS = 512
-"""Of an answer: nine times the mean, which one row in nine thousand would exceed."""
+"""Longest answer: nine times the mean, which one row in nine thousand would exceed."""
 
 
 def table(rows: int, seed: int) -> pa.Table:
     """`text` and `max_tokens` of so many rows; the same seed gives the same rows."""
-    draw = np.random.default_rng(seed)
+    generator = np.random.default_rng(seed)
     known = np.asarray(words())
     texts = [
-        " ".join(draw.choice(known, count))
-        for count in draw.integers(FEWEST_WORDS, MOST_WORDS + 1, rows)
+        " ".join(generator.choice(known, count))
+        for count in generator.integers(FEWEST_WORDS, MOST_WORDS + 1, rows)
     ]
-    lengths = np.clip(np.rint(draw.exponential(MEAN_TOKENS, rows)), 1, MOST_TOKENS).astype(int)
+    lengths = np.clip(np.rint(generator.exponential(MEAN_TOKENS, rows)), 1, MOST_TOKENS).astype(int)
     return pa.table({"text": texts, "max_tokens": pa.array(lengths, pa.int64())})
 
 
@@ -44,7 +44,7 @@ def read(path: Path) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Prompt and output tokens of each row, in dataset order: what every contender must share."""
+    """Prompt and output tokens of each row, in dataset order: the same for every contender."""
 
     prompt: tuple[int, ...]
     output: tuple[int, ...]
@@ -54,7 +54,7 @@ class Tokens:
 
 
 def check(path: Path, found: dict[str, Tokens]) -> None:
-    """AssertionError unless every contender counted the same tokens, the asked ones."""
+    """AssertionError unless every contender counted the same tokens, as many as were asked for."""
     asked = tuple(pq.read_table(path, columns=["max_tokens"]).column(0).to_pylist())
     first = next(iter(found.values()))
     for name, tokens in found.items():

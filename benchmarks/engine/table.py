@@ -66,7 +66,7 @@ def _against_naive(rounds: Sequence[Round]) -> list[Line]:
 
 
 def _naive_pairs(rounds: Sequence[Round]) -> dict[tuple[str, int, int], float | None]:
-    """What can be held against (c), and what is wanted of it."""
+    """The ratios to (c), and what is wanted of each."""
     naive = {key[1:] for each in rounds for key in each if key[0] == "c"}
     return {
         (name, *size): WANTED_OF_NAIVE if name == "d" else None

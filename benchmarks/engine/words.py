@@ -8,9 +8,10 @@ WORDS = 12_000
 
 def words(seed: int = 0) -> list[str]:
     """Made-up words of one to four syllables."""
-    draw = random.Random(seed)
+    generator = random.Random(seed)
     syllables = [first + vowel for first in "bdfghklmnprstvz" for vowel in "aeiou"]
     return [
-        "".join(draw.choices(syllables, k=draw.randint(1, SYLLABLES))) + draw.choice(["", "n", "s"])
+        "".join(generator.choices(syllables, k=generator.randint(1, SYLLABLES)))
+        + generator.choice(["", "n", "s"])
         for _ in range(WORDS)
     ]

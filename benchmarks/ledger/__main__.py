@@ -1,4 +1,4 @@
-"""`make bench-ledger`: a million batches stored, then looked at, claimed, renewed, reaped, admitted
+"""`make bench-ledger`: a million batches stored, then listed, claimed, renewed, reaped, admitted
 and finished.
 """
 
@@ -26,7 +26,7 @@ WANTED_SECONDS = 30.0
 WANTED_MEMORY = 500.0
 
 FRESH_CALLS = 100
-"""Calls before anything was vacuumed; twice as slow, and only shown beside the others."""
+"""Calls before the first vacuum; twice as slow, and only printed beside the others."""
 
 console = Console(highlight=False)
 
@@ -110,8 +110,8 @@ def _finished(ledger: Ledger, url: str, section: str, job_id: int, output: Path)
     seconds = time.perf_counter() - began
     with ledger.transaction() as connection:
         assert not jobs.finishable(connection, "r", 60)
-    told = f"{seconds:.1f} s, {found * 1000:.1f} ms of it to find out"
-    return [Line(section, "finish with every part in its place", told, "", 1, "")]
+    text = f"{seconds:.1f} s, {found * 1000:.1f} ms of it to find out"
+    return [Line(section, "finish with every part in its place", text, "", 1, "")]
 
 
 @contextmanager

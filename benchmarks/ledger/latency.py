@@ -26,7 +26,7 @@ Act = Callable[[Connection], object]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One kind of transaction; `before` makes ready for each call and is not timed.
+    """One kind of transaction; `before` prepares each call and is not timed.
 
     `wanted` is what its 99th percentile must stay below, in milliseconds.
     """
@@ -39,7 +39,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Actors:
-    """Who acts on the only job of the ledger, and with what in its tables."""
+    """The processes that act on the only job of the ledger, and the rows of its tables."""
 
     job_id: int
     pool: str
@@ -49,14 +49,14 @@ class Actors:
 
     @classmethod
     def of(cls, ledger: Ledger) -> "Actors":
-        """Those of the job that was submitted."""
+        """The actors on the job that was submitted."""
         with ledger.transaction() as connection:
             (row,) = jobs.listed(connection)
             job = jobs.find(connection, str(row["job"]))
         return cls(job.id, job.spec.pool, job.spec.engine_key, row["batches_total"])
 
     def operations(self) -> list[Operation]:
-        """Everything that runs all the time, with what DESIGN section 11 wants of it."""
+        """Every transaction that runs all the time, with what DESIGN section 11 wants of it."""
         expire = partial(self._expire, far=self._far())
         return [
             Operation("an empty transaction", lambda connection: connection.exec_driver_sql(";")),
@@ -76,7 +76,7 @@ class Actors:
         ]
 
     def claim(self, connection: Connection, most: int, owner: str = "w-1") -> list[Lease]:
-        """As a child that is busy claims."""
+        """Claims as a busy child does."""
         who = Claimant(owner, self.pool, self.engine_key, "function", "1")
         return claims.claim(
             connection,
@@ -89,7 +89,7 @@ class Actors:
         )
 
     def refill(self, connection: Connection) -> None:
-        """As many queued as at the start."""
+        """Queues as many batches as at the start."""
         found = connection.exec_driver_sql("SELECT count(*) FROM batches WHERE state = 'queued'")
         missing = QUEUED - int(found.scalar_one())
         if missing > 0:
@@ -123,7 +123,7 @@ class Actors:
         )
 
     def _far(self) -> Iterator[int]:
-        """Pending batches that nobody admits so soon, each once: a second loss changes its way."""
+        """Pending batches that are not admitted soon, each once: a second loss is treated otherwise."""
         return iter(range(self.batches * 6 // 10, self.batches, REAPED))
 
     def _expire(self, connection: Connection, far: Iterator[int]) -> None:

@@ -27,7 +27,7 @@ WINDOW_ROWS = 256
 BATCHES_A_SECOND = 300
 MOVED_AT_ONCE = 10_000
 RENEWER = "w-0"
-"""The owner of every lease: what one large child renews at once."""
+"""The owner of every lease: one large child, which renews all of them at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Stored:
 
 
 def store(url: str, folder: Path, batches: int) -> Stored:
-    """Submits the job from a process of its own, and says what that took."""
+    """Submits the job from a process of its own; returns what that took."""
     source = folder / "rows.parquet"
     pq.write_table(pa.table({"n": pa.array(range(batches), pa.int64())}), source)
     with ProcessPoolExecutor(1, get_context("spawn")) as child:
@@ -140,7 +140,7 @@ def bring_midway(url: str, batches: int) -> None:
 
 
 def vacuum(url: str) -> None:
-    """What autovacuum has done by the time that a run is so far."""
+    """Does what autovacuum has done at this point of a real run."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("VACUUM (ANALYZE) batches, attempts, job_counters, jobs, workers")
 

@@ -1,4 +1,4 @@
-"""The plans of the statements that a piece of product code runs, from EXPLAIN on those very ones."""
+"""The plans of the statements that a piece of product code runs, from EXPLAIN on the same statements."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
