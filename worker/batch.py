@@ -1,13 +1,11 @@
-"""What a thread of a child does for the batches that it carries: read -> infer -> write -> commit."""
+"""What is done with a group of batches: read -> render -> infer -> publish."""
 
 import dataclasses
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
 from queue import SimpleQueue
 
 import pyarrow as pa
@@ -15,49 +13,39 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import (
-    EngineDead,
     EngineRefused,
     EngineUnavailable,
-    JobRefused,
-    LeaseLost,
-    LedgerUnavailable,
-    NightshiftError,
     Permanent,
-    Retryable,
     StorageUnavailable,
 )
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import dataset, part_names
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.part_store import PartStore
-from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.settings import Settings
 from nightshift.common.states import RowErrorKind
-from nightshift.common.text import kept_message
 from nightshift.worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
 from nightshift.worker.job_cache import JobCache, KnownJob
+from nightshift.worker.outages import PatientLedger
+from nightshift.worker.outcomes import BatchOutcomes
 from nightshift.worker.publish import Publication, Publisher
 from nightshift.worker.rows.results import RowResults, part_table, with_kept_rows
-from nightshift.worker.telemetry.events import BatchEnded, LeaseFoundLost, Stage
+from nightshift.worker.telemetry.events import Stage
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
 
-DEFAULT_MAX_ATTEMPTS = 3
-"""Tries of a batch whose job cannot be read."""
-
 GATHER_SECONDS = 0.25
-"""How long small batches and the threads that carry them wait for each other, so that they are
-committed together and do not fight for Python's lock; what is under way comes to its end first."""
+"""How long small batches, and the threads that run them, wait for each other: batches that finish
+within this time are committed together, and threads do not fight for Python's lock."""
 
-OUTAGE_PAUSE_SECONDS = 5.0
-"""A batch that was given back because of an outage is not claimed again for so long."""
+KEEPS_ANSWERS = (EngineUnavailable, StorageUnavailable)
+"""An engine that met one of these outages has given answers before, and they are kept."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Load:
-    """A batch that was read: its requests, and what is known of its rows so far."""
+class LoadedBatch:
+    """A batch that was read: its requests, and the outcomes of its rows so far."""
 
     batch: HeldBatch
     job: KnownJob
@@ -74,160 +62,113 @@ class Load:
             return not self._closed
 
     def close(self) -> None:
-        """After a stop the engine may still finish a row; by then the part may be under way."""
+        """Takes no more outcomes: after a stop the engine may still finish a row while the part is
+        being written.
+        """
         with self._taking:
             self._closed = True
 
 
-KEEPS_ANSWERS = (EngineUnavailable, StorageUnavailable)
-"""Outages that an engine met take back no answer that it gave before."""
-
-Left = tuple[Load, "Future[None]"]
+LeftEngine = tuple[LoadedBatch, "Future[None]"]
 """A batch that left the engine, and how."""
 
 
-class Carrier:
-    """Takes leased batches to their commits. For many threads at once.
-
-    `engine_died` is called when the engine can serve nobody any more. Once `given_up` is set, no
-    ledger and no store is waited for any longer.
-    """
+class BatchRunner:
+    """Runs groups of leased batches up to their commits. For many threads at once."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: PatientLedger,
         engine: Engine,
         settings: Settings,
         window: Window,
         engine_died: Callable[[str], None],
-        given_up: threading.Event,
         recorder: Recorder,
     ) -> None:
-        self._ledger = ledger
         self._engine = engine
-        self._settings = settings
         self._window = window
-        self._engine_died = engine_died
-        self._given_up = given_up
         self._recorder = recorder
-        self._turns = threading.RLock()
+        self._allowed_roots = settings.allowed_roots
         self._jobs = JobCache(ledger, settings.allowed_roots)
         self._cache = ReadCache(settings.read_cache_bytes)
-        self._publisher = Publisher(ledger, given_up, recorder, window.engine_time)
+        self._publisher = Publisher(ledger, recorder, window.engine_time)
+        self._outcomes = BatchOutcomes(ledger, self._jobs, window, engine_died, recorder)
+        self._turns = threading.RLock()
 
-    def carry(self, bundle: Sequence[HeldBatch]) -> None:
-        """Batches of one job from their leases to their commits.
+    def run(self, group: Sequence[HeldBatch]) -> None:
+        """Runs batches of one job from their leases to their commits.
 
-        They are read one after the other and run in the engine at once; those that left it by the
-        time the ones before are committed are committed together.
+        The batches are read one after the other and run in the engine at once. Those that have
+        left the engine when a commit begins are committed together.
         """
         try:
-            self._carry(bundle)
-        except BaseException as error:  # none may stay held by nobody
-            for batch in bundle:
-                self._end(batch, error)
+            self._run(group)
+        except BaseException as error:  # or the batches would stay held by no thread
+            for batch in group:
+                self._outcomes.failed(batch, error)
 
-    def _carry(self, bundle: Sequence[HeldBatch]) -> None:
-        done: SimpleQueue[Left] = SimpleQueue()
-        many = len(bundle) > 1
+    def release(self, batch: HeldBatch, error: Exception) -> None:
+        """Releases a batch that cannot run here: a sibling may take it."""
+        self._outcomes.failed(batch, StorageUnavailable(str(error)))
+
+    def _run(self, group: Sequence[HeldBatch]) -> None:
+        finished: SimpleQueue[LeftEngine] = SimpleQueue()
+        many = len(group) > 1
         running, waited_since = 0, time.monotonic()
         with self._turn(many):
-            for batch in bundle:
-                running += self._begin(batch, done)
-                # A slow read holds back no finished neighbour for long.
-                if not done.empty() and time.monotonic() - waited_since > GATHER_SECONDS:
-                    running -= self._publish([done.get()], done)
+            for batch in group:
+                running += self._start(batch, finished)
+                # A slow read delays the commit of a finished neighbour by no more than this.
+                if not finished.empty() and time.monotonic() - waited_since > GATHER_SECONDS:
+                    running -= self._publish(finished.get(), finished)
                     waited_since = time.monotonic()
         while running:
-            first = done.get()
+            first = finished.get()
             with self._turn(many):
-                running -= self._publish([first], done)
+                running -= self._publish(first, finished)
 
     @contextmanager
     def _turn(self, many: bool) -> Iterator[None]:
-        """Threads that carry many small batches take turns, or they would fight for Python's lock
-        over each file. Whoever waits for a turn that takes long goes on beside it.
+        """Threads with many small batches take turns, or they would fight for Python's lock over
+        each file. A thread that waits too long for its turn goes on beside the others.
         """
-        mine = many and self._turns.acquire(timeout=GATHER_SECONDS)
+        acquired = many and self._turns.acquire(timeout=GATHER_SECONDS)
         try:
             yield
         finally:
-            if mine:
+            if acquired:
                 self._turns.release()
 
-    def give_back(self, batch: HeldBatch, error: Exception) -> None:
-        """A batch that cannot be carried here: a sibling may take it."""
-        self._end(batch, StorageUnavailable(str(error)))
-
-    def _begin(self, batch: HeldBatch, done: "SimpleQueue[Left]") -> bool:
-        """Whether the engine has it; `done` is told when it left the engine."""
+    def _start(self, batch: HeldBatch, finished: "SimpleQueue[LeftEngine]") -> bool:
+        """Reads a batch and hands it to the engine, which puts it into `finished`; False when the
+        batch has ended already.
+        """
         if batch.stopped:
-            self._end(batch, None, unfinished=True)
+            self._outcomes.unfinished(batch)
             return False
         try:
-            load = self._read(batch)
-            future = self._start(load)
+            loaded = self._load(batch)
+            future = self._infer(loaded)
         except BaseException as error:
-            self._end(batch, error)
+            self._outcomes.failed(batch, error)
             return False
 
-        def left(future: "Future[None]") -> None:
-            # What is finished is waited for, should the engine die now.
+        def left_engine(future: "Future[None]") -> None:
+            # A child whose engine dies now still waits for the commit of what is finished.
             batch.publishing = not future.cancelled() and future.exception() is None
-            done.put((load, future))
+            finished.put((loaded, future))
 
-        future.add_done_callback(left)
+        future.add_done_callback(left_engine)
         return True
 
-    def _end(
-        self, batch: HeldBatch, error: BaseException | None, *, unfinished: bool = False
-    ) -> None:
-        """Every way a batch can end is decided here, once; without an error it is committed, or
-        given back as `unfinished`.
-        """
-        if batch.over:
-            return
-        lease, outcome = batch.lease, None
-        try:
-            match error:
-                case None:
-                    if unfinished:
-                        outcome = self._release(lease, outcome="lost" if batch.lost else "released")
-                case LeaseLost():
-                    outcome = self._lost(lease)
-                case EngineDead():
-                    self._engine_died(str(error))
-                case StorageUnavailable() | LedgerUnavailable() | EngineUnavailable():
-                    # An outage is nobody's fault: nothing is charged, and nothing dies of it.
-                    outcome = self._release(lease, error)
-                case JobRefused():
-                    outcome = self._fail_job(lease, error)
-                case NightshiftError():
-                    outcome = self._fail(lease, error)
-                case _:
-                    self._recorder.crash(
-                        "batch_crashed", error, batch_id=lease.batch_id, attempt=lease.attempt
-                    )
-                    outcome = self._fail(lease, error)
-        except BaseException as crash:  # it runs out and goes to others
-            self._recorder.crash(
-                "end_failed", crash, batch_id=lease.batch_id, attempt=lease.attempt
-            )
-        finally:
-            batch.over, batch.work = True, None
-            self._window.remove(batch)
-            self._recorder.emit(BatchEnded, outcome)
-
-    def _read(self, batch: HeldBatch) -> Load:
-        """The batch's rows as requests; what cannot be read or rendered is a failure already."""
+    def _load(self, batch: HeldBatch) -> LoadedBatch:
+        """The batch's rows as requests; a row that cannot be read or rendered has failed already."""
         lease = batch.lease
         reached(Moment.CLAIMED)
-        job = self._job(lease.job_id)
+        job = self._jobs.get(lease.job_id)
         spec = job.spec
-        # Whoever submitted it may not have had this operator's roots.
-        storage.check_roots(
-            [lease.descriptor.source.uri, spec.output.uri], self._settings.allowed_roots
-        )
+        # The job may have been submitted where other roots are allowed.
+        storage.check_roots([lease.descriptor.source.uri, spec.output.uri], self._allowed_roots)
         with self._recorder.span(Stage.READ):
             rows = dataset.read_rows(
                 spec,
@@ -249,96 +190,104 @@ class Carrier:
                     index, refusal = rendered
                     results.outcomes[index] = refusal
         self._window.row_finished(batch, len(lease.todo) - len(requests))
-        return Load(batch, job, results, requests)
+        return LoadedBatch(batch, job, results, requests)
 
-    def _start(self, load: Load) -> "Future[None]":
+    def _infer(self, loaded: LoadedBatch) -> "Future[None]":
         """Hands the batch to the engine."""
-        batch, spec = load.batch, load.job.spec
+        batch, spec = loaded.batch, loaded.job.spec
 
         def emit(position: int, outcome: Outcome) -> None:
-            if load.take(position, outcome):
+            if loaded.take(position, outcome):
                 self._window.row_finished(batch)
                 reached(Moment.ANSWERED)
 
         if batch.lease.isolated:
             dead = "the engine died each time it ran this row alone"
-            for position in range(len(load.requests)):
+            for position in range(len(loaded.requests)):
                 emit(position, Refusal(RowErrorKind.ENGINE_DIED, dead))
-        if batch.lease.isolated or batch.stopped or not load.requests:
+        if batch.lease.isolated or batch.stopped or not loaded.requests:
             nothing: Future[None] = Future()
             nothing.set_result(None)
             return nothing
-        work = Work(spec.task, load.requests, spec.retry.row_timeout_seconds, emit, self._recorder)
+        work = Work(
+            spec.task, loaded.requests, spec.retry.row_timeout_seconds, emit, self._recorder
+        )
         batch.attach(work)
         return self._engine.start(work)
 
-    def _publish(self, group: list[Left], done: "SimpleQueue[Left]") -> int:
-        """Publishes a group that left the engine, and all that did by now; returns how many."""
-        while not done.empty():
-            group.append(done.get())
+    def _publish(self, first: LeftEngine, finished: "SimpleQueue[LeftEngine]") -> int:
+        """Publishes a batch that left the engine, with all that have left by now; their number."""
+        group = [first]
+        while not finished.empty():
+            group.append(finished.get())
         ready: list[tuple[HeldBatch, Publication]] = []
-        ended: list[tuple[HeldBatch, BaseException | None]] = []
-        for load, future in group:
+        failed: list[tuple[HeldBatch, BaseException | None]] = []
+        for loaded, future in group:
             try:
-                made = self._publication(load, future)
+                publication = self._publication(loaded, future)
             except BaseException as error:
-                ended.append((load.batch, error))
+                failed.append((loaded.batch, error))
             else:
-                if made is None:
-                    ended.append((load.batch, None))
+                if publication is None:
+                    failed.append((loaded.batch, None))
                 else:
-                    ready.append((load.batch, made))
+                    ready.append((loaded.batch, publication))
         if ready:
-            self._publisher.publish([made for _, made in ready])
-        for batch, made in ready:
-            self._end(batch, made.error)
-        # Last: with a dead engine the child ends here, and what was finished is committed.
-        for batch, failed in ended:
-            self._end(batch, failed, unfinished=True)
+            self._publisher.publish([publication for _, publication in ready])
+        for batch, publication in ready:
+            self._end(batch, publication.error, self._outcomes.committed)
+        # Last, since a dead engine ends the child here: what was finished is committed before.
+        for batch, failure in failed:
+            self._end(batch, failure, self._outcomes.unfinished)
         return len(group)
 
-    def _publication(self, load: Load, future: "Future[None]") -> Publication | None:
-        """What there is to publish; None when nothing is finished, or nothing wanted."""
-        batch, lease = load.batch, load.batch.lease
-        load.close()
-        failed = None if future.cancelled() else future.exception()
-        if failed is not None and not isinstance(failed, KEEPS_ANSWERS):
-            raise failed
-        if isinstance(failed, EngineRefused):
-            self._pause(lease, failed)
+    def _end(
+        self,
+        batch: HeldBatch,
+        error: BaseException | None,
+        without_error: Callable[[HeldBatch], None],
+    ) -> None:
+        if error is None:
+            without_error(batch)
+        else:
+            self._outcomes.failed(batch, error)
+
+    def _publication(self, loaded: LoadedBatch, future: "Future[None]") -> Publication | None:
+        """What there is to publish; None when no row is finished, or none is wanted."""
+        batch, lease = loaded.batch, loaded.batch.lease
+        loaded.close()
+        error = None if future.cancelled() else future.exception()
+        if error is not None and not isinstance(error, KEEPS_ANSWERS):
+            raise error
+        if isinstance(error, EngineRefused):
+            self._outcomes.pause_job(lease, error)
         batch.publishing = True
-        finished = RowRanges.from_indices(load.results.finished())
+        finished = RowRanges.from_indices(loaded.results.finished())
         if len(finished) == len(lease.todo):
-            return self._table(lease, load, None)
+            return self._table(lease, loaded)
         if batch.unwanted or not len(finished):
-            if failed is not None:
-                raise failed
+            if error is not None:
+                raise error
             return None
         if lease.redo is not None:
-            return self._table(lease.narrowed(finished), load, None)
-        return self._table(lease, load, finished)
+            return self._table(lease.narrowed(finished), loaded)
+        return self._table(lease, loaded, kept_rows=finished)
 
-    def _table(self, lease: Lease, load: Load, kept_rows: RowRanges | None) -> Publication:
-        job, schema, bare = load.job, load.job.output, False
-        if schema is None:
-            schema, bare = self._publisher.patiently(
-                partial(self._jobs.output_schema, job, load.results)
-            )
+    def _table(
+        self, lease: Lease, loaded: LoadedBatch, kept_rows: RowRanges | None = None
+    ) -> Publication:
+        job = loaded.job
+        schema, bare = self._jobs.output_schema(job, loaded.results)
         with self._recorder.span(Stage.TABLE):
-            table = part_table(job.spec, schema, load.results)
+            table = part_table(job.spec, schema, loaded.results)
         made_by = self._provenance(lease, job)
         if lease.redo is not None and lease.kept_part is not None:
+            uri = _kept_part_uri(lease, job)
             parts = PartStore(job.spec, job.inputs, schema)
-            uri = _kept_place(lease, job)
             whole, made_by = parts.merge(table.table, made_by, lease.todo, lease.kept_part, uri)
             table = with_kept_rows(table, whole, job.spec.input.id)
-        claimed_at = load.batch.claimed_at
+        claimed_at = loaded.batch.claimed_at
         return Publication(lease, job.spec, table, made_by, kept_rows, bare, claimed_at)
-
-    def _job(self, job_id: int) -> KnownJob:
-        """Asked for by every batch: only the first of a job waits for the ledger."""
-        known = self._jobs.known(job_id)
-        return known or self._publisher.patiently(partial(self._jobs.get, job_id))
 
     def _provenance(self, lease: Lease, job: KnownJob) -> dict[str, str]:
         return {
@@ -351,97 +300,8 @@ class Carrier:
             "revision": self._engine.revision or "",
         }
 
-    def _lost(self, lease: Lease) -> str:
-        self._recorder.emit(LeaseFoundLost, lease.batch_id, lease.attempt)
-        return "lost"
 
-    def _release(
-        self, lease: Lease, outage: Exception | None = None, outcome: str = "released"
-    ) -> str | None:
-        """Gives a batch back and waits for the ledger: one that expires is charged. Best effort
-        once the child has no time left.
-        """
-        if outage is not None:
-            self._recorder.problem("outage", batch_id=lease.batch_id, error=str(outage))
-        if isinstance(outage, LedgerUnavailable) and self._given_up.is_set():
-            return None  # whoever reports the end of this child gives it back
-
-        def release() -> None:
-            with self._ledger.transaction() as connection:
-                leasing.release(
-                    connection,
-                    [lease],
-                    error=None if outage is None else kept_message(str(outage)),
-                    pause_seconds=0 if outage is None else OUTAGE_PAUSE_SECONDS,
-                )
-
-        try:
-            self._publisher.patiently(release)
-            return outcome
-        except Retryable as error:
-            self._recorder.problem("release_failed", batch_id=lease.batch_id, error=str(error))
-        return None
-
-    def _pause(self, lease: Lease, why: Exception) -> None:
-        """Nobody claims more of its job until a person has mended what `why` says."""
-
-        def pause() -> None:
-            with self._ledger.transaction() as connection:
-                jobs.pause(connection, lease.job_id, kept_message(str(why)))
-
-        self._recorder.problem("engine_refused", job_id=lease.job_id, error=str(why))
-        try:
-            self._publisher.patiently(pause)
-        except NightshiftError as error:  # it is over, or the ledger is away for good
-            self._recorder.problem("pause_failed", job_id=lease.job_id, error=str(error))
-
-    def _fail_job(self, lease: Lease, error: JobRefused) -> str | None:
-        """Before the batch is given back, or a sibling would claim it; nothing is charged."""
-        self._recorder.problem("job_refused", job_id=lease.job_id, error=str(error))
-
-        def fail() -> None:
-            with self._ledger.transaction() as connection:
-                jobs.fail(connection, lease.job_id, kept_message(str(error)))
-
-        try:
-            self._publisher.patiently(fail)
-        except Retryable as unreachable:
-            self._recorder.problem("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
-        return self._release(lease)
-
-    def _fail(self, lease: Lease, error: BaseException) -> str | None:
-        self._recorder.problem(
-            "batch_failed", batch_id=lease.batch_id, attempt=lease.attempt, error=str(error)
-        )
-        said = kept_message(str(error) or type(error).__name__)
-        try:
-            job = self._jobs.known(lease.job_id) or self._jobs.get(lease.job_id)
-            most = job.spec.retry.max_attempts
-        except Exception:  # a spec that this code cannot read is a reason to fail, too
-            most = DEFAULT_MAX_ATTEMPTS
-
-        def fail() -> None:
-            with self._ledger.transaction() as connection:
-                leasing.fail(
-                    connection,
-                    lease,
-                    said,
-                    permanent=isinstance(error, Permanent),
-                    max_attempts=most,
-                    backoff_seconds=random.uniform(0.5, 1.5),
-                )
-
-        try:
-            self._publisher.patiently(fail)
-            return "failed"
-        except LeaseLost:
-            return self._lost(lease)
-        except Retryable as unreachable:
-            self._recorder.problem("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
-        return None
-
-
-def _kept_place(lease: Lease, job: KnownJob) -> str:
+def _kept_part_uri(lease: Lease, job: KnownJob) -> str:
     uri = part_names.located(job.spec.output.uri, lease.kept_part or "")
     if uri is None:
         raise Permanent(f"the part {lease.kept_part} with the kept answers is gone")

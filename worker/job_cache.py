@@ -1,4 +1,4 @@
-"""What a child keeps of each job it works for: spec, templates, schemas."""
+"""What a child keeps of each job that it works for: spec, templates, schemas."""
 
 import threading
 from collections.abc import Sequence
@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from nightshift.common import provenance
 from nightshift.common.formats import output_schema
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import JobSpec
+from nightshift.worker.outages import PatientLedger
 from nightshift.worker.rows.prompts import Renderer
 from nightshift.worker.rows.results import RowResults
 
@@ -30,40 +31,35 @@ class KnownJob:
 class JobCache:
     """Jobs by number, shared by the threads of a child."""
 
-    def __init__(self, ledger: Ledger, roots: Sequence[str] = ()) -> None:
+    def __init__(self, ledger: PatientLedger, roots: Sequence[str] = ()) -> None:
         """Images that rows name are read below `roots` only, where there are some."""
         self._ledger = ledger
         self._roots = roots
         self._known: dict[int, KnownJob] = {}
         self._lock = threading.Lock()
 
-    def known(self, job_id: int) -> KnownJob | None:
-        """The job if it was read before; waits for nobody."""
-        return self._known.get(job_id)
-
     def get(self, job_id: int) -> KnownJob:
-        """The job; Retryable when the ledger cannot be asked."""
+        """The job; only the first batch of a job waits for the ledger."""
+        known = self._known.get(job_id)
+        if known is not None:
+            return known
         with self._lock:
             if job_id not in self._known:
-                with self._ledger.transaction() as connection:
-                    job = jobs.get(connection, job_id)
+                job = self._ledger.transact(jobs.get, job_id)
                 assert job is not None, f"job {job_id} is not in the ledger"
                 self._known[job_id] = _known(job, self._roots)
             return self._known[job_id]
 
     def output_schema(self, job: KnownJob, results: RowResults) -> tuple[pa.Schema, bool]:
-        """The job's output schema: fixed by the first answers where nothing else fixed it.
-
-        Without any answer yet the part is bare, which the second says: it has only the columns
-        that every part has.
+        """The job's output schema, which the first answers fix where nothing else did; and whether
+        the part is bare: without any answer yet it has only the columns that every part has.
         """
         if job.output is not None:
             return job.output, False
         found = output_schema.inferred_schema(job.spec, job.inputs, results.answers())
         if found is None:
             return output_schema.bare_schema(job.spec, job.inputs), True
-        with self._ledger.transaction() as connection:
-            held = jobs.fix_output_schema(connection, job.id, output_schema.serialize(found))
+        held = self._ledger.transact(jobs.fix_output_schema, job.id, output_schema.serialize(found))
         job.output = output_schema.deserialize(held)
         return job.output, False
 

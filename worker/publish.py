@@ -1,46 +1,30 @@
-"""From finished rows to a part that Postgres names: write, commit, read back, move."""
+"""Publishes finished batches: writes their parts, commits them, moves them to their place."""
 
 import dataclasses
-import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeVar
 
 import pyarrow as pa
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    stop_after_delay,
-    stop_when_event_set,
-    wait_random_exponential,
-)
 
 from nightshift.common import storage
 from nightshift.common.descriptor import RowRanges
-from nightshift.common.errors import (
-    LeaseLost,
-    LedgerUnavailable,
-    Retryable,
-    StorageUnavailable,
-)
+from nightshift.common.errors import LeaseLost, Retryable, StorageUnavailable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_io
 from nightshift.common.formats.part_names import final, part_name, staged
 from nightshift.common.group_commit import GroupCommit
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import jobs
 from nightshift.common.ledger.batches import commits, splits
 from nightshift.common.ledger.batches.records import Lease, Part
 from nightshift.common.spec import JobSpec
+from nightshift.worker.outages import PatientLedger
 from nightshift.worker.rows.results import PartTable
 from nightshift.worker.telemetry.engine_time import EngineTime
 from nightshift.worker.telemetry.events import BatchCommitted, Stage
 from nightshift.worker.telemetry.recorder import Recorder
-
-T = TypeVar("T")
 
 Commit = tuple[Lease, Part]
 
@@ -48,9 +32,9 @@ GROUP_BATCHES = 32
 """Batches in one commit at most, so that its transaction stays short."""
 
 ERRORS_A_COMMIT = 5_000
-"""Rows' errors in one commit, about: its batches are locked until they are written, and the
-heartbeat that renews their leases waits no longer than LOCK_SECONDS for them. A batch that alone
-has more is committed alone."""
+"""Row errors in one commit, about. The batches are locked until their errors are written, and the
+heartbeat that renews their leases waits for them no longer than LOCK_SECONDS. A batch that alone
+has more errors is committed alone."""
 
 WRITE_RETRY_SECONDS = 60.0
 """How long a part is tried again on a failing store before its batch is given back."""
@@ -61,9 +45,9 @@ class Publication:
     """A batch whose rows are finished, and what becomes of it.
 
     `bare` says that the job's columns are not known yet. With `kept_rows` only those rows are kept
-    and the rest is split off. `claimed_at` is in monotonic seconds. In the end it is `committed`,
-    or `error` says why not: LeaseLost when it belongs to somebody else, StorageUnavailable or
-    LedgerUnavailable when it was given up.
+    and the rest is split off. `claimed_at` is in monotonic seconds. In the end the batch is
+    `committed`, or `error` says why not: LeaseLost when the batch belongs to somebody else,
+    StorageUnavailable or LedgerUnavailable when it was given up.
     """
 
     lease: Lease
@@ -78,37 +62,25 @@ class Publication:
     error: Exception | None = None
 
     def commit(self) -> Commit:
-        """What its commit is asked for."""
+        """What the ledger commits: the lease, and the part that was written."""
         assert self.part is not None
         return self.lease, self.part
 
 
 class Publisher:
-    """Writes and commits the batches of one child.
+    """Writes and commits the batches of one child. For many threads at once."""
 
-    Once `given_up` is set, an unreachable ledger or store is not waited for any longer.
-    """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        given_up: threading.Event,
-        recorder: Recorder | None = None,
-        engine_time: EngineTime | None = None,
-    ) -> None:
+    def __init__(self, ledger: PatientLedger, recorder: Recorder, engine_time: EngineTime) -> None:
         self._ledger = ledger
-        self._recorder = recorder or Recorder()
-        self._engine_time = engine_time or EngineTime()
-        self._given_up = given_up
+        self._recorder = recorder
+        self._engine_time = engine_time
         self._commits: dict[int, GroupCommit[list[Commit], list[bool | Exception]]] = {}
         self._making = threading.Lock()
-        # Made once: they keep what they count in each thread by itself.
-        self._for_ledger = self._patience(LedgerUnavailable)
-        self._for_commit = self._patience(Retryable)
-        self._for_store = self._patience(StorageUnavailable, WRITE_RETRY_SECONDS)
+        self._for_commit = ledger.retrying(Retryable)
+        self._for_store = ledger.retrying(StorageUnavailable, WRITE_RETRY_SECONDS)
 
     def publish(self, group: Sequence[Publication]) -> None:
-        """A part for each batch, named by the ledger, moved to its place; all are of one job."""
+        """Writes, commits and moves the part of each batch; all are of one job."""
         with self._recorder.span(Stage.WRITE) as span:
             data = [self._encoded(each) for each in group]
             written = self._written(group, data)
@@ -119,7 +91,7 @@ class Publisher:
                 self._publish_late(each, encoded)
 
     def _publish_late(self, each: Publication, data: pa.Buffer | None) -> None:
-        """What the store did not take at first has time of its own, and nobody waits for it."""
+        """Tries a part that the store refused again, after the others of its group are committed."""
 
         def write() -> None:
             each.error = None
@@ -145,7 +117,7 @@ class Publisher:
     def _written(
         self, group: Sequence[Publication], data: Sequence[pa.Buffer | None]
     ) -> list[Publication]:
-        """Those whose part is durable now; the others have an error."""
+        """The batches whose part is durable now; the others have an error."""
         written = []
         try:
             with storage.gathered_syncs():
@@ -181,7 +153,7 @@ class Publisher:
         for _ in done:
             reached(Moment.COMMITTED)
         with self._recorder.span(Stage.SETTLE, len(done)):
-            self._settle(done)
+            self._finish(done)
 
     def _tell_commit(self, each: Publication) -> None:
         lease, part = each.commit()
@@ -205,7 +177,7 @@ class Publisher:
         )
 
     def _charge_and_commit(self, group: Sequence[Publication]) -> None:
-        """The engine time of the job since its last commit goes with the first of the group."""
+        """Charges the engine time of the job since its last commit to the first of the group."""
         first = group[0]
         lease, part = first.commit()
         spent = self._engine_time.take(lease.job_id)
@@ -215,8 +187,8 @@ class Publisher:
             self._engine_time.give_back(lease.job_id, spent)
 
     def _commit(self, group: Sequence[Publication]) -> None:
-        """Fenced one by one; in one transaction with what other threads commit at this moment. A
-        split, which is rare, has its own.
+        """Commits each batch behind its own fence, in one transaction with what other threads
+        commit at this moment. A split, which is rare, has its own transaction.
         """
         whole = [each for each in group if each.kept_rows is None]
         try:
@@ -233,53 +205,53 @@ class Publisher:
                     each.error = error
 
     def _commit_whole(self, group: Sequence[Publication]) -> None:
-        asking = [each for each in group if each.error is None and not each.committed]
-        if not asking:
+        undecided = [each for each in group if each.error is None and not each.committed]
+        if not undecided:
             return
-        queue = self._commits_of(asking[0].lease.job_id)
-        answers = queue.submit([each.commit() for each in asking])
-        for each, answer in zip(asking, answers, strict=True):
-            if isinstance(answer, Exception):
-                each.error = answer
+        commits_of_job = self._commits_of(undecided[0].lease.job_id)
+        results = commits_of_job.submit([each.commit() for each in undecided])
+        for each, result in zip(undecided, results, strict=True):
+            if isinstance(result, Exception):
+                each.error = result
                 continue
             try:
-                if not answer:
+                if not result:
                     self._read_back(each.lease)
                 each.committed = True
             except LeaseLost as error:
                 each.error = error
 
     def _commits_of(self, job_id: int) -> GroupCommit[list[Commit], list[bool | Exception]]:
-        """Each job has its own: whoever holds one's row for long stops no other's commits. What one
-        leader takes is bounded by what a child holds (MOST_BATCHES).
+        """The group commit of a job. Each job has its own: a lock on one job's row then delays no
+        commit of another. What one leader takes is bounded by what a child holds (MOST_BATCHES).
         """
         with self._making:
             if job_id not in self._commits:
                 self._commits[job_id] = GroupCommit(self._commit_all, GROUP_BATCHES)
             return self._commits[job_id]
 
-    def _commit_all(self, wishes: Sequence[list[Commit]]) -> list[list[bool | Exception]]:
-        """In as many transactions as they need; after an outage in a later one, those of the
-        earlier ones are read back.
+    def _commit_all(self, requests: Sequence[list[Commit]]) -> list[list[bool | Exception]]:
+        """Commits the batches of several threads, in as many transactions as they need. After an
+        outage in a later transaction, the batches of the earlier ones are read back.
         """
-        finished = [each for wish in wishes for each in wish]
-        answers = iter(
-            [answer for group in _groups(finished) for answer in self._commit_group(group)]
+        finished = [each for request in requests for each in request]
+        results = iter(
+            [result for group in _groups(finished) for result in self._commit_group(group)]
         )
-        return [list(islice(answers, len(wish))) for wish in wishes]
+        return [list(islice(results, len(request))) for request in requests]
 
     def _commit_group(self, group: Sequence[Commit]) -> Sequence[bool | Exception]:
         try:
             with self._ledger.transaction() as connection:
                 held = commits.commit(connection, group)
-                if held:  # else there is nothing that its COMMIT would do
+                if held:  # else the COMMIT changes nothing
                     reached(Moment.COMMITTING)
         except Retryable:
             raise
         except Exception as error:
             if len(group) == 1:
                 return [error]
-            # What is wrong with one batch must not fail the others.
+            # An error of one batch must not fail the others.
             return [self._commit_group([each])[0] for each in group]
         return [(lease.batch_id, lease.attempt) in held for lease, _ in group]
 
@@ -295,16 +267,14 @@ class Publisher:
         each.committed = True
 
     def _read_back(self, lease: Lease) -> None:
-        """A fence that does not match may be our own earlier COMMIT; else it is LeaseLost."""
+        """Where a fence does not match, our own earlier COMMIT may be why; else raises LeaseLost."""
         with self._ledger.transaction() as connection:
             if not commits.is_committed(connection, lease):
-                raise LeaseLost(
-                    f"batch {lease.batch_id} attempt {lease.attempt} belongs to somebody else"
-                )
+                raise lease.lost
 
     def _discard(self, each: Publication) -> None:
-        """Removes the part of an attempt that was read back as ended without one: nobody else
-        writes under its name, and nobody sweeps any more once the job is closed.
+        """Removes the part of an attempt whose lease was lost: nobody else writes under its name,
+        and nobody sweeps any more once the job is closed.
         """
         _, part = each.commit()
         try:
@@ -312,8 +282,8 @@ class Publisher:
         except Exception as error:
             self._recorder.problem("discard_failed", part=part.name, error=str(error))
 
-    def _settle(self, group: Sequence[Publication]) -> None:
-        """What follows a commit and can be done by finish as well, should this child die here."""
+    def _finish(self, group: Sequence[Publication]) -> None:
+        """What follows a commit. Should this child die before, the reaper's finish does the same."""
         try:
             with storage.gathered_syncs():
                 for each in group:
@@ -343,35 +313,11 @@ class Publisher:
         except Exception as error:
             self._recorder.problem("judge_failed", job_id=job_id, error=str(error))
 
-    def patiently(self, ask: Callable[[], T]) -> T:
-        """Asks the ledger until it answers or is given up; finished work waits for it."""
-        return self._for_ledger(ask)
-
-    def _patience(self, kind: type[Exception], seconds: float = math.inf) -> Retrying:
-        return Retrying(
-            retry=retry_if_exception_type(kind),
-            wait=wait_random_exponential(multiplier=0.2, max=3),
-            stop=stop_when_event_set(self._given_up) | stop_after_delay(seconds),
-            before_sleep=self._tell_wait,
-            reraise=True,
-        )
-
-    def _tell_wait(self, state: RetryCallState) -> None:
-        """At the first try, the second, the fourth, ...: many batches wait at once, and for long."""
-        tries = state.attempt_number
-        if tries & (tries - 1) == 0 and state.outcome is not None:
-            self._recorder.problem("waiting", tries=tries, error=str(state.outcome.exception()))
-
 
 def _stored(each: Publication, data: pa.Buffer | None) -> Part:
     lease, output, table = each.lease, each.spec.output, each.table
-    name = part_name(
-        lease.seq,
-        None if lease.is_root else lease.batch_id,
-        lease.attempt,
-        output.format,
-        bare=each.bare,
-    )
+    split_id = None if lease.is_root else lease.batch_id
+    name = part_name(lease.seq, split_id, lease.attempt, output.format, bare=each.bare)
     facts = part_io.write_encoded(staged(output.uri, name), data)
     return Part(
         name,
@@ -385,8 +331,8 @@ def _stored(each: Publication, data: pa.Buffer | None) -> Part:
 
 
 def _groups(finished: Sequence[Commit]) -> Iterator[list[Commit]]:
-    """In their order, with at most GROUP_BATCHES in each, and with at most ERRORS_A_COMMIT in
-    each that has more than one.
+    """What one transaction commits: at most GROUP_BATCHES, with at most ERRORS_A_COMMIT row errors
+    unless it is a single batch.
     """
     group: list[Commit] = []
     errors = 0

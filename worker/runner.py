@@ -1,4 +1,4 @@
-"""The main loop of a child: claims what its engine has room for, and has it carried out."""
+"""The main loop of a child: claims what its engine has room for, and runs it in threads."""
 
 import math
 import threading
@@ -13,8 +13,9 @@ from nightshift.common.ledger.batches import claims, leasing, shares
 from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
 from nightshift.common.settings import Settings
-from nightshift.worker.batch import Carrier
+from nightshift.worker.batch import BatchRunner
 from nightshift.worker.engines.protocol import Engine
+from nightshift.worker.outages import PatientLedger
 from nightshift.worker.telemetry.events import BatchesClaimed, Stage
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import MOST_BATCHES, SHARE_SECONDS, HeldBatch, Window
@@ -29,10 +30,9 @@ HINT_SECONDS = 1.0
 class Runner:
     """Keeps one engine full with the batches of its queue.
 
-    A thread carries the batches of a claim from there to their commits, small ones several at a
-    time; the engine mixes the rows of all of them. `engine_died` is called when the engine can
-    serve nobody any more. `asked_at` is when Postgres was last asked for batches (monotonic
-    seconds).
+    A thread runs a group of claimed batches up to their commits; the engine mixes the rows of all
+    groups. `engine_died` is called when the engine can serve no batch any more. `asked_at` is when
+    Postgres was last asked for batches (monotonic seconds).
     """
 
     def __init__(
@@ -49,12 +49,11 @@ class Runner:
         self.draining = threading.Event()
         self.asked_at = time.monotonic()
         self._who = who
-        self._ledger = ledger
         self._settings = settings
-        self._given_up = threading.Event()
-        self._recorder = recorder = recorder or Recorder()
-        self._carrier = Carrier(
-            ledger, engine, settings, self.window, engine_died, self._given_up, recorder
+        self._recorder = recorder or Recorder()
+        self._ledger = PatientLedger(ledger, self._recorder)
+        self._batches = BatchRunner(
+            self._ledger, engine, settings, self.window, engine_died, self._recorder
         )
         self._claiming = threading.Lock()
         self._unsure_until = self._looked_at = -math.inf
@@ -65,9 +64,8 @@ class Runner:
     def work(self, woken: str, *, wait: bool) -> int:
         """Claims and starts batches until there are none left; returns how many.
 
-        With `wait` it waits for its turn and for room in the window, which holds the message's
-        thread, and so Celery, back from taking hints that a sibling could use. Without, it does
-        nothing while another thread is at it.
+        With `wait` the thread of a message waits for its turn and for room in the window, so that
+        Celery takes no hint that a sibling could use. Without `wait` a second thread returns 0.
         """
         if not self._claiming.acquire(blocking=wait):
             return 0
@@ -78,14 +76,14 @@ class Runner:
 
     def _claim_on(self, woken: str) -> int:
         """Claims until nothing came for a while: more may be admitted at any moment."""
-        # A hint that was left over from batches claimed long ago finds that somebody just looked.
+        # The hint may be an old one, of batches that are claimed long since: then one look is enough.
         looked = time.monotonic() - self._looked_at < HINT_SECONDS
         claimed, pauses = 0, iter(() if looked else EMPTY_PAUSES_SECONDS)
         while self.window.wait_for_room():
             leases = self._claim(woken)
             if leases:
                 claimed, pauses = claimed + len(leases), iter(EMPTY_PAUSES_SECONDS)
-                self._begin(leases)
+                self._start(leases)
             elif leases is not None and self.window.holds_its_share and not self.draining.is_set():
                 continue
             elif (pause := next(pauses, None)) is None or self.draining.wait(pause):
@@ -94,22 +92,22 @@ class Runner:
             self._looked_at = time.monotonic()
         return claimed
 
-    def _begin(self, leases: Sequence[Lease]) -> None:
+    def _start(self, leases: Sequence[Lease]) -> None:
         held = [HeldBatch(lease, len(lease.todo)) for lease in leases]
         for batch in held:
             self.window.add(batch)
-        for bundle in _bundles(held, self.window.refill_rows):
+        for group in _groups(held, self.window.refill_rows):
             try:
-                self._threads.submit(self._carrier.carry, bundle)
-            except RuntimeError as error:  # no thread for it: a sibling may have one
-                given_back = bundle.copy()
-                bundle.clear()  # it is in the queue of the other threads
-                for batch in given_back:
-                    self._carrier.give_back(batch, error)
+                self._threads.submit(self._batches.run, group)
+            except RuntimeError as error:  # no thread can be started here
+                released = group.copy()
+                group.clear()  # the group stays in the queue of the pool's other threads
+                for batch in released:
+                    self._batches.release(batch, error)
 
     def drain(self, seconds: float) -> None:
         """Claims nothing more, finishes what fits in `seconds`, keeps the finished rows of the
-        rest, gives back what is left. Returns when nothing is held.
+        rest, and releases what is left. Returns when nothing is held.
         """
         self.draining.set()
         self.window.close()
@@ -121,7 +119,7 @@ class Runner:
         for batch in self.window.held():
             batch.stop()
         if not self.window.wait_empty(max(5.0, seconds / 2)):
-            self._given_up.set()
+            self._ledger.given_up.set()
             self.window.wait_empty(5.0)
 
     def _claim(self, woken: str) -> list[Lease] | None:
@@ -142,7 +140,7 @@ class Runner:
         return leases
 
     def _claim_share(self, connection: Connection, woken: str) -> list[Lease]:
-        """As much as there is room for; when little is left, no more than siblings can spare."""
+        """Claims as much as there is room for; where little is left, no more than a fair share."""
         lease_seconds = self._settings.lease_seconds
         held = self.window.held()
         if not held or time.monotonic() > self._share_until:
@@ -166,9 +164,10 @@ class Runner:
         )
 
     def _release_unknown(self) -> None:
-        """After a claim whose answer was lost: nobody would renew what it may have leased.
+        """If the answer to a claim was lost, releases every lease that this process does not know:
+        no heartbeat would renew it.
 
-        Its COMMIT may still be on its way for as long as Postgres keeps its session.
+        The COMMIT of that claim may arrive for as long as Postgres keeps the session.
         """
         if time.monotonic() > self._unsure_until:
             return
@@ -179,24 +178,23 @@ class Runner:
         self._unsure_until = min(self._unsure_until, last)
 
 
-def _bundles(held: Sequence[HeldBatch], most_rows: int) -> Iterator[list[HeldBatch]]:
-    """What one thread carries: batches of one job, with at most so many rows unless it is one.
+def _groups(held: Sequence[HeldBatch], most_rows: int) -> Iterator[list[HeldBatch]]:
+    """What one thread runs: batches of one job, with at most so many rows, or a single batch.
 
-    A thread for each batch costs more than the batch where batches are small: they all want
-    Python's lock. Batches of an object store have threads of their own, which wait for it side
-    by side.
+    Where batches are small, a thread for each costs more than the batch: all want Python's lock.
+    Each batch that is read from an object store has its own thread, since these wait side by side.
     """
-    bundle: list[HeldBatch] = []
+    group: list[HeldBatch] = []
     rows = 0
     for batch in held:
-        if bundle and not (
-            bundle[0].lease.job_id == batch.lease.job_id
+        if group and not (
+            group[0].lease.job_id == batch.lease.job_id
             and rows + batch.unfinished <= most_rows
             and storage.is_local(batch.lease.descriptor.source.uri)
         ):
-            yield bundle
-            bundle, rows = [], 0
-        bundle.append(batch)
+            yield group
+            group, rows = [], 0
+        group.append(batch)
         rows += batch.unfinished
-    if bundle:
-        yield bundle
+    if group:
+        yield group

@@ -1,4 +1,4 @@
-"""One thread carries several batches: what happens to one of them stays with that one."""
+"""One thread runs several batches: what happens to one of them stays with that one."""
 
 import threading
 import time
@@ -27,8 +27,9 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.storage import syncs
 from nightshift.producer.submit.submit import submit
-from nightshift.worker.batch import GATHER_SECONDS, Carrier, Load
+from nightshift.worker.batch import GATHER_SECONDS, BatchRunner, LoadedBatch
 from nightshift.worker.engines.protocol import Answer, Work
+from nightshift.worker.outages import PatientLedger
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
 from tests.support.fleet import function_spec, wait_until, write_rows
@@ -69,7 +70,7 @@ class Scripted:
 
 
 class Scene:
-    """A job of small batches, all claimed, and a thread that carries them."""
+    """A job of small batches, all claimed, and a thread that runs them."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class Scene:
         self.output = folder / "out"
         write_rows(folder / "in", [("a.parquet", ROWS)])
         sections = {"batch": {"rows": batch_rows}, **sections}
-        data = function_spec("carried", folder / "in", self.output, **sections)
+        data = function_spec("grouped", folder / "in", self.output, **sections)
         spec = parse_spec(data, "test")
         job_id = submit(ledger, spec, settings).job_id
         who = Claimant("mine", "default", spec.engine_key, "function", "1")
@@ -102,22 +103,21 @@ class Scene:
         self.engine = Scripted()
         self.window = Window(128)
         self.died: list[list[str]] = []
-        self.given_up = threading.Event()
-        self.carrier = Carrier(
-            ledger,
+        self.patient = PatientLedger(ledger, Recorder())
+        self.runner = BatchRunner(
+            self.patient,
             self.engine,
             settings,
             self.window,
             lambda _error: self.died.append(self.states()),
-            self.given_up,
             Recorder(),
         )
-        self.bundle = [HeldBatch(lease, len(lease.todo)) for lease in leases]
-        for batch in self.bundle:
+        self.group = [HeldBatch(lease, len(lease.todo)) for lease in leases]
+        for batch in self.group:
             self.window.add(batch)
 
-    def carry(self, bundle: Sequence[HeldBatch] | None = None) -> threading.Thread:
-        thread = threading.Thread(target=self.carrier.carry, args=(bundle or self.bundle,))
+    def run(self, group: Sequence[HeldBatch] | None = None) -> threading.Thread:
+        thread = threading.Thread(target=self.runner.run, args=(group or self.group,))
         thread.start()
         return thread
 
@@ -127,7 +127,7 @@ class Scene:
     def watch_commits(self, happened: Callable[[], object] = lambda: None) -> list[int]:
         """How many batches each transaction commits, from now on."""
         sent: list[int] = []
-        publisher = self.carrier._publisher
+        publisher = self.runner._publisher
         original = publisher._commit_group
 
         def committed(commits: Sequence[Any]) -> Sequence[bool | Exception]:
@@ -160,20 +160,20 @@ class Scene:
 def scene(ledger: Ledger, tmp_path: Path) -> Iterator[Scene]:
     found = Scene(ledger, tmp_path)
     yield found
-    found.given_up.set()
+    found.patient.given_up.set()
 
 
 @pytest.fixture
 def read_then(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], None]:
     """Calls something before each read, with its number."""
-    original, count = Carrier._read, iter(range(1000))
+    original, count = BatchRunner._load, iter(range(1000))
 
     def install(before: Callable[[int], None]) -> None:
-        def read(self: Carrier, batch: HeldBatch) -> Load:
+        def read(self: BatchRunner, batch: HeldBatch) -> LoadedBatch:
             before(next(count))
             return original(self, batch)
 
-        monkeypatch.setattr(Carrier, "_read", read)
+        monkeypatch.setattr(BatchRunner, "_load", read)
 
     return install
 
@@ -189,7 +189,7 @@ def test_what_left_the_engine_meanwhile_is_committed_together(
                 scene.engine.answer(at)
 
     read_then(answer_all_before)
-    thread = scene.carry()
+    thread = scene.run()
     wait_until(lambda: len(sent) == 1, what="a commit")
     scene.engine.answer(ROWS - 1)
     thread.join(60)
@@ -211,7 +211,7 @@ def test_a_slow_read_holds_back_no_finished_neighbour(
             time.sleep(2 * GATHER_SECONDS)
 
     read_then(answer_slowly)
-    thread = scene.carry()
+    thread = scene.run()
     scene.wait_taken(ROWS)
     assert seen[2][0] == "done"
     for at in range(1, ROWS):
@@ -229,7 +229,7 @@ def test_a_batch_that_cannot_be_read_stops_no_neighbour(
             raise error
 
     read_then(break_the_second)
-    thread = scene.carry()
+    thread = scene.run()
     scene.wait_taken(ROWS - 1)
     for at in range(ROWS - 1):
         scene.engine.answer(at)
@@ -245,13 +245,13 @@ def test_what_was_finished_is_committed_before_the_child_of_a_dead_engine_ends(
     scene: Scene, order: tuple[int, int]
 ) -> None:
     scene.engine.start = _at_once(scene.engine, order)  # type: ignore[method-assign]
-    thread = scene.carry(scene.bundle[:2])
+    thread = scene.run(scene.group[:2])
     thread.join(60)
     assert [sorted(states)[:1] for states in scene.died] == [["done"]]
 
 
 def _at_once(engine: Scripted, order: tuple[int, int]) -> Callable[[Work], "Future[None]"]:
-    """The second batch of the bundle makes both leave the engine, in this order."""
+    """The second batch of the group makes both leave the engine, in this order."""
 
     def start(work: Work) -> "Future[None]":
         future = Scripted.start(engine, work)
@@ -277,11 +277,11 @@ def test_a_finished_batch_is_marked_before_its_thread_comes_to_it(
             read_on.wait(60)
 
     read_then(hang)
-    thread = scene.carry(scene.bundle[:2])
+    thread = scene.run(scene.group[:2])
     assert reading.wait(60)
     scene.engine.answer(0)
-    assert scene.bundle[0].publishing
-    for batch in scene.bundle[:2]:
+    assert scene.group[0].publishing
+    for batch in scene.group[:2]:
         batch.stop()
     read_on.set()
     thread.join(60)
@@ -297,11 +297,11 @@ def test_a_stop_ends_the_reading_of_what_is_left(
         read.append(number)
         if number == 1:
             scene.engine.answer(0)
-            for batch in scene.bundle:
+            for batch in scene.group:
                 batch.stop()
 
     read_then(stop_all)
-    scene.carry().join(60)
+    scene.run().join(60)
     assert read == [0, 1]
     assert scene.states() == ["done", *["pending"] * (ROWS - 1)]
     assert scene.errors() == [None] * ROWS
@@ -315,7 +315,7 @@ def test_a_job_that_the_engine_can_run_for_no_row_ends_at_once_and_charges_no_ba
         raise JobRefused("vLLM takes no row of this task: no lookahead")
 
     monkeypatch.setattr(scene.engine, "start", refuse)
-    scene.carry().join(60)
+    scene.run().join(60)
     assert scene.states() == ["pending"] * ROWS
     with scene.ledger.transaction() as connection:
         job = connection.execute(text("SELECT state, reason FROM jobs")).one()
@@ -337,7 +337,7 @@ def test_images_that_rows_name_are_held_to_the_roots_of_the_worker(
         task={"kind": "generate", "messages": [{"role": "user", "content": parts}]},
         engine={"backend": "vllm", "model": "m"},
     )
-    thread = seen.carry()
+    thread = seen.run()
     seen.wait_taken(ROWS)
     for work, future in seen.engine.taken:
         (message,) = work.requests[0].messages or ()
@@ -353,8 +353,8 @@ def test_a_crash_of_the_thread_leaves_nothing_held(
     def crash(_group: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(scene.carrier._publisher, "publish", crash)
-    thread = scene.carry()
+    monkeypatch.setattr(scene.runner._publisher, "publish", crash)
+    thread = scene.run()
     scene.wait_taken(ROWS)
     scene.engine.answer(0)
     thread.join(60)
@@ -375,7 +375,7 @@ def test_a_part_that_the_store_refuses_for_long_holds_up_no_neighbour(
         return write(uri, data, replace=replace)
 
     monkeypatch.setattr(storage, "write_bytes", fail_the_first)
-    thread = scene.carry()
+    thread = scene.run()
     scene.wait_taken(ROWS)
     for at in range(ROWS):
         scene.engine.answer(at)
@@ -402,7 +402,7 @@ def test_nothing_is_committed_before_its_directory_is_synced(
     monkeypatch.setattr(syncs, "_synced", fail_once)
     syncs._syncs_of.cache_clear()
     scene.watch_commits(lambda: happened.append("committed"))
-    thread = scene.carry(scene.bundle[:1])
+    thread = scene.run(scene.group[:1])
     scene.wait_taken(1)
     scene.engine.answer(0)
     thread.join(60)
@@ -417,7 +417,7 @@ def test_a_server_that_serves_nobody_charges_nothing_and_keeps_what_it_answered(
     ledger: Ledger, tmp_path: Path, error: type[Exception]
 ) -> None:
     scene = Scene(ledger, tmp_path, batch_rows=3)
-    thread = scene.carry()
+    thread = scene.run()
     scene.wait_taken(2)
     work, future = scene.engine.taken[0]
     work.emit(1, Answer({"loud": "PAID FOR"}))

@@ -1,6 +1,5 @@
 """Commits in groups: what one batch cannot do stays with that batch."""
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,8 +16,11 @@ from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.row_errors import RowError
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
+from nightshift.worker.outages import PatientLedger
 from nightshift.worker.publish import ERRORS_A_COMMIT, Publication, Publisher, _groups
 from nightshift.worker.rows.results import PartTable
+from nightshift.worker.telemetry.engine_time import EngineTime
+from nightshift.worker.telemetry.recorder import Recorder
 from tests.support.fleet import wait_until
 
 BATCHES = 6
@@ -64,6 +66,10 @@ def table_of(lease: Lease, message: str) -> PartTable:
     return PartTable(pa.table({"row_index": [row]}), [error], 1, 1)
 
 
+def publisher_of(ledger: Ledger) -> Publisher:
+    return Publisher(PatientLedger(ledger, Recorder()), Recorder(), EngineTime())
+
+
 def publish(publisher: Publisher, lease: Lease, spec: JobSpec, message: str = "no") -> None:
     made = Publication(lease, spec, table_of(lease, message), {})
     publisher.publish([made])
@@ -78,7 +84,7 @@ def test_what_postgres_refuses_of_one_batch_fails_no_other_of_its_group(
     leases = claimed(ledger, spec)
     with ledger.transaction() as connection:
         connection.exec_driver_sql("UPDATE batches SET attempt = 2, owner = 'other' WHERE id = 3")
-    publisher = Publisher(ledger, threading.Event())
+    publisher = publisher_of(ledger)
     messages = ["no"] * BATCHES
     messages[4] = "a NUL \0, which Postgres keeps in no text"
 
@@ -114,7 +120,7 @@ def test_a_job_whose_row_is_held_stops_no_commit_of_another(
 ) -> None:
     held, free = (spec_in(tmp_path / name) for name in ("held", "free"))
     of_held, of_free = claimed(ledger, held)[0], claimed(ledger, free)[0]
-    publisher = Publisher(ledger, threading.Event())
+    publisher = publisher_of(ledger)
     with ThreadPoolExecutor(2) as threads:
         with second_ledger().transaction() as retry:
             retry.exec_driver_sql(f"SELECT FROM jobs WHERE id = {of_held.job_id} FOR UPDATE")

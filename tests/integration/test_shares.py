@@ -136,17 +136,17 @@ def test_batches_for_which_no_thread_can_be_started_go_back_and_are_not_run_twic
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = fleet.children["one"]
-    carried: list[int] = []
+    ran: list[int] = []
     threads, submit_to = child._threads, child._threads.submit
 
-    def no_thread(carry: Callable[..., None], bundle: list[HeldBatch]) -> None:
+    def no_thread(run: Callable[..., None], group: list[HeldBatch]) -> None:
         # As ThreadPoolExecutor does it: what it cannot start a thread for stays in its queue.
-        submit_to(carry_later, bundle)
+        submit_to(run_later, group)
         raise RuntimeError("can't start new thread")
 
-    def carry_later(bundle: list[HeldBatch]) -> None:
+    def run_later(group: list[HeldBatch]) -> None:
         fleet.go.wait(60)
-        carried.append(len(bundle))
+        ran.append(len(group))
 
     monkeypatch.setattr(threads, "submit", no_thread)
     fleet.admit()
@@ -154,6 +154,6 @@ def test_batches_for_which_no_thread_can_be_started_go_back_and_are_not_run_twic
     assert child.work("poll", wait=False) > 0
     assert child.window.held() == []
     fleet.go.set()
-    wait_until(lambda: carried, what="the thread that came late")
-    assert set(carried) == {0}
+    wait_until(lambda: ran, what="the thread that came late")
+    assert set(ran) == {0}
     assert fleet.rows_done() == 0

@@ -17,8 +17,10 @@ from nightshift.common.states import RowErrorKind
 from nightshift.common.text import MESSAGE_CHARACTERS
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
 from nightshift.worker.job_cache import JobCache, KnownJob
+from nightshift.worker.outages import PatientLedger
 from nightshift.worker.rows.prompts import Renderer
 from nightshift.worker.rows.results import PartTable, RowResults, part_table, with_kept_rows
+from nightshift.worker.telemetry.recorder import Recorder
 
 
 def spec(task: dict[str, Any] | None = None, **sections: Any) -> JobSpec:
@@ -288,7 +290,7 @@ def test_nanoseconds_reach_a_function_as_microseconds() -> None:
 
 def test_a_part_is_bare_by_the_schema_that_it_was_given() -> None:
     """Others may fix the job's schema before the part has its name."""
-    cache = JobCache(Ledger("postgresql://localhost/none"))
+    cache = JobCache(PatientLedger(Ledger("postgresql://localhost/none"), Recorder()))
     job = KnownJob(1, spec(), INPUTS, Renderer(spec().task), {}, None)
     assert cache.output_schema(job, results({})) == (
         output_schema.bare_schema(job.spec, INPUTS),

@@ -8,7 +8,7 @@ import pytest
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.worker.engines.protocol import Work
-from nightshift.worker.runner import _bundles
+from nightshift.worker.runner import _groups
 from nightshift.worker.window import HeldBatch, Window
 
 SOURCE = SourceFile("/rows.parquet", "parquet", 1, "1", 1000, 0)
@@ -146,7 +146,7 @@ def test_small_batches_of_one_job_are_carried_together() -> None:
         HeldBatch(replace(LEASE, descriptor=remote), 1),
         HeldBatch(replace(LEASE, descriptor=remote), 1),
     ]
-    found = [[batch.unfinished for batch in bundle] for bundle in _bundles(batches, 10)]
+    found = [[batch.unfinished for batch in group] for group in _groups(batches, 10)]
     assert found == [[4, 4], [4], [1], [50], [1], [1], [1]]
-    assert [len(bundle) for bundle in _bundles(batches[:3], 0)] == [1, 1, 1]
-    assert list(_bundles([], 10)) == []
+    assert [len(group) for group in _groups(batches[:3], 0)] == [1, 1, 1]
+    assert list(_groups([], 10)) == []

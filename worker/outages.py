@@ -1,0 +1,66 @@
+"""How a child waits for a ledger or a store that is away: finished work outlives an outage."""
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_random_exponential,
+)
+
+from nightshift.common.errors import LedgerUnavailable
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.connection import Connection
+from nightshift.worker.telemetry.recorder import Recorder
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class PatientLedger:
+    """The ledger of a child's batches. What is tried again ends once `given_up` is set."""
+
+    def __init__(self, ledger: Ledger, recorder: Recorder) -> None:
+        self.transaction = ledger.transaction
+        self.given_up = threading.Event()
+        self._recorder = recorder
+        self._until_answered = self.retrying(LedgerUnavailable)
+
+    def transact(
+        self,
+        statement: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """One statement in a transaction of its own, tried again until the ledger answers."""
+
+        def once() -> T:
+            with self.transaction() as connection:
+                return statement(connection, *args, **kwargs)
+
+        return self._until_answered(once)
+
+    def retrying(self, kind: type[Exception], seconds: float = math.inf) -> Retrying:
+        """Tries again after each error of this kind, for so long.
+
+        Make it once and share it between threads: it counts for each thread apart.
+        """
+        return Retrying(
+            retry=retry_if_exception_type(kind),
+            wait=wait_random_exponential(multiplier=0.2, max=3),
+            stop=stop_when_event_set(self.given_up) | stop_after_delay(seconds),
+            before_sleep=self._tell_wait,
+            reraise=True,
+        )
+
+    def _tell_wait(self, state: RetryCallState) -> None:
+        """Tells of the first try, the second, the fourth and so on: many batches wait for long."""
+        tries = state.attempt_number
+        if tries & (tries - 1) == 0 and state.outcome is not None:
+            self._recorder.problem("waiting", tries=tries, error=str(state.outcome.exception()))

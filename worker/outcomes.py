@@ -1,0 +1,169 @@
+"""How a batch ends: committed, released, failed or lost; and what an error does to its job."""
+
+import random
+from collections.abc import Callable
+
+from nightshift.common.errors import (
+    EngineDead,
+    EngineUnavailable,
+    JobRefused,
+    LeaseLost,
+    LedgerUnavailable,
+    NightshiftError,
+    Permanent,
+    Retryable,
+    StorageUnavailable,
+)
+from nightshift.common.ledger import jobs
+from nightshift.common.ledger.batches import leasing
+from nightshift.common.ledger.batches.records import Lease
+from nightshift.common.text import kept_message
+from nightshift.worker.job_cache import JobCache
+from nightshift.worker.outages import PatientLedger
+from nightshift.worker.telemetry.events import BatchEnded, LeaseFoundLost
+from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.window import HeldBatch, Window
+
+DEFAULT_MAX_ATTEMPTS = 3
+"""Attempts of a batch whose job cannot be read."""
+
+OUTAGE_PAUSE_SECONDS = 5.0
+"""A batch that was released because of an outage is not claimed again for so long."""
+
+
+class BatchOutcomes:
+    """Ends each held batch once: tells the ledger, then drops the batch from the window.
+
+    `engine_died` is called when the engine can serve no batch any more.
+    """
+
+    def __init__(
+        self,
+        ledger: PatientLedger,
+        jobs_known: JobCache,
+        window: Window,
+        engine_died: Callable[[str], None],
+        recorder: Recorder,
+    ) -> None:
+        self._ledger = ledger
+        self._jobs = jobs_known
+        self._window = window
+        self._engine_died = engine_died
+        self._recorder = recorder
+
+    def committed(self, batch: HeldBatch) -> None:
+        """The ledger has the batch's part already."""
+        self._end(batch, lambda _: None)
+
+    def unfinished(self, batch: HeldBatch) -> None:
+        """No row of a stopped batch is kept: the batch is released."""
+        outcome = "lost" if batch.lost else "released"
+        self._end(batch, lambda lease: self._release(lease, outcome=outcome))
+
+    def failed(self, batch: HeldBatch, error: BaseException) -> None:
+        """The error decides what becomes of the batch."""
+        self._end(batch, lambda lease: self._judge(lease, error))
+
+    def pause_job(self, lease: Lease, error: Exception) -> None:
+        """Nobody claims more of the job until a person has mended what `error` says."""
+        self._recorder.problem("engine_refused", job_id=lease.job_id, error=str(error))
+        try:
+            self._ledger.transact(jobs.pause, lease.job_id, kept_message(str(error)))
+        except NightshiftError as unreachable:  # the job is over, or the ledger is away for good
+            self._recorder.problem("pause_failed", job_id=lease.job_id, error=str(unreachable))
+
+    def _end(self, batch: HeldBatch, tell_ledger: Callable[[Lease], str | None]) -> None:
+        if batch.over:
+            return
+        lease, outcome = batch.lease, None
+        try:
+            outcome = tell_ledger(lease)
+        except BaseException as crash:  # the lease runs out, and the batch goes to others
+            self._recorder.crash(
+                "end_failed", crash, batch_id=lease.batch_id, attempt=lease.attempt
+            )
+        finally:
+            batch.over, batch.work = True, None
+            self._window.remove(batch)
+            self._recorder.emit(BatchEnded, outcome)
+
+    def _judge(self, lease: Lease, error: BaseException) -> str | None:
+        match error:
+            case LeaseLost():
+                return self._lost(lease)
+            case EngineDead():
+                self._engine_died(str(error))
+                return None
+            case StorageUnavailable() | LedgerUnavailable() | EngineUnavailable():
+                # An outage is nobody's fault: the batch is not charged for it.
+                return self._release(lease, error)
+            case JobRefused():
+                return self._fail_job(lease, error)
+            case NightshiftError():
+                return self._fail(lease, error)
+            case _:
+                self._recorder.crash(
+                    "batch_crashed", error, batch_id=lease.batch_id, attempt=lease.attempt
+                )
+                return self._fail(lease, error)
+
+    def _lost(self, lease: Lease) -> str:
+        self._recorder.emit(LeaseFoundLost, lease.batch_id, lease.attempt)
+        return "lost"
+
+    def _release(
+        self, lease: Lease, outage: Exception | None = None, *, outcome: str = "released"
+    ) -> str | None:
+        """Waits for the ledger: a lease that runs out is charged as a loss. Once the ledger is
+        given up, the supervisor's report of this child's end releases the lease.
+        """
+        if outage is not None:
+            self._recorder.problem("outage", batch_id=lease.batch_id, error=str(outage))
+        if isinstance(outage, LedgerUnavailable) and self._ledger.given_up.is_set():
+            return None
+        try:
+            self._ledger.transact(
+                leasing.release,
+                [lease],
+                error=None if outage is None else kept_message(str(outage)),
+                pause_seconds=0 if outage is None else OUTAGE_PAUSE_SECONDS,
+            )
+        except Retryable as error:
+            self._recorder.problem("release_failed", batch_id=lease.batch_id, error=str(error))
+            return None
+        return outcome
+
+    def _fail_job(self, lease: Lease, error: JobRefused) -> str | None:
+        """Fails the job before the batch is released, or a sibling would claim the batch."""
+        self._recorder.problem("job_refused", job_id=lease.job_id, error=str(error))
+        try:
+            self._ledger.transact(jobs.fail, lease.job_id, kept_message(str(error)))
+        except Retryable as unreachable:
+            self._recorder.problem("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
+        return self._release(lease)
+
+    def _fail(self, lease: Lease, error: BaseException) -> str | None:
+        self._recorder.problem(
+            "batch_failed", batch_id=lease.batch_id, attempt=lease.attempt, error=str(error)
+        )
+        try:
+            self._ledger.transact(
+                leasing.fail,
+                lease,
+                kept_message(str(error) or type(error).__name__),
+                permanent=isinstance(error, Permanent),
+                max_attempts=self._max_attempts(lease),
+                backoff_seconds=random.uniform(0.5, 1.5),
+            )
+        except LeaseLost:
+            return self._lost(lease)
+        except Retryable as unreachable:
+            self._recorder.problem("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
+            return None
+        return "failed"
+
+    def _max_attempts(self, lease: Lease) -> int:
+        try:
+            return self._jobs.get(lease.job_id).spec.retry.max_attempts
+        except Exception:  # a spec that this code cannot read is a reason to fail, too
+            return DEFAULT_MAX_ATTEMPTS
