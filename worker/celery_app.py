@@ -31,7 +31,7 @@ from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.heartbeat import Heartbeat
 from nightshift.worker.runner import Runner
 from nightshift.worker.supervisor.child_config import ChildConfig
-from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildSigns
+from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildLiveness
 from nightshift.worker.telemetry.child import ChildTelemetry
 from nightshift.worker.telemetry.events import EngineLoaded
 
@@ -51,7 +51,7 @@ class ChildProcess:
             connections=1,
             answer_seconds=min(settings.answer_seconds, max(2.0, settings.lease_seconds / 3)),
         )
-        self._signs = ChildSigns(settings, config.id)
+        self._liveness = ChildLiveness(settings, config.id)
         self._app = make_app(settings.broker_url)
         self._drain_asked = threading.Event()
         self._drained = threading.Event()
@@ -137,7 +137,7 @@ class ChildProcess:
             self._runner.window,
             self._settings,
             self._engine_died,
-            self._signs,
+            self._liveness,
             recorder,
         )
         tasks.register(self._app, self._runner)
@@ -159,7 +159,7 @@ class ChildProcess:
         self._telemetry.start()
 
     def _load(self, spec: JobSpec) -> Engine:
-        self._signs.loading()
+        self._liveness.loading()
         beating = threading.Event()
         threading.Thread(target=self._beat_while_loading, args=(beating,), daemon=True).start()
         try:

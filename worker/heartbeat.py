@@ -9,7 +9,7 @@ from nightshift.common.ledger import Ledger, workers
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.settings import Settings
 from nightshift.worker.engines.protocol import Engine
-from nightshift.worker.supervisor.liveness import ChildSigns
+from nightshift.worker.supervisor.liveness import ChildLiveness
 from nightshift.worker.telemetry.events import HeartbeatFailed, LeaseFoundLost, LeasesRenewed
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
@@ -33,7 +33,7 @@ class Heartbeat:
         window: Window,
         settings: Settings,
         stalled: Callable[[str], None],
-        signs: ChildSigns,
+        liveness: ChildLiveness,
         recorder: Recorder | None = None,
     ) -> None:
         self.state = "ready"
@@ -43,21 +43,21 @@ class Heartbeat:
         self._window = window
         self._settings = settings
         self._stalled = stalled
-        self._signs = signs
+        self._liveness = liveness
         self._recorder = recorder or Recorder()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
 
     def start(self) -> None:
         """Begins to beat."""
-        self._signs.beats(self.state, 0.0)
+        self._liveness.beat(self.state, 0.0)
         self._thread.start()
 
     def stop(self) -> None:
         """Beats no more; returns when a beat under way is over."""
         self._ended.set()
         self._thread.join(timeout=15)
-        self._signs.closing()
+        self._liveness.closing()
 
     def beat(self) -> None:
         """One beat: the child lives, its leases hold, what is lost or unwanted is dropped."""
@@ -93,7 +93,7 @@ class Heartbeat:
             # Twice, since a process that was frozen sees its clock jump before its engine moves.
             stalled_seconds = self._engine.stalled_seconds()
             # Before Postgres is asked, which may be silent.
-            self._signs.beats(self.state, stalled_seconds)
+            self._liveness.beat(self.state, stalled_seconds)
             stalled = stalled_seconds > self._settings.engine_stall_seconds
             stalls = stalls + 1 if stalled else 0
             if stalls > 1:

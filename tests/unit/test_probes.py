@@ -22,8 +22,9 @@ from nightshift.common.telemetry import run_dir, run_state
 from nightshift.producer.reaper import alive as reaper_probe
 from nightshift.worker.supervisor import probes
 from nightshift.worker.supervisor.child_config import ChildConfig
-from nightshift.worker.supervisor.liveness import ChildSigns, SupervisorSigns
-from nightshift.worker.supervisor.supervisor import Ended, Supervisor
+from nightshift.worker.supervisor.liveness import ChildLiveness, SupervisorLiveness
+from nightshift.worker.supervisor.slots import EndedChild
+from nightshift.worker.supervisor.supervisor import Supervisor
 
 HERE = Path(__file__).parents[2]
 
@@ -34,21 +35,21 @@ import signal, sys, threading
 from nightshift.common.settings import Settings
 from types import SimpleNamespace
 from nightshift.worker.supervisor.child_config import ChildConfig
-from nightshift.worker.supervisor.liveness import SupervisorSigns
+from nightshift.worker.supervisor.liveness import SupervisorLiveness
 
-signs = SupervisorSigns(Settings(run_dir=sys.argv[1], drain_seconds=float(sys.argv[2])))
+liveness = SupervisorLiveness(Settings(run_dir=sys.argv[1], drain_seconds=float(sys.argv[2])))
 config = ChildConfig("w-1", "s", "default", 0, "here", "key", 1)
-slot = SimpleNamespace(number=0, config=config, group=None, leaving_since=None, promised=None)
+slot = SimpleNamespace(number=0, config=config, group=None, leaving_since=None, next_engine_key=None)
 asked = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: asked.set())
-signs.step([slot])
+liveness.step([slot])
 print("up", flush=True)
 asked.wait()
 print("asked", flush=True)
-signs.step([slot], draining=True)
+liveness.step([slot], draining=True)
 sys.stdin.readline()
 slot.config = None
-signs.step([slot], draining=True)
+liveness.step([slot], draining=True)
 sys.stdin.readline()
 """
 
@@ -63,7 +64,7 @@ def slot(number: int = 0, *, free: bool = False, leaving_since: float | None = N
         config=None if free else config(number),
         group=None,
         leaving_since=leaving_since,
-        promised=None,
+        next_engine_key=None,
     )
 
 
@@ -79,8 +80,8 @@ def folder(settings: Settings) -> Path:
 
 
 @pytest.fixture
-def signs(settings: Settings) -> SupervisorSigns:
-    return SupervisorSigns(settings)
+def liveness(settings: Settings) -> SupervisorLiveness:
+    return SupervisorLiveness(settings)
 
 
 def lays_back(path: Path, **facts: object) -> None:
@@ -89,37 +90,37 @@ def lays_back(path: Path, **facts: object) -> None:
 
 
 def test_a_worker_has_started_once_every_slot_is_warm_or_has_nothing_to_load(
-    settings: Settings, folder: Path, signs: SupervisorSigns
+    settings: Settings, folder: Path, liveness: SupervisorLiveness
 ) -> None:
-    signs.step([slot(0), slot(1, free=True)])
+    liveness.step([slot(0), slot(1, free=True)])
     assert probes.started(folder) == (1, "the supervisor has not looked for work yet")
-    signs.looked()
+    liveness.round_over()
     assert probes.started(folder) == (1, "slot 0: w-0 is starting")
-    child = ChildSigns(settings, "w-0")
+    child = ChildLiveness(settings, "w-0")
     child.loading()
     assert probes.started(folder) == (1, "slot 0: w-0 is loading")
-    child.beats("ready", 0.0)
+    child.beat("ready", 0.0)
     assert probes.started(folder)[0] == 0
-    signs.step([slot(0), slot(1)])
+    liveness.step([slot(0), slot(1)])
     assert probes.started(folder) == (1, "slot 1: w-1 is starting")
 
 
 def test_a_worker_lives_while_its_supervisor_looks_and_no_child_is_past_its_limits(
-    settings: Settings, folder: Path, signs: SupervisorSigns
+    settings: Settings, folder: Path, liveness: SupervisorLiveness
 ) -> None:
     assert probes.alive(folder)[0] == 0
-    signs.step([slot(0)])
+    liveness.step([slot(0)])
     assert probes.alive(folder)[0] == 0
-    child = ChildSigns(settings, "w-0")
+    child = ChildLiveness(settings, "w-0")
     child.loading()
     path = run_state.child_path(folder, "w-0")
     lays_back(path, at=LONG_AGO)
     assert probes.alive(folder)[0] == 0, "a model may load for as long as it takes"
-    child.beats("ready", 200.0)
+    child.beat("ready", 200.0)
     assert probes.alive(folder)[0] == 0, "its own heartbeat ends it"
-    child.beats("ready", 400.0)
+    child.beat("ready", 400.0)
     assert probes.alive(folder) == (1, "slot 0: w-0 has an engine that has not moved for 400 s")
-    child.beats("ready", 0.0)
+    child.beat("ready", 0.0)
     assert probes.alive(folder)[0] == 0
     lays_back(path, at=LONG_AGO, late_at=LONG_AGO + 300)
     code, said = probes.alive(folder)
@@ -134,26 +135,26 @@ def test_a_worker_lives_while_its_supervisor_looks_and_no_child_is_past_its_limi
 
 
 def test_a_child_that_cannot_be_ended_is_stuck(
-    settings: Settings, folder: Path, signs: SupervisorSigns
+    settings: Settings, folder: Path, liveness: SupervisorLiveness
 ) -> None:
     now = time.monotonic()
-    signs.step([slot(0, leaving_since=now - settings.leave_seconds - 30)])
+    liveness.step([slot(0, leaving_since=now - settings.leave_seconds - 30)])
     assert probes.alive(folder)[0] == 0, "its supervisor may be killing it"
-    signs.step([slot(0, leaving_since=now - 2 * settings.leave_seconds - 61)])
+    liveness.step([slot(0, leaving_since=now - 2 * settings.leave_seconds - 61)])
     assert probes.alive(folder)[0] == 1
-    signs.step([slot(0, free=True)])
+    liveness.step([slot(0, free=True)])
     assert probes.alive(folder)[0] == 0
 
-    signs.step([slot(1)])
-    signs.kills(config(1))
-    signs.step([slot(1)])
+    liveness.step([slot(1)])
+    liveness.killing(config(1))
+    liveness.step([slot(1)])
     said = json.loads((folder / "worker.json").read_text())
     (held,) = said["slots"]
     assert held["overdue_at"] == pytest.approx(now + 60, abs=30)
     lays_back(folder / "worker.json", slots=[{**held, "overdue_at": LONG_AGO}])
     assert probes.alive(folder)[0] == 1
-    signs.ended(config(1))
-    signs.step([slot(1)])
+    liveness.child_ended(config(1))
+    liveness.step([slot(1)])
     assert json.loads((folder / "worker.json").read_text())["slots"][0]["overdue_at"] is None
 
 
@@ -165,25 +166,25 @@ def test_each_child_that_is_reported_is_a_sign_of_life(
     supervisor = Supervisor(ledger, settings, pool="default", slots=1, gpus=())
     left: list[int] = []
     said = lambda *_, **__: left.append(len(supervisor._unreported))  # noqa: E731
-    monkeypatch.setattr(SupervisorSigns, "step", said)
+    monkeypatch.setattr(SupervisorLiveness, "step", said)
     monkeypatch.setattr(workers, "child_status", lambda *_: None)
     monkeypatch.setattr(workers, "end", lambda *_, **__: 0)
-    supervisor._unreported = [Ended(config(n), None, "it died", False) for n in range(8)]
+    supervisor._unreported = [EndedChild(config(n), None, "it died", False) for n in range(8)]
     supervisor._report()
     assert left == [8, 7, 6, 5, 4, 3, 2, 1]
 
 
-def test_a_supervisor_may_take_its_time_to_kill(folder: Path, signs: SupervisorSigns) -> None:
+def test_a_supervisor_may_take_its_time_to_kill(folder: Path, liveness: SupervisorLiveness) -> None:
     before = json.loads((folder / "worker.json").read_text())["late_at"]
-    signs.kills(config(0))
+    liveness.killing(config(0))
     assert json.loads((folder / "worker.json").read_text())["late_at"] > before + 30
 
 
 def test_what_an_earlier_boot_left_fools_nobody(
-    settings: Settings, folder: Path, signs: SupervisorSigns
+    settings: Settings, folder: Path, liveness: SupervisorLiveness
 ) -> None:
     path = folder / "worker.json"
-    signs.looked()
+    liveness.round_over()
     mine = json.loads(path.read_text())
     assert probes.alive(folder)[0] == 0
     gone = subprocess.Popen(["/bin/true"])
@@ -196,18 +197,18 @@ def test_what_an_earlier_boot_left_fools_nobody(
         assert probes.drain(folder)[0] == 0, "and it is not drained either"
     path.write_text('{"torn')
     assert probes.alive(folder)[0] == 1
-    ChildSigns(settings, "w-0").beats("ready", 0.0)
-    signs_again = folder / "worker.lock"
-    signs_again.unlink()  # as if that process were gone
-    SupervisorSigns(settings)
+    ChildLiveness(settings, "w-0").beat("ready", 0.0)
+    liveness_again = folder / "worker.lock"
+    liveness_again.unlink()  # as if that process were gone
+    SupervisorLiveness(settings)
     assert list((folder / "children").iterdir()) == []
 
 
 def test_a_folder_has_one_worker_and_one_reaper(
-    settings: Settings, folder: Path, signs: SupervisorSigns
+    settings: Settings, folder: Path, liveness: SupervisorLiveness
 ) -> None:
     with pytest.raises(BadInput, match="another worker uses"):
-        SupervisorSigns(settings)
+        SupervisorLiveness(settings)
     assert probes.alive(folder)[0] == 0
     run_state.claim(folder, run_state.REAPER)
     with pytest.raises(BadInput, match="another reaper uses"):
@@ -218,13 +219,13 @@ def test_without_a_run_dir_nobody_writes_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    signs, child = SupervisorSigns(Settings()), ChildSigns(Settings(), "w-0")
-    signs.step([slot(0)])
-    signs.kills(config(0))
-    signs.ended(config(0))
-    signs.looked()
+    liveness, child = SupervisorLiveness(Settings()), ChildLiveness(Settings(), "w-0")
+    liveness.step([slot(0)])
+    liveness.killing(config(0))
+    liveness.child_ended(config(0))
+    liveness.round_over()
     child.loading()
-    child.beats("ready", 0.0)
+    child.beat("ready", 0.0)
     child.closing()
     assert list(tmp_path.iterdir()) == []
 
@@ -374,7 +375,7 @@ def test_probes_and_settings_read_the_same_folder(
 def test_a_folder_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match="NIGHTSHIFT_RUN_DIR: "):
-        SupervisorSigns(Settings(run_dir=tmp_path / "file"))
+        SupervisorLiveness(Settings(run_dir=tmp_path / "file"))
 
 
 def test_probes_load_nothing_heavy() -> None:

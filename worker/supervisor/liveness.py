@@ -1,20 +1,21 @@
-"""What a supervisor and its children say of themselves in `run_dir`, and by when they speak again.
+"""Liveness: what a supervisor and its children write of themselves into `run_dir`.
 
-The limits of `nightshift-worker alive` are set here, by those who know what they wait for. The
-supervisor ends a child that hangs or stalls; only when it could not, or stands still itself, is a
-limit passed: each is twice or more what it should have taken, its own waits included.
+Each file says by when its process writes again, so the limits of `nightshift-worker alive` are set
+here, by the processes that know what they wait for. A supervisor ends a child that hangs or stalls.
+A limit is passed only when the supervisor could not do that, or stands still itself: each limit is
+at least twice what the step should have taken, its own waits included.
 """
 
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 import structlog
 
-from nightshift.common.processes.group import EMPTY_SECONDS, ProcessGroup
+from nightshift.common.processes.group import EMPTY_SECONDS
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import run_state
 from nightshift.worker.supervisor.child_config import ChildConfig
+from nightshift.worker.supervisor.slots import Slot
 
 log = structlog.get_logger(__name__)
 
@@ -40,23 +41,13 @@ FACTOR = 2
 """A child that its supervisor should have ended is given as long again."""
 
 
-class Held(Protocol):
-    """What is told of a slot of the supervisor."""
-
-    number: int
-    config: ChildConfig | None
-    group: ProcessGroup | None
-    leaving_since: float | None
-    promised: str | None
-
-
 def hung_seconds(settings: Settings) -> float:
     """A child silent for so long hangs, and its supervisor ends it."""
     return max(HUNG_LEASES * settings.lease_seconds, LEAST_HUNG_SECONDS)
 
 
-class SupervisorSigns:
-    """The file of a supervisor; without a `run_dir` it says nothing.
+class SupervisorLiveness:
+    """The file of a supervisor; without a `run_dir` nothing is written.
 
     Raises BadInput when the folder cannot be used, or another supervisor has it.
     """
@@ -74,30 +65,30 @@ class SupervisorSigns:
         self._has_looked = False
         self._slots: list[dict[str, object]] = []
         self._draining = False
-        self._say()
+        self._write()
 
-    def looked(self) -> None:
-        """A look at everything is over, whatever came of it."""
+    def round_over(self) -> None:
+        """A round of the supervisor is over, with or without an error."""
         self._has_looked = True
-        self._say()
+        self._write()
 
-    def step(self, slots: Sequence[Held], *, draining: bool = False) -> None:
-        """The supervisor goes on; this is how its slots stand."""
+    def step(self, slots: Sequence[Slot], *, draining: bool = False) -> None:
+        """The supervisor goes on; these are its slots."""
         self._slots, self._draining = [self._facts(slot) for slot in slots], draining
-        self._say()
+        self._write()
 
-    def kills(self, child: ChildConfig) -> None:
-        """A child's process group is killed now, which the kernel may take its time for."""
+    def killing(self, child: ChildConfig) -> None:
+        """A child's process group is being killed, which may take the kernel some time."""
         self._killed_at.setdefault(child.id, time.monotonic())
-        self._say(EMPTY_SECONDS)
+        self._write(EMPTY_SECONDS)
 
-    def ended(self, child: ChildConfig) -> None:
-        """A child is gone, and so is what it said."""
+    def child_ended(self, child: ChildConfig) -> None:
+        """A child is gone, and its file goes too."""
         self._killed_at.pop(child.id, None)
         if self._run_dir is not None:
             run_state.forget_child(self._run_dir, child.id)
 
-    def _facts(self, slot: Held) -> dict[str, object]:
+    def _facts(self, slot: Slot) -> dict[str, object]:
         child = None if slot.config is None else slot.config.id
         leaving = slot.leaving_since is not None
         state = "free" if child is None else "leaving" if leaving else "running"
@@ -111,12 +102,12 @@ class SupervisorSigns:
             "since": since,
             "child": child,
             "pid": None if slot.group is None else slot.group.pid,
-            "engine_key": slot.promised or (slot.config and slot.config.engine_key),
+            "engine_key": slot.next_engine_key or (slot.config and slot.config.engine_key),
             "overdue_at": self._overdue_at(slot),
         }
 
-    def _overdue_at(self, slot: Held) -> float | None:
-        """When a child that was asked to leave, or killed, is there for far too long."""
+    def _overdue_at(self, slot: Slot) -> float | None:
+        """When a child that was asked to leave, or was killed, has stayed for far too long."""
         ends = []
         if slot.leaving_since is not None:
             ends.append(slot.leaving_since + FACTOR * (self._leave_seconds + EMPTY_SECONDS))
@@ -124,25 +115,25 @@ class SupervisorSigns:
             ends.append(self._killed_at[slot.config.id] + FACTOR * EMPTY_SECONDS)
         return min(ends, default=None)
 
-    def _say(self, seconds: float = 0.0) -> None:
+    def _write(self, seconds: float = 0.0) -> None:
         if self._file is None:
             return
-        trouble = self._file.write(
+        error = self._file.write(
             time.monotonic() + STEPS * (self._step_seconds + seconds),
             slots=self._slots,
             has_looked=self._has_looked,
             draining=self._draining,
             leave_seconds=self._leave_seconds,
         )
-        if trouble is not None:
-            log.warning("run_dir_not_written", error=trouble)
+        if error is not None:
+            log.warning("run_dir_not_written", error=error)
 
 
-class ChildSigns:
-    """The file of a child; without a `run_dir` it says nothing.
+class ChildLiveness:
+    """The file of a child; without a `run_dir` nothing is written.
 
-    While it loads it promises nothing: a library may keep Python's lock for as long as a model
-    takes. Nor while it closes: its supervisor then counts for how long it has been leaving.
+    A child that loads names no time of its next write: a library may keep Python's lock for as long
+    as a model takes. Neither does a child that closes: its supervisor limits the time of leaving.
     """
 
     def __init__(self, settings: Settings, worker_id: str) -> None:
@@ -150,31 +141,31 @@ class ChildSigns:
         if settings.run_dir is not None:
             self._file = run_state.StateFile(run_state.child_path(settings.run_dir, worker_id))
         self._silent_seconds = FACTOR * (hung_seconds(settings) + EMPTY_SECONDS)
-        beats = 2 * settings.heartbeat_seconds
+        two_beats = 2 * settings.heartbeat_seconds
         self._stall_seconds = FACTOR * (
-            settings.engine_stall_seconds + beats + LAST_COMMITS_SECONDS + EMPTY_SECONDS
+            settings.engine_stall_seconds + two_beats + LAST_COMMITS_SECONDS + EMPTY_SECONDS
         )
 
     def loading(self) -> None:
         """The engine is being loaded."""
-        self._say("loading", None, 0.0)
+        self._write("loading", None, 0.0)
 
-    def beats(self, state: str, stalled_seconds: float) -> None:
-        """The heartbeat goes on; for how long the engine has not moved although it should."""
-        self._say(state, time.monotonic() + self._silent_seconds, stalled_seconds)
+    def beat(self, state: str, stalled_seconds: float) -> None:
+        """The heartbeat goes on; `stalled_seconds` is for how long a busy engine has not moved."""
+        self._write(state, time.monotonic() + self._silent_seconds, stalled_seconds)
 
     def closing(self) -> None:
         """The engine is being closed, and the heartbeat is over."""
-        self._say("closing", None, 0.0)
+        self._write("closing", None, 0.0)
 
-    def _say(self, state: str, late_at: float | None, stalled_seconds: float) -> None:
+    def _write(self, state: str, late_at: float | None, stalled_seconds: float) -> None:
         if self._file is None:
             return
-        trouble = self._file.write(
+        error = self._file.write(
             late_at,
             state=state,
             stalled_seconds=stalled_seconds,
             stall_limit_seconds=self._stall_seconds,
         )
-        if trouble is not None:
-            log.warning("run_dir_not_written", error=trouble)
+        if error is not None:
+            log.warning("run_dir_not_written", error=error)

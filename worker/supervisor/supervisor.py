@@ -7,7 +7,6 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -18,9 +17,10 @@ from nightshift.common.ledger import Ledger, schema, workers
 from nightshift.common.ledger.workers import EngineDemand
 from nightshift.common.processes.group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment
-from nightshift.worker import exit_codes
+from nightshift.worker.supervisor import engine_choice
 from nightshift.worker.supervisor.child_config import ChildConfig
-from nightshift.worker.supervisor.liveness import SupervisorSigns, hung_seconds
+from nightshift.worker.supervisor.liveness import SupervisorLiveness, hung_seconds
+from nightshift.worker.supervisor.slots import EndedChild, Slot
 from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, MachineMetrics
 
 log = structlog.get_logger(__name__)
@@ -30,43 +30,6 @@ ROUND_SECONDS = 0.25
 
 CHOOSE_SECONDS = 1.0
 """Pause between two looks at the ledger for a slot without a child; none after a child ended."""
-
-
-@dataclass(slots=True)
-class Slot:
-    """A place for one engine: its GPUs, and the child that has it now.
-
-    `promised` is the engine key for which a leaving child makes room; `fault` is why it had to be
-    killed; `state` is the child's as last read from the ledger.
-    """
-
-    number: int
-    gpus: Sequence[str]
-    config: ChildConfig | None = None
-    group: ProcessGroup | None = None
-    leaving_since: float | None = None
-    promised: str | None = None
-    fault: str | None = None
-    state: str = "loading"
-
-    def stands(self) -> str:
-        """The state of its child, for people: loading, ready or draining; free without one."""
-        if self.config is None:
-            return "free"
-        return self.state if self.leaving_since is None else "draining"
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A child that is gone and must be reported; `died` is None when that charges nothing.
-
-    `engine` is the name of the engine that it had ready, if it had one and counted.
-    """
-
-    config: ChildConfig
-    engine: str | None
-    died: str | None
-    while_loading: bool
 
 
 class Supervisor:
@@ -91,8 +54,10 @@ class Supervisor:
         self.identity = identity or f"s-{uuid.uuid4().hex[:12]}"
         self._ledger = ledger
         self._settings = settings
-        # One listener a machine is ours, and nobody below needs its key.
-        self._of_child = settings.model_copy(update={"metrics_port": None, "metrics_key": None})
+        # The supervisor alone serves metrics, so no child needs the key of the listener.
+        self._child_settings = settings.model_copy(
+            update={"metrics_port": None, "metrics_key": None}
+        )
         self._pool = pool
         self._engine_key = engine_key
         self._profile = None if profile is None else str(profile)
@@ -100,15 +65,15 @@ class Supervisor:
         self._slots = [
             Slot(number, gpus[number * each : (number + 1) * each]) for number in range(slots)
         ]
-        self._unreported: list[Ended] = []
-        self._signs = SupervisorSigns(settings)
+        self._unreported: list[EndedChild] = []
+        self._liveness = SupervisorLiveness(settings)
         self._stopping = threading.Event()
-        self._unfit: SchemaMismatch | None = None
+        self._schema_mismatch: SchemaMismatch | None = None
         self._chosen_at = 0.0
-        self._heard_since = time.monotonic()
+        self._ledger_heard_since = time.monotonic()
         self._host = socket.gethostname()
         self._metrics = metrics or MachineMetrics(pool)
-        self._metrics.watch(lambda: [slot.stands() for slot in self._slots])
+        self._metrics.watch(lambda: [slot.shown_state for slot in self._slots])
 
     def run(self) -> None:
         """Works until `stop`; then drains every child, reports it and returns.
@@ -119,12 +84,12 @@ class Supervisor:
         while not self._stopping.wait(ROUND_SECONDS):
             try:
                 self._look()
-            except Exception:  # its death would end every child undrained
+            except Exception:  # without the supervisor every child would end undrained
                 log.exception("round_failed")
-            self._signs.looked()
+            self._liveness.round_over()
         self._drain_all()
-        if self._unfit is not None:
-            raise self._unfit
+        if self._schema_mismatch is not None:
+            raise self._schema_mismatch
 
     def stop(self, *_: object) -> None:
         """Begins the drain; also a signal handler. A second call changes nothing."""
@@ -132,27 +97,28 @@ class Supervisor:
 
     def _look(self) -> None:
         for slot in self._slots:
-            self._signs.step(self._slots)
+            self._liveness.step(self._slots)
             self._watch(slot)
-        self._signs.step(self._slots)
+        self._liveness.step(self._slots)
         gone = bool(self._unreported)
         self._report()
         if (not gone or self._unreported) and time.monotonic() - self._chosen_at < CHOOSE_SECONDS:
             return
         now = time.monotonic()
         if now - self._chosen_at > self._settings.lease_seconds:
-            self._heard_since = now  # frozen until now, and its children with it
+            # This process was frozen until now, and its children with it.
+            self._ledger_heard_since = now
         self._chosen_at = now
         try:
             schema.check(self._ledger)
-            self._signs.step(self._slots)
+            self._liveness.step(self._slots)
             self._choose()
         except SchemaMismatch as error:
             log.error("tables_do_not_fit", error=str(error))
-            self._unfit = error
+            self._schema_mismatch = error
             self.stop()
         except NightshiftError as error:
-            self._heard_since = time.monotonic()
+            self._ledger_heard_since = time.monotonic()
             log.warning("choose_failed", error=str(error))
 
     def _watch(self, slot: Slot) -> None:
@@ -165,37 +131,24 @@ class Supervisor:
         )
         if code is None and not overdue:
             return
-        self._signs.kills(slot.config)
+        self._liveness.killing(slot.config)
         slot.group.kill()
-        self._signs.ended(slot.config)
+        self._liveness.child_ended(slot.config)
         asked = slot.leaving_since is not None
         log.info("child_ended", worker_id=slot.config.id, code=code, asked=asked)
-        engine = self._metrics.child_ended(slot.config.id, _reason(slot, code))
-        # Only what we asked for is free: a row may make the child end with any code.
-        self._unreported.append(
-            Ended(
-                slot.config,
-                engine,
-                died=None if asked else slot.fault or _cause(code),
-                while_loading=not asked
-                and code not in (exit_codes.LOAD_FAILED, exit_codes.LEDGER_AWAY),
-            )
-        )
-        slot.group = slot.config = slot.leaving_since = slot.promised = slot.fault = None
-        slot.state = "loading"
+        engine = self._metrics.child_ended(slot.config.id, slot.exit_reason(code))
+        self._unreported.append(slot.ended(slot.config, engine, code))
 
     def _report(self) -> None:
         """Frees the leases of gone children; what cannot be reported now is tried again."""
         while self._unreported:
-            self._signs.step(self._slots, draining=self._stopping.is_set())
+            self._liveness.step(self._slots, draining=self._stopping.is_set())
             ended = self._unreported[0]
             try:
                 with self._ledger.transaction() as connection:
-                    standing = workers.child_status(connection, ended.config.id)
+                    status = workers.child_status(connection, ended.config.id)
                     freed = workers.end(connection, ended.config.id, died=ended.died)
-                    unloaded = ended.while_loading and (
-                        standing is None or standing.state == "loading"
-                    )
+                    unloaded = ended.while_loading and (status is None or status.state == "loading")
                     if unloaded:
                         workers.load_failed(
                             connection,
@@ -215,88 +168,57 @@ class Supervisor:
             self._unreported.pop(0)
 
     def _choose(self) -> None:
-        """Gives free slots to the work that wants them, and takes idle ones from their engine."""
+        """Gives free slots to open work, and ends children whose slot other work should have."""
         with self._ledger.transaction() as connection:
-            wanted = [
+            demand = [
                 work
                 for work in workers.engine_demand(
                     connection, self._pool, self._settings.lease_seconds
                 )
                 if self._engine_key in (None, work.engine_key)
             ]
-            standings = workers.child_statuses(
+            statuses = workers.child_statuses(
                 connection, [slot.config.id for slot in self._slots if slot.config is not None]
             )
         for slot in self._slots:
-            standing = None if slot.config is None else standings.get(slot.config.id)
-            if standing is not None:
-                slot.state = standing.state
+            status = None if slot.config is None else statuses.get(slot.config.id)
+            if status is not None:
+                slot.state = status.state
             if slot.config is None:
-                best = self._best(wanted)
+                best = engine_choice.for_free_slot(demand, self._loaded())
                 if best is not None:
                     self._start(slot, best)
-            elif slot.leaving_since is None and not self._end_hung(slot, standing):
-                slot.promised = self._better_use(slot.config, standing, wanted)
-                if slot.promised is not None:
+            elif slot.leaving_since is None and not self._end_hung(slot, status):
+                slot.next_engine_key = engine_choice.in_place_of(
+                    slot.config.engine_key,
+                    status,
+                    demand,
+                    {*self._loaded(), *(other.next_engine_key for other in self._slots)},
+                    self._settings.engine_idle_seconds,
+                )
+                if slot.next_engine_key is not None:
                     self._replace(slot)
 
-    def _end_hung(self, slot: Slot, standing: workers.ChildStatus | None) -> bool:
+    def _loaded(self) -> list[str]:
+        """The engine keys of this machine's children."""
+        return [slot.config.engine_key for slot in self._slots if slot.config is not None]
+
+    def _end_hung(self, slot: Slot, status: workers.ChildStatus | None) -> bool:
         """Kills a child that fell silent although Postgres has answered all the time; True then.
 
-        Not while it loads: a library may keep Python's lock for as long as a model takes.
+        A loading child is not killed: a library may keep Python's lock for as long as a model takes.
         """
-        longest = hung_seconds(self._settings)
-        heard = time.monotonic() - self._heard_since
-        if standing is None or slot.group is None or slot.config is None:
+        if status is None or slot.group is None or slot.config is None:
             return False
-        if standing.state == "loading":
+        answered_seconds = time.monotonic() - self._ledger_heard_since
+        silent_seconds = min(status.silent_seconds, answered_seconds)
+        if status.state == "loading" or silent_seconds < hung_seconds(self._settings):
             return False
-        if min(standing.silent_seconds, heard) < longest:
-            return False
-        slot.fault = (
-            f"the worker child hung: not a sign of life for {standing.silent_seconds:.0f} s"
-        )
-        log.error("child_hung", silent_seconds=round(standing.silent_seconds))
-        self._signs.kills(slot.config)
+        slot.fault = f"the worker child hung: not a sign of life for {status.silent_seconds:.0f} s"
+        log.error("child_hung", silent_seconds=round(status.silent_seconds))
+        self._liveness.killing(slot.config)
         slot.group.kill()
         return True
-
-    def _best(self, wanted: Sequence[EngineDemand]) -> EngineDemand | None:
-        """The highest priority, then the fewest children, counting those just started here."""
-        mine = [slot.config.engine_key for slot in self._slots if slot.config is not None]
-        return min(
-            wanted,
-            key=lambda work: (
-                -work.priority,
-                max(work.children, mine.count(work.engine_key)),
-                work.job_id,
-            ),
-            default=None,
-        )
-
-    def _better_use(
-        self,
-        config: ChildConfig,
-        standing: workers.ChildStatus | None,
-        wanted: Sequence[EngineDemand],
-    ) -> str | None:
-        """The engine key that should have this slot instead: other work while it is idle, or more
-        urgent work that has no child and no other slot promised. None to keep the child.
-        """
-        if standing is None or standing.state != "ready":
-            return None
-        others = [work for work in wanted if work.engine_key != config.engine_key]
-        own = [work.priority for work in wanted if work.engine_key == config.engine_key]
-        served = {slot.promised for slot in self._slots} | {
-            slot.config.engine_key for slot in self._slots if slot.config is not None
-        }
-        for work in others:
-            unserved = work.engine_key not in served and not work.children
-            if standing.idle_seconds > self._settings.engine_idle_seconds and (unserved or not own):
-                return work.engine_key
-            if own and unserved and work.priority > max(own):
-                return work.engine_key
-        return None
 
     def _start(self, slot: Slot, work: EngineDemand) -> None:
         identity = f"w-{uuid.uuid4().hex[:12]}"
@@ -321,7 +243,7 @@ class Supervisor:
             extra["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
         slot.group = ProcessGroup.start(
             [sys.executable, "-P", "-m", "nightshift.worker.celery_app", config.argument()],
-            env=child_environment(self._of_child, unless_given, **extra),
+            env=child_environment(self._child_settings, unless_given, **extra),
         )
         slot.config = config
         log.info(
@@ -350,15 +272,15 @@ class Supervisor:
         while any(slot.group is not None for slot in self._slots):
             time.sleep(ROUND_SECONDS / 2)
             for slot in self._slots:
-                self._signs.step(self._slots, draining=True)
+                self._liveness.step(self._slots, draining=True)
                 try:
                     self._watch(slot)
                 except Exception:
                     log.exception("watch_failed", slot=slot.number)
-            self._signs.step(self._slots, draining=True)
+            self._liveness.step(self._slots, draining=True)
             asked_at = time.monotonic()
             self._report()
-        # What failed at once met a connection of an earlier boot of Postgres; silence stays.
+        # A report that failed at once met a connection of an earlier boot of Postgres: once more.
         if time.monotonic() - asked_at < ROUND_SECONDS:
             self._report()
         log.info("supervisor_ended")
@@ -368,22 +290,3 @@ def install_signals(supervisor: Supervisor) -> None:
     """SIGTERM and SIGINT begin the drain."""
     signal.signal(signal.SIGTERM, supervisor.stop)
     signal.signal(signal.SIGINT, supervisor.stop)
-
-
-def _reason(slot: Slot, code: int | None) -> str:
-    """Why a child ended, as nightshift_child_exits_total has it."""
-    if slot.leaving_since is not None:
-        return "asked"
-    if slot.fault is not None:
-        return "hung"
-    return "load_failed" if code == exit_codes.LOAD_FAILED else "died"
-
-
-def _cause(code: int | None) -> str:
-    if code == exit_codes.ENGINE_DEAD:
-        return "the engine died"
-    if code == exit_codes.LOAD_FAILED:
-        return "the engine could not be loaded"
-    if code is not None and code < 0:
-        return f"the worker child was ended by {signal.Signals(-code).name}"
-    return f"the worker child ended with exit code {code}"

@@ -1,0 +1,82 @@
+"""A slot of a machine: its GPUs, the child that has it now, and what is reported of a child's end."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nightshift.common.processes.group import ProcessGroup
+from nightshift.worker import exit_codes
+from nightshift.worker.supervisor.child_config import ChildConfig
+
+NOT_WHILE_LOADING = (exit_codes.LOAD_FAILED, exit_codes.LEDGER_AWAY)
+"""Exit codes of children that did not die of their engine's load, or reported it themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedChild:
+    """A child that is gone and must be reported; `died` is None when the end charges nothing.
+
+    `engine` is the name of the engine that was ready in the child, if the child counted one.
+    """
+
+    config: ChildConfig
+    engine: str | None
+    died: str | None
+    while_loading: bool
+
+
+@dataclass(slots=True)
+class Slot:
+    """A place for one engine: its GPUs, and the child that has it now.
+
+    `next_engine_key` is the engine for which a leaving child makes room; `fault` is why the child
+    had to be killed; `state` is the child's as last read from the ledger.
+    """
+
+    number: int
+    gpus: Sequence[str]
+    config: ChildConfig | None = None
+    group: ProcessGroup | None = None
+    leaving_since: float | None = None
+    next_engine_key: str | None = None
+    fault: str | None = None
+    state: str = "loading"
+
+    @property
+    def shown_state(self) -> str:
+        """What metrics show of the slot: loading, ready or draining; free without a child."""
+        if self.config is None:
+            return "free"
+        return self.state if self.leaving_since is None else "draining"
+
+    def exit_reason(self, code: int | None) -> str:
+        """Why the child ended, as nightshift_child_exits_total has it."""
+        if self.leaving_since is not None:
+            return "asked"
+        if self.fault is not None:
+            return "hung"
+        return "load_failed" if code == exit_codes.LOAD_FAILED else "died"
+
+    def ended(self, config: ChildConfig, engine: str | None, code: int | None) -> EndedChild:
+        """Frees the slot; what to report of the child that had it."""
+        # An end that was asked for charges nothing. Of any other, a row may be the cause.
+        asked = self.leaving_since is not None
+        report = EndedChild(
+            config,
+            engine,
+            died=None if asked else self.fault or _cause(code),
+            while_loading=not asked and code not in NOT_WHILE_LOADING,
+        )
+        self.group = self.config = self.leaving_since = self.next_engine_key = self.fault = None
+        self.state = "loading"
+        return report
+
+
+def _cause(code: int | None) -> str:
+    if code == exit_codes.ENGINE_DEAD:
+        return "the engine died"
+    if code == exit_codes.LOAD_FAILED:
+        return "the engine could not be loaded"
+    if code is not None and code < 0:
+        return f"the worker child was ended by {signal.Signals(-code).name}"
+    return f"the worker child ended with exit code {code}"
