@@ -1,6 +1,6 @@
 """Named moments at which a test build can end, freeze or fail a process of the fleet.
 
-In every other build `reached` does nothing: nobody sets `observer`, and no setting can.
+In every other build `reached` does nothing, since only the fault suite sets `observer`.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Moment(StrEnum):
-    """What a process is about to do next, or has just done."""
+    """A moment just before or after an action of a process."""
 
     CLAIMED = "claimed"
     READING = "reading"
@@ -31,6 +31,6 @@ observer: Callable[[Moment], None] | None = None
 
 
 def reached(moment: Moment) -> None:
-    """Tells the observer, if there is one; what it raises is raised here."""
+    """Calls the observer, if there is one, and raises what the observer raises."""
     if observer is not None:
         observer(moment)

@@ -1,4 +1,4 @@
-"""Where a part comes from: job, model, parameters, code, and whose answers were kept."""
+"""Where a part comes from: job, model, parameters, code, and the origin of kept answers."""
 
 import json
 import shutil
@@ -21,14 +21,14 @@ COMMIT_DIGITS = 12
 
 @cache
 def code_version() -> str:
-    """The version of this code, such as `0.1.0`, with the git commit it was installed from where
-    that is known: `0.1.0+1f2e3d4c5b6a`, and `.dirty` behind it in a working tree that was changed.
+    """The version of this code, such as `0.1.0+1f2e3d4c5b6a`: with the git commit, where known, and
+    with `.dirty` at the end for a working tree that was changed.
     """
     try:
         found = distribution(PACKAGE)
     except PackageNotFoundError:
         return "unknown"
-    # PEP 610: where an installer got it from, if not from an index.
+    # PEP 610: the origin of a package that was not installed from an index.
     origin = json.loads(found.read_text("direct_url.json") or "{}")
     commit = origin.get("vcs_info", {}).get("commit_id", "")[:COMMIT_DIGITS]
     if not commit and origin.get("dir_info", {}).get("editable"):
@@ -37,27 +37,27 @@ def code_version() -> str:
 
 
 def _commit_of(folder: Path) -> str:
-    """The commit of a working tree; empty where git cannot tell, or it belongs to another one."""
+    """The commit of a working tree; empty where git cannot tell, or the folder is part of another."""
     git = shutil.which("git")
     if git is None or not (folder / ".git").exists():
         return ""
-    asked = [git, "--no-optional-locks", "-C", str(folder), "describe", "--always"]
-    asked += [f"--abbrev={COMMIT_DIGITS}", "--dirty=.dirty", "--exclude=*"]
+    command = [git, "--no-optional-locks", "-C", str(folder), "describe", "--always"]
+    command += [f"--abbrev={COMMIT_DIGITS}", "--dirty=.dirty", "--exclude=*"]
     try:
-        said = subprocess.run(asked, capture_output=True, text=True, timeout=GIT_SECONDS)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return said.stdout.strip() if said.returncode == 0 else ""
+    return result.stdout.strip() if result.returncode == 0 else ""
 
 
 def model_of(spec: JobSpec) -> str:
-    """The model as the spec names it; of a function the callable."""
+    """The model as the spec names it, or the callable of a function."""
     engine = spec.engine
     return engine.callable if isinstance(engine, FunctionEngineSpec) else engine.model
 
 
 def of_job(job_id: int, spec: JobSpec) -> dict[str, str]:
-    """What every part says of its job, for the metadata of a file."""
+    """The facts of a job in the metadata of each of its parts."""
     return {
         "job": str(job_id),
         "job_name": spec.name,
@@ -69,20 +69,18 @@ def of_job(job_id: int, spec: JobSpec) -> dict[str, str]:
 
 
 OF_JOB = frozenset({"job", "job_name", "model", "spec_engine", "spec_task"})
-"""Keys that are the same in all parts of a job."""
+"""Keys with the same value in all parts of a job."""
 
 
-def with_kept(
-    mine: Mapping[str, str], redone: RowRanges, kept: Mapping[str, str]
-) -> dict[str, str]:
-    """The provenance of a part that took over rows of an older part, whose own is `kept`.
+def with_kept(own: Mapping[str, str], redone: RowRanges, kept: Mapping[str, str]) -> dict[str, str]:
+    """The provenance of a part with rows of an older part, whose provenance is `kept`.
 
-    `rows_redone` are the ranges of row indices whose line is new; all others stand as `kept`
-    (JSON, which may hold a `kept` itself) says.
+    `rows_redone` are the ranges of row indices that are new. All other rows come from the part that
+    the field `kept` describes, as JSON, which may have a field `kept` itself.
     """
     older = {key: value for key, value in kept.items() if key not in OF_JOB}
     return {
-        **mine,
+        **own,
         "rows_redone": json.dumps([list(piece) for piece in redone.ranges]),
         "kept": json.dumps(older),
     }

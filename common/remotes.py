@@ -1,4 +1,4 @@
-"""Addresses of remote servers: when two are the same, and which ones an operator allows."""
+"""Addresses of remote servers: their one form, and which of them an operator allows."""
 
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -6,16 +6,16 @@ from urllib.parse import urlsplit
 from nightshift.common.errors import BadInput
 
 OPENAI = "https://api.openai.com/v1"
-"""The address that OPENAI_API_KEY is for where OPENAI_BASE_URL says no other."""
+"""The address for OPENAI_API_KEY where OPENAI_BASE_URL names no other."""
 
 PORTS = {"http": 80, "https": 443}
 
 
 def address(url: str) -> str:
-    """The same text for every way to write the same address: case, default port, last slash.
+    """The address in its one form: the same text whatever its case, default port and last slash.
 
-    BadInput for what is no http or https address, or has a path that a server could read as
-    another one.
+    BadInput for text that is no http or https address, and for a path that servers may read in two
+    ways.
     """
     try:
         parts = urlsplit(url)
@@ -31,7 +31,7 @@ def address(url: str) -> str:
 
 
 def check(base_url: str, allowed: Sequence[str]) -> None:
-    """BadInput when an address lies under none of `allowed`; an empty list allows all."""
+    """BadInput for an address under none of `allowed`; an empty list allows all addresses."""
     wanted = address(base_url)
     if not allowed:
         return

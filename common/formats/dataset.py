@@ -18,11 +18,11 @@ from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec, JobSpec, digest
 
 FOLDER = "_input"
-"""Folder of copies in the output directory; readers of datasets pass over such a name."""
+"""Folder of copies in the output directory; readers of datasets skip names with an underscore."""
 
 
 def is_streamed(uri: str, kind: InputFormat) -> bool:
-    """True for a file that can only be read from its front, so that a copy of it is made."""
+    """True for a file that can only be read from its start, so that a copy of it is needed."""
     return kind == "csv" or registry.compression(uri) is not None
 
 
@@ -34,18 +34,20 @@ def copy_uri(
     facts: tuple[int, str],
     limit: int | None,
 ) -> str:
-    """Where the copy of a file lies: named after the file, its size and fingerprint, what the
-    spec says about reading it, and how many of its first rows are copied at most.
+    """Where the copy of a file lies.
+
+    The name is made of the file, its size and fingerprint (`facts`), what the spec says about
+    reading it, and how many of its first rows are copied at most.
     """
     delimiter = spec_input.delimiter if kind == "csv" else None
-    said = [uri, kind, *facts, delimiter, limit]
+    identity = [uri, kind, *facts, delimiter, limit]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePosixPath(uri).name)[:80]
     suffix = "parquet" if kind == "csv" else kind
-    return f"{output_uri.rstrip('/')}/{FOLDER}/{digest(said)[:16]}-{stem}.{suffix}"
+    return f"{output_uri.rstrip('/')}/{FOLDER}/{digest(identity)[:16]}-{stem}.{suffix}"
 
 
 def copy_of(spec_input: InputSpec, output_uri: str, source: SourceFile) -> str | None:
-    """The same for a planned file; None where there is no copy of it."""
+    """Where the copy of a planned file lies; None where the file needs no copy."""
     if not is_streamed(source.uri, source.format):
         return None
     facts = (source.size, source.fingerprint)
@@ -54,7 +56,7 @@ def copy_of(spec_input: InputSpec, output_uri: str, source: SourceFile) -> str |
 
 
 def rows_left(spec_input: InputSpec, source: SourceFile) -> int | None:
-    """How many rows the files before a planned one leave of the input's limit."""
+    """How many rows of the input's limit are left after the files before this one."""
     return None if spec_input.limit is None else spec_input.limit - source.first_row
 
 
@@ -67,7 +69,7 @@ def read_rows(
 ) -> Rows:
     """The rows of a batch with `columns` and the id, see `input_rows.read_rows`.
 
-    `schema` is that of the job's input. Raises SourceChanged too when a copy is gone.
+    `schema` is that of the job's input. Also raises SourceChanged when a copy is gone.
     """
     source, column = descriptor.source, spec.input.id
     path = hive.columns(spec.input, source.uri)

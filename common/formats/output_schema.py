@@ -83,9 +83,9 @@ def inferred_schema(
 ) -> pa.Schema | None:
     """What the first answers say about the columns; None when there are no answers.
 
-    The first vector says how many numbers all have, the first classification names the labels. Of a
-    function, a column's type is that of its first values that agree; one that is null so far is a
-    string.
+    The first vector sets the length of all vectors, the first classification the labels. A column
+    of a function has the type of these values, or of the first where they differ, and string where
+    all are null.
     """
     match spec.task:
         case EmbedTask() | ClassifyTask():

@@ -1,17 +1,17 @@
-"""What a part and what lies beside parts are called, and where a part lies."""
+"""Names of parts and of what lies beside them, and where a part lies."""
 
 from nightshift.common import storage
 
 STAGING = "_attempts"
-"""Folder of parts that Postgres does not name yet, beside the finished ones."""
+"""Folder of parts that Postgres does not name yet, in the output directory."""
 
 MANIFEST = "_manifest.json"
 
 JUDGED = "_judged"
-"""Folder of the rows that a judge's job reads, beside its parts."""
+"""Folder with the rows that a judge's job reads, in the output directory."""
 
 BARE = "-bare"
-"""In the name of a part that was written before the columns of its function were known."""
+"""Marks the name of a part that was written before the columns of its function were known."""
 
 
 def part_name(
@@ -38,9 +38,9 @@ def final(output_uri: str, name: str) -> str:
 
 
 def located(output_uri: str, name: str) -> str | None:
-    """Where a part lies now: its place, or the staging folder until it is moved; None if neither.
+    """Where a part lies now: in its final place or still in the staging folder; None for neither.
 
-    The place is asked a second time, since a part may move between the two looks.
+    The final place is checked twice, since a part may be moved between the first two checks.
     """
     place, waiting = final(output_uri, name), staged(output_uri, name)
     return next((uri for uri in (place, waiting, place) if storage.exists(uri)), None)

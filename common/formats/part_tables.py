@@ -42,7 +42,7 @@ def error_column(failures: Sequence[Failure | None]) -> pa.Array:
 
 
 def row_errors(table: pa.Table, id_column: str | None) -> list[RowError]:
-    """The ledger's row errors of a part, from its own column `error`: the two cannot differ."""
+    """The row errors of a part for the ledger, from the column `error`, so that both are the same."""
     failed = table.filter(table.column("error").is_valid())
     indices = failed.column("row_index").to_pylist()
     ids = to_list(failed.column(id_column)) if id_column else [None] * len(indices)
@@ -62,18 +62,15 @@ def row_errors(table: pa.Table, id_column: str | None) -> list[RowError]:
 def failures_table(
     schema: pa.Schema, row_index: Sequence[int], passed: pa.Table | None, failure: Failure
 ) -> pa.Table:
-    """Rows that all carry the same error: what stands in for a batch that never got an answer.
+    """Rows that all have the same error, for a batch that never got an answer.
 
-    `passed` holds the id and pass-through columns where the source could be read, row by row.
+    `passed` has the id and pass-through columns of these rows, where the source could be read.
     """
-    columns = []
-    for field in schema:
-        if field.name == "row_index":
-            columns.append(pa.array(row_index, pa.int64()))
-        elif field.name == "error":
-            columns.append(error_column([failure] * len(row_index)))
-        elif passed is not None and field.name in passed.column_names:
-            columns.append(passed.column(field.name).cast(field.type))
-        else:
-            columns.append(pa.nulls(len(row_index), field.type))
-    return pa.Table.from_arrays(columns, schema=schema)
+    columns = {
+        "row_index": pa.array(row_index, pa.int64()),
+        "error": error_column([failure] * len(row_index)),
+    }
+    if passed is not None:
+        for name in set(passed.column_names) & set(schema.names):
+            columns[name] = passed.column(name).cast(schema.field(name).type)
+    return under_schema(pa.table(columns), schema)

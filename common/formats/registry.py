@@ -1,4 +1,4 @@
-"""Which formats there are, and which of them a file has: by what was declared, its name, its bytes."""
+"""The formats, and which of them a file has by its declaration, its name and its first bytes."""
 
 from pathlib import PurePosixPath
 
@@ -17,7 +17,7 @@ SUFFIXES: dict[str, InputFormat] = {
 }
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
-"""Suffix to Arrow's name of the codec; after that of JSONL and CSV."""
+"""Suffix, after that of JSONL or CSV, to Arrow's name of the codec."""
 
 REFUSED_SUFFIXES = {
     ".json": "holds one value and not rows: write an object a line, as `jq -c '.[]'` does, and "
@@ -26,7 +26,7 @@ REFUSED_SUFFIXES = {
     ".zip": "is an archive: unpack it",
     ".xlsx": "is a workbook: save it as CSV",
 }
-"""What people try, and what to do instead."""
+"""Formats that people try, and what to do instead."""
 
 _MAGIC = {
     b"PAR1": "a Parquet file",
@@ -44,7 +44,7 @@ _NAMES: dict[InputFormat, str] = {
 
 
 def file_format(uri: str, declared: InputFormat | None = None) -> InputFormat:
-    """The declared format, else what the suffix says; BadInput when it says nothing we read."""
+    """The declared format, else that of the suffix; BadInput for a suffix of no known format."""
     packed = compression(uri)
     bare = PurePosixPath(uri).with_suffix("") if packed else PurePosixPath(uri)
     suffix = bare.suffix.lower()
@@ -62,12 +62,12 @@ def file_format(uri: str, declared: InputFormat | None = None) -> InputFormat:
 
 
 def compression(uri: str) -> str | None:
-    """Arrow's name of the codec that the suffix tells, None where it tells none."""
+    """Arrow's name of the codec by the suffix; None for no compression."""
     return COMPRESSIONS.get(PurePosixPath(uri).suffix.lower())
 
 
 def check_content(info: FileInfo, kind: InputFormat) -> None:
-    """Looks at the first bytes; BadInput when they are not of that format."""
+    """BadInput when the first bytes of a file are not of this format."""
     if info.size == 0:
         if kind == "parquet":
             raise BadInput(f"{info.uri} is empty (0 bytes), which is no Parquet file")

@@ -15,10 +15,10 @@ def merge_schemas(
 ) -> pa.Schema:
     """One schema for all files.
 
-    Parquet files must agree on the used `columns` (None: on all), a column of only nulls agrees
-    with every type; else BadInput names file and column. JSONL files are merged, and mixed
-    columns become strings; where there are Parquet files too, their types count. Duplicate column
-    names are BadInput where they are used. CSV files must have the same columns, and are merged.
+    Parquet files must have the same types in the used `columns` (None: in all), and a column of
+    only nulls fits every type. Columns of JSONL and CSV files are merged, and mixed columns become
+    strings; the types of Parquet files win over them. All Parquet and CSV files must have the used
+    columns. BadInput names the file and column that differ, and a used column that comes twice.
     """
     fixed: dict[str, tuple[str, pa.DataType]] = {}
     merged: dict[str, pa.DataType] = {}
@@ -59,11 +59,11 @@ def _agree(
     if known is None or pa.types.is_null(known[1]):
         fixed[column.name] = (uri, column.type)
         return
-    plain = canonical_type(known[1])
+    canonical = canonical_type(known[1])
     if known[1] == column.type or pa.types.is_null(column.type):
         return
-    if plain == canonical_type(column.type):
-        fixed[column.name] = (known[0], plain)
+    if canonical == canonical_type(column.type):
+        fixed[column.name] = (known[0], canonical)
     elif used:
         raise BadInput(
             f"the column {column.name!r} is {column.type} in {uri} but {known[1]} in {known[0]}; "

@@ -1,4 +1,4 @@
-"""Between Arrow's values and Python's: what one side cannot hold is brought to what it can."""
+"""Arrow's values as Python's and back, where one side cannot hold all that the other can."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ def table_of(columns: Mapping[str, pa.Array | pa.ChunkedArray], rows: int) -> pa
 
 
 def to_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Row dicts. Nanoseconds are cut to microseconds: Python's own types have no more."""
+    """Rows as dicts. Nanoseconds are cut to microseconds, since Python's types have no more."""
     wanted = pa.schema([(each.name, map_type(each.type, _coarse)) for each in table.schema])
     if wanted.types != table.schema.types:
         table = table.cast(wanted, safe=False)
@@ -39,8 +39,10 @@ def to_list(column: pa.ChunkedArray | pa.Array) -> list[Any]:
 
 
 def arrow_value(value: Any) -> Any:
-    """The same value as Arrow takes it: lone surrogates, which UTF-8 cannot hold, replaced by `?`,
-    and arrays of more than one dimension, or none, as lists, or numbers.
+    """The same value as Arrow takes it.
+
+    Lone surrogates, which UTF-8 cannot hold, become `?`. Arrays of several dimensions become lists,
+    and arrays of no dimension numbers.
     """
     return map_leaves(value, _arrow_leaf)
 
@@ -54,7 +56,7 @@ def _arrow_leaf(value: Any) -> Any:
 
 
 def is_kept(value: Any, got: Any) -> bool:
-    """True when a value came through a cast whole: no key, item or fraction is gone."""
+    """True when a cast lost no key, item or fraction of a value."""
     if isinstance(value, dict):
         return isinstance(got, dict) and all(
             key in got and is_kept(each, got[key]) for key, each in value.items()

@@ -22,9 +22,9 @@ WILDCARD = re.compile(r"[*?\[]")
 
 
 def resolve(uri: str) -> str:
-    """The one name of a place: an absolute local path, or scheme://… without a trailing slash.
+    """The address in its one form: an absolute local path, or scheme://… without a trailing slash.
 
-    Raises BadInput for a scheme that is not supported, and for a name that cannot be kept.
+    Raises BadInput for a scheme that is not supported, and for a name that the ledger cannot keep.
     """
     check_name(uri)
     scheme, rest = split(uri)
@@ -33,7 +33,7 @@ def resolve(uri: str) -> str:
         # abspath, not resolve(): a link may point elsewhere on the worker's machine.
         return os.path.abspath(rest)  # noqa: PTH100
     if {".", ".."} & set(rest.split("/")):
-        # To a store they are letters; a gateway before it may think otherwise.
+        # A store takes dots as letters, but a gateway before the store may resolve them.
         raise BadInput(f"{uri}: the name of an object has no . or .. between its slashes")
     return f"{scheme}://{rest.strip('/')}"
 
@@ -47,8 +47,9 @@ def check_name(uri: str) -> None:
 
 
 def check_roots(uris: Iterable[str], roots: Sequence[str]) -> None:
-    """BadInput when a uri lies outside every one of `roots`, also by way of a link; no roots allow
-    all. What a link points to is asked of this machine.
+    """BadInput for a uri outside all of `roots`; without roots every uri is allowed.
+
+    Links are followed as they are on this machine.
     """
     if not roots:
         return
@@ -78,7 +79,7 @@ def is_local(uri: str) -> bool:
 
 
 def is_pattern_over(pattern: str, uri: str) -> bool:
-    """True when a glob would find a file of that name; False for what is no glob."""
+    """True when `pattern` is a glob that would find the file `uri`."""
     found = WILDCARD.search(pattern)
     if found is None:
         return False
@@ -88,7 +89,7 @@ def is_pattern_over(pattern: str, uri: str) -> bool:
 
 
 def fixed_folder(pattern: str) -> str:
-    """The folder of a glob that no wildcard is in; the pattern itself where it has none."""
+    """The folder of a glob up to its first wildcard; the pattern itself where it has no wildcard."""
     found = WILDCARD.search(pattern)
     return pattern if found is None else pattern[: found.start()].rpartition("/")[0]
 

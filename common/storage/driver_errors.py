@@ -20,7 +20,7 @@ def guard(done: str, uri: str, *, missing_is_outage: bool = False) -> Iterator[N
 
 
 def writing(uri: str) -> AbstractContextManager[None]:
-    """Around each of our own calls, not around the caller's `write`, whose errors are its own."""
+    """Guards our own calls that write; the caller's `content` runs outside, and keeps its errors."""
     return guard("written", uri, missing_is_outage=True)
 
 
@@ -30,7 +30,7 @@ def reason(error: BaseException) -> str:
 
 
 def _driver_errors() -> tuple[type[BaseException], ...]:
-    """What drivers raise: OSError, and the classes of those that go their own way, if loaded."""
+    """OSError, and the error classes of loaded drivers that do not derive from it."""
     own = {
         "botocore.exceptions": ("BotoCoreError", "ClientError"),
         "aiohttp": ("ClientError",),

@@ -1,8 +1,8 @@
 """What is done with a file by its address, on local disk and in object stores alike.
 
 Local files go through the operating system, so that writes can be fsynced; everything with a
-scheme goes through fsspec. A missing file is FileNotFoundError, which callers decide about; any
-other error of a driver is StorageUnavailable, told by its type.
+scheme goes through fsspec. A missing file is FileNotFoundError, and the caller decides what that
+means; any other error of a driver is StorageUnavailable.
 """
 
 import errno
@@ -22,19 +22,19 @@ from nightshift.common.storage.streams import Content, Written, checked_reader
 
 BUFFER_BYTES = 64 * 1024
 SEQUENTIAL_BUFFER_BYTES = 256 * 1024
-"""Buffer of an open file; more than 256 KiB gains little when lines are read (measured)."""
+"""Buffer of an open file; more than 256 KiB gains little for reading lines (measured)."""
 
 READ_AHEAD_BYTES = 8 * 2**20
-"""What a sequential read of an object asks for at once."""
+"""Bytes of an object that one request of a sequential read fetches."""
 
 
 def stat(uri: str) -> FileInfo:
-    """The file as it is now; FileNotFoundError when there is none (a directory is none)."""
+    """The file as it is now; FileNotFoundError when there is no file. A directory is no file."""
     return local.info(local_path(uri)) if is_local(uri) else objects.info(uri)
 
 
 def exists(uri: str) -> bool:
-    """True when there is a file of that name; a directory is none."""
+    """True when there is a file of that name; a directory is no file."""
     with suppress(FileNotFoundError):
         stat(uri)
         return True
@@ -42,10 +42,10 @@ def exists(uri: str) -> bool:
 
 
 def open_input(uri: str, *, sequential: bool = False) -> io.BufferedReader:
-    """A seekable binary file whose own errors are StorageUnavailable, so what pyarrow raises while
-    it reads is about the content; FileNotFoundError when it is gone.
+    """A seekable binary file; FileNotFoundError when the file is gone.
 
-    `sequential` reads objects ahead; without it only what is asked for is fetched.
+    Errors of reading are StorageUnavailable. So what pyarrow raises while it reads the file is
+    about the content. `sequential` reads objects ahead; else only the wanted bytes are fetched.
     """
     with guard("read", uri):
         if is_local(uri):
@@ -59,7 +59,7 @@ def open_input(uri: str, *, sequential: bool = False) -> io.BufferedReader:
 
 
 def read_range(uri: str, offset: int, length: int) -> bytes:
-    """Bytes `offset` to `offset + length`; fewer when the file ends before."""
+    """The bytes from `offset` to `offset + length`; fewer when the file ends before that."""
     if is_local(uri):
         with open_input(uri) as handle:
             handle.seek(offset)
@@ -70,13 +70,13 @@ def read_range(uri: str, offset: int, length: int) -> bytes:
 
 
 def write_whole(uri: str, content: Content, *, replace: bool = False) -> Written:
-    """Writes a file by calling `content` with an unseekable binary file; hashed on the way.
+    """Writes a file by calling `content` with an unseekable binary file, and hashes its bytes.
 
     On local disk the file gets its given name at once, then file and directory are fsynced;
     `replace` writes beside it and renames, for names that readers may hold open. On object
     stores the bytes are spooled to local disk and put when they are complete, so no reader ever
-    sees half a file. What fails leaves no file of ours behind where that can be helped.
-    Raises BadInput where something stands that is no regular file, StorageUnavailable.
+    sees half a file. A write that fails removes what it wrote, as far as it can.
+    Raises BadInput when `uri` is there and is no regular file, StorageUnavailable.
     """
     if is_local(uri):
         return local.write(local_path(uri), content, replace)
@@ -84,16 +84,16 @@ def write_whole(uri: str, content: Content, *, replace: bool = False) -> Written
 
 
 def write_bytes(uri: str, data: bytes | memoryview, *, replace: bool = True) -> Written:
-    """A file in one go; with `replace` an older one of that name is replaced without a gap."""
+    """Writes a whole file; with `replace` readers see either the old file or the new one."""
     return write_whole(uri, lambda sink: sink.write(data), replace=replace)
 
 
 def move(source: str, target: str) -> None:
     """Gives a file its final name: rename on local disk, copy then delete on object stores.
 
-    Harmless when it is done twice or by two at once: a source that is gone while the target is
-    there is success, and a copy whose delete is missing is finished. Raises FileNotFoundError
-    when both are gone, Permanent when the target holds something else.
+    A move may be done twice, or by two processes at once. A missing source with a target in place
+    is success; a copy whose source was not deleted yet is finished. Raises FileNotFoundError when
+    both files are missing, Permanent when the target has other content.
     """
     try:
         _move(source, target)
@@ -106,7 +106,7 @@ def _move(source: str, target: str) -> None:
     if is_local(source) != is_local(target):
         raise ValueError("a file moves within one store")
     if exists(target):
-        # A copy whose delete did not happen, or two files that must not be mixed up.
+        # Either an earlier copy did not delete its source, or the two are different files.
         if stat(source).size != stat(target).size or checksum(source) != checksum(target):
             raise Permanent(f"{source} cannot be moved: {target} holds something else")
         delete(source)
@@ -121,7 +121,7 @@ def _move(source: str, target: str) -> None:
 
 
 def delete(uri: str) -> None:
-    """Removes a file; one that is gone already is fine."""
+    """Removes a file; a file that is gone already is no error."""
     with suppress(FileNotFoundError), guard("deleted", uri):
         if is_local(uri):
             local_path(uri).unlink()
@@ -131,14 +131,15 @@ def delete(uri: str) -> None:
 
 
 def make_directory(uri: str) -> None:
-    """Makes a directory and its parents, durably; object stores have none and need none."""
+    """Makes a directory and its parents durably; does nothing on object stores."""
     if is_local(uri):
         local.make_directory(local_path(uri))
 
 
 def check_directory(uri: str) -> None:
-    """Raises BadInput when a local directory is not there and could not be made, or not be written
-    to; makes nothing. Object stores are believed.
+    """BadInput when a local directory cannot be written to, or cannot be made; makes nothing.
+
+    Object stores are not checked.
     """
     if not is_local(uri):
         return
@@ -150,7 +151,7 @@ def check_directory(uri: str) -> None:
 
 
 def remove_directory(uri: str) -> None:
-    """Removes an empty directory; one that is gone or still holds something is left as it is."""
+    """Removes a directory if it is there and empty."""
     if not is_local(uri):
         return
     try:

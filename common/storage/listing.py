@@ -25,8 +25,8 @@ from nightshift.common.storage.objects import driver_of
 def expand(uris: Iterable[str]) -> list[FileInfo]:
     """The files that `uris` name (files, directories, globs), sorted by uri over the whole list.
 
-    Directories are walked to the bottom; names that start with `_` or `.` are skipped there and
-    where a wildcard would match them. Raises BadInput for what is missing, unreadable, empty or
+    Directories are walked to the bottom. Names that start with `_` or `.` are skipped in
+    directories and where a wildcard would match them. Raises BadInput for what is missing, unreadable, empty or
     named twice, StorageUnavailable when the store does not answer.
     """
     found: dict[str, FileInfo] = {}
@@ -44,9 +44,9 @@ def expand(uris: Iterable[str]) -> list[FileInfo]:
 
 
 def list_names(uri: str) -> list[str]:
-    """Names of the files and folders directly in a directory, sorted; empty when it is not there.
+    """Names of all files and folders directly in a directory, hidden ones too, sorted.
 
-    Hidden ones too. Raises BadInput for a file.
+    Empty when the directory does not exist. Raises BadInput for a file.
     """
     with suppress(FileNotFoundError), guard("listed", uri):
         if is_local(uri):
@@ -55,7 +55,7 @@ def list_names(uri: str) -> list[str]:
             return sorted(child.name for child in local_path(uri).iterdir())
         fs, path = driver_of(uri)
         names = {str(name).rstrip("/") for name in fs.ls(path, detail=False)}
-        # Some stores keep an empty object that stands for the directory itself.
+        # Some stores keep an empty object in place of the directory itself.
         return sorted(name.rpartition("/")[2] for name in names - {path.rstrip("/")})
     return []
 
@@ -85,7 +85,7 @@ def _expand_local(uri: str) -> Iterator[FileInfo]:
     matches = [path]
     if WILDCARD.search(uri) and not path.exists():
         with guard("listed", uri):
-            # A `**` reaches a file by more than one way; it is still one file.
+            # A `**` may reach the same file by several ways.
             matches = list(dict.fromkeys(_glob(Path(path.anchor), path.parts[1:])))
     files: dict[Path, None] = {}
     for match in matches:
@@ -98,14 +98,14 @@ def _expand_local(uri: str) -> Iterator[FileInfo]:
 
 
 def _walk(root: Path) -> Iterator[Path]:
-    """Every file below a directory; an unreadable folder is an error, never just left out."""
+    """Every file below a directory; a folder that cannot be read is an error."""
     for folder, names, files in os.walk(root, followlinks=True, onerror=_raise):
         names[:] = [name for name in names if not _hidden(name)]
         yield from (Path(folder, name) for name in files if not _hidden(name))
 
 
 def _glob(at: Path, steps: tuple[str, ...]) -> Iterator[Path]:
-    """What a pattern matches below `at`; unlike the standard one it does not hide errors."""
+    """What a pattern matches below `at`; unlike the standard glob, errors are raised."""
     if not steps:
         yield at
         return

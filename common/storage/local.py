@@ -25,13 +25,13 @@ def info(path: Path) -> FileInfo:
 
 
 def write(path: Path, content: Content, replace: bool) -> Written:
-    """Under its own name at once, or with `replace` beside it and then renamed."""
+    """Writes under the final name, or with `replace` under another name that is then renamed."""
     uri = str(path)
     with writing(uri):
         in_the_way = path.exists() and not path.is_file()
     if in_the_way:
-        # A failed write removes what it wrote, and a replacing one renames over it: a device, a
-        # pipe or a directory must never get that far.
+        # A failed write removes its file, and `replace` renames over the old one: neither may
+        # happen to a device, a pipe or a directory.
         raise BadInput(f"{uri} is no regular file and cannot be written: name another")
     make_directory(path.parent)
     place = path.with_name(f".{path.name}.{os.urandom(6).hex()}") if replace else path

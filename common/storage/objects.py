@@ -16,7 +16,7 @@ from nightshift.common.storage.file_info import FileInfo
 from nightshift.common.storage.streams import Content, Written, fill
 
 UPLOAD_PIECE_BYTES = 16 * 2**20
-"""Objects of twice this size go up in pieces, ten of them at once in memory."""
+"""Objects of twice this size are uploaded in pieces; ten pieces are in memory at once."""
 
 DRIVERS: dict[str, Any] = {}
 """The driver of each scheme, made at its first use."""
@@ -25,7 +25,7 @@ _driver_lock = threading.Lock()
 
 
 def driver_of(uri: str) -> tuple[Any, str]:
-    """The driver and its own name of the place; BadInput names the package that is missing."""
+    """The driver, and the driver's own name of the address; BadInput names a missing package."""
     scheme, rest = split(uri)
     with _driver_lock:
         # Listings are never cached: other machines write to the same places.
@@ -54,7 +54,7 @@ def info(uri: str) -> FileInfo:
 
 
 def file_info(uri: str, facts: dict[str, Any]) -> FileInfo:
-    """What a driver says of an object, in our words."""
+    """The facts that a driver gives of an object, as FileInfo."""
     return FileInfo(uri, int(facts["size"]), _fingerprint(facts))
 
 
@@ -66,7 +66,7 @@ def _fingerprint(facts: dict[str, Any]) -> str:
             since = value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
             return str(since // timedelta(microseconds=1) * 1000)
         if isinstance(value, float):
-            # The same time as above where a listing has seconds; both are exact to a microsecond.
+            # Where a listing has seconds: the same time as above, exact to a microsecond.
             return str(round(value * 1e6) * 1000)
         if value:
             return str(value).strip('"')
@@ -74,7 +74,7 @@ def _fingerprint(facts: dict[str, Any]) -> str:
 
 
 def write(uri: str, content: Content) -> Written:
-    """Spooled first: drivers finish an upload when a file is closed, also by an exception."""
+    """Spools the content first, since drivers finish an upload also after an exception."""
     fs, path = driver_of(uri)
     with writing(uri):
         spool = tempfile.NamedTemporaryFile(prefix="nightshift-", buffering=0)  # noqa: SIM115
@@ -86,8 +86,9 @@ def write(uri: str, content: Content) -> Written:
 
 
 def _uploading(uri: str, size_bytes: int) -> dict[str, int]:
-    """How large the pieces of an upload are, for drivers that can be told: the default of S3's keeps
-    half a gigabyte in memory. A store takes 10,000 pieces at most.
+    """The size of the pieces of an upload, for drivers that take one.
+
+    The default of the S3 driver keeps half a gigabyte in memory. A store takes 10,000 pieces.
     """
     if split(uri)[0] not in ("s3", "gs"):
         return {}

@@ -1,4 +1,4 @@
-"""Open files: inputs whose errors are ours, and outputs that are counted and hashed."""
+"""Open files: inputs with our own errors, and outputs that are counted and hashed."""
 
 import hashlib
 import io
@@ -15,7 +15,7 @@ Content = Callable[[BinaryIO], object]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a write left behind: size in bytes and SHA-256 in hexadecimal digits."""
+    """A file that was written: size in bytes and SHA-256 in hexadecimal digits."""
 
     bytes: int
     checksum: str
@@ -31,7 +31,7 @@ class _RawFile(Protocol):
 
 
 class _Source(io.RawIOBase):
-    """An open input whose errors are ours, whatever library reads it."""
+    """An open input whose errors are StorageUnavailable, whichever library reads it."""
 
     def __init__(self, raw: _RawFile, uri: str) -> None:
         self._raw, self._uri = raw, uri
@@ -65,7 +65,7 @@ def checked_reader(raw: _RawFile, uri: str, buffer_bytes: int) -> io.BufferedRea
 
 
 class _Sink(io.RawIOBase):
-    """An open output that counts and hashes what passes."""
+    """An open output that counts and hashes the bytes that are written to it."""
 
     def __init__(self, raw: Any, uri: str) -> None:
         self._raw, self._uri = raw, uri
@@ -79,7 +79,7 @@ class _Sink(io.RawIOBase):
         left = memoryview(data).cast("B")
         total = len(left)
         if self.given_up:
-            # A buffer that still holds bytes flushes them when it is collected.
+            # A buffer flushes the bytes that it still holds when it is collected.
             return total
         with writing(self._uri):
             while left:
@@ -93,13 +93,13 @@ class _Sink(io.RawIOBase):
 
 
 def fill(raw: Any, uri: str, content: Content) -> Written:
-    """Calls `content` with a file that passes the bytes on to `raw`, and says what passed."""
+    """Calls `content` with a file that writes to `raw`; returns how much was written."""
     sink = _Sink(raw, uri)
     try:
         buffered = io.BufferedWriter(sink, 1024 * 1024)
         content(buffered)
         reached(Moment.WRITING)
-        # pyarrow may have closed it, which flushed it.
+        # pyarrow may have closed the buffer, which flushes it.
         if not buffered.closed:
             buffered.flush()
     except BaseException:

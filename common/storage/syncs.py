@@ -1,4 +1,4 @@
-"""Syncs of local directories: threads share one, and many files of one thread wait for one."""
+"""Syncs of local directories: threads share a sync, and so do many files of one thread."""
 
 import os
 import threading
@@ -16,9 +16,9 @@ _of_thread = threading.local()
 
 @contextmanager
 def gathered_syncs() -> Iterator[None]:
-    """For many files at once: a directory in which this thread writes or moves local files is
-    synced once, at the end, and what was written or moved is durable only then. Raises
-    StorageUnavailable there. Not to be nested.
+    """Syncs each directory in which this thread writes or moves local files once, at the end.
+
+    The files are durable only after that. Raises StorageUnavailable at the end. Not to be nested.
     """
     folders: dict[Path, None] = {}
     _of_thread.gathered = folders
@@ -32,7 +32,7 @@ def gathered_syncs() -> Iterator[None]:
 
 
 def sync_directory(path: Path) -> None:
-    """Now, or at the end of this thread's `gathered_syncs`."""
+    """Syncs a directory now, or at the end of this thread's `gathered_syncs`."""
     gathered = _gathered()
     if gathered is None:
         sync_now(path)
@@ -41,7 +41,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_now(path: Path) -> None:
-    """One sync serves every thread that asked for it before it began."""
+    """Syncs a directory; one sync serves all threads that asked before it began."""
     _syncs_of(path).submit(None)
 
 
@@ -52,9 +52,9 @@ def _gathered() -> dict[Path, None] | None:
 
 @lru_cache(maxsize=256)
 def _syncs_of(path: Path) -> GroupCommit[None, Literal[True]]:
-    """One for each directory: a mount that hangs stops only its own files.
+    """The shared syncs of one directory: a mount that hangs stops only its own files.
 
-    After an eviction there may be two for one directory, each of which syncs for those it has.
+    After an eviction one directory may have two, and each syncs for its own callers.
     """
     return GroupCommit(partial(_synced, path), most=1024)
 

@@ -1,7 +1,8 @@
-"""What a rendering may make: the budget of a template, and what each operator and filter costs.
+"""The budget of a rendering, and what each operator and filter costs.
 
-What an operator, call or filter may make or scan is charged before it runs; each step of a loop
-counts, and a clock ends the rest. The clock is read at each charge: it cuts no single call short.
+An operator, call or filter is charged, before it runs, for what it may make or scan. Each step of a
+loop is charged, too. A clock ends all other long renderings. The clock is read at charges, so no
+single call is interrupted.
 """
 
 import math
@@ -25,20 +26,20 @@ from jinja2.exceptions import SecurityError
 from jinja2.utils import Namespace
 
 RENDER_UNITS = 50_000_000
-"""What one rendering may make: a character is a unit, of four bytes at most."""
+"""Units that one rendering may make; a character, of at most four bytes, is one unit."""
 
 ENTRY_UNITS = 5
-"""What an entry of a list costs, and what it holds beside it."""
+"""Cost of an entry of a list, beside the cost of its value."""
 
 STEP_UNITS = 10
-"""What a step of a loop or a call costs beside what it makes."""
+"""Cost of a step of a loop or of a call, beside the cost of what it makes."""
 
 RENDER_SECONDS = 2.0
-"""Longest CPU time of one rendering, so that a frozen or busy machine fails no row; a usual one
-takes less than a millisecond."""
+"""Longest CPU time of one rendering; CPU time, so that a frozen or busy machine fails no row. A usual
+rendering takes less than a millisecond."""
 
 UNITS_A_LOOK = 1000
-"""How much is made between two looks at the clock, which cost more than most charges."""
+"""Units between two reads of the clock, since a read costs more than most charges."""
 
 NUMBER_BITS = 16_384
 """Longest whole number that a template may calculate."""
@@ -58,7 +59,7 @@ _WIDE = {
 
 
 class _Budget(threading.local):
-    """What is left of one rendering; each thread renders by itself."""
+    """The rest of the budget of the rendering on this thread."""
 
     units = RENDER_UNITS
     looks_below = RENDER_UNITS
@@ -70,7 +71,7 @@ class _Budget(threading.local):
         self.ends_at = time.thread_time() + RENDER_SECONDS
 
     def charge(self, units: int) -> None:
-        # No size is below one: neither a negative number nor "nan" gives anything back.
+        # Every charge is at least 1: a negative size or "nan" may not add to the budget.
         self.units -= units if units >= 1 else 1
         if self.units >= self.looks_below:
             return
@@ -86,7 +87,7 @@ _FLAT = (str, bytes, bytearray, range)
 
 
 def _weight(value: object) -> int:
-    """Characters and entries of a value, all the way down; at most a little above what is left."""
+    """Characters and entries of a value at all depths; counted a little beyond the budget at most."""
     if isinstance(value, _FLAT):
         return len(value)
     total = 0
@@ -110,9 +111,9 @@ def _weight(value: object) -> int:
 
 
 def charged(name: str, run: Callable[..., Any], values: Sequence[Any], named: Any) -> Any:
-    """Runs a filter or a method, once what it may make or scan, at the most, is paid for."""
+    """Runs a filter or a method after charging the most that it may make or scan."""
     if name == "join":
-        # What another filter yields has no size until it is there.
+        # The output of another filter has no size before it is made.
         values = [list(counted(one)) if isinstance(one, Iterator) else one for one in values]
     if name in _WIDE:
         _refuse_wide(name, [*values, *named.values()])
@@ -130,14 +131,14 @@ def charged(name: str, run: Callable[..., Any], values: Sequence[Any], named: An
 
 
 def counted(values: Iterable[Any]) -> Iterator[Any]:
-    """Each step of a loop costs."""
+    """The values of a loop; each step is charged."""
     for value in values:
         _budget.charge(STEP_UNITS)
         yield value
 
 
 def paid(value: Any) -> Any:
-    """A value that a template made or prints."""
+    """A value that a template made or prints, after charging its size."""
     _budget.charge(_weight(value))
     return value
 
@@ -146,12 +147,12 @@ def paid(value: Any) -> Any:
 
 
 def _text(value: Any) -> Any:
-    """What a filter makes of a value before it starts, as Jinja does."""
+    """The text of a value, as Jinja makes it before a filter starts."""
     return value if isinstance(value, str | bytes | bytearray) else str(value)
 
 
 def _times(units: int) -> Callable[..., int]:
-    """So many units for each character: small strings, or longer words for a character."""
+    """A cost of `units` for each character, for filters that make more than one of a character."""
     return lambda *values, **_: (
         units * sum(len(value) for value in values if isinstance(value, str | bytes | bytearray))
     )
@@ -199,7 +200,7 @@ def _joined(first: Any, second: Any = "", *_: Any, **named: Any) -> int:
 
 
 def _formatted(text: Any, sign: Any, values: Iterable[Any]) -> int:
-    """As many fields as there are signs, a pair of which is the sign itself."""
+    """The cost of a format: one field for each sign; two signs together are no field."""
     fields = max(0, text.count(sign) - 2 * text.count(sign * 2))
     return int(fields) * (max(map(_weight, values), default=0) + WIDEST_FIELD)
 
@@ -230,7 +231,7 @@ def _summed(_values: Any, _attribute: Any = None, start: Any = 0, **_: Any) -> i
 
 
 def _searched(text: Any, looked: Any = None, *_: Any, **named: Any) -> int:
-    """Python looks for each character in all of the other text, at the worst."""
+    """In the worst case Python looks for each character in the whole other text."""
     looked = named.get("chars", named.get("sep", looked))
     return len(_text(text)) * len(looked) // 10 if isinstance(looked, str | bytes) else 0
 
@@ -265,18 +266,18 @@ _GROWTH: dict[str, Callable[..., int]] = {
     "round": lambda _value, precision=0, *_, **__: precision**2,
     "rsplit": lambda *values, **named: _searched(*values, **named) + _split(*values, **named),
     "split": _split,
-    # It copies the text once for each tag.
+    # This filter copies the text once for each tag.
     "striptags": lambda value: int(_text(value).count("<")) * len(_text(value)) // 400,
     "sum": _summed,
     "translate": _translated,
     "wordwrap": _wrapped,
 }
-"""Filters and methods that make much out of little, and what they make or scan beside the size of
-what they are given, which every call is charged."""
+"""Filters and methods that may make or scan much more than the size of their arguments, and the
+extra cost of a call. The size of the arguments is charged for every call."""
 
 
 def _refuse_wide(name: str, values: Sequence[object]) -> None:
-    # A format comes first; only a date's comes after what it formats.
+    # The format is the first value, except for dates, where it comes after the date.
     for value in values if name == "strftime" else values[:1]:
         text = value.encode(errors="replace") if isinstance(value, str) else value
         if isinstance(text, bytes) and any(wide.search(text) for wide in _WIDE[name]):
@@ -284,7 +285,7 @@ def _refuse_wide(name: str, values: Sequence[object]) -> None:
 
 
 def operated(operator: str, run: Callable[..., Any], left: Any, right: Any) -> Any:
-    """Runs an operator: text and lists are charged, whole numbers are kept short."""
+    """Runs an operator; charges for text and lists, and refuses very long whole numbers."""
     bits = [side.bit_length() for side in (left, right) if isinstance(side, int)]
     if len(bits) == 2 and operator in ("*", "**"):
         bits = [sum(bits) if operator == "*" else bits[0] * abs(right)]
@@ -303,5 +304,5 @@ def operated(operator: str, run: Callable[..., Any], left: Any, right: Any) -> A
 
 
 def begin() -> None:
-    """A rendering begins on this thread."""
+    """Starts the budget of a new rendering on this thread."""
     _budget.begin()

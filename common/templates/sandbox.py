@@ -1,8 +1,8 @@
 """The sandbox of prompt templates: no way out to Python's objects, and bounds on work and memory.
 
-Jinja's own sandbox keeps a template from Python's insides, but lets it multiply a string by ten
-billion or nest loops without end. Here each rendering has a budget (`common/templates/limits.py`),
-and whatever can make much out of little is led past it.
+Jinja's own sandbox keeps a template from Python's internals, but allows a string times ten billion,
+and nested loops without end. Here each rendering has a budget (`common/templates/limits.py`), and
+every operation that can make much of little is charged to it.
 """
 
 import re
@@ -25,7 +25,7 @@ _INSIDES = re.compile(r"__(class|mro|base|bases|subclasses|globals|init|builtins
 
 
 def compiled(template: str) -> Template:
-    """A template that `rendered` takes; ValueError in words when it cannot be one."""
+    """A template for `rendered`; ValueError says why a text is no template."""
     template_columns(template)
     return _ENVIRONMENT.from_string(template)
 
@@ -43,19 +43,19 @@ def rendered(template: Template, row: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=256)
 def template_columns(template: str) -> frozenset[str]:
-    """Names a template takes from the row; ValueError in words when it is none."""
+    """Names that a template takes from the row; ValueError says why a text is no template."""
     try:
         tree = _ENVIRONMENT.parse(template)
         names = meta.find_undeclared_variables(tree)
         _refuse_reaching(tree)
-        # Python has limits of its own, which only compiling meets.
+        # Limits of Python itself show only when the template is compiled.
         _ENVIRONMENT.from_string(template)
     except TemplateError as error:
-        said = " ".join(str(error.message or error).split())
-        raise ValueError(f"template does not parse: {said}") from error
+        message = " ".join(str(error.message or error).split())
+        raise ValueError(f"template does not parse: {message}") from error
     except (RecursionError, MemoryError, SyntaxError) as error:
         raise ValueError("template is nested too deeply: make it simpler") from error
-    # Jinja itself looks these up only when a row gets there.
+    # Jinja itself looks filters and tests up only when a row is rendered.
     for node in tree.find_all((nodes.Filter, nodes.Test)):
         known = _ENVIRONMENT.filters if isinstance(node, nodes.Filter) else _ENVIRONMENT.tests
         if node.name not in known:
@@ -66,14 +66,14 @@ def template_columns(template: str) -> frozenset[str]:
 
 
 def _refuse_reaching(tree: nodes.Template) -> None:
-    """The way to Python's insides leads over names with two underscores on both sides."""
-    spoken: list[object] = [node.attr for node in tree.find_all(nodes.Getattr)]
-    said: list[nodes.Node] = [node.arg for node in tree.find_all(nodes.Getitem)]
+    """Refuses names with two underscores on both sides, which lead to Python's internals."""
+    names: list[object] = [node.attr for node in tree.find_all(nodes.Getattr)]
+    arguments: list[nodes.Node] = [node.arg for node in tree.find_all(nodes.Getitem)]
     for node in tree.find_all(nodes.Filter):
         if node.name in ("attr", "map"):
-            said += [*node.args, *(each.value for each in node.kwargs)]
-    spoken += [node.value for node in said if isinstance(node, nodes.Const)]
-    for name in spoken:
+            arguments += [*node.args, *(each.value for each in node.kwargs)]
+    names += [node.value for node in arguments if isinstance(node, nodes.Const)]
+    for name in names:
         if isinstance(name, str) and _INSIDES.search(name):
             raise ValueError(
                 f"template names {name[:60]!r}: it may use the columns of its row, not Python's "
@@ -85,7 +85,7 @@ def _refuse_reaching(tree: nodes.Template) -> None:
 
 
 class _Metered(NodeTransformer):
-    """Leads whatever a template loops over, joins, prints or lists past the budget."""
+    """Charges the budget for what a template loops over, joins, prints or lists."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -100,13 +100,11 @@ class _Metered(NodeTransformer):
     def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:  # noqa: N802
         return _through("_weighed", nodes.Const(node.data, lineno=node.lineno))
 
-    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
+    def visit_List(self, node: nodes.List | nodes.Dict) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         return _through("_weighed", node)
 
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _through("_weighed", node)
+    visit_Dict = visit_List  # noqa: N815
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -131,10 +129,10 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         # Jinja wraps a string's own `format`.
         receiver = getattr(getattr(called, "__wrapped__", called), "__self__", None)
         at = 1 if receiver is not None and receiver is not self else 0
-        plain = super().call
+        uncharged = super().call
 
         def run(*values: Any, **named: Any) -> Any:
-            return plain(context, called, *values[at:], **named)
+            return uncharged(context, called, *values[at:], **named)
 
         values = (receiver, *args) if at else args
         return limits.charged(getattr(called, "__name__", ""), run, values, named)
@@ -144,7 +142,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 def _metered_filter(name: str, run: Any) -> Any:
-    # The method of this name takes braces.
+    # The method named `format` takes braces, the filter percent signs.
     name = "%" if name == "format" else name
 
     @wraps(run)
@@ -160,7 +158,7 @@ def _joined(values: Sequence[Any]) -> str:
     return "".join(map(str, paid(values)))
 
 
-# With the context, Jinja leaves it alone until a row is rendered.
+# A function with the context is called only when a row is rendered.
 @pass_context
 def _printed(_context: Context, value: object) -> object:
     if value is None:
@@ -174,11 +172,11 @@ def _environment() -> _Sandbox:
         autoescape=False,
         keep_trailing_newline=True,
         finalize=_printed,
-        # Else constants are calculated while the template is compiled, outside of any budget.
+        # Else constants are calculated while the template is compiled, without a budget.
         optimized=False,
         cache_size=0,
     )
-    # Random text: a row that is run again would get another prompt.
+    # Makes random text: a row that runs again would get another prompt.
     del environment.globals["lipsum"]
     environment.filters = {
         name: _metered_filter(name, run) for name, run in environment.filters.items()

@@ -1,4 +1,4 @@
-"""Parsed JSON values as columns of the planned types; what does not fit its type is named."""
+"""Parsed JSON values as columns of the planned types, and the values that do not fit."""
 
 import base64
 import json
@@ -15,9 +15,9 @@ from nightshift.common.formats.values import table_of
 def to_array(
     values: Sequence[Any], planned: pa.DataType | None
 ) -> tuple[pa.Array | pa.ChunkedArray, list[int]]:
-    """A column of parsed JSON values, and the positions of those the planned type cannot hold.
+    """A column of parsed JSON values, and the positions of values that the planned type cannot hold.
 
-    Those are null in the column. Without a planned type the values decide, and all fit.
+    Such values are null in the column. Without a planned type the values decide, and all fit.
     """
     found = json_type(values)
     target = storable_type(found) if planned is None else storable_type(widened(planned, found))
@@ -38,10 +38,10 @@ def to_array(
 
 
 def as_type(value: Any, target: pa.DataType) -> Any:
-    """The value as the target type takes it; ValueError or an Arrow error where it cannot.
+    """The value as the target type takes it; ValueError or an Arrow error for a misfit.
 
     Anything becomes a string (as JSON text), whole numbers change between int and double, strings
-    are read as Arrow's casts read them, base64 becomes bytes.
+    are converted as by Arrow's casts, base64 becomes bytes.
     """
     types = pa.types
     if value is None:
@@ -67,7 +67,7 @@ def as_type(value: Any, target: pa.DataType) -> Any:
 
 
 def _holds(target: pa.DataType, items: int) -> bool:
-    """Whether it is a list that may have so many items."""
+    """True for the type of a list that may have `items` items."""
     if pa.types.is_fixed_size_list(target):
         return bool(target.list_size == items)
     return bool(pa.types.is_list(target))
@@ -76,9 +76,9 @@ def _holds(target: pa.DataType, items: int) -> bool:
 def to_table(
     rows: Sequence[dict[str, Any]], columns: Sequence[str] | None, schema: pa.Schema | None
 ) -> tuple[pa.Table, dict[int, str]]:
-    """Rows as columns, and position to phrase for rows that the schema's types cannot hold.
+    """Rows as columns, and by position why a row does not fit the types of the schema.
 
-    Without `columns` there are those of the schema and whatever else the rows have.
+    Without `columns` the table has the columns of the schema and all others that the rows have.
     """
     planned = {} if schema is None else {field.name: field.type for field in schema}
     names = dict.fromkeys(chain(planned, *rows) if columns is None else columns)
@@ -93,7 +93,7 @@ def to_table(
 
 
 def misfit(column: str, value: Any, kind: pa.DataType | None) -> str:
-    """Why a row is bad whose value does not fit the type of its column; the value is cut short."""
+    """Why a value does not fit the type of its column, with the beginning of the value."""
     text = json.dumps(value, ensure_ascii=False)
     text = text if len(text) <= 60 else f"{text[:59]}…"
     return f"column {column!r} holds {text}, which does not fit its type {kind}"

@@ -9,15 +9,15 @@ import pyarrow as pa
 from nightshift.common.formats.arrow_types import map_type
 
 MAX_DEPTH = 16
-"""Values nested deeper than this are kept as JSON text."""
+"""A value nested deeper than this is kept as JSON text."""
 
 _INT64 = range(-(2**63), 2**63)
 
 
 def json_type(values: Sequence[Any], depth: int = 0) -> pa.DataType:
-    """The Arrow type of parsed JSON values: string where they are mixed or too large or deep.
+    """The Arrow type of parsed JSON values: string where they are mixed, too large or too deep.
 
-    Where nothing but nulls stands the type is null, until `storable_type`.
+    The type of nothing but nulls is null.
     """
     kinds = set(map(type, values)) - {type(None)}
     if not kinds:
@@ -57,7 +57,7 @@ def merged_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def widened(planned: pa.DataType, found: pa.DataType) -> pa.DataType:
-    """The planned type with the keys of nested objects that only later rows have."""
+    """The planned type, with keys of nested objects that only the found type has."""
     return _nested(planned, found, widened) or planned
 
 
@@ -76,17 +76,17 @@ def _nested(
 
 
 def storable_type(kind: pa.DataType) -> pa.DataType:
-    """The type as a file can keep it: string for only nulls and for objects without a key."""
-    return map_type(kind, _settled)
+    """The type as a file can keep it: only nulls, and objects without a key, become strings."""
+    return map_type(kind, _storable)
 
 
-def _settled(kind: pa.DataType) -> pa.DataType:
+def _storable(kind: pa.DataType) -> pa.DataType:
     says_nothing = pa.types.is_null(kind) or (pa.types.is_struct(kind) and not kind.num_fields)
     return pa.string() if says_nothing else kind
 
 
 def accepts(target: pa.DataType, found: pa.DataType) -> bool:
-    """True where pyarrow puts values of the found type into the target without changing them."""
+    """True where pyarrow makes the target of values of the found type without changing them."""
     types = pa.types
     if types.is_null(found) or target == found:
         return True

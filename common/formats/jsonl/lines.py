@@ -1,8 +1,8 @@
 """JSONL: which lines are rows, and the row that a line holds.
 
-A row is a line, lines end with a newline byte and nothing else, and a line that `bytes.isspace`
-calls blank (empty, spaces, a lone carriage return) is no row. The planner's scan keeps to the same
-rule by other means, and a test holds the two together.
+A line ends with a newline byte and nothing else. Every line is a row, except lines that
+`bytes.isspace` calls blank (empty, spaces, a lone carriage return). The planner's scan has the same
+rule in other code, and a test compares the two.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from nightshift.common.text import map_leaves, whole_characters
 
 is_blank = bytes.isspace
-"""The rule for a line that still has its newline; bytes.isspace stops at the first other byte."""
+"""Whether a line, which still has its newline, is no row. It stops at the first other byte."""
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -20,7 +20,7 @@ _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class BadLine(ValueError):
-    """A line that cannot be used, and the columns of it that could be read."""
+    """A line that is no row, with those of its columns that could be read."""
 
     def __init__(self, why: str, row: dict[str, Any]) -> None:
         super().__init__(why)
@@ -28,7 +28,7 @@ class BadLine(ValueError):
 
 
 def content_start(handle: BinaryIO) -> int:
-    """Moves to the first byte after a byte order mark, if there is one, and says where that is."""
+    """Moves behind a byte order mark, if there is one; returns that position."""
     start = len(_BOM) if handle.read(len(_BOM)) == _BOM else 0
     handle.seek(start)
     return start
@@ -37,8 +37,8 @@ def content_start(handle: BinaryIO) -> int:
 def parse_line(line: bytes) -> dict[str, Any]:
     """One row; ValueError says in a phrase what is wrong with the line.
 
-    Lone surrogates, which Arrow and Postgres cannot hold, become U+FFFD. Of a key that stands
-    there twice the last value counts.
+    Lone surrogates, which Arrow and Postgres cannot hold, become U+FFFD. Of a key that comes twice
+    the last value counts.
     """
     try:
         # Not json.loads(line): for bytes it would guess UTF-16 and UTF-32 as well.

@@ -1,7 +1,7 @@
 """Lines of an OpenAI batch file as rows: the columns are fixed, and a body stays the text it was.
 
-Bodies differ from line to line, so they are not unified into Arrow structs, and what a body says
-twice, or in more digits than a double has, reaches the engine as it was written.
+Bodies differ from line to line, so they do not become Arrow structs. So keys that a body has twice,
+and numbers with more digits than a double has, reach the engine as they were written.
 """
 
 import json
@@ -16,17 +16,17 @@ from nightshift.common.spec import REQUEST_COLUMNS
 SCHEMA = pa.schema([(name, pa.string()) for name in REQUEST_COLUMNS])
 
 METHOD = "POST"
-"""The only method that the format has."""
+"""The only method of the format."""
 
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def parse_request(line: bytes) -> dict[str, Any]:
-    """One request, every column a string; other members of the line are passed over.
+    """One request, every column a string; other members of the line are ignored.
 
-    ValueError says in a phrase why the line is no request; BadLine also has what could be
-    read of it, so that its `custom_id` is not lost.
+    ValueError says in a phrase why the line is no request; a BadLine also has the
+    columns that could be read, so that the `custom_id` is not lost.
     """
     row = parse_line(line)
     request = {name: row[name] for name in REQUEST_COLUMNS[:-1] if isinstance(row.get(name), str)}
@@ -54,7 +54,7 @@ def _wrong(row: dict[str, Any]) -> str | None:
 
 
 def _member(text: str, name: str) -> str | None:
-    """The text of a member of an object that is valid JSON; of several the last, as in parsing."""
+    """The text of a member of a valid JSON object; of several members the last, as in parsing."""
     found = None
     at = _past_space(text, text.index("{") + 1)
     while text[at] != "}":

@@ -17,19 +17,19 @@ from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
 
 HEAD_ROWS = 1000
-"""So many rows of each file are parsed at submit."""
+"""Rows of each file that are parsed at submit."""
 
 HEAD_LINE_BYTES = 256 * 2**20
-"""A longer line among those is taken for a file that is no JSONL at all."""
+"""A file with a longer line among those rows is refused: it is probably no JSONL."""
 
 COUNTED_BYTES = 64 * 2**20
-"""Up to here in a file an error names the line; counting further costs more than it tells."""
+"""A message names the line of a row up to here in a file; counting further lines costs too much."""
 
 
 def head_schema(uri: str, rows: int = HEAD_ROWS, origin: str | None = None) -> pa.Schema:
-    """Column types from the first rows of a file; BadInput names file and line of a broken one.
+    """Column types from the first rows of a file; BadInput names the file and line of a broken row.
 
-    `origin` is the file that this one is a copy of, for the message.
+    `origin` is the file of which this one is a copy; messages name it.
     """
     types: dict[str, pa.DataType] = {}
     for parsed in _head(uri, rows, origin or uri):
@@ -39,8 +39,8 @@ def head_schema(uri: str, rows: int = HEAD_ROWS, origin: str | None = None) -> p
     return pa.schema(list(types.items()))
 
 
-def _head(uri: str, rows: int, shown: str) -> Iterator[list[dict[str, Any]]]:
-    """The first rows, in lists of a few megabytes at most unless one row is larger."""
+def _head(uri: str, rows: int, name: str) -> Iterator[list[dict[str, Any]]]:
+    """The first rows, in lists of a few megabytes; a list with one large row may be larger."""
     parsed: list[dict[str, Any]] = []
     taken = held_bytes = 0
     with storage.open_input(uri, sequential=True) as handle:
@@ -50,13 +50,13 @@ def _head(uri: str, rows: int, shown: str) -> Iterator[list[dict[str, Any]]]:
             if not line or taken == rows:
                 break
             if len(line) == HEAD_LINE_BYTES:
-                raise BadInput(f"{shown} line {number}: longer than {HEAD_LINE_BYTES} bytes")
+                raise BadInput(f"{name} line {number}: longer than {HEAD_LINE_BYTES} bytes")
             if is_blank(line):
                 continue
             try:
                 parsed.append(parse_line(line))
             except ValueError as error:
-                raise BadInput(f"{shown} line {number}: {error}") from error
+                raise BadInput(f"{name} line {number}: {error}") from error
             taken, held_bytes = taken + 1, held_bytes + len(line)
             if held_bytes > 4 * 2**20:
                 yield parsed
@@ -70,10 +70,10 @@ def read(
     schema: pa.Schema | None,
     parse: Callable[[bytes], dict[str, Any]] = parse_line,
 ) -> tuple[pa.Table, dict[int, Failure], Callable[[int], str]]:
-    """The rows of a batch in order, null where they are bad; the last names the place of a row.
+    """The rows of a batch; see `input_rows.Found`.
 
     `parse` makes a row of a line, and raises ValueError (or BadLine) for one that is none.
-    Raises SourceChanged when the lines are not where the planner saw them, FileNotFoundError and
+    Raises SourceChanged when the file holds fewer lines than it did, FileNotFoundError and
     StorageUnavailable as they come from storage.
     """
     source, locator = descriptor.source, descriptor.locator

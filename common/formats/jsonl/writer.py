@@ -14,13 +14,13 @@ from nightshift.common.text import map_leaves
 
 
 def write(batches: Iterable[pa.RecordBatch], sink: BinaryIO) -> int:
-    """One object a line, UTF-8; timestamps in ISO 8601, bytes in base64, NaN as null.
+    """Writes one object a line in UTF-8; returns the number of rows.
 
-    Returns the number of rows.
+    Timestamps are written in ISO 8601, bytes in base64, NaN as null.
     """
     written = 0
     for batch in batches:
-        columns = [_plain_values(column) for column in batch.columns]
+        columns = [_python_values(column) for column in batch.columns]
         names = batch.schema.names
         for values in zip(*columns, strict=True):
             sink.write(encode_row(dict(zip(names, values, strict=True))) + b"\n")
@@ -28,16 +28,16 @@ def write(batches: Iterable[pa.RecordBatch], sink: BinaryIO) -> int:
     return written
 
 
-def _plain_values(column: pa.Array) -> list[Any]:
+def _python_values(column: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        # Python's datetime has no nanoseconds; Arrow prints them.
+        # Python's datetime has no nanoseconds; Arrow's text has.
         texts = column.cast(pa.string()).to_pylist()
         return [None if text is None else text.replace(" ", "T", 1) for text in texts]
     return to_list(column)
 
 
 def encode_row(row: dict[str, Any]) -> bytes:
-    """One row as JSON, without the end of its line."""
+    """One row as JSON, without a newline."""
     try:
         text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_json_value)
     except ValueError:

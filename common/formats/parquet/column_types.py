@@ -1,9 +1,9 @@
-"""Types of Parquet columns: plain ones while rows are worked on, the file's own when they are
+"""Types of Parquet columns: canonical while rows are worked on, the file's own when they are
 written again.
 
 Files of one input may write the same values in different layouts (dictionaries, large strings), and
-Arrow's kernels do not take all of them. So columns are plain in memory, and a field's metadata
-remembers how its column was written.
+Arrow's kernels do not take all of them. So columns have canonical types in memory, and the metadata
+of a field keeps the type that its column has in the file.
 """
 
 import pyarrow as pa
@@ -16,14 +16,14 @@ WRITTEN = b"nightshift.written"
 
 
 def canonical_type(kind: pa.DataType) -> pa.DataType:
-    """The type without what only some writers choose: dictionaries, large and view layouts."""
-    return map_type(kind, _plain)
+    """The type without layouts that only some writers choose: dictionaries, large types and views."""
+    return map_type(kind, _canonical)
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def _canonical(kind: pa.DataType) -> pa.DataType:
     types = pa.types
     if isinstance(kind, pa.UuidType):
-        # Its values are UUIDs in Python; those of its storage are bytes.
+        # Python gets UUIDs from this type, and bytes from its storage.
         return kind
     if isinstance(kind, pa.BaseExtensionType):
         return canonical_type(kind.storage_type)
@@ -33,7 +33,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return pa.string()
     if types.is_large_binary(kind) or types.is_binary_view(kind):
         return pa.binary()
-    # Writers also choose how they call the items of a list.
+    # Writers also choose the name of the items of a list.
     if types.is_list(kind) or types.is_large_list(kind):
         return pa.list_(kind.value_type)
     if types.is_fixed_size_list(kind):
@@ -42,17 +42,19 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def input_field(name: str, kind: pa.DataType) -> pa.Field:
-    """A column of an input whose files have this type: plain, with the memory of its own type."""
-    plain, written = storable_type(canonical_type(kind)), _written_type(kind)
-    if plain == written:
-        return pa.field(name, plain)
-    memory = pa.schema([pa.field("", written)]).serialize().to_pybytes()
-    return pa.field(name, plain, metadata={WRITTEN: memory})
+    """A column of an input whose files have this type: canonical, with the file's type as metadata."""
+    canonical, written = storable_type(canonical_type(kind)), _written_type(kind)
+    if canonical == written:
+        return pa.field(name, canonical)
+    kept = pa.schema([pa.field("", written)]).serialize().to_pybytes()
+    return pa.field(name, canonical, metadata={WRITTEN: kept})
 
 
 def _written_type(kind: pa.DataType) -> pa.DataType:
-    """The type with 32 bits for an index into a dictionary, since a part's has the values of many
-    row groups, and without nested columns of only nulls, which nothing can be cast to.
+    """The type as a part can have it.
+
+    An index into a dictionary has 32 bits, since the dictionary of a part has the values of many
+    row groups. Nested columns of only nulls become strings, since nothing can be cast to null.
     """
     return kind if pa.types.is_null(kind) else map_type(kind, _writable)
 
@@ -65,11 +67,11 @@ def _writable(kind: pa.DataType) -> pa.DataType:
 
 def written_schema(schema: pa.Schema) -> pa.Schema:
     """The columns as the input's files had them, without metadata."""
-    return pa.schema([pa.field(field.name, _remembered(field)) for field in schema])
+    return pa.schema([pa.field(field.name, _type_in_file(field)) for field in schema])
 
 
 def as_written(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table under a schema that `written_schema` made of its own."""
+    """The table under the result of `written_schema` for its own schema."""
     if table.schema.types == schema.types:
         return table
     columns = [
@@ -81,6 +83,6 @@ def as_written(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _remembered(field: pa.Field) -> pa.DataType:
-    memory = (field.metadata or {}).get(WRITTEN)
-    return field.type if memory is None else pa.ipc.read_schema(pa.py_buffer(memory)).field(0).type
+def _type_in_file(field: pa.Field) -> pa.DataType:
+    kept = (field.metadata or {}).get(WRITTEN)
+    return field.type if kept is None else pa.ipc.read_schema(pa.py_buffer(kept)).field(0).type

@@ -9,17 +9,17 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
 
 METADATA_PREFIX = "nightshift."
-"""Provenance in a part's key-value metadata starts with this."""
+"""Begins the keys of the provenance in the metadata of a part."""
 
 FAULTS = (pa.ArrowException, OSError)
-"""What pyarrow raises over content: errors of reading are StorageUnavailable by then."""
+"""What pyarrow raises for damaged content; errors of reading are StorageUnavailable already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a file says about itself: `starts` has the first row of each row group, and the end.
+    """The footer of a file; `starts` has the first row of each row group, and the number of rows.
 
-    `group_bytes` keeps what the wanted columns of a row group take when decoded, as far as known.
+    `group_bytes` has the decoded size of row groups with the wanted columns, as far as known.
     """
 
     metadata: pq.FileMetaData
@@ -29,7 +29,7 @@ class Footer:
 
 
 def read_footer(uri: str) -> Footer:
-    """The footer; BadInput when the file has none that can be read."""
+    """The footer of a file; BadInput when it is missing or damaged."""
     with storage.open_input(uri) as handle:
         try:
             metadata = pq.ParquetFile(handle).metadata
@@ -53,7 +53,7 @@ def input_schema(footer: Footer) -> pa.Schema:
 
 
 def known_nulls(footer: Footer, column: str) -> int:
-    """How many nulls the statistics admit in a flat column; 0 where they say nothing."""
+    """How many nulls a flat column has by its statistics; 0 where there are no statistics."""
     metadata = footer.metadata
     paths = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
     if column not in paths:
@@ -68,5 +68,8 @@ def known_nulls(footer: Footer, column: str) -> int:
 
 
 def no_memory(uri: str, what: str) -> StorageUnavailable:
-    """Says nothing about the file: Arrow's error is a MemoryError and an ArrowException at once."""
+    """The error for a lack of memory, which is no fault of the file.
+
+    Arrow's error is both a MemoryError and an ArrowException.
+    """
     return StorageUnavailable(f"{uri}: not enough memory to decode {what}")

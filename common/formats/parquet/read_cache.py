@@ -1,4 +1,4 @@
-"""What a child keeps of the files it reads, bounded in bytes."""
+"""Footers and decoded row groups that a child keeps of the files it reads, bounded in bytes."""
 
 import threading
 from collections import OrderedDict
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from nightshift.common.formats.parquet.row_group_stream import RowGroupStream
 
 MOST_STREAMS = 4
-"""Row groups that are open at once: two jobs, each at the border of two of its row groups."""
+"""Row groups that are open at once: enough for two jobs that each read at a border of two."""
 
 T = TypeVar("T")
 
@@ -17,9 +17,9 @@ T = TypeVar("T")
 class ReadCache:
     """Footers and decoded row groups of recent batches, the oldest dropped first.
 
-    Thread-safe; what two threads want at the same time is loaded once. Never keeps more than
-    `limit_bytes`; an entry that is larger is handed out and not kept. Row groups that do not fit
-    are read as streams, each of which holds one piece and its buffers besides.
+    Thread-safe; an entry that two threads want at the same time is loaded once. The cache never
+    keeps more than `limit_bytes`; a larger entry is returned and not kept. Row groups that are too
+    large are read as streams, each of which also holds one piece and its buffers.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -32,11 +32,11 @@ class ReadCache:
 
     @property
     def held_bytes(self) -> int:
-        """What the entries add up to."""
+        """The size of all entries."""
         return self._bytes
 
     def get(self, key: Hashable, load: Callable[[], T], size: Callable[[T], int]) -> T:
-        """The entry, loaded if it is not there; an error of `load` reaches all who wait for it."""
+        """The entry, loaded if it is not kept; an error of `load` is raised for all that wait for it."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -44,7 +44,7 @@ class ReadCache:
                 return kept
             loading = self._loading.get(key)
             if loading is None:
-                mine = self._loading[key] = Future()
+                own = self._loading[key] = Future()
         if loading is not None:
             shared: T = loading.result()
             return shared
@@ -54,16 +54,16 @@ class ReadCache:
         except BaseException as error:
             with self._lock:
                 del self._loading[key]
-            mine.set_exception(error)
+            own.set_exception(error)
             raise
         with self._lock:
             del self._loading[key]
             self._keep(key, value, size_bytes)
-        mine.set_result(value)
+        own.set_result(value)
         return value
 
     def find(self, key: Hashable) -> Any:
-        """The entry, or None where it is not kept."""
+        """The entry; None if it is not kept."""
         with self._lock:
             if key not in self._kept:
                 return None
@@ -71,12 +71,12 @@ class ReadCache:
             return self._kept[key][0]
 
     def put(self, key: Hashable, value: object, size_bytes: int) -> None:
-        """Keeps what was read on the way to something else."""
+        """Keeps an entry that was read on the way to another one."""
         with self._lock:
             self._keep(key, value, size_bytes)
 
     def stream(self, key: Hashable, make: Callable[[], RowGroupStream]) -> RowGroupStream:
-        """The open stream of a row group; the one that was used least recently gives way."""
+        """The open stream of a row group; closes the least recently used one above MOST_STREAMS."""
         with self._lock:
             if key not in self._streams:
                 self._streams[key] = make()

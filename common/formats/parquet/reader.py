@@ -19,7 +19,7 @@ from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
 
 WHOLE_BYTES = 8 * 2**20
-"""A part of at most this size is read at once before it is decoded: twice as fast (measured)."""
+"""A part of at most this size is read whole before it is decoded: twice as fast (measured)."""
 
 
 def read(
@@ -28,7 +28,7 @@ def read(
     cache: ReadCache,
     unchanged: Callable[[SourceFile], None],
 ) -> tuple[pa.Table, dict[int, Failure], Callable[[int], str]]:
-    """The rows of a batch in order, null where they are bad; the last names the place of a row.
+    """The rows of a batch; see `input_rows.Found`.
 
     `unchanged` is that of RowGroup. The messages of failures do not name the place.
     """
@@ -72,7 +72,7 @@ def _footer(
         finally:
             unchanged(source)
 
-    # Thrift in memory is some four times its size in the file.
+    # In memory a footer takes about four times its size in the file.
     return cache.get(
         ("footer", *identity(source)), load, lambda found: 4 * found.metadata.serialized_size
     )
@@ -87,7 +87,7 @@ def _checked_names(uri: str, footer: Footer, columns: Sequence[str] | None) -> t
 
 
 def _spans(footer: Footer, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Row group and rows in it, for rows of the file from `first` to before `last`."""
+    """The row groups that hold the rows `first` to before `last` of the file, with the rows in each."""
     group = bisect_right(footer.starts, first) - 1
     while first < last:
         start, end = footer.starts[group], footer.starts[group + 1]
@@ -138,7 +138,7 @@ def iter_batches(uri: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
     with storage.open_input(uri, sequential=True) as handle:
         small = handle.seek(0, io.SEEK_END) <= WHOLE_BYTES
         handle.seek(0)
-        # Arrow reads memory without asking Python for every piece of it.
+        # Arrow reads from memory without a call to Python for every piece.
         source = pa.BufferReader(handle.read()) if small else handle
         try:
             yield from pq.ParquetFile(source, pre_buffer=not small).iter_batches(batch_rows)

@@ -1,7 +1,7 @@
-"""One row group that is too large to be kept, read piece by piece from its front to its end.
+"""A row group that is too large for the cache, read piece by piece from its start to its end.
 
-A row group can only be decoded from its front. Batches come in almost ascending order, so a reader
-that stays open and goes on where it stopped reads the file once, and not once a batch.
+A row group can only be decoded from its start. Batches come in almost ascending order. So a reader
+that stays open and continues where it stopped reads the file once, and not once for each batch.
 """
 
 import threading
@@ -13,27 +13,27 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 OpenBatches = Callable[[int, ExitStack], Iterator[pa.RecordBatch]]
-"""Opens the row group at its front, to be read so many rows at a time; what must be closed again
-goes on the stack."""
+"""Opens the row group at its start, for reading that many rows at a time; puts what must be closed
+on the stack."""
 
 
 class Shelf(Protocol):
-    """Where pieces stay for a while after they were read."""
+    """A place that keeps pieces for a while after they were read."""
 
     def find(self, number: int) -> pa.Table | None:
-        """The piece, if it is still there."""
+        """The piece, if it is still kept."""
 
     def keep(self, number: int, piece: pa.Table) -> None:
-        """Puts a piece there, as far as there is room."""
+        """Keeps a piece, if there is room."""
 
 
 class RowGroupStream:
     """Pieces of `piece_rows` rows, by number, for many threads.
 
-    Whichever thread is at it reads for all that wait: a piece that is passed on the way to a later
-    one goes to who wants it, and on the shelf. What lies behind, and is on no shelf, costs a new
-    start. An error that `is_damage` calls damage is remembered, since reading again would only
-    come to the same place.
+    One thread at a time reads, for all threads that wait: every piece that it passes goes to the
+    threads that want the piece, and to the shelf. An earlier piece that the shelf lost costs a new
+    start. An error that `is_damage` calls damage is kept, since reading again would meet the same
+    damage.
     """
 
     def __init__(
@@ -55,22 +55,22 @@ class RowGroupStream:
         self._damage: tuple[int, BaseException] | None = None
 
     def piece(self, number: int, shelf: Shelf) -> pa.Table:
-        """The rows from `number * piece_rows`; an error reaches all who wait for it."""
+        """The rows from `number * piece_rows`; an error is raised for all threads that wait."""
         with self._wanting:
-            mine = self._wanted.setdefault(number, Future())
-        while not mine.done():
+            own = self._wanted.setdefault(number, Future())
+        while not own.done():
             with self._reading:
-                if not mine.done():
+                if not own.done():
                     self._step(number, shelf)
-        return mine.result()
+        return own.result()
 
     def close(self) -> None:
-        """Lets go of the file; a piece that is wanted later opens it again."""
+        """Closes the file; a piece that is wanted later opens it again."""
         with self._reading:
             self._shut()
 
     def _step(self, number: int, shelf: Shelf) -> None:
-        """Comes one piece closer to `number`."""
+        """Reads one piece on the way to `number`."""
         known = self._last[1] if self._last and self._last[0] == number else shelf.find(number)
         if known is not None:
             self._hand_out(number, known)
@@ -104,7 +104,7 @@ class RowGroupStream:
         self._stack.close()
 
     def _take(self) -> pa.Table:
-        """The next piece; only the last of the row group is smaller, and closes the file."""
+        """The next piece. Only the last piece of the row group is smaller; reading it closes the file."""
         assert self._batches is not None
         held, self._rest = self._rest, []
         rows = sum(batch.num_rows for batch in held)

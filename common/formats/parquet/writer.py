@@ -13,18 +13,20 @@ from nightshift.common.formats.parquet.footer import METADATA_PREFIX
 GROUP_ROWS = 64 * 1024
 
 GROUP_BYTES = 64 * 2**20
-"""A stream of batches is written in row groups of at least this size, whichever comes first."""
+"""A row group ends when it has GROUP_ROWS rows or GROUP_BYTES bytes."""
 
 COMPRESSED_BYTES = 16 * 1024
-"""A part of less (decoded) is not compressed: Zstandard's setup for each column costs more than it
-saves."""
+"""A smaller part (decoded) is not compressed: the setup of Zstandard for each column would cost more
+than compression saves."""
 
 
 def write(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, sink: BinaryIO, metadata: dict[str, str]
 ) -> int:
-    """Zstandard-compressed, a part of under 16 KiB (COMPRESSED_BYTES) not at all; with the metadata
-    in the file's own, and columns of the input in its types. Returns the number of rows.
+    """Writes a part with `metadata` beside the file's own; returns the number of rows.
+
+    Parts are compressed with Zstandard, except small ones (COMPRESSED_BYTES). Columns of the input
+    get the types that they have in the input's files.
     """
     target = written_schema(schema).with_metadata(
         {f"{METADATA_PREFIX}{key}": value for key, value in metadata.items()}
@@ -42,7 +44,7 @@ def write(
 
 
 def regrouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The same rows in tables that make a row group each."""
+    """The same rows in tables, one for each row group."""
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
