@@ -2,94 +2,76 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
+# Ruff does not see that each default below is a field of the dataclass:
+# ruff: noqa: RUF009
+
 WHAT, HOW, WHERE = "What runs", "How it answers", "Where and how much"
 
 
 def _flag(names: str, text: str, panel: str) -> Any:
-    return typer.Option(*names.split(), help=text, rich_help_panel=panel)
+    """A field that is None without its flag, and carries the option for Typer."""
+    option = typer.Option(*names.split(), help=text, rich_help_panel=panel)
+    return field(default=None, metadata={"option": option})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flags:
     """The flags of a command line; one that was not given is None or []."""
 
-    model: Annotated[
-        str | None, _flag("--model -m", "Hub name or folder of a model, for vLLM.", WHAT)
-    ] = None
-    base_url: Annotated[
-        str | None,
-        _flag("--base-url", "Address of a server of the OpenAI API that has the model.", WHAT),
-    ] = None
-    revision: Annotated[
-        str | None, _flag("--revision", "Branch, tag or commit of a hub model.", WHAT)
-    ] = None
-    engine_arg: Annotated[
-        list[str] | None,
-        _flag("--engine-arg", "KEY=VALUE for engine.args; the value is JSON or a string.", WHAT),
-    ] = None
-    callable: Annotated[
-        str | None,
-        _flag("--callable", "module:name of a Python function, instead of a model.", WHAT),
-    ] = None
-    prompt: Annotated[
-        str | None, _flag("--prompt -p", "Jinja template over the row's columns.", WHAT)
-    ] = None
-    system: Annotated[
-        str | None, _flag("--system", "System message before the prompt, a template too.", WHAT)
-    ] = None
-    choice: Annotated[
-        list[str] | None, _flag("--choice", "The answer is one of these, separated by commas.", HOW)
-    ] = None
-    schema: Annotated[
-        Path | None,
-        _flag("--schema", "The answer is JSON of this form: a file with a JSON schema.", HOW),
-    ] = None
-    regex: Annotated[
-        str | None, _flag("--regex", "The answer matches this regular expression.", HOW)
-    ] = None
-    grammar: Annotated[
-        Path | None,
-        _flag("--grammar", "The answer follows this EBNF grammar: a file with it.", HOW),
-    ] = None
-    max_tokens: Annotated[int | None, _flag("--max-tokens", "Longest answer, in tokens.", HOW)] = (
-        None
+    model: str | None = _flag("--model -m", "Hub name or folder of a model, for vLLM.", WHAT)
+    base_url: str | None = _flag(
+        "--base-url", "Address of a server of the OpenAI API that has the model.", WHAT
     )
-    temperature: Annotated[
-        float | None, _flag("--temperature", "0 takes the likeliest token each time.", HOW)
-    ] = None
-    seed: Annotated[int | None, _flag("--seed", "Seed of sampled answers.", HOW)] = None
-    id: Annotated[str | None, _flag("--id", "Column that names a row.", WHERE)] = None
-    out: Annotated[str | None, _flag("--out -o", "Output directory.", WHERE)] = None
-    name: Annotated[
-        str | None, _flag("--name", "Name of the job; else the input's own name.", WHERE)
-    ] = None
-    format: Annotated[
-        Literal["parquet", "jsonl", "openai"] | None,
-        _flag(
-            "--format",
-            "Format of the parts; or openai, where the input is an OpenAI batch file.",
-            WHERE,
-        ),
-    ] = None
-    columns: Annotated[
-        list[str] | None,
-        _flag("--columns", "Input columns that are passed through, separated by commas.", WHERE),
-    ] = None
-    batch_rows: Annotated[int | None, _flag("--batch-rows", "Rows a batch.", WHERE)] = None
-    limit: Annotated[int | None, _flag("--limit", "Take only the first rows.", WHERE)] = None
-    pool: Annotated[
-        str | None, _flag("--pool", "Group of workers that may run the job.", WHERE)
-    ] = None
-    priority: Annotated[int | None, _flag("--priority", "Higher goes first.", WHERE)] = None
-    max_parallel: Annotated[
-        int | None, _flag("--max-parallel", "Batches of the job under way at once.", WHERE)
-    ] = None
+    revision: str | None = _flag("--revision", "Branch, tag or commit of a hub model.", WHAT)
+    engine_arg: list[str] | None = _flag(
+        "--engine-arg", "KEY=VALUE for engine.args; the value is JSON or a string.", WHAT
+    )
+    callable: str | None = _flag(
+        "--callable", "module:name of a Python function, instead of a model.", WHAT
+    )
+    prompt: str | None = _flag("--prompt -p", "Jinja template over the row's columns.", WHAT)
+    system: str | None = _flag(
+        "--system", "System message before the prompt, a template too.", WHAT
+    )
+    choice: list[str] | None = _flag(
+        "--choice", "The answer is one of these, separated by commas.", HOW
+    )
+    schema: Path | None = _flag(
+        "--schema", "The answer is JSON of this form: a file with a JSON schema.", HOW
+    )
+    regex: str | None = _flag("--regex", "The answer matches this regular expression.", HOW)
+    grammar: Path | None = _flag(
+        "--grammar", "The answer follows this EBNF grammar: a file with it.", HOW
+    )
+    max_tokens: int | None = _flag("--max-tokens", "Longest answer, in tokens.", HOW)
+    temperature: float | None = _flag(
+        "--temperature", "0 takes the likeliest token each time.", HOW
+    )
+    seed: int | None = _flag("--seed", "Seed of sampled answers.", HOW)
+    id: str | None = _flag("--id", "Column that names a row.", WHERE)
+    out: str | None = _flag("--out -o", "Output directory.", WHERE)
+    name: str | None = _flag("--name", "Name of the job; else the input's own name.", WHERE)
+    format: Literal["parquet", "jsonl", "openai"] | None = _flag(
+        "--format",
+        "Format of the parts; or openai, where the input is an OpenAI batch file.",
+        WHERE,
+    )
+    columns: list[str] | None = _flag(
+        "--columns", "Input columns that are passed through, separated by commas.", WHERE
+    )
+    batch_rows: int | None = _flag("--batch-rows", "Rows a batch.", WHERE)
+    limit: int | None = _flag("--limit", "Take only the first rows.", WHERE)
+    pool: str | None = _flag("--pool", "Group of workers that may run the job.", WHERE)
+    priority: int | None = _flag("--priority", "Higher goes first.", WHERE)
+    max_parallel: int | None = _flag(
+        "--max-parallel", "Batches of the job under way at once.", WHERE
+    )
 
     def given(self, *names: str) -> list[str]:
         """Those of the named flags that were given, as the user writes them."""
@@ -116,22 +98,27 @@ MODEL_FLAGS = ("model", "base_url", "revision", "engine_arg", *REQUEST_FLAGS)
 
 def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a typer command one option for each field of Flags; it gets them as `flags`."""
-    names = [field.name for field in fields(Flags)]
+    names = [each.name for each in fields(Flags)]
 
     def with_flags(**given: Any) -> None:
         flags = Flags(**{name: given.pop(name) for name in names})
         command(**given, flags=flags)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
-    hints = get_type_hints(Flags, include_extras=True)
+    hints = get_type_hints(Flags)
     own = [
         parameter.replace(kind=keyword)
         for name, parameter in inspect.signature(command).parameters.items()
         if name != "flags"
     ]
     options = [
-        inspect.Parameter(field.name, keyword, default=field.default, annotation=hints[field.name])
-        for field in fields(Flags)
+        inspect.Parameter(
+            each.name,
+            keyword,
+            default=each.default,
+            annotation=Annotated[hints[each.name], each.metadata["option"]],
+        )
+        for each in fields(Flags)
     ]
     parameters = [*own, *options]
     # Typer makes options of these two.

@@ -106,17 +106,14 @@ def _with_servers(
 ) -> Settings:
     """Starts each server that the environment does not name, and adds it to `servers`."""
     found: dict[str, str] = {}
-    if settings.database_url is None:
-        postgres = EmbeddedPostgres()
-        found["database_url"] = postgres.start(home)
-        stack.callback(postgres.stop)
-        servers.append(postgres)
+    for name, kind in (("database_url", EmbeddedPostgres), ("broker_url", EmbeddedRedis)):
+        if getattr(settings, name) is None:
+            server = kind()
+            found[name] = server.start(home)
+            stack.callback(server.stop)
+            servers.append(server)
+    if "database_url" in found:
         keep_private(home / "database_url", found["database_url"])
-    if settings.broker_url is None:
-        redis = EmbeddedRedis()
-        found["broker_url"] = redis.start(home)
-        stack.callback(redis.stop)
-        servers.append(redis)
     return settings.model_copy(update=found)
 
 

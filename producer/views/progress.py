@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
@@ -95,18 +96,23 @@ def follow(
     Waits for the end of an outage of Postgres; raises Retryable only at the first look.
     """
     seen = snapshot(ledger, job_id)
-    display = _LiveDisplay(console) if console.is_terminal else _LineDisplay(console)
-    with display:
+    view, live, printed_at = LiveView(), console.is_terminal, float("-inf")
+    with Live(view, console=console, transient=True) if live else nullcontext():
         while True:
-            display.update(seen)
+            if live:
+                view.content = tables.job(seen.progress, seen.workers, closing=_closing(seen))
+            elif seen.at_rest or time.monotonic() - printed_at >= LINE_SECONDS:
+                printed_at = time.monotonic()
+                line = view.outage.note() or tables.line(seen.progress)
+                console.print(line, soft_wrap=True, highlight=False)
             if seen.at_rest or (stop is not None and stop()):
                 return seen.job
             time.sleep(interval_seconds)
             try:
                 seen = snapshot(ledger, job_id)
-                display.outage.since = None
+                view.outage.since = None
             except Retryable as error:
-                display.outage.begin(error)
+                view.outage.begin(error)
 
 
 def watch_all(ledger: Ledger, console: Console, interval_seconds: float = 0.5) -> None:
@@ -115,7 +121,7 @@ def watch_all(ledger: Ledger, console: Console, interval_seconds: float = 0.5) -
     if not console.is_terminal:
         console.print(view.content)
         return
-    with Live(view, console=console, refresh_per_second=4, transient=False):
+    with Live(view, console=console):
         while True:
             time.sleep(interval_seconds)
             try:
@@ -140,47 +146,6 @@ def exit_code(row: Values) -> int:
     if row["status"] != JobState.COMPLETED:
         return EXIT_NOT_FINISHED
     return EXIT_ROW_ERRORS if row["rows_failed"] else EXIT_ANSWERED
-
-
-class _LiveDisplay:
-    """A view that is refreshed in place."""
-
-    def __init__(self, console: Console) -> None:
-        self._view = LiveView()
-        self._live = Live(self._view, console=console, refresh_per_second=4, transient=True)
-        self.outage = self._view.outage
-
-    def __enter__(self) -> "_LiveDisplay":
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def update(self, seen: JobSnapshot) -> None:
-        self._view.content = tables.job(seen.progress, seen.workers, closing=_closing(seen))
-
-
-class _LineDisplay:
-    """One plain line every few seconds, for logs and pipes."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._printed_at = float("-inf")
-        self.outage = Outage()
-
-    def __enter__(self) -> "_LineDisplay":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def update(self, seen: JobSnapshot) -> None:
-        if not seen.at_rest and time.monotonic() - self._printed_at < LINE_SECONDS:
-            return
-        self._printed_at = time.monotonic()
-        line = self.outage.note() or tables.line(seen.progress)
-        self._console.print(line, soft_wrap=True, highlight=False)
 
 
 def _closing(seen: JobSnapshot) -> bool:
