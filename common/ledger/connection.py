@@ -21,13 +21,13 @@ LOCK_SECONDS = 5.0
 """Longest wait for a row that somebody else holds."""
 
 IDLE_IN_TRANSACTION_SECONDS = 10.0
-"""A frozen process inside a transaction is thrown out after this; nobody waits for it longer."""
+"""Postgres ends the session of a process that is frozen inside a transaction after this time."""
 
 ANSWER_SECONDS = 30.0
-"""Longest wait for an answer where the caller says nothing else."""
+"""Longest wait for an answer, unless the caller names another."""
 
 SILENCE_SECONDS = 2.0
-"""How much later than the server's own limit we stop waiting: by then it is frozen or cut off."""
+"""Longest wait beyond the server's own limit: a server that is later is frozen or cut off."""
 
 CONNECT_SECONDS = 5
 """Longest wait for a new connection; libpq takes no less than two."""
@@ -44,8 +44,8 @@ CONNECT_ARGS = {
 }
 
 OUR_FAULT = ("22", "23", "42")
-"""Classes of SQLSTATE that the same statement would meet again: data, integrity, syntax. All
-others (timeouts, deadlocks, fail-over, a session thrown out) may pass."""
+"""Classes of SQLSTATE that the same statement would get again: data, integrity, syntax. All
+others (timeouts, deadlocks, fail-over, a session that was ended) may pass."""
 
 
 class Ledger:
@@ -75,9 +75,9 @@ class Ledger:
             pool_pre_ping=False,
             connect_args=CONNECT_ARGS,
         )
-        # No session state is relied on, so the limits travel with each transaction; in one message
-        # with its BEGIN, or a process frozen between the two would hold it open without any.
-        # Compiling costs more than any of our short statements, whatever rows are estimated.
+        # Nothing relies on session state, so each transaction sets its limits. BEGIN and the limits
+        # are one message: a process frozen between the two would hold a transaction without limits.
+        # The JIT is off: compiling costs more than any of our short statements.
         self._begin = "BEGIN; SET LOCAL jit = off; " + "; ".join(
             f"SET LOCAL {name} = {round(seconds * 1000)}"
             for name, seconds in (
@@ -121,7 +121,7 @@ class Ledger:
 
     def _connect(self, _dialect: object, _record: object, args: Any, options: Any) -> Any:
         usual = {"connect_timeout": max(2, min(CONNECT_SECONDS, int(self._silence_seconds)))}
-        # autocommit: the driver sends no BEGIN of its own; COMMIT and ROLLBACK it sends all the same.
+        # autocommit: the driver then sends no BEGIN of its own, but still COMMIT and ROLLBACK.
         connection = PatientConnection.connect(*args, autocommit=True, **{**usual, **options})
         connection.silence_seconds = self._silence_seconds
         return connection
@@ -136,9 +136,9 @@ def lift_time_limit(connection: Connection) -> None:
 def scan_in_order(connection: Connection) -> None:
     """Lets this transaction read indexes in their order only, whatever the statistics say.
 
-    Before its first ANALYZE a table of a million batches looks as if few were pending or leased:
-    the plan is then a bitmap of all of them and a sort. A bitmap also leaves the index entries of
-    dead rows to be met again, which an ordinary scan marks.
+    Before the first ANALYZE of a million batches, Postgres expects few pending or leased ones and
+    plans a bitmap of all of them with a sort. An ordinary scan also marks the index entries of
+    dead rows, so that the next scan passes over them; a bitmap scan does not.
     """
     connection.exec_driver_sql("SET LOCAL enable_bitmapscan = off")
 
@@ -150,16 +150,16 @@ def _driver(connection: Connection) -> "PatientConnection":
 
 
 class PatientConnection(psycopg.Connection[Any]):
-    """Gives up on a server that does not answer at all.
+    """Ends a connection whose server does not answer at all.
 
-    A frozen Postgres and a network that swallows packets look alike: the kernel keeps the
-    connection up, and libpq has no timeout of its own for it.
+    With a frozen Postgres, or a network that loses every packet, the kernel keeps the connection
+    open, and libpq has no timeout of its own for this.
     """
 
     silence_seconds: float | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Waits for an answer; OperationalError when there is none, and the connection is over."""
+        """Waits for an answer; without one, closes the connection and raises OperationalError."""
         try:
             return super().wait(gen, interval, timeout or self.silence_seconds)
         except _WaitTimeout as error:

@@ -1,4 +1,4 @@
-"""Admission: which pending batches become queued, and what the broker should be told."""
+"""Admission: what is open, who can take it, and which pending batches become queued."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ class Capacity:
 
 
 def try_duty(connection: Connection, lock: int) -> bool:
-    """Takes the lock of a reaper's duty for this transaction; False when another reaper has it."""
+    """Takes the lock of a reaper's duty for this transaction; False when another reaper holds it."""
     scan_in_order(connection)
     return bool(connection.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": lock}))
 
@@ -114,7 +114,7 @@ def admit(connection: Connection, job_id: int, limit: int, rank: int) -> int:
 
 
 def started_within(connection: Connection, seconds: float) -> bool:
-    """True when Postgres itself started less than `seconds` ago: nobody could renew before."""
+    """True when Postgres started less than `seconds` ago: no worker could renew before that."""
     return bool(
         connection.scalar(
             text("SELECT pg_postmaster_start_time() > now() - make_interval(secs => :seconds)"),

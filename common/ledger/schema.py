@@ -19,8 +19,8 @@ MIGRATION_LOCK = 0x6E69676874
 
 
 def migrate(ledger: Ledger) -> int:
-    """Brings the tables up to this code, and leaves newer ones alone; returns where they are."""
-    # Only here: every other process of the fleet starts a third of a second sooner without it.
+    """Migrates the tables to this code and leaves newer ones alone; returns their version."""
+    # Imported here alone: every other process starts a third of a second sooner without alembic.
     from alembic import command
 
     with ledger.transaction() as connection:
@@ -60,7 +60,7 @@ def check(ledger: Ledger) -> None:
 
 
 def head() -> str:
-    """The newest migration in the folder; the tests hold it against SCHEMA."""
+    """The newest migration in the folder; a test compares it with SCHEMA."""
     from alembic.script import ScriptDirectory
 
     return ScriptDirectory.from_config(_config()).get_current_head() or ""

@@ -1,11 +1,10 @@
-"""What jobs have cost, when they would pass their budget, and what engines like theirs have done."""
+"""What jobs have cost, which would pass their budget, and how fast similar jobs were."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, text
-from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
+from sqlalchemy import text
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import jobs
@@ -14,7 +13,7 @@ from nightshift.common.states import JobState
 from nightshift.common.text import money
 
 COMMITS_LOOKED_AT = 5_000
-"""Latest commits that tell how fast an engine is: enough, and found by an index."""
+"""Latest commits that an estimate reads: enough for a speed, and found by an index."""
 
 
 def cost(connection: Connection, job_id: int) -> Row:
@@ -24,11 +23,10 @@ def cost(connection: Connection, job_id: int) -> Row:
 
 
 def over_budget(connection: Connection) -> list[tuple[int, str]]:
-    """Running jobs that would pass their limits.budget with what they have under way, and the
-    sentence that says so.
+    """Running jobs whose cost, with the leased rows, would pass limits.budget; each with a sentence.
 
-    What is under way is expected to cost as much a row as what is done. Until there is a first
-    commit nothing is known of it.
+    A leased row is expected to cost as much as a row that is done. Before the first commit of a
+    job its leased rows count as nothing.
     """
     return [
         (
@@ -41,7 +39,7 @@ def over_budget(connection: Connection) -> list[tuple[int, str]]:
 
 
 def hold(connection: Connection, job_id: int, why: str) -> bool:
-    """Pauses a job that `over_budget` named; False when somebody was faster."""
+    """Pauses a job that `over_budget` named; False when the job is no longer running."""
     if jobs.lock(connection, job_id) is not JobState.RUNNING:
         return False
     jobs.pause(connection, job_id, why)
@@ -60,6 +58,7 @@ OVER_BUDGET = text("""
       AND k.cost + w.under_way >= k.budget
     ORDER BY j.id
 """)
+"""Running jobs whose cost and leased rows reach their budget."""
 
 
 def set_budget(connection: Connection, job_id: int, budget: float) -> None:
@@ -145,13 +144,13 @@ def commits_of(connection: Connection, job_ids: Sequence[int]) -> list[tuple[int
             FROM (
                 SELECT job_id, worker_id, ended_at, row_count, engine_microseconds, output_tokens
                 FROM attempts
-                WHERE job_id = ANY (:jobs) AND outcome IN ('done', 'split')
+                WHERE job_id = ANY (CAST(:jobs AS bigint[])) AND outcome IN ('done', 'split')
                   AND engine_microseconds IS NOT NULL
                 ORDER BY ended_at DESC LIMIT :most
             ) AS latest
-            -- Of the batches of one transaction one has the time of all.
+            -- One batch of each transaction has the engine time of all batches in it.
             GROUP BY job_id, worker_id, ended_at ORDER BY job_id, worker_id, ended_at
-        """).bindparams(bindparam("jobs", type_=ARRAY(BIGINT))),
+        """),
         {"jobs": list(job_ids), "most": COMMITS_LOOKED_AT},
     )
     return [(row.row_count, row.seconds, row.output_tokens) for row in found]

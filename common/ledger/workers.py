@@ -1,4 +1,4 @@
-"""Worker children and the engines they load: register, beat, end, choose, count failed loads."""
+"""Worker children and their engines: register, heartbeat, end, demand, failed loads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ def ready(
     window_rows: int,
     code_version: str | None = None,
 ) -> str | None:
-    """The engine is warm: its failures are forgotten; returns the revision that must be held.
+    """The engine is loaded: its failed loads no longer count; returns the revision to hold.
 
     The first load of a model stores its resolved revision; later loads get that one back.
     """
@@ -95,7 +95,7 @@ def ready(
 
 
 def beat(connection: Connection, worker_id: str, state: str, *, busy: bool) -> None:
-    """Says that the child lives, also after a silence; `state` is loading, ready or draining."""
+    """Notes that the child lives, also after a silence; `state` is loading, ready or draining."""
     connection.execute(
         text("""
             UPDATE workers SET seen_at = now(), state = :state, ended_at = NULL, error = NULL,
@@ -136,8 +136,8 @@ def end_supervisor(connection: Connection, supervisor: str) -> int:
 
 
 def end_silent(connection: Connection, silent_seconds: float) -> None:
-    """Marks children ended that were not seen for `silent_seconds`; their leases ran out long
-    ago and were reaped.
+    """Marks children ended that were not seen for `silent_seconds`; their leases ran out and were
+    reaped long before.
     """
     connection.execute(
         text("""

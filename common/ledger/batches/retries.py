@@ -1,4 +1,4 @@
-"""Retry: failed rows run again beside the answers that stand, or keep their line after all."""
+"""Retry: failed rows run again beside the answers of their part; undo takes a retry back."""
 
 from dataclasses import dataclass
 
@@ -36,8 +36,8 @@ def retry(
     """Failed rows of batches that are over run again; a job that is over runs again for them.
 
     `failed` takes every failed row, or those of one `kind`; `dead` takes the failed rows of dead
-    batches. Rows of a dead batch never run again for another kind than `batch_dead`: it would be
-    done with rows that nobody ever asked the engine for. A job that failed with its batches still
+    batches. Rows of a dead batch run again for the kind `batch_dead` only: for another kind the
+    batch would become done with rows that never ran. A job that failed with its batches still
     waiting goes on. Raises BadInput for a cancelled job.
     """
     state = jobs.lock(connection, job_id)
@@ -82,7 +82,7 @@ MAKE_PENDING = text("""
     ), locked AS (
         SELECT c.* FROM chosen c JOIN batches b USING (id) ORDER BY id FOR UPDATE OF b
     ), moved AS (
-        -- A batch that was never answered has no part to keep; it runs as if it were new.
+        -- A batch without a part has no answers to keep and runs as if it were new.
         UPDATE batches b
         SET state = 'pending', failures = 0, losses = 0, not_before = NULL, owner = NULL,
             last_error = NULL, redo = CASE WHEN part_name IS NOT NULL THEN locked.rows END,
@@ -94,6 +94,7 @@ MAKE_PENDING = text("""
     )
     SELECT coalesce(sum(row_count), 0)::bigint AS rows, count(*) AS batches FROM moved
 """)
+"""Makes batches that are over pending again, for their chosen failed rows."""
 
 LEFT = text("""
     SELECT pool, engine_key,
@@ -102,13 +103,12 @@ LEFT = text("""
            (SELECT count(*) FROM batches b WHERE b.job_id = j.id AND b.state = 'dead') AS dead
     FROM jobs j WHERE id = :id
 """)
+"""Batches of a job that wait, without those just moved, and dead ones."""
 
 
 def undo(connection: Connection, job_id: int) -> int:
-    """In a job that is over, rows that were to run again keep the line that stands in their part.
-
-    Cancel, or an engine that cannot be loaded, came before them. Returns how many batches are
-    done or dead again.
+    """In a job that is over, takes back the retry of rows that did not run again in time: they keep
+    the line that stands in their part. Returns how many batches are done or dead again.
     """
     if not jobs.lock_shared(connection, job_id).over:
         return 0
@@ -128,3 +128,4 @@ UNDO = text("""
     WHERE b.id = undone.id
     RETURNING b.id
 """)
+"""Makes batches that wait for a retry done or dead again."""

@@ -32,7 +32,7 @@ FAIR_SHARE = text("""
     SELECT CASE
         WHEN NOT EXISTS (SELECT FROM batches b WHERE b.queue = :queue AND b.state = 'queued')
             THEN 0
-        -- In the index's order: estimates of an hour ago, when much was pending, ask for a scan.
+        -- LATERAL with LIMIT keeps to the index; old statistics may otherwise choose a full scan.
         WHEN EXISTS (SELECT FROM sharing CROSS JOIN LATERAL (
                          SELECT FROM batches b WHERE b.job_id = sharing.id AND b.state = 'pending'
                          ORDER BY b.seq, b.id LIMIT 1) AS next)
@@ -45,3 +45,4 @@ FAIR_SHARE = text("""
               FROM job_counters c WHERE c.job_id IN (SELECT id FROM sharing))
         END
 """)
+"""Open rows of a queue by its ready children; null while a batch waits for admission."""

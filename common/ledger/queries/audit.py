@@ -7,23 +7,7 @@ from sqlalchemy import text
 from nightshift.common.ledger.connection import Connection, Row
 
 IDLE_SECONDS = 10
-"""A transaction of ours that has been idle for longer was left open by a defect."""
-
-COUNTED = (
-    "rows_total",
-    "rows_done",
-    "rows_failed",
-    "batches_pending",
-    "batches_queued",
-    "batches_leased",
-    "batches_done",
-    "batches_dead",
-    "prompt_tokens",
-    "output_tokens",
-    "rows_queued",
-    "rows_leased",
-)
-"""Columns of job_counters that a recount of the batches must give again."""
+"""A transaction of Nightshift that has been idle for longer was left open by a defect."""
 
 BROKEN_ATTEMPTS = text("""
     WITH owned AS MATERIALIZED (
@@ -106,7 +90,7 @@ def coverage(connection: Connection, job_id: int) -> Coverage:
 
 def miscounted(connection: Connection, job_id: int) -> dict[str, tuple[int, int]]:
     """Counters that differ from a recount of the batches in the same snapshot, as
-    (counter, recount); done and failed rows are counted as the trigger of migration 0001 does.
+    (counter, recount). Done and failed rows are counted as the trigger of migration 0001 does.
     """
     found = connection.execute(
         text("""
@@ -141,8 +125,8 @@ def miscounted(connection: Connection, job_id: int) -> dict[str, tuple[int, int]
         {"id": job_id},
     )
     counters, recount = found.mappings().all()
-    pairs = {name: (int(counters[name] or 0), int(recount[name] or 0)) for name in COUNTED}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    pairs = {name: (int(counters[name] or 0), int(recount[name] or 0)) for name in counters}
+    return {name: pair for name, pair in pairs.items() if name != "source" and pair[0] != pair[1]}
 
 
 def unlisted(connection: Connection, job_id: int) -> tuple[int, int]:
@@ -188,8 +172,8 @@ def broken_attempts(connection: Connection, job_id: int, limit: int = 1000) -> l
 def idle_transactions(connection: Connection) -> list[Row]:
     """Transactions that a Nightshift session left open: pid, and seconds since it did anything.
 
-    One that holds nothing yet stops nobody: a process may be frozen between BEGIN and the limits
-    that would end its session.
+    A transaction without a snapshot or a lock stops nobody and is left out: a process may be
+    frozen between BEGIN and the limits that would end its session.
     """
     found = connection.execute(
         text("""
