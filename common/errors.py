@@ -1,4 +1,4 @@
-"""The one exception tree; each class says what it does to the batch it happens to.
+"""The one exception tree; each class says what becomes of the batch.
 
 The message of every error is one sentence for a person: what is wrong, where, what to do.
 """
@@ -25,7 +25,7 @@ class EngineUnavailable(Retryable):
 
 
 class EngineRefused(EngineUnavailable):
-    """The server wants a person (key, account): its job pauses, too, with the message as reason."""
+    """The server needs a person (key, account): the job pauses, too, with the message as reason."""
 
 
 class Permanent(NightshiftError):
@@ -57,4 +57,4 @@ class EngineLoadFailed(NightshiftError):
 
 
 class LeaseLost(NightshiftError):
-    """The batch belongs to somebody else now: drop the work; only an attempt's own part may go."""
+    """The batch belongs to another owner now: drop the work and delete no part but one's own."""

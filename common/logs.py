@@ -19,11 +19,11 @@ JSON_OF_VLLM = {
     "VLLM_CONFIGURE_LOGGING": "1",
     "VLLM_LOGGING_CONFIG_PATH": str(Path(__file__).with_name("vllm_logging.json")),
 }
-"""Environment of a child whose lines are JSON: vLLM's processes then log like ours. An operator who
-sets one of the two has other plans; and vLLM refuses the second without the first."""
+"""Environment of a child whose lines are JSON: vLLM's processes then log in the same format. Where an
+operator set one of the two, neither is set here; vLLM refuses the second without the first."""
 
 NO_BARS = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"}
-"""And nobody draws bars."""
+"""Environment of a child without progress bars."""
 
 
 def configure(settings: Settings, **fields: object) -> None:
@@ -73,7 +73,7 @@ def json_handler() -> logging.Handler:
 
 
 def _log_what_python_prints() -> None:
-    """Warnings and the tracebacks of threads and processes that end, on one line each."""
+    """Logs warnings and the tracebacks of threads and processes that end, each on one line."""
     logging.captureWarnings(True)
 
     def ended(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -92,7 +92,7 @@ def _log_what_python_prints() -> None:
 def _one_line(
     _logger: object, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """What users wrote can neither make a line of its own nor steer a terminal."""
+    """Text of users cannot start a new line or control the terminal."""
     return {
         name: one_line(value) if isinstance(value, str) else value for name, value in event.items()
     }

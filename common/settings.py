@@ -25,7 +25,7 @@ Keys = Annotated[dict[str, SecretStr], NoDecode]
 
 
 LEAVE_SECONDS = 30.0
-"""Beyond the drain, time for a child to let go of a silent broker and to close its engine."""
+"""Time after the drain for a child to leave a silent broker and to close its engine."""
 
 
 class Settings(BaseSettings):
@@ -38,7 +38,7 @@ class Settings(BaseSettings):
         env_prefix="NIGHTSHIFT_",
         frozen=True,
         extra="ignore",
-        # A key that cannot be read must not stand in the message that says so.
+        # The message about a key that cannot be parsed must not hold the key.
         hide_input_in_errors=True,
     )
 
@@ -130,7 +130,7 @@ class Settings(BaseSettings):
         try:
             return json.loads(value)
         except ValueError:
-            # Not chained: the decoder's error carries the text, and the text the keys.
+            # Not chained: the decoder's error holds the text, and the text holds the keys.
             raise ValueError("is no JSON object of base URL to key") from None
 
     @model_validator(mode="after")
@@ -155,8 +155,8 @@ class Settings(BaseSettings):
         return None
 
     def environment(self) -> dict[str, str]:
-        """These settings as environment variables for a child process; unset ones are left out,
-        and so are those of other programs, which it inherits.
+        """These settings as environment variables for a child process, without those that are unset
+        and those of other programs, which the child inherits.
         """
         variables: dict[str, str] = {}
         for name, field in type(self).model_fields.items():
@@ -191,7 +191,7 @@ def child_environment(
 ) -> dict[str, str]:
     """The environment of this process with `settings` and `extra` laid over it.
 
-    `unless_given` counts as a whole, and not at all where this process has one of its variables.
+    `unless_given` counts as a whole: where this process has one of its variables, none is used.
     """
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith("NIGHTSHIFT_")
@@ -211,8 +211,8 @@ def python_path() -> tuple[str, ...]:
 def visible_gpus(devices: Path = Path("/dev")) -> tuple[str, ...]:
     """GPUs of this machine that this process may use, as CUDA_VISIBLE_DEVICES names them.
 
-    CUDA counts from 0 what it sees: in a container that was given the machine's GPU 3 alone, the
-    device is /dev/nvidia3 and the GPU is 0.
+    CUDA numbers the GPUs that it sees from 0: in a container that has only GPU 3 of the machine,
+    the device is /dev/nvidia3 and the GPU is 0.
     """
     given = named_gpus()
     if given is not None:

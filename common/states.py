@@ -79,6 +79,6 @@ BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {
     BatchState.DEAD: frozenset({BatchState.PENDING}),
     BatchState.SPLIT: frozenset(),
 }
-"""`pending -> done` and `queued -> done` are the late commit of an attempt whose lease ran out
-before anybody else claimed the batch: its attempt number and owner still match. `pending -> done`
-and `pending -> dead` also undo a retry of rows whose job was over before they ran."""
+"""`pending -> done` and `queued -> done` are late commits: the lease ran out, no other child claimed
+the batch, and so attempt and owner still match. `pending -> done` and `pending -> dead` also take
+back a retry of rows whose job was over before they ran."""

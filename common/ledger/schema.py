@@ -26,9 +26,7 @@ def migrate(ledger: Ledger) -> int:
     with ledger.transaction() as connection:
         connection.execute(text("SET LOCAL lock_timeout = '10s'"))
         lift_time_limit(connection)
-        connection.execute(
-            text("SELECT pg_advisory_xact_lock(:lock)").bindparams(lock=MIGRATION_LOCK)
-        )
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
         config = _config()
         config.attributes["connection"] = connection
         found = _found(connection)

@@ -1,10 +1,10 @@
 """A new PostgreSQL cluster: who owns it, where its programs can be run, and initdb.
 
 Postgres refuses to run as root. For root it runs as the owner of the data folder, which is
-`nobody` for a folder that root made. That user need not be able to reach the home folder: the
-server is started inside its data folder and knows it as its working directory only. The programs
-however it must reach; where it cannot (a virtual environment under /root), a copy of them is kept
-in /var/lib/nightshift.
+`nobody` for a folder that root made. That user need not reach the home folder: the server is
+started inside its data folder and knows the folder only as its working directory. The user must
+reach the programs; where that is impossible (a virtual environment under /root), a copy of the
+programs is kept in /var/lib/nightshift.
 """
 
 import importlib.metadata
@@ -21,7 +21,7 @@ from nightshift.common.processes.servers import launch_server, tail
 
 _INITDB_SECONDS = 300.0
 
-# Postgres would find its data through this path alone, whoever may walk the folders above it.
+# Through this path Postgres finds its data, whatever the permissions of the folders above are.
 WORKING_DIRECTORY = "/proc/self/cwd"
 
 # Written to postgresql.conf once; fsync and synchronous_commit are on by default and stay so.
@@ -32,13 +32,13 @@ _SETTINGS = {
     "log_timezone": "UTC",
     "log_line_prefix": "%m [%p] ",
     "log_checkpoints": "off",
-    # Counters are inserted and folded many times a second; each reader walks over the dead ones.
+    # Counters are inserted and folded many times a second, and readers pass over dead rows.
     "autovacuum_naptime": "15s",
 }
 
 
 def account_for(data: Path) -> pwd.struct_passwd | None:
-    """Whom the server must run as; None stands for ourselves, whenever we are not root."""
+    """The user that the server must run as; None for the user of this process, unless it is root."""
     if os.geteuid() != 0:
         return None
     try:

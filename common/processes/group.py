@@ -1,8 +1,8 @@
 """Process groups that end with their parent, even when the parent is killed by SIGKILL.
 
-Every group is led by a tiny watcher that reads a pipe whose only write end is held by us. However
-we end, the kernel closes that end, the watcher reads end-of-file and kills its whole group. A
-descendant that leaves the group (`setsid`, as Postgres backends do) is out of its reach.
+Every group is led by a small watcher that reads a pipe. This process holds the only write end.
+However this process ends, the kernel closes that end, the watcher reads end-of-file and kills its
+whole group. A descendant that leaves the group (`setsid`, as Postgres backends do) is not killed.
 """
 
 import json
@@ -20,12 +20,12 @@ from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wa
 from nightshift.common.errors import Permanent, Retryable
 from nightshift.common.processes.table import Process, kernel, look
 
-# The traps come first and are reported by a line, so that no signal to the group can end the
-# watcher early. Nobody ever writes to its stdin: `read` returns at end-of-file only.
+# The traps come first, and a line reports them: from then on no signal to the group ends the
+# watcher early. Nothing is ever written to its stdin: `read` returns at end-of-file only.
 _WATCHER = "trap '' HUP INT QUIT USR1 USR2 PIPE ALRM TERM; echo; exec >&-; read _; kill -KILL 0"
 
 EMPTY_SECONDS = 30.0
-"""A killed process may hang so long in the kernel (GPU drivers, slow disks)."""
+"""A killed process may stay so long in the kernel (GPU drivers, slow disks)."""
 
 _LOOK_SECONDS = 0.01
 
@@ -33,7 +33,7 @@ Stream = int | IO[Any] | None
 
 
 class ProcessGroup:
-    """A process and its descendants in a group of their own, which never outlives us.
+    """A process and its descendants in a group of their own, which never outlives this process.
 
     The group lives as long as this process, whether or not the object is kept. A copy of this
     process made by a bare `os.fork` without `exec` would keep the group alive as well.
@@ -68,7 +68,7 @@ class ProcessGroup:
         """Starts `argv` with an empty stdin; `env=None` inherits our environment.
 
         `record` is a folder that receives a file naming the group before `argv` starts, for
-        `end_recorded` in a later boot. `user` and `group` (ids) are given up root for. Raises
+        `end_recorded` in a later boot. `user` and `group` (ids) replace those of root. Raises
         Permanent when `argv` cannot be started; nothing is left running or recorded then.
         """
         watcher, lifeline = _start_watcher()
@@ -112,8 +112,8 @@ class ProcessGroup:
     def poll(self) -> int | None:
         """Exit status of the main process (negative: its signal), or None while it runs.
 
-        A group that lost its watcher is no longer sure to end with us, so it is ended here;
-        raises what `kill` raises.
+        A group without its watcher might outlive this process, so the group is ended here; raises
+        what `kill` raises.
         """
         if self._lifeline is not None and _is_dead_child(self._watcher.pid):
             self.kill()
@@ -127,7 +127,7 @@ class ProcessGroup:
             raise TimeoutError(f"process {self.pid} still runs after {timeout} s") from late
 
     def terminate(self) -> None:
-        """Asks the main process alone to end (SIGTERM); its children are its own business."""
+        """Asks the main process to end (SIGTERM), without its children."""
         self.send_signal(signal.SIGTERM)
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -137,12 +137,12 @@ class ProcessGroup:
     def kill(self) -> None:
         """Ends the whole group by SIGKILL, also what a dead main process left; may be repeated.
 
-        Raises Retryable when the kernel does not let go of a member within 30 seconds.
+        Raises Retryable when the kernel does not end a member within 30 seconds.
         """
         with self._ending:
             if self._lifeline is None:
                 return
-            # The watcher is reaped last: until then its id, and so the group's, is surely ours.
+            # The watcher is reaped last: until then no other process gets its id, which names the group.
             os.killpg(self.pgid, signal.SIGKILL)
             self._main.kill()  # it may have left the group
             _wait_until_empty(self.pgid)
@@ -266,10 +266,11 @@ def _is_still_ours(record: dict[str, Any]) -> bool:
     """Whether a recorded group is the one that was recorded, not a later user of its number.
 
     Pids are reused, so the number alone proves nothing. A process with the leader's pid is the
-    leader only if it started at the recorded clock tick. No new process gets a number while a group
-    of that number has members; so another process under it means that our group is gone. If there
-    is no such process, the members are ours or belong to a later group whose leader ended too; a
-    group lies in one session, and only ours lies in the recorded one.
+    leader only if it started at the recorded clock tick. The kernel gives no number to a new
+    process while a group of that number has members: another process with the number means that
+    the recorded group is gone. Without such a process, members may belong to a later group whose
+    leader has ended, too; a group lies in one session, and only the recorded group lies in the
+    recorded session.
     """
     leader = look(record["pgid"])
     if leader is not None:

@@ -26,7 +26,7 @@ from nightshift.common.processes.group import end_recorded
 _LOCK_SECONDS = 5.0  # a holder that was just killed may still be on its way out
 _LOOK_SECONDS = 0.02
 
-# Below Linux's range for outgoing connections, so that none of them sits on our port by chance.
+# Below Linux's range for outgoing connections, which could take our port by chance.
 _PORTS = range(20_000, 32_768)
 
 

@@ -1,7 +1,7 @@
 """The embedded PostgreSQL 18: out of a wheel, under a home folder.
 
 Only the programs of the wheel are used. The server listens on 127.0.0.1 alone, wants a password
-that only we can read, and ends with us (see common/processes/group.py).
+that only this user can read, and ends with this process (see common/processes/group.py).
 """
 
 import os
@@ -49,7 +49,7 @@ class EmbeddedPostgres:
         """Brings the server up under `home` and returns its URL; call it under `home_lock`.
 
         Raises BadInput when the wheel is missing or the folder cannot be used, and Retryable with
-        the server's last words when it does not answer within `start_seconds`.
+        the server's last log lines when it does not answer within `start_seconds`.
         """
         home = home.absolute()
         self._cluster = home / "postgres"
@@ -84,7 +84,7 @@ class EmbeddedPostgres:
 
     def _url(self, database: str) -> str:
         password = (self._cluster / "password").read_text()
-        # Said aloud, since a PGSSLMODE that was set for another server would lock us out.
+        # sslmode is named, because a PGSSLMODE set for another server would refuse this one.
         server = f"postgres:{password}@127.0.0.1:{self._port}"
         return f"postgresql://{server}/{database}?sslmode=disable"
 
@@ -95,10 +95,10 @@ class EmbeddedPostgres:
         log = home / "postgres.log"
 
         def launch() -> ProcessGroup:
-            # Backends leave our process group and outlive a killed postmaster for a moment; they
-            # hold its shared memory, and the next one refuses to start beside them.
+            # Backends leave the process group and outlive a killed postmaster for a moment. A new
+            # postmaster refuses to start while they hold the shared memory.
             _end_backends(data)
-            # It may be torn, or name a pid that is somebody else's by now. Nobody runs: remove it.
+            # The file may be torn, or name a pid that another process has by now. No server runs here.
             (data / "postmaster.pid").unlink(missing_ok=True)
             self._port = kept_port(home / "postgres.port")
             argv = [str(programs / "bin" / "postgres"), "-D", WORKING_DIRECTORY]
@@ -119,7 +119,7 @@ class EmbeddedPostgres:
 
 
 def _end_backends(data: Path) -> None:
-    """Ends every Postgres process of a data folder whose postmaster is ours to replace."""
+    """Ends every Postgres process of a data folder, so that a new postmaster can start."""
     home = data.stat()
 
     def left() -> list[int]:
@@ -144,7 +144,7 @@ def _end_backends(data: Path) -> None:
 
 
 def _works_in(process: Path, data: os.stat_result) -> bool:
-    """Whether a process is a Postgres one in that folder: all of them stay in their data folder."""
+    """True for a Postgres process of that data folder, which is its working directory."""
     with suppress(OSError):
         program = (process / "exe").readlink().name
         return program.startswith("postgres") and os.path.samestat((process / "cwd").stat(), data)

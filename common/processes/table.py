@@ -1,4 +1,4 @@
-"""Which process a pid is: pids are reused, so it is named by its start and its kernel as well."""
+"""Which process a pid is: pids are reused, so a start time and a kernel name it, too."""
 
 from pathlib import Path
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Engines: what does the work, and what changes a loaded one."""
+"""Engines: what runs the task, and which arguments a loaded engine has."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -9,7 +9,7 @@ from nightshift.common.spec.section import STORED, Section
 PRICES = frozenset(
     {"price_per_hour", "price_per_million_prompt_tokens", "price_per_million_output_tokens"}
 )
-"""Fields that say what an engine costs; they change no engine and no job's identity."""
+"""Prices of an engine; they change neither the engine key nor the identity of a job."""
 
 SERVER_ARGUMENTS = frozenset(
     {
@@ -27,14 +27,14 @@ SERVER_ARGUMENTS = frozenset(
 """Arguments of vLLM's OpenAI server, which its engine does not know: for task.kind requests."""
 
 MEDIA_ARGUMENTS = ("allowed_local_media_path", "allowed_media_domains")
-"""What would have vLLM read the files and addresses that rows name."""
+"""Arguments that would let vLLM read files and addresses that rows name."""
 
 
 class EngineSection(Section):
-    """What every engine has: its prices, and what it says of itself."""
+    """What every engine has: its prices and the tasks that it runs."""
 
     tasks: ClassVar[frozenset[str]] = frozenset()
-    """Kinds of task that it runs."""
+    """Kinds of task that the engine runs."""
 
     price_per_hour: float | None = Field(
         None,
@@ -57,7 +57,7 @@ class EngineSection(Section):
 
     @property
     def has_price(self) -> bool:
-        """Whether the spec says what anything costs."""
+        """True where the spec has a price."""
         return any(getattr(self, name) is not None for name in PRICES)
 
 

@@ -1,4 +1,4 @@
-"""What a spec file may hold: little YAML, no aliases that multiply it, only values that JSON has."""
+"""Limits of a spec file: its size, its depth, its aliases, and only values that JSON has."""
 
 import math
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.text import unstorable
 
 SPEC_BYTES = 1024 * 1024
-"""A spec file larger than this is refused: it is data, not a spec."""
+"""Largest spec file, in bytes."""
 
 SPEC_VALUES = 200_000
 """Most values of a spec with every alias written out; a file of the largest size has fewer."""
@@ -24,7 +24,7 @@ def read_yaml(path: Path) -> object:
     try:
         data = _parsed(read_text(path, "job spec"), str(path))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # Values that look like a date or a number and are none are a ValueError.
+        # A value that looks like a date or a number, but is none, is a ValueError.
         raise BadInput(f"{path}: no valid YAML ({' '.join(str(error).split())})") from error
     return data
 
@@ -65,7 +65,7 @@ def unusual(data: object) -> Iterator[str]:
 
 
 def _parsed(text: str, source: str) -> object:
-    """Loaded after a look at what it would grow to: aliases of aliases double with every line."""
+    """The document, loaded only after its values are counted: aliases of aliases double by line."""
     sizes: dict[str, int] = {}
     open_nodes: list[tuple[str | None, int]] = []
     total = 0

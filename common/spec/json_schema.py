@@ -1,4 +1,4 @@
-"""JSON schemas of answers: what they may name, who checks by them, which give typed columns."""
+"""JSON schemas of answers: which are usable, how answers are checked, which give typed columns."""
 
 from typing import Any, Literal
 
@@ -13,12 +13,12 @@ Scalar = Literal["string", "integer", "number", "boolean"]
 SCALARS: dict[type, Scalar] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 FORMATS = ("date", "email", "ipv4", "ipv6", "uuid")
-"""Values of `format` that are checked: those that need nothing but Python. Others say something
-to the reader only, as the standard has it.
+"""Values of `format` that are checked: those that need only Python. Others are annotations, as in the
+standard.
 """
 
 REF_STEPS = 20
-"""References that lead to each other, at most; more go round in a circle."""
+"""Most references that lead to each other; a longer chain counts as a circle."""
 
 
 def validator(schema: dict[str, Any]) -> Validator:

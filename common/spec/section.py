@@ -3,11 +3,11 @@
 from pydantic import BaseModel, ConfigDict
 
 STORED = {"stored": True}
-"""Context of reading and writing a spec in the ledger. What was stored was held against the rules of
-its day, and those that came later must not keep its job from being read."""
+"""Context of reading and writing a spec in the ledger. A stored spec obeyed the rules of its time;
+later rules do not apply to it, so that its job can always be read."""
 
 
 class Section(BaseModel):
-    """Every section refuses unknown keys and cannot be changed after it was read."""
+    """A section refuses unknown keys and cannot be changed after it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
