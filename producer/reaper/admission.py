@@ -38,10 +38,10 @@ class Queue:
         return self.admitted * 2 > self.queued
 
 
-def admit(connection: Connection, alive_seconds: float) -> list[Queue] | None:
-    """One round: returns the queues to announce, or None when another reaper has the duty."""
+def admit(connection: Connection, alive_seconds: float) -> list[Queue]:
+    """One round: returns the queues to announce, none when another reaper has the duty."""
     if not dispatch.try_duty(connection, dispatch.DISPATCH_LOCK):
-        return None
+        return []
     jobs = dispatch.open_jobs(connection)
     decided = decide(jobs, dispatch.capacities(connection, alive_seconds))
     admitted: dict[int, int] = {}

@@ -94,12 +94,12 @@ class Reaper:
         self,
         ledger: Ledger,
         settings: Settings,
-        rounds: Rounds | None = None,
+        rounds: Rounds,
         state: StateFile | None = None,
     ) -> None:
         self._state = state
         self._ledger = ledger
-        self._rounds = rounds or Rounds()
+        self._rounds = rounds
         self._settings = settings
         self._name = f"r-{uuid.uuid4().hex[:8]}"
         self._hints = Hints(settings)
@@ -174,7 +174,7 @@ class Reaper:
 
     def _dispatch(self) -> None:
         with self._ledger.transaction() as connection:
-            queues = admission.admit(connection, self._settings.lease_seconds) or ()
+            queues = admission.admit(connection, self._settings.lease_seconds)
             reached(Moment.DISPATCHING)
         self.pressed = any(queue.runs_low for queue in queues)
         for queue in queues:

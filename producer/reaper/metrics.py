@@ -44,8 +44,7 @@ MOST_JOBS = 200
 class Rounds:
     """Counts the rounds and duties of one reaper."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        registry = registry or CollectorRegistry()
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._rounds = metric_types.counter(metrics.REAPER_ROUNDS, registry)
         self._seconds = metric_types.histogram(metrics.REAPER_ROUND_SECONDS, registry)
         self._last = metric_types.gauge(metrics.REAPER_LAST_ROUND, registry)

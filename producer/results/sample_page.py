@@ -50,12 +50,9 @@ def lines(drawn: Sample) -> str:
 def page(job: Job, progress: Values, drawn: Sample) -> str:
     """The whole file. The same sample of the same finished job gives the same bytes."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    source = (
-        files("nightshift.producer.results")
-        .joinpath("sample.html.jinja")
-        .read_text(encoding="utf-8")
-    )
-    style = files("nightshift.producer.results").joinpath("sample.css").read_text(encoding="utf-8")
+    folder = files("nightshift.producer.results")
+    source = (folder / "sample.html.jinja").read_text(encoding="utf-8")
+    style = (folder / "sample.css").read_text(encoding="utf-8")
     digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return environment.from_string(source).render(
         title=f"{job.spec.name}: {len(drawn.rows):,} rows",
