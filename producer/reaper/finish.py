@@ -26,7 +26,7 @@ MOST_MANIFESTS = 3
 def finish(ledger: Ledger, job_id: int, roots: Sequence[str] = ()) -> None:
     """Brings a job whose batches are all over to its end; returns early if it is not over yet.
 
-    An error that no later try can mend, an error of our own included, ends the job as failed, with
+    An error that no later try can solve, an error of our own included, ends the job as failed, with
     the reason and without a manifest. An output outside `roots` is such an error, where roots are
     set. Raises Retryable on outages: finish is tried again.
     """

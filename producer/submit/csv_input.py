@@ -57,10 +57,10 @@ def header(uri: str, head: bytes, delimiter: str) -> list[str]:
         if b'"' not in head.strip().partition(b"\n")[0]:
             raise
         raise BadInput(
-            f"{uri}: its header has no end: a quote in it opens what none closes"
+            f"{uri}: its header has no end: it opens a quote that nothing closes"
         ) from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"{uri}: its header is not UTF-8: {MEND_ENCODING}") from error
+        raise BadInput(f"{uri}: its header is not UTF-8: {TO_UTF_8}") from error
     if "" in names:
         raise BadInput(
             f"{uri}: column {names.index('') + 1} of its header has no name: give it one"
@@ -68,11 +68,11 @@ def header(uri: str, head: bytes, delimiter: str) -> list[str]:
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise BadInput(f"{uri}: its header names the column {doubled[0]!r} more than once")
     if WHY in names:
-        raise BadInput(f"{uri}: its header names a column {WHY!r}, which is kept: call it another")
+        raise BadInput(f"{uri}: its header names a column {WHY!r}, which is reserved: rename it")
     return names
 
 
-MEND_ENCODING = "convert it, for example with `iconv -f latin1 -t utf-8`"
+TO_UTF_8 = "convert it, for example with `iconv -f latin1 -t utf-8`"
 
 
 class _WithLastRecord:
@@ -174,10 +174,10 @@ def _refuse_wrong_records(uri: str, records: WrongRecords) -> None:
         return
     at, why = records[0]
     if at < HEAD_RECORDS:
-        raise BadInput(f"{uri} row {at + 1}: {why}: mend it, or say input.delimiter")
+        raise BadInput(f"{uri} row {at + 1}: {why}: correct it, or set input.delimiter")
     if len(records) > MOST_WRONG:
         raise BadInput(
-            f"{uri} row {at + 1}: {why}, and so on in more than {MOST_WRONG} records: mend them"
+            f"{uri} row {at + 1}: {why}, and so on in more than {MOST_WRONG} records: correct them"
         )
 
 

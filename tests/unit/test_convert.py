@@ -246,10 +246,13 @@ def test_a_record_of_another_width_is_a_bad_row_in_its_place(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"id,value\n1,2\n3\n", r"a\.csv row 2: 1 fields in place of 2: mend it, or say input.del"),
+        (
+            b"id,value\n1,2\n3\n",
+            r"a\.csv row 2: 1 fields in place of 2: correct it, or set input.d",
+        ),
         (b"id,id\n1,2\n", r"a\.csv: its header names the column 'id' more than once"),
         (b"id,\n1,2\n", r"a\.csv: column 2 of its header has no name"),
-        (b"id,\0why\n1,2\n", r"a\.csv: its header names a column '.x00why', which is kept"),
+        (b"id,\0why\n1,2\n", r"a\.csv: its header names a column '.x00why', which is reserved"),
         ("id,näme\n1,2\n".encode("latin-1"), r"a\.csv: its header is not UTF-8.*iconv"),
         ("id,name\n1,Jürgen\n".encode("latin-1"), r"a\.csv is no CSV in UTF-8"),
         ("id,name\n1,x\n".encode("utf-16"), r"a\.csv"),
@@ -321,7 +324,7 @@ def test_records_of_another_width_end_the_reading_early(tmp_path, monkeypatch):
 
     monkeypatch.setattr(csv_input._WithLastRecord, "read", counted)
     monkeypatch.setattr(csv_input, "BLOCK_BYTES", 1000)
-    with pytest.raises(BadInput, match=r"row 1: 3 fields in place of 1: mend it, or say"):
+    with pytest.raises(BadInput, match=r"row 1: 3 fields in place of 1: correct it, or set"):
         plan(spec_of(tmp_path))
     assert seen < 50_000
 
