@@ -11,7 +11,7 @@ from nightshift.worker.telemetry.report import Figures
 
 def show(path: Path) -> Figures:
     """Prints the summary of every child in a file of `nightshift-worker --profile`."""
-    figures = Figures.of(list(report.read(path).values()))
+    figures = Figures.read(path)
     report.show(figures, Console(width=max(100, Console().width)))
     return figures
 

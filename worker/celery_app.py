@@ -45,8 +45,8 @@ class ChildProcess:
         self._config = config
         self._settings = settings
         self._ledger = ledger
-        # A connection of its own: leases are renewed whatever the batches' threads wait for.
-        self._pulse = Ledger(
+        # The heartbeat has a connection of its own: threads that wait for one delay no renewal.
+        self._heartbeat_ledger = Ledger(
             ledger.url,
             connections=1,
             answer_seconds=min(settings.answer_seconds, max(2.0, settings.lease_seconds / 3)),
@@ -81,7 +81,7 @@ class ChildProcess:
             try:
                 self._start(job.spec)
             except BaseException:
-                # Celery would swallow it and serve without an engine.
+                # Celery would drop the exception and serve without an engine.
                 log.exception("start_failed")
                 os._exit(1)
 
@@ -113,26 +113,16 @@ class ChildProcess:
         began = time.monotonic()
         engine = self._load(spec)
         self._engine = engine
-        who = Claimant(
-            self._config.id,
-            self._config.pool,
-            self._config.engine_key,
-            engine.name,
-            engine.version,
-        )
+        child = self._child
+        who = Claimant(child.id, child.pool, child.engine_key, engine.name, engine.version)
         self._telemetry = ChildTelemetry(self._config, engine)
         recorder = self._telemetry.recorder
         self._runner = Runner(
-            who,
-            self._ledger,
-            engine,
-            self._settings,
-            self._engine_died,
-            recorder,
+            who, self._ledger, engine, self._settings, self._engine_died, recorder
         )
         self._heartbeat = Heartbeat(
             self._config.id,
-            self._pulse,
+            self._heartbeat_ledger,
             engine,
             self._runner.window,
             self._settings,
@@ -141,10 +131,10 @@ class ChildProcess:
             recorder,
         )
         tasks.register(self._app, self._runner)
-        # What is loaded stays: a full collection that walks it would hold up the engine's loop.
+        # Loaded modules stay: a garbage collection that walks them would stop the engine's loop.
         gc.collect()
         gc.freeze()
-        self._say_ready(engine)
+        self._report_ready(engine)
         self._heartbeat.start()
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
         threading.Thread(target=self._drain, name="drain", daemon=True).start()
@@ -181,7 +171,7 @@ class ChildProcess:
     def _beat_while_loading(self, loaded: threading.Event) -> None:
         while not loaded.wait(self._settings.heartbeat_seconds):
             try:
-                with self._pulse.transaction() as connection:
+                with self._heartbeat_ledger.transaction() as connection:
                     workers.beat(connection, self._config.id, "loading", busy=False)
             except Retryable as error:
                 log.warning("heartbeat_failed", error=str(error))
@@ -203,10 +193,10 @@ class ChildProcess:
         finally:
             os._exit(exit_codes.LOAD_FAILED)
 
-    def _say_ready(self, engine: Engine) -> None:
-        """A load may have taken minutes, so an outage now is waited for."""
+    def _report_ready(self, engine: Engine) -> None:
+        """Waits for the ledger: a load may have taken minutes, so an outage does not waste it."""
 
-        def say() -> str | None:
+        def write_ready() -> str | None:
             with self._ledger.transaction() as connection:
                 return workers.ready(
                     connection,
@@ -221,7 +211,7 @@ class ChildProcess:
         held = Retrying(
             retry=retry_if_exception_type(Retryable),
             wait=wait_random_exponential(multiplier=0.2, max=3),
-        )(say)
+        )(write_ready)
         if held != engine.revision:
             self._load_failed(
                 f"the model resolved to revision {engine.revision}, earlier loads to {held}: name "
@@ -229,7 +219,7 @@ class ChildProcess:
             )
 
     def _poll(self) -> None:
-        """An idle child asks Postgres itself: the whole path without Redis."""
+        """Asks Postgres for work while no hint comes: the whole path without Redis."""
         pause = self._settings.poll_seconds
         while not self._drain_asked.wait(pause / 2):
             if time.monotonic() - self._runner.asked_at < pause:
@@ -247,12 +237,12 @@ class ChildProcess:
         self._drained.set()
 
     def _finish(self) -> None:
-        """The end of a warm shutdown: everything is given back, then the engine may go."""
+        """The end of a warm shutdown: every lease is released, then the engine is closed."""
         self._drain_asked.set()
         self._drained.wait()
         self._heartbeat.stop()
         try:
-            with self._pulse.transaction() as connection:
+            with self._heartbeat_ledger.transaction() as connection:
                 workers.end(connection, self._config.id, died=None)
         except Retryable as error:
             log.warning("end_failed", error=str(error))
@@ -262,7 +252,7 @@ class ChildProcess:
         os._exit(exit_codes.DRAINED)
 
     def _engine_died(self, error: str) -> None:
-        """Ends the child; the supervisor then ends the group and charges what is still held."""
+        """Ends the child; the supervisor then ends the process group and charges the open leases."""
         if not self._dying.acquire(blocking=False):
             return
         log.error("engine_died", error=error)
@@ -277,19 +267,16 @@ def main() -> None:
     config = ChildConfig.from_argument(sys.argv[1])
     settings = load_settings()
     logs.configure(settings, worker_id=config.id)
-    # Celery warns root about messages that carry code; ours are JSON and carry nothing.
+    # Celery warns the user root about messages that carry code; ours are JSON.
     warnings.simplefilter("ignore", SecurityWarning)
-    # Its signal handlers write to the terminal past every logger; `draining` says the same.
-    celery_worker.safe_say = _say_nothing
+    # Celery's signal handlers write to the terminal past every logger; our `draining` is enough.
+    celery_worker.safe_say = lambda *_: None
     ledger = Ledger(settings.database_url or "", answer_seconds=settings.answer_seconds)
     try:
         ChildProcess(config, settings, ledger).run()
     except Retryable as error:
         log.error("ledger_away", error=str(error))
         os._exit(exit_codes.LEDGER_AWAY)
-
-
-def _say_nothing(*_: object) -> None: ...
 
 
 if __name__ == "__main__":

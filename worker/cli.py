@@ -50,7 +50,7 @@ def serve(
         raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a worker needs the ledger")
     profile = None if profile is None else report.checked(profile)
     gpus = visible_gpus()
-    # Short answers: while it waits for one, it neither follows SIGTERM nor sees a child end.
+    # Short answers: the supervisor waits for them, and neither drains nor sees a child end meanwhile.
     ledger = Ledger(
         settings.database_url,
         connections=2,
@@ -68,15 +68,18 @@ def serve(
             profile=profile,
             metrics=metrics,
         )
-        install_signals(supervisor)
-        try:
-            schema.check(ledger)
-        except Retryable as error:
-            raise BadInput(str(error)) from error
-        supervisor.run()
+        _supervise(supervisor, ledger)
     if profile is not None:
-        lines = report.read(profile, supervisor.identity)
-        report.show(report.Figures.of(list(lines.values())), Console())
+        report.show(report.Figures.read(profile, supervisor.identity), Console())
+
+
+def _supervise(supervisor: Supervisor, ledger: Ledger) -> None:
+    install_signals(supervisor)
+    try:
+        schema.check(ledger)
+    except Retryable as error:
+        raise BadInput(str(error)) from error
+    supervisor.run()
 
 
 @app.command()

@@ -7,8 +7,8 @@ import sys
 
 def main() -> None:
     """Runs a probe at once, and everything else through worker/cli.py."""
-    # Nothing has been started yet; the first process of a container ignores what it does not
-    # handle, and would live on until it is killed.
+    # Nothing is to be drained yet. The first process of a container ignores signals without a
+    # handler, and would live on until it is killed.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     if sys.argv[1:] in (["started"], ["alive"], ["drain"]):
         from nightshift.worker.supervisor import probes

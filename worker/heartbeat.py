@@ -15,13 +15,13 @@ from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
 
 AGAIN_SECONDS = 1.0
-"""A beat that Postgres did not take is tried again so soon: leases run out meanwhile."""
+"""Pause before a failed beat is tried again: leases run out meanwhile."""
 
 
 class Heartbeat:
     """A thread that beats every `heartbeat_seconds` until it is stopped.
 
-    It renews only while the engine moves: a child whose engine stands still for
+    Leases are renewed only while the engine makes progress. A child whose engine stands still for
     `engine_stall_seconds` is ended through `stalled`, and its leases go to others.
     """
 
@@ -54,13 +54,13 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Beats no more; returns when a beat under way is over."""
+        """Ends the heartbeat; returns when a beat under way is over."""
         self._ended.set()
         self._thread.join(timeout=15)
         self._liveness.closing()
 
     def beat(self) -> None:
-        """One beat: the child lives, its leases hold, what is lost or unwanted is dropped."""
+        """One beat: renews the leases, and stops the batches that are lost or not wanted any more."""
         held = self._window.held()
         leases = [(batch.lease.batch_id, batch.lease.attempt) for batch in held]
         with self._ledger.transaction() as connection:
@@ -73,7 +73,7 @@ class Heartbeat:
         self._recorder.emit(LeasesRenewed, len(renewal.held), lost)
 
     def _is_lost_now(self, batch: HeldBatch, renewal: leasing.Renewal) -> bool:
-        """Tells a batch what became of its lease; True when it is found to be lost."""
+        """Stops a batch whose lease is lost or whose job is over; True when the loss is new."""
         lease = (batch.lease.batch_id, batch.lease.attempt)
         if lease not in renewal.held:
             # A batch that is being published may have been committed since the beat began.
@@ -90,9 +90,9 @@ class Heartbeat:
         pause = self._settings.heartbeat_seconds
         while not self._ended.wait(pause):
             pause = self._settings.heartbeat_seconds
-            # Twice, since a process that was frozen sees its clock jump before its engine moves.
+            # A stall must be seen twice: after a freeze the clock jumps before the engine moves.
             stalled_seconds = self._engine.stalled_seconds()
-            # Before Postgres is asked, which may be silent.
+            # Liveness is written first: Postgres may not answer.
             self._liveness.beat(self.state, stalled_seconds)
             stalled = stalled_seconds > self._settings.engine_stall_seconds
             stalls = stalls + 1 if stalled else 0

@@ -9,25 +9,25 @@ from nightshift.worker.engines.protocol import Work
 from nightshift.worker.telemetry.engine_time import EngineTime
 
 READ_AHEAD_BATCHES = 2
-"""Batches with unfinished rows that are always welcome: the next is read while one runs."""
+"""So many batches with unfinished rows are always claimed: the next is read while one runs."""
 
 REFILL_FRACTION = 0.25
-"""Share of the window that is empty before more is claimed: small batches come several at a time,
-and the engine, which runs half a window at once, still has as much waiting as it works on."""
+"""Share of the window that must be empty before more is claimed, so that small batches come several
+at a time. The engine, which runs half a window at once, then still has as many rows waiting."""
 
 SHARE_SECONDS = 0.25
-"""How long a fair share is believed: work may be admitted and siblings may come at any moment."""
+"""How long a fair share counts: work may be admitted and siblings may come at any moment."""
 
 MOST_BATCHES = 256
-"""Batches held at once, and so their threads; bounds memory when rows are few a batch."""
+"""Batches held at once, and so their threads; bounds memory where batches have few rows."""
 
 
 @dataclass(slots=True, eq=False)
 class HeldBatch:
     """A leased batch between claim and commit.
 
-    `publishing` from the moment at which it left the engine; `over` when it is held no more;
-    `claimed_at` in monotonic seconds.
+    `publishing` is set when the batch leaves the engine, `over` when the child holds it no more.
+    `claimed_at` is in monotonic seconds.
     """
 
     lease: Lease
@@ -42,14 +42,14 @@ class HeldBatch:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def attach(self, work: Work) -> None:
-        """From now on a stop reaches the engine; one that came before does so now."""
+        """From now on a stop reaches the engine; a stop that came before is passed on now."""
         with self._lock:
             self.work = work
         if self.stopped:
             work.stop()
 
     def stop(self) -> None:
-        """No time left: the engine drops what it has not finished, the rest is kept."""
+        """The engine drops the rows that it has not finished; finished rows are kept."""
         with self._lock:
             self.stopped = True
             work = self.work
@@ -57,7 +57,7 @@ class HeldBatch:
             work.stop()
 
     def give_up(self, *, lost: bool) -> None:
-        """Its lease is lost, or its job is over: nobody wants its rows any more."""
+        """Stops a batch whose lease is lost or whose job is over: no row of it is wanted."""
         self.lost, self.unwanted = self.lost or lost, True
         self.stop()
 
@@ -66,8 +66,8 @@ class Window:
     """Room for more rows, from the engine's own concurrency.
 
     `rows` is how many unfinished rows keep the engine full with some to spare: more batches are
-    claimed whenever fewer are in flight. A batch that must run alone takes all the room. While
-    little is left, a fair share of it takes the place of `rows`.
+    claimed whenever fewer are in flight. A batch that must run alone takes all the room. While the
+    queue has little work left, a fair share of that work takes the place of `rows`.
     """
 
     def __init__(self, rows: int) -> None:
@@ -86,8 +86,8 @@ class Window:
         return int(REFILL_FRACTION * self.rows)
 
     def wait_for_room(self) -> bool:
-        """Waits until rows fit, or until a fair share is to be asked for again; False when the
-        window was closed.
+        """Waits until rows fit, or until the fair share must be asked for again. Returns False when
+        the window was closed.
         """
         with self._changed:
             self._changed.wait_for(
@@ -97,7 +97,7 @@ class Window:
             return not self._closed
 
     def bound(self, share_rows: int | None) -> None:
-        """Holds no more than a fair share of what is left; None when there is enough for all."""
+        """Bounds the window to a fair share of the work that is left; None when there is enough."""
         with self._changed:
             small = share_rows is not None and share_rows < self.rows
             self._share = share_rows if small else None
@@ -129,7 +129,7 @@ class Window:
         """Rows of a batch left the engine: there may be room for others."""
         with self._changed:
             self._forget(batch, rows)
-            if self._has_room():  # each row comes by here, and most leave too little room
+            if self._has_room():  # most rows leave too little room to wake a thread for
                 self._changed.notify_all()
 
     def remove(self, batch: HeldBatch) -> None:
@@ -140,7 +140,7 @@ class Window:
             self._forget(batch, batch.unfinished)
             self._changed.notify_all()
         if was_held:
-            self.engine_time.let_go(batch.lease.job_id, len(batch.lease.todo))
+            self.engine_time.release(batch.lease.job_id, len(batch.lease.todo))
 
     def close(self) -> None:
         """No more room: the child drains."""

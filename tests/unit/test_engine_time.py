@@ -24,8 +24,8 @@ def test_overlapping_batches_count_a_second_once(clock: Clock) -> None:
     clock.now += 2
     spent.hold(1, 10)
     clock.now += 3
-    spent.let_go(1, 10)
-    spent.let_go(1, 10)
+    spent.release(1, 10)
+    spent.release(1, 10)
     assert spent.take(1) == 5_000_000
 
 
@@ -34,7 +34,7 @@ def test_time_without_a_batch_counts_for_nobody(clock: Clock) -> None:
     clock.now += 60
     spent.hold(1, 1)
     clock.now += 1
-    spent.let_go(1, 1)
+    spent.release(1, 1)
     clock.now += 60
     assert spent.take(1) == 1_000_000
 
@@ -46,7 +46,7 @@ def test_jobs_that_are_held_at_once_share_the_time_by_their_rows(clock: Clock) -
     clock.now += 4
     assert spent.take(1) == 3_000_000
     assert spent.take(2) == 1_000_000
-    spent.let_go(1, 30)
+    spent.release(1, 30)
     clock.now += 4
     assert (spent.take(1), spent.take(2)) == (0, 4_000_000)
 

@@ -174,7 +174,7 @@ def test_the_last_line_of_each_child_counts_and_only_of_the_asked_supervisor(
             with recorder.span(Stage.COMMIT, batches):
                 wall.now += 1
             file.finish()
-    figures = Figures.of(list(report.read(path, "s").values()))
+    figures = Figures.read(path, "s")
     assert figures.children == 2
     assert figures.stages[Stage.COMMIT].count == 12
     assert figures.stages[Stage.COMMIT].longest_seconds == 1
@@ -190,7 +190,7 @@ def test_the_last_line_of_each_child_counts_and_only_of_the_asked_supervisor(
 def test_children_that_never_came_up_leave_an_empty_summary(tmp_path: Path) -> None:
     path = report.checked(tmp_path / "profile.jsonl")
     shown = io.StringIO()
-    report.show(Figures.of(list(report.read(path).values())), Console(file=shown))
+    report.show(Figures.read(path), Console(file=shown))
     assert "never had work" in shown.getvalue()
 
 

@@ -7,8 +7,8 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class ChildConfig:
-    """What the supervisor tells a child: who it is, a job whose engine it loads, the file
-    that its profile goes to, and the folder in which it counts for metrics.
+    """What a child is told: its id, its place, a job whose engine it loads, the file for its
+    `profile`, and the folder for its `metrics`.
     """
 
     id: str

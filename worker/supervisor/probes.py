@@ -29,10 +29,10 @@ Answer = tuple[int, str]
 def answer(command: str) -> int:
     """Runs a probe by its name and says its sentence; returns the exit code."""
     try:
-        code, said = PROBES[command](usable())
+        code, sentence = PROBES[command](usable())
     except NoRunDir as error:
-        code, said = EXIT_NO_RUN_DIR, str(error)
-    print(f"nightshift-worker {command}: {said}", file=sys.stderr if code else sys.stdout)
+        code, sentence = EXIT_NO_RUN_DIR, str(error)
+    print(f"nightshift-worker {command}: {sentence}", file=sys.stderr if code else sys.stdout)
     return code
 
 
@@ -40,7 +40,7 @@ def started(run_dir: Path) -> Answer:
     """Yes once every slot has a warm engine or nothing to load."""
     supervisor = read_state(run_dir / f"{WORKER}.json")
     if supervisor is None:
-        return NO, _nobody(run_dir)
+        return NO, _no_worker(run_dir)
     if not supervisor["has_looked"]:
         return NO, "the supervisor has not looked for work yet"
     for slot, child in _slots(run_dir, supervisor):
@@ -54,14 +54,14 @@ def alive(run_dir: Path) -> Answer:
     """No when the supervisor stands still, or could not end a child that hangs or stalls."""
     supervisor = read_state(run_dir / f"{WORKER}.json")
     if supervisor is None:
-        return NO, _nobody(run_dir)
+        return NO, _no_worker(run_dir)
     now = time.monotonic()
     if is_late(supervisor, now):
         return NO, f"the supervisor has stood still for {now - supervisor['at']:.0f} s"
     for slot, child in _slots(run_dir, supervisor):
-        wrong = _wrong(slot, child, now)
-        if wrong is not None:
-            return NO, f"slot {slot['slot']}: {slot['child']} {wrong}"
+        why = _why_stuck(slot, child, now)
+        if why is not None:
+            return NO, f"slot {slot['slot']}: {slot['child']} {why}"
     return YES, f"the supervisor looks, and no child of {len(supervisor['slots'])} slots is stuck"
 
 
@@ -70,7 +70,7 @@ def drain(run_dir: Path) -> Answer:
     path = run_dir / f"{WORKER}.json"
     supervisor = read_state(path)
     if supervisor is None:
-        return YES, _nobody(run_dir)
+        return YES, _no_worker(run_dir)
     until = time.monotonic() + supervisor["leave_seconds"]
     try:
         os.kill(supervisor["pid"], signal.SIGTERM)
@@ -99,13 +99,13 @@ PROBES: dict[str, Callable[[Path], Answer]] = {
 def _slots(
     run_dir: Path, supervisor: dict[str, Any]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """Each slot, and what the child in it says of itself; None before it has spoken."""
+    """Each slot, and the state that its child wrote; None before the child has written."""
     for slot in supervisor["slots"]:
         child = slot["child"]
         yield slot, None if child is None else read_state(child_path(run_dir, child))
 
 
-def _wrong(slot: dict[str, Any], child: dict[str, Any] | None, now: float) -> str | None:
+def _why_stuck(slot: dict[str, Any], child: dict[str, Any] | None, now: float) -> str | None:
     """Why a child counts as stuck although its supervisor goes on."""
     if slot["overdue_at"] is not None and now > slot["overdue_at"]:
         return f"could not be ended for {now - slot['since']:.0f} s"
@@ -122,5 +122,5 @@ def _children(supervisor: dict[str, Any]) -> list[str]:
     return [slot["child"] for slot in supervisor["slots"] if slot["child"] is not None]
 
 
-def _nobody(run_dir: Path) -> str:
+def _no_worker(run_dir: Path) -> str:
     return f"no nightshift-worker runs with NIGHTSHIFT_RUN_DIR={run_dir}"

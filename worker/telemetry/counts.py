@@ -27,8 +27,8 @@ from nightshift.worker.telemetry.utilization import Utilization
 log = structlog.get_logger(__name__)
 
 ROOM_BYTES = 2**20
-"""Must be free where a child counts: its files are written through a memory map, and a page for
-which there is no room ends the process by SIGBUS.
+"""So much must be free where a child counts. Its files are written through a memory map, and a page
+without room on the disk ends the process by SIGBUS.
 """
 
 UPDATE_SECONDS = 1.0

@@ -25,8 +25,8 @@ class EngineTime:
             self._pass()
             self._rows[job_id] += rows
 
-    def let_go(self, job_id: int, rows: int) -> None:
-        """It is held no more."""
+    def release(self, job_id: int, rows: int) -> None:
+        """A batch of so many rows is held no more."""
         with self._lock:
             self._pass()
             self._rows[job_id] -= rows
@@ -42,13 +42,13 @@ class EngineTime:
             return taken
 
     def give_back(self, job_id: int, microseconds: int) -> None:
-        """They were not committed: the next commit of the job accounts for them."""
+        """Returns microseconds that were not committed: the job's next commit accounts for them."""
         with self._lock:
             self._seconds[job_id] += microseconds / 1e6
 
     def _pass(self) -> None:
         now = self._clock()
         rows = sum(self._rows.values())
-        for job_id, mine in self._rows.items():
-            self._seconds[job_id] += (now - self._since) * mine / rows
+        for job_id, held in self._rows.items():
+            self._seconds[job_id] += (now - self._since) * held / rows
         self._since = now

@@ -120,7 +120,7 @@ class HeartbeatFailed:
 
 
 @dataclass(slots=True)
-class Problem:
+class ProblemReported:
     """Something went wrong and the child goes on. `name` is the constant name of its log line,
     `fields` are what the line says of it.
     """
@@ -130,7 +130,7 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Crash:
+class CrashReported:
     """An exception that nobody expected; the log line has its traceback."""
 
     name: str

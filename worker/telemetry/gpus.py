@@ -25,7 +25,7 @@ class Gpus:
 
     @classmethod
     def find(cls, named: Sequence[str] | None) -> "Gpus":
-        """Those of CUDA_VISIBLE_DEVICES (indices or UUIDs), or all when nobody said.
+        """The GPUs of CUDA_VISIBLE_DEVICES (indices or UUIDs), or all when `named` is None.
 
         Without NVML, its package or a GPU there are none, and a debug line says why.
         """
@@ -36,7 +36,7 @@ class Gpus:
             names = named
             if names is None:
                 names = [str(number) for number in range(pynvml.nvmlDeviceGetCount())]
-        except Exception as error:  # an import or a driver: it is metrics that are missing
+        except Exception as error:  # an import or a driver: only metrics are missing then
             log.debug("no_nvml", error=str(error))
             return NO_GPUS
         handles = []
@@ -48,17 +48,18 @@ class Gpus:
         return cls(pynvml, handles)
 
     def read(self) -> Iterator[Reading]:
-        """What each GPU says now; what it cannot say is left out.
+        """The figures of each GPU now, without those that it does not support.
 
-        Nothing while another thread reads: a driver that hangs keeps one thread, not one a scrape.
+        While another thread reads, nothing: a driver that hangs then keeps one thread, not one for
+        each scrape.
         """
         if not self._reading.acquire(blocking=False):
             return
         try:
             for gpu, handle in self._handles:
-                for ask in (self._memory, self._utilization):
+                for read in (self._memory, self._utilization):
                     with suppress(self._nvml.NVMLError):
-                        yield from ask(gpu, handle)
+                        yield from read(gpu, handle)
         finally:
             self._reading.release()
 
@@ -80,4 +81,4 @@ def _handle(nvml: Any, name: str) -> Any:
 
 
 NO_GPUS = Gpus(None, ())
-"""A machine without any."""
+"""A machine without GPUs."""

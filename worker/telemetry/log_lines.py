@@ -7,11 +7,11 @@ import structlog
 
 from nightshift.worker.telemetry.events import (
     BatchCommitted,
-    Crash,
+    CrashReported,
     EngineLoaded,
     HeartbeatFailed,
     LeaseFoundLost,
-    Problem,
+    ProblemReported,
 )
 from nightshift.worker.telemetry.recorder import Handlers
 
@@ -28,8 +28,8 @@ class LogLines:
             BatchCommitted: self._committed,
             LeaseFoundLost: self._lost,
             HeartbeatFailed: self._heartbeat_failed,
-            Problem: self._problem,
-            Crash: self._crash,
+            ProblemReported: self._problem,
+            CrashReported: self._crash,
         }
 
     def _loaded(self, event: EngineLoaded) -> None:
@@ -56,8 +56,8 @@ class LogLines:
     def _heartbeat_failed(self, event: HeartbeatFailed) -> None:
         log.warning("heartbeat_failed", error=str(event.error))
 
-    def _problem(self, event: Problem) -> None:
+    def _problem(self, event: ProblemReported) -> None:
         log.warning(event.name, **event.fields)
 
-    def _crash(self, event: Crash) -> None:
+    def _crash(self, event: CrashReported) -> None:
         log.error(event.name, **event.fields, exc_info=event.error)

@@ -1,7 +1,8 @@
 """What one worker machine exports: the counts of its children, living and ended, slots and GPUs.
 
-Each child writes into a folder of its own, so what a replaced child leaves is added to ours once
-and its folder goes. A scrape reads files and never waits for the supervisor, nor it for a scrape.
+Each child writes into a folder of its own. When a child ends, its counts are added to the totals
+of the supervisor, and its folder is removed. A scrape reads files: neither scrape nor supervisor
+waits for the other.
 """
 
 import fcntl
@@ -33,25 +34,25 @@ from nightshift.worker.telemetry.gpus import NO_GPUS, Gpus
 log = structlog.get_logger(__name__)
 
 FOLDERS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""Where prometheus_client writes in a child; it looks at it when it is imported."""
+"""Where prometheus_client writes in a child; the library reads the variable at its import."""
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
 
 @dataclass(slots=True)
 class SampleTotals:
-    """Samples by family; what two sources have in common is added up."""
+    """Samples by family; samples of one name and labels from several sources are added up."""
 
     families: dict[str, Family] = field(default_factory=dict)
     values: dict[str, dict[Sample, float]] = field(default_factory=dict)
 
     def add(self, metric: Metric, value: float, **labels: str) -> None:
-        """A sample of ours."""
+        """Adds a sample of this supervisor."""
         self._add(metric.empty(), metric.name, labels, value)
 
     def add_all(self, families: Iterable[Family], **labels: str) -> None:
-        """Those of a child. Whatever is not ours, as vLLM's, gets `labels` that tell children
-        apart.
+        """Adds the samples of a child. Families of other libraries, as vLLM, get `labels` that tell
+        children apart.
         """
         for family in families:
             ours = family.name.startswith("nightshift_")
@@ -60,7 +61,7 @@ class SampleTotals:
                 self._add(family, sample.name, named, sample.value)
 
     def copy(self) -> "SampleTotals":
-        """Another one that goes its own way."""
+        """A copy that later additions do not change."""
         return SampleTotals(
             dict(self.families), {name: dict(each) for name, each in self.values.items()}
         )
@@ -77,7 +78,7 @@ class SampleTotals:
     def _add(self, family: Family, sample: str, labels: Mapping[str, str], value: float) -> None:
         known = self.families.setdefault(family.name, family)
         if known.type != family.type:
-            return  # of two things by one name only one can be told
+            return  # two metrics have one name: only the first is exported
         values = self.values.setdefault(family.name, {})
         key = (sample, tuple(sorted(labels.items())))
         values[key] = values.get(key, 0.0) + value
@@ -93,13 +94,13 @@ class ChildFolder:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self) -> list[Family]:
-        """What it counted so far; what cannot be read now is as it was when it could."""
+        """The child's counts so far; files that cannot be read now count as when last read."""
         with self._lock:
             try:
                 files = [str(file) for file in self.path.glob("*.db")]
                 read = list(MultiProcessCollector.merge(files))
             except FileNotFoundError:
-                read = []  # it ended meanwhile, or somebody cleans up
+                read = []  # the child ended meanwhile, or somebody removes files
             except Exception as error:
                 log.warning("child_metrics_unreadable", folder=str(self.path), error=str(error))
                 read = []
@@ -124,7 +125,7 @@ class MachineMetrics(Collector):
             (metrics.ENGINE_LOADS, "outcome"),
             (metrics.LEASE_RENEWALS, "outcome"),
         ):
-            for value in metric.labels[label]:  # a first event is a rise from 0
+            for value in metric.labels[label]:  # Prometheus sees a first event as a rise from 0
                 self._totals.add(metric, 0, pool=pool, **{label: value})
 
     def watch(self, slots: Callable[[], Sequence[str]]) -> None:
@@ -132,15 +133,14 @@ class MachineMetrics(Collector):
         self._slots = slots
 
     def child_starts(self, worker_id: str, slot: int) -> dict[str, str]:
-        """Makes room for its counts; what its environment must say, nothing when it cannot count.
-
-        Work goes on whatever becomes of metrics.
+        """Makes the folder for a child's counts. Returns the variables for the child's environment;
+        none when the child cannot count, since work goes on without metrics.
         """
         if self._folder is None:
             return {}
         folder = self._folder / worker_id
         try:
-            # Its parent as well: whoever cleans up /tmp may have taken it.
+            # The parent as well: a cleaner of /tmp may have removed it.
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.mkdir(mode=0o700)
             why = None if has_room(folder) else f"less than {ROOM_BYTES} bytes are free"
@@ -177,7 +177,7 @@ class MachineMetrics(Collector):
     def reported(
         self, engine: str | None, freed: int, died: str | None, *, load_failed: bool
     ) -> None:
-        """The ledger was told of its end: so many leases were freed, a load may have failed."""
+        """The end of a child was reported: `freed` leases were released, a load may have failed."""
         with self._lock:
             if freed:
                 self._totals.add(
@@ -208,7 +208,7 @@ class MachineMetrics(Collector):
         with self._lock:
             children = dict(self._children)
         counted = {worker_id: child.read() for worker_id, child in children.items()}
-        with self._lock:  # whoever ended since then is in the totals, with its last counts
+        with self._lock:  # the totals have the last counts of children that ended since then
             totals, living = self._totals.copy(), set(self._children)
         for worker_id in living & counted.keys():
             slot = str(children[worker_id].slot)
@@ -236,9 +236,8 @@ def served(settings: Settings, pool: str) -> Iterator[MachineMetrics]:
 
 @contextmanager
 def _own_folder(run_dir: Path | None) -> Iterator[Path]:
-    """A folder for as long as this process lives; what killed ones left in `run_dir` goes.
-
-    BadInput when there is no place for it.
+    """A folder for as long as this process lives. Folders that killed processes left in `run_dir`
+    are removed. BadInput when the folder cannot be made.
     """
     parent = None if run_dir is None else run_dir.absolute() / "metrics"
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, Self
 
-from nightshift.worker.telemetry.events import Crash, Problem, Stage, StagePassed
+from nightshift.worker.telemetry.events import CrashReported, ProblemReported, Stage, StagePassed
 
 P = ParamSpec("P")
 
@@ -59,11 +59,11 @@ class Recorder:
 
     def problem(self, name: str, **fields: Any) -> None:
         """Something went wrong and the child goes on; `name` is a constant."""
-        self.emit(Problem, name, fields)
+        self.emit(ProblemReported, name, fields)
 
     def crash(self, name: str, error: BaseException, **fields: Any) -> None:
         """An exception that nobody expected; `name` is a constant."""
-        self.emit(Crash, name, error, fields)
+        self.emit(CrashReported, name, error, fields)
 
 
 class Span:

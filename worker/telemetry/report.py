@@ -1,4 +1,5 @@
-"""The file of `nightshift-worker --profile`: one line a child every few seconds, and its summary.
+"""The report of `nightshift-worker --profile`: its file, to which each child appends a line every
+few seconds, and the summary of that file.
 
 Figures in a line are sums since the child's start, so the last line of each child says it all. A
 killed child leaves those of its last line.
@@ -8,7 +9,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -96,8 +97,9 @@ class Figures:
     engine: Occupancy
 
     @classmethod
-    def of(cls, lines: Sequence[dict[str, Any]]) -> Self:
-        """From the last line of each child."""
+    def read(cls, path: Path, supervisor: str | None = None) -> Self:
+        """From the last line of each child; of one supervisor's children if it is named."""
+        lines = read(path, supervisor).values()
         return cls(
             children=len(lines),
             cpu_seconds=sum(line["cpu_seconds"] for line in lines),
@@ -175,7 +177,7 @@ def _ms_each(seconds: float, count: int) -> str:
 
 
 def _sum(kind: type[Any], parts: Iterable[dict[str, Any]]) -> Any:
-    """Field by field; what is a greatest or a constant stays one."""
+    """The sums of each field; the largest value for a field that is a maximum or a constant."""
     rows = [asdict(kind()), *parts]
     return kind(
         **{
