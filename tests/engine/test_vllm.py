@@ -3,7 +3,6 @@
 import json
 import re
 import threading
-import time
 from concurrent.futures import CancelledError
 from typing import Any, NoReturn
 
@@ -13,6 +12,7 @@ from nightshift.common.errors import EngineLoadFailed, JobRefused, Permanent, Re
 from nightshift.common.spec import EmbedTask, GenerateTask, VllmEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
+from tests.support.fleet import wait_until
 from tests.support.models import MODEL
 
 SENTIMENTS = ["positive", "neutral", "negative"]
@@ -232,10 +232,7 @@ def test_batches_of_several_threads_share_the_engine(vllm_engine: Engine) -> Non
 
 def test_an_idle_engine_is_not_stalled(vllm_engine: Engine) -> None:
     ask(vllm_engine, task(sampling={"max_tokens": 2}), ["y"])
-    deadline = time.monotonic() + 5
-    while vllm_engine.stalled_seconds() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert vllm_engine.stalled_seconds() == 0
+    wait_until(lambda: not vllm_engine.stalled_seconds(), what="the engine to be idle")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_a_job_is_paused_before_during_and_after_its_work_and_goes_on(rig: Rig) 
         waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
         wait_until(lambda: pausing.done() or rig.ask(waiting), what="the pause at the job's lock")
         thaw(rig, child)
-        pausing.result(30)
+        pausing.result(120)
     wait_let_go(rig, "caught")
     stood = rig.rows_done("caught")
     assert 0 < stood < 200
@@ -146,7 +146,7 @@ def test_a_job_cancelled_while_it_is_finished_is_cancelled_in_ledger_and_manifes
     let_others_finish(rig)
     rig.finished("late", ids, state="cancelled")
     thaw(rig, first)
-    log = rig.folder / "producer.cli.1.log"
+    log = rig.folder / "nightshift.producer.cli.1.log"
     wait_until(lambda: log.read_text().count("job_closed") == 2, what="the first reaper to end")
     rig.oracle("late", ids)
 

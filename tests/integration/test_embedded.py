@@ -78,7 +78,7 @@ def read_line(process: subprocess.Popen[str]) -> str:
 
 def finish(process: subprocess.Popen[str]) -> None:
     """Lets an owner end as it should."""
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == 0
 
 

@@ -242,7 +242,7 @@ def test_a_second_submit_of_the_same_work_waits_for_the_first_and_is_refused(
             wait_until_somebody_waits(connection)
             assert not second.done()
         with pytest.raises(BadInput, match="at the same time"):
-            second.result(timeout=10)
+            second.result(timeout=100)
     with ledger.transaction() as connection:
         found = jobs.by_output(connection, "out")
     assert found is not None
@@ -266,7 +266,7 @@ def test_a_second_submit_goes_ahead_when_the_first_rolls_back(
             second = pool.submit(submit_late)
             wait_until_somebody_waits(connection)
             connection.rollback()
-        assert second.result(timeout=10) > 0
+        assert second.result(timeout=100) > 0
 
 
 def wait_until_somebody_waits(connection: Connection) -> None:
@@ -854,7 +854,7 @@ def test_the_first_output_schema_holds_whoever_comes_second(
             assert jobs.fix_output_schema(connection, job_id, b"first") == b"first"
             late = pool.submit(other.run, jobs.fix_output_schema, job_id, b"second")
             wait_until_somebody_waits(connection)
-        assert late.result(timeout=10) == b"first"
+        assert late.result(timeout=100) == b"first"
 
 
 # Retry.
@@ -1247,7 +1247,7 @@ def test_nothing_is_admitted_into_a_job_that_is_being_paused(
             jobs.pause(connection, job_id)
             late = pool.submit(other.admit, job_id)
             wait_until_somebody_waits(connection)
-        assert late.result(timeout=10) == 0
+        assert late.result(timeout=100) == 0
     assert world.states(job_id) == ["pending", "pending"]
 
 

@@ -38,6 +38,7 @@ from nightshift.worker.engines.openai.tokens import estimated_tokens
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 from nightshift.worker.rows import images
 from nightshift.worker.rows.images import Image
+from tests.support.fleet import wait_until
 from tests.support.remote import Call, Remote, Reply, answered, refused
 
 QUICK = RetryPolicy(
@@ -369,9 +370,7 @@ def test_a_stop_ends_what_is_under_way_and_the_engine_serves_others(
     remote.behave = when("hang", Reply(hang=True))
     work = Work(generate(), chats(*["hang"] * 8), 60, pytest.fail)  # type: ignore[arg-type]
     future = engine.start(work)
-    deadline = time.monotonic() + 10
-    while len(remote.calls) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: len(remote.calls) >= 2, what="two requests")
     work.stop()
     with pytest.raises(CancelledError):
         future.result(60)

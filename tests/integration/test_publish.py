@@ -129,7 +129,7 @@ def test_a_job_whose_row_is_held_stops_no_commit_of_another(
             wait_until(lambda: commits._acting, what="the commit that waits")
             publish(publisher, of_free, free)
             assert not late.done()
-        late.result(30)
+        late.result(120)
 
 
 def test_a_group_is_cut_where_its_errors_are_too_many_for_one_transaction(

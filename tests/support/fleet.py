@@ -215,7 +215,7 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
             member.send_signal(signal.SIGKILL)
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(members, timeout=10)
+    psutil.wait_procs(members, timeout=100)
     process.wait(60)
 
 

@@ -81,7 +81,7 @@ class ObjectStore:
     def close(self) -> None:
         """Ends the server; what it held is gone."""
         self._server.shutdown()
-        self._thread.join(10)
+        self._thread.join(100)
         self._server.server_close()
 
     def _answer(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:

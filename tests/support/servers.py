@@ -39,7 +39,7 @@ class Server:
         """Down by SIGKILL."""
         members = self._members()
         self._server._group.kill()
-        psutil.wait_procs(members, timeout=10)
+        psutil.wait_procs(members, timeout=100)
         self._server._group = None
 
     def freeze(self) -> None:

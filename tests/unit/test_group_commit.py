@@ -21,7 +21,7 @@ class Held:
     def __call__(self, requests: Sequence[int]) -> list[int]:
         self.groups.append(list(requests))
         self.began.release()
-        assert self.leave.acquire(timeout=10)
+        assert self.leave.acquire(timeout=100)
         if -1 in requests:
             raise ValueError("refused")
         return [10 * request for request in requests]
@@ -55,7 +55,7 @@ def test_those_who_come_meanwhile_go_next_in_groups_of_at_most_so_many() -> None
     commits = GroupCommit(act, most=3)
     with ThreadPoolExecutor(9) as threads:
         first = threads.submit(commits.submit, 0)
-        assert act.began.acquire(timeout=10)
+        assert act.began.acquire(timeout=100)
         others = []
         for request in range(1, 6):
             others.append(threads.submit(commits.submit, request))
@@ -72,7 +72,7 @@ def test_an_error_reaches_its_own_group_only_and_stops_nobody() -> None:
     commits = GroupCommit(act, most=2)
     with ThreadPoolExecutor(9) as threads:
         first = threads.submit(commits.submit, 0)
-        assert act.began.acquire(timeout=10)
+        assert act.began.acquire(timeout=100)
         others = []
         for place, request in enumerate((1, -1, 2), 1):
             others.append(threads.submit(commits.submit, request))
@@ -121,7 +121,7 @@ def test_one_who_is_interrupted_while_it_waits_stops_nobody(
     commits = GroupCommit(act, most=1)
     with ThreadPoolExecutor(9) as threads:
         first = threads.submit(commits.submit, 0)
-        assert act.began.acquire(timeout=10)
+        assert act.began.acquire(timeout=100)
         came = threading.Event()
 
         def made() -> Future[int | None]:
@@ -151,7 +151,7 @@ def test_too_few_answers_are_an_error_for_everybody() -> None:
     commits = GroupCommit(lambda requests: act(requests)[:1], most=9)
     with ThreadPoolExecutor(9) as threads:
         first = threads.submit(commits.submit, 0)
-        assert act.began.acquire(timeout=10)
+        assert act.began.acquire(timeout=100)
         others = [threads.submit(commits.submit, request) for request in (1, 2)]
         wait_for(commits, 2)
         act.leave.release()

@@ -80,7 +80,7 @@ def test_spans_of_two_threads_do_not_nest(
     with recorder.span(Stage.WRITE):
         thread = threading.Thread(target=read)
         thread.start()
-        thread.join(10)
+        thread.join(100)
     stages = utilization.figures()["stages"]
     assert stages["write"]["seconds"] == stages["read"]["seconds"] == 3
 

@@ -106,7 +106,7 @@ def test_a_waiting_thread_wakes_when_rows_finish() -> None:
     thread = threading.Thread(target=lambda: woken.append(window.wait_for_room()))
     thread.start()
     window.row_finished(first)
-    thread.join(10)
+    thread.join(100)
     assert woken == [True]
 
 
@@ -118,7 +118,7 @@ def test_a_closed_window_wakes_who_waits_and_gives_no_room() -> None:
     thread = threading.Thread(target=lambda: woken.append(window.wait_for_room()))
     thread.start()
     window.close()
-    thread.join(10)
+    thread.join(100)
     assert woken == [False]
     assert window.room() == (0, 0)
 
