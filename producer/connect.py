@@ -1,4 +1,4 @@
-"""Which ledger a command talks to: the one that the environment names, else this folder's own."""
+"""The ledger of a command: the one that the environment names, else that of the home folder."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +12,7 @@ from nightshift.common.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A ledger at hand; `alone` when nobody but this command keeps it up, so no job advances."""
+    """An open ledger; `alone` when only this command keeps its server up, so that no job advances."""
 
     ledger: Ledger
     alone: bool
@@ -22,13 +22,13 @@ class Opened:
 def open_ledger(settings: Settings, *, checked: bool = True) -> Iterator[Opened]:
     """The ledger for the time of one command, its schema checked.
 
-    Where NIGHTSHIFT_DATABASE_URL is not set, it is the embedded one of the home folder; when no
-    `nightshift run` keeps that up, it is started under the home lock and stopped again. Raises
-    BadInput when there is no ledger, SchemaMismatch when it does not fit this code.
+    Where NIGHTSHIFT_DATABASE_URL is not set, this is the embedded ledger of the home folder. If no
+    `nightshift run` keeps its server up, the server is started under the home lock and stopped at
+    the end. Raises BadInput when there is no ledger, SchemaMismatch when it does not fit this code.
     """
     with ExitStack() as stack:
         if settings.database_url is not None:
-            opened = Opened(_closing(stack, settings.database_url, settings), alone=False)
+            opened = Opened(_connect(stack, settings.database_url, settings), alone=False)
         else:
             opened = _embedded(stack, settings)
         if checked:
@@ -37,16 +37,16 @@ def open_ledger(settings: Settings, *, checked: bool = True) -> Iterator[Opened]
 
 
 def has_ledger(settings: Settings) -> bool:
-    """Whether there is one to open: named by the environment, or made here by a `nightshift run`."""
+    """Whether the environment names a ledger, or a `nightshift run` made one in the home folder."""
     return settings.database_url is not None or (settings.home / "postgres").is_dir()
 
 
 def refuse_no_ledger(home: Path) -> None:
-    """BadInput for a home folder that has no embedded ledger."""
+    """Raises BadInput for a home folder without an embedded ledger."""
     if not (home / "postgres").is_dir():
         raise BadInput(
             "NIGHTSHIFT_DATABASE_URL is not set and no `nightshift run` has made a ledger in "
-            f"{_shown(home)}"
+            f"{_short_path(home)}"
         )
 
 
@@ -56,7 +56,7 @@ def _embedded(stack: ExitStack, settings: Settings) -> Opened:
     running = _running(stack, home, settings)
     if running is not None:
         return Opened(running, alone=False)
-    # The wheels' programs are wanted only here.
+    # Only here are the programs of the wheels needed.
     from nightshift.common.processes.home import home_lock
     from nightshift.common.processes.postgres import EmbeddedPostgres
 
@@ -64,31 +64,31 @@ def _embedded(stack: ExitStack, settings: Settings) -> Opened:
     postgres = EmbeddedPostgres()
     url = postgres.start(home)
     stack.callback(postgres.stop)
-    return Opened(_closing(stack, url, settings), alone=True)
+    return Opened(_connect(stack, url, settings), alone=True)
 
 
 def _running(stack: ExitStack, home: Path, settings: Settings) -> Ledger | None:
-    """The server that a `nightshift run` keeps up now, by the address it wrote down."""
+    """The ledger that a `nightshift run` keeps up now, at the address in its file; else None."""
     try:
         url = (home / "database_url").read_text(encoding="utf-8").strip()
     except OSError:
         return None
-    ledger = _closing(stack, url, settings)
+    ledger = _connect(stack, url, settings)
     try:
         with ledger.transaction():
             return ledger
     except (Retryable, BadInput):
-        # An address of yesterday; somebody else may have its port by now.
+        # The address is old; another program may have its port by now.
         return None
 
 
-def _closing(stack: ExitStack, url: str, settings: Settings) -> Ledger:
+def _connect(stack: ExitStack, url: str, settings: Settings) -> Ledger:
     ledger = Ledger(url, connections=2, answer_seconds=settings.answer_seconds)
     stack.callback(ledger.close)
     return ledger
 
 
-def _shown(home: Path) -> str:
+def _short_path(home: Path) -> str:
     try:
         return f"./{home.relative_to(Path.cwd())}"
     except ValueError:

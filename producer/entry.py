@@ -1,4 +1,4 @@
-"""The console script `nightshift`: the probe answers before anything heavy is imported."""
+"""The console script `nightshift`; `nightshift alive` answers without heavy imports."""
 
 import os
 import signal
@@ -6,13 +6,13 @@ import sys
 
 
 def main() -> None:
-    """Runs the probe at once, and everything else through producer/cli/app.py."""
+    """Runs the probe here, and every other command through producer/cli/app.py."""
     if sys.argv[1:] == ["alive"]:
         from nightshift.producer.reaper import alive
 
         sys.exit(alive.answer())
     if sys.argv[1:] == ["reaper"]:
-        # The first process of a container ignores what it does not handle.
+        # The first process of a container ignores signals without a handler, also during imports.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     from nightshift.producer.cli import app
 

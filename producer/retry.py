@@ -1,4 +1,4 @@
-"""Retry: failed rows of a job run again; what it says about them and about who runs them."""
+"""Retry: failed rows of a job run again, and the sentence about them for a person."""
 
 from nightshift.common import storage
 from nightshift.common.formats import part_names
@@ -12,14 +12,14 @@ from nightshift.common.states import JobState, RowErrorKind
 def retry(
     ledger: Ledger, job: Job, *, failed: bool, dead: bool, kind: RowErrorKind | None
 ) -> Retried:
-    """Makes the rows wait for a worker; a job that was over has no manifest until it is again.
+    """Puts the rows back to pending; a job that was over loses its manifest until it is over again.
 
     Raises BadInput for a cancelled job.
     """
     with ledger.transaction() as connection:
         retried = retries.retry(connection, job.id, failed=failed, dead=dead, kind=kind)
     if retried.reopened:
-        # Files come after COMMIT; under the job's lock, as a quick job may be over again by now.
+        # Files come after COMMIT. The lock keeps the manifest of a job that is over again by now.
         with ledger.transaction() as connection:
             jobs.lock(connection, job.id)
             now = jobs.get(connection, job.id)
@@ -29,17 +29,17 @@ def retry(
 
 
 def summary(job: Job, retried: Retried, *, nobody_works: bool) -> str:
-    """What runs again, and what to do next, for a person."""
+    """What runs again, and the next command."""
     name = f"job {job.id} ({job.spec.name})"
     if not retried.batches and not retried.reopened:
         return f"{name} has no such rows: nothing runs again"
-    said = f"{name}: {retried.rows:,} rows in {retried.batches:,} batches run again"
+    text = f"{name}: {retried.rows:,} rows in {retried.batches:,} batches run again"
     if not retried.batches:
-        said = f"{name} goes on" if retried.waiting else f"{name}: its files are finished anew"
+        text = f"{name} goes on" if retried.waiting else f"{name}: its files are finished anew"
     elif retried.reopened and retried.waiting:
-        said += f", beside {retried.waiting:,} batches that had not run"
+        text += f", beside {retried.waiting:,} batches that had not run"
     if retried.state is JobState.PAUSED:
-        return f"{said} after `nightshift resume {job.id}`"
+        return f"{text} after `nightshift resume {job.id}`"
     if nobody_works:
-        return f"{said}; `nightshift run` with its spec does it"
-    return f"{said}; `nightshift wait {job.id}` waits for it"
+        return f"{text}; `nightshift run` with its spec does it"
+    return f"{text}; `nightshift wait {job.id}` waits for it"

@@ -126,7 +126,8 @@ def verify(job: JobName) -> None:
     output, problems = console(), 0
     with ledger_of(command_settings()) as ledger:
         for check in checks(ledger, find_job(ledger, job)):
-            output.print(row_tables.check(check.name, check.summary, check.problems))
+            messages = [problem.message for problem in check.problems]
+            output.print(row_tables.check(check.name, check.summary, messages))
             problems += len(check.problems)
     if problems:
         raise typer.Exit(EXIT_PROBLEMS)

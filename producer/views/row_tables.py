@@ -7,7 +7,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from nightshift.producer.verify.checks import Problem
 from nightshift.producer.views.rates import Values
 from nightshift.producer.views.tables import list_table
 from nightshift.producer.views.values import error_text, value_text
@@ -24,15 +23,12 @@ def errors(rows: Sequence[Values], kinds: Mapping[str, int]) -> RenderableType:
     return Group(_error_table(rows), counts) if rows else counts
 
 
-def check(name: str, summary: str, problems: Sequence[Problem]) -> RenderableType:
+def check(name: str, summary: str, problems: Sequence[str]) -> RenderableType:
     """One check of verify: an ok line, or a line for each of its problems."""
     if not problems:
         return Text.assemble(("ok   ", "green"), f"{name:<13}", (summary, "bright_black"))
     return Group(
-        *(
-            Text.assemble(("bad  ", "bold red"), f"{name:<13}", problem.message)
-            for problem in problems
-        )
+        *(Text.assemble(("bad  ", "bold red"), f"{name:<13}", problem) for problem in problems)
     )
 
 
