@@ -56,7 +56,9 @@ def kept_message(message: str) -> str:
 
 def whole_characters(text: str, mark: str = MARK) -> str:
     """The text with `mark` in the place of each half character."""
-    return _SURROGATE.sub(mark, text) if has_half_characters(text) else text
+    if text.isascii() or not has_half_characters(text):
+        return text
+    return _SURROGATE.sub(mark, text)
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -65,7 +67,7 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     """
     if isinstance(value, dict):
         return {map_leaves(key, change): map_leaves(each, change) for key, each in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [map_leaves(each, change) for each in value]
     return change(value)
 

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from nightshift.common.formats.arrow_types import arrow_type
+from nightshift.common.formats.arrow_types import arrow_type, map_type
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,15 @@ def test_a_name_is_a_type_and_what_arrow_prints_is_one_too(name: str, kind: pa.D
 def test_a_name_that_is_no_type_is_an_error(name: str) -> None:
     with pytest.raises(ValueError, match=r"No type alias|is no field"):
         arrow_type(name)
+
+
+def test_one_walk_reaches_every_nested_type_and_keeps_the_names_of_children() -> None:
+    kind = pa.struct(
+        [
+            ("lists", pa.list_(pa.field("element", pa.large_list(pa.int8())))),
+            ("fixed", pa.list_(pa.int8(), 2)),
+            ("map", pa.map_(pa.int8(), pa.int8())),
+        ]
+    )
+    wider = map_type(kind, lambda each: pa.int64() if each == pa.int8() else each)
+    assert str(wider) == str(kind).replace("int8", "int64")

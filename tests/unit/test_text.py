@@ -1,0 +1,51 @@
+"""What text may hold, decided in one place: NULs, half characters, control characters, money."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nightshift.common import text
+
+any_text = st.text(st.characters(codec=None, categories=["L", "Cs", "Cc", "Z"]))
+
+
+@given(any_text)
+def test_an_escaped_text_can_be_stored_and_one_that_could_be_is_not_changed(
+    given_text: str,
+) -> None:
+    stored = text.escaped(given_text)
+    assert text.unstorable(stored) is None
+    assert (stored == given_text) == (text.unstorable(given_text) is None)
+
+
+@given(any_text)
+def test_a_text_of_whole_characters_is_utf8_and_as_long(given_text: str) -> None:
+    whole = text.whole_characters(given_text, "?")
+    assert len(whole) == len(given_text)
+    assert not text.has_half_characters(whole)
+    assert whole == given_text or text.has_half_characters(given_text)
+
+
+def test_a_message_is_escaped_first_and_then_cut() -> None:
+    kept = text.kept_message("\x00" * text.MESSAGE_CHARACTERS)
+    assert len(kept) == text.MESSAGE_CHARACTERS
+    assert kept.startswith("\\x00\\x00")
+    assert kept.endswith("…")
+
+
+def test_keys_and_values_of_any_depth_are_changed() -> None:
+    changed = text.map_leaves({"a": ["b", ("c", 1)]}, lambda leaf: leaf * 2)
+    assert changed == {"aa": ["bb", ["cc", 2]]}
+
+
+def test_what_steers_a_terminal_or_makes_a_line_is_marked() -> None:
+    assert text.one_line("a\x1b[31m\nb\u202e") == f"a{text.MARK}[31m b{text.MARK}"
+    assert text.printable("tab\tand\nnewline") == "tab\tand\nnewline"
+
+
+@pytest.mark.parametrize(
+    ("amount", "written"),
+    [(0, "0.00"), (1234.5, "1,234.50"), (0.0123, "0.012"), (0.00000012, "0.000000")],
+)
+def test_an_amount_has_two_digits_that_say_something(amount: float, written: str) -> None:
+    assert text.money(amount) == written
