@@ -54,8 +54,18 @@ class JobSpec(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _batch_file(cls, data: Any) -> Any:
-        return _with_batch_file(data)
+    def _with_batch_file(cls, data: Any) -> Any:
+        """A spec with what an OpenAI batch file implies filled in: its task, its format, its id."""
+        if not isinstance(data, dict) or not isinstance(data.get("input"), dict):
+            return data
+        task = data.get("task", {})
+        if data["input"].get("format") == "openai":
+            task = data.get("task", {"kind": "requests"})
+        if not isinstance(task, dict) or task.get("kind") != "requests":
+            return data
+        implied = {"format": "openai", "id": REQUEST_ID}
+        given = {name: each for name, each in data["input"].items() if each is not None}
+        return {**data, "task": task, "input": {**implied, **given}}
 
     @model_validator(mode="after")
     def _sections_fit(self, info: ValidationInfo) -> Self:
@@ -141,20 +151,6 @@ class JobSpec(Section):
         """Hash of what changes the loaded engine: 16 hexadecimal digits."""
         engine = self.engine.model_dump(mode="json", exclude=set(PRICES))
         return digest({"engine": engine, "runner": self.task.runner})[:16]
-
-
-def _with_batch_file(data: Any) -> Any:
-    """A spec with what an OpenAI batch file implies filled in: its task, its format, its id."""
-    if not isinstance(data, dict) or not isinstance(data.get("input"), dict):
-        return data
-    task = data.get("task", {})
-    if data["input"].get("format") == "openai":
-        task = data.get("task", {"kind": "requests"})
-    if not isinstance(task, dict) or task.get("kind") != "requests":
-        return data
-    implied = {"format": "openai", "id": REQUEST_ID}
-    given = {name: each for name, each in data["input"].items() if each is not None}
-    return {**data, "task": task, "input": {**implied, **given}}
 
 
 def digest(value: object) -> str:

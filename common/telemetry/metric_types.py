@@ -16,14 +16,6 @@ class Kind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-class Side(StrEnum):
-    """Who exports a metric: the supervisor of a machine for all its children, each reaper, or both."""
-
-    WORKER = "worker"
-    REAPER = "reaper"
-    BOTH = "both"
-
-
 ANY: tuple[str, ...] = ()
 """A label whose values are not known beforehand."""
 
@@ -34,7 +26,6 @@ class Metric:
 
     name: str
     kind: Kind
-    side: Side
     help: str
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unit: str = ""

@@ -4,7 +4,7 @@ docs/metrics.md lists the same, and a test holds the two together. Names follow 
 units, `_total` for counters, `_seconds`, `_bytes` and `_ratio`.
 """
 
-from nightshift.common.telemetry.metric_types import ANY, Kind, Metric, Side
+from nightshift.common.telemetry.metric_types import ANY, Kind, Metric
 
 BATCH_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 ROUND_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -13,18 +13,20 @@ _ENGINE = {"pool": ANY, "engine": ANY}
 _SLOT = {**_ENGINE, "slot": ANY}
 _JOB = {"job_id": ANY, "name": ANY, "pool": ANY}
 
+# Of both: the supervisor and the reaper.
+
 BUILD_INFO = Metric(
     "nightshift_build_info",
     Kind.GAUGE,
-    Side.BOTH,
     "Always 1; the label says which code runs.",
     {"version": ANY},
 )
 
+# Of the supervisor of a worker machine, for all its children.
+
 ROWS = Metric(
     "nightshift_rows_total",
     Kind.COUNTER,
-    Side.WORKER,
     "Rows in committed parts: with an answer, or with an error in place of one. A row that runs "
     "again counts again.",
     {**_ENGINE, "outcome": ("ok", "failed")},
@@ -33,7 +35,6 @@ ROWS = Metric(
 TOKENS = Metric(
     "nightshift_tokens_total",
     Kind.COUNTER,
-    Side.WORKER,
     "Tokens of the rows in nightshift_rows_total.",
     {**_ENGINE, "kind": ("prompt", "output")},
     "tokens",
@@ -41,7 +42,6 @@ TOKENS = Metric(
 BATCHES = Metric(
     "nightshift_batches_total",
     Kind.COUNTER,
-    Side.WORKER,
     "Leases that ended on this machine: committed whole (done), committed in part at a drain "
     "(split), given back uncharged (released), failed and charged (failed), found to belong to "
     "others (lost), held by a child when it died (died).",
@@ -51,7 +51,6 @@ BATCHES = Metric(
 BATCH_SECONDS = Metric(
     "nightshift_batch_seconds",
     Kind.HISTOGRAM,
-    Side.WORKER,
     "Time from the claim of a batch to its commit.",
     _ENGINE,
     "seconds",
@@ -60,7 +59,6 @@ BATCH_SECONDS = Metric(
 STAGE_SECONDS = Metric(
     "nightshift_stage_seconds_total",
     Kind.COUNTER,
-    Side.WORKER,
     "Time that threads spent in each stage of a batch, summed over threads.",
     {
         **_ENGINE,
@@ -82,7 +80,6 @@ STAGE_SECONDS = Metric(
 LEASE_RENEWALS = Metric(
     "nightshift_lease_renewals_total",
     Kind.COUNTER,
-    Side.WORKER,
     "Leases asked to be renewed: held for longer, or lost to others. `failed` counts heartbeats "
     "that Postgres did not answer, whatever they held.",
     {"pool": ANY, "outcome": ("held", "lost", "failed")},
@@ -91,7 +88,6 @@ LEASE_RENEWALS = Metric(
 ENGINE_ROWS = Metric(
     "nightshift_engine_rows",
     Kind.GAUGE,
-    Side.WORKER,
     "Rows in the engine now, running or waiting in its own queue.",
     _SLOT,
     "rows",
@@ -99,7 +95,6 @@ ENGINE_ROWS = Metric(
 ENGINE_CONCURRENCY = Metric(
     "nightshift_engine_concurrency",
     Kind.GAUGE,
-    Side.WORKER,
     "Rows that the engine can run at once.",
     _SLOT,
     "rows",
@@ -107,7 +102,6 @@ ENGINE_CONCURRENCY = Metric(
 ENGINE_SECONDS = Metric(
     "nightshift_engine_seconds_total",
     Kind.COUNTER,
-    Side.WORKER,
     "Time since the engine was ready, by how full it was: as many rows as it can run or more "
     "(full), fewer (partial), none although the child had or expected work (empty), none because "
     "no work was admitted (no_work).",
@@ -117,7 +111,6 @@ ENGINE_SECONDS = Metric(
 ENGINE_LOAD_SECONDS = Metric(
     "nightshift_engine_load_seconds",
     Kind.GAUGE,
-    Side.WORKER,
     "How long the load of the engine in this slot took.",
     _SLOT,
     "seconds",
@@ -125,7 +118,6 @@ ENGINE_LOAD_SECONDS = Metric(
 ENGINE_LOADS = Metric(
     "nightshift_engine_loads_total",
     Kind.COUNTER,
-    Side.WORKER,
     "Engine loads that ended, by how; a child that died while loading is a failed one.",
     {"pool": ANY, "outcome": ("ready", "failed")},
     "loads",
@@ -133,7 +125,6 @@ ENGINE_LOADS = Metric(
 CHILDREN = Metric(
     "nightshift_children",
     Kind.GAUGE,
-    Side.WORKER,
     "Slots of this machine by the state of their child; free: no child.",
     {"pool": ANY, "state": ("loading", "ready", "draining", "free")},
     "slots",
@@ -141,7 +132,6 @@ CHILDREN = Metric(
 CHILD_EXITS = Metric(
     "nightshift_child_exits_total",
     Kind.COUNTER,
-    Side.WORKER,
     "Children that ended: as asked, by themselves, because their engine could not be loaded, or "
     "killed since they hung.",
     {"pool": ANY, "reason": ("asked", "died", "load_failed", "hung")},
@@ -150,7 +140,6 @@ CHILD_EXITS = Metric(
 GPU_MEMORY_USED = Metric(
     "nightshift_gpu_memory_used_bytes",
     Kind.GAUGE,
-    Side.WORKER,
     "Memory of the GPU in use, by whatever process. Absent without a GPU and NVML.",
     {"gpu": ANY},
     "bytes",
@@ -158,7 +147,6 @@ GPU_MEMORY_USED = Metric(
 GPU_MEMORY_TOTAL = Metric(
     "nightshift_gpu_memory_total_bytes",
     Kind.GAUGE,
-    Side.WORKER,
     "Memory of the GPU. Absent without a GPU and NVML.",
     {"gpu": ANY},
     "bytes",
@@ -166,17 +154,17 @@ GPU_MEMORY_TOTAL = Metric(
 GPU_UTILIZATION = Metric(
     "nightshift_gpu_utilization_ratio",
     Kind.GAUGE,
-    Side.WORKER,
     "Share of NVML's last sample period (up to 1 s) in which a kernel ran, 0 to 1. Absent "
     "without a GPU and NVML.",
     {"gpu": ANY},
     "ratio",
 )
 
+# Of each reaper.
+
 REAPER_ROUNDS = Metric(
     "nightshift_reaper_rounds_total",
     Kind.COUNTER,
-    Side.REAPER,
     "Rounds that came to their end, also those in which a duty failed.",
     {},
     "rounds",
@@ -184,7 +172,6 @@ REAPER_ROUNDS = Metric(
 REAPER_ROUND_SECONDS = Metric(
     "nightshift_reaper_round_seconds",
     Kind.HISTOGRAM,
-    Side.REAPER,
     "How long a round took.",
     {},
     "seconds",
@@ -193,7 +180,6 @@ REAPER_ROUND_SECONDS = Metric(
 REAPER_LAST_ROUND = Metric(
     "nightshift_reaper_last_round_timestamp_seconds",
     Kind.GAUGE,
-    Side.REAPER,
     "When the last round came to its end, in Unix time; 0 before the first.",
     {},
     "seconds",
@@ -201,7 +187,6 @@ REAPER_LAST_ROUND = Metric(
 REAPER_DUTY_FAILURES = Metric(
     "nightshift_reaper_duty_failures_total",
     Kind.COUNTER,
-    Side.REAPER,
     "Duties that failed and are tried again.",
     {"duty": ("hold_budgets", "hold", "dispatch", "reap", "tidy", "finish_round", "finish")},
     "failures",
@@ -209,7 +194,6 @@ REAPER_DUTY_FAILURES = Metric(
 LEASES_REAPED = Metric(
     "nightshift_leases_reaped_total",
     Kind.COUNTER,
-    Side.REAPER,
     "Expired leases that this reaper took back.",
     {},
     "leases",
@@ -217,7 +201,6 @@ LEASES_REAPED = Metric(
 JOB_ROWS = Metric(
     "nightshift_job_rows",
     Kind.GAUGE,
-    Side.REAPER,
     "Rows of the job: of its dataset, with an answer, with an error. What is left is total - done "
     "- failed.",
     {**_JOB, "state": ("total", "done", "failed")},
@@ -226,7 +209,6 @@ JOB_ROWS = Metric(
 JOB_BATCHES = Metric(
     "nightshift_job_batches",
     Kind.GAUGE,
-    Side.REAPER,
     "Batches of the job by state.",
     {**_JOB, "state": ("pending", "queued", "leased", "done", "dead")},
     "batches",
@@ -234,14 +216,12 @@ JOB_BATCHES = Metric(
 JOB_STATUS = Metric(
     "nightshift_job_status",
     Kind.GAUGE,
-    Side.REAPER,
     "Always 1; the label says how the job stands.",
     {**_JOB, "status": ("running", "paused", "completed", "failed", "cancelled")},
 )
 JOBS_LEFT_OUT = Metric(
     "nightshift_jobs_left_out",
     Kind.GAUGE,
-    Side.REAPER,
     "Jobs that are open or were closed in the last hour and are not shown, since they are too "
     "many.",
     {},
@@ -250,7 +230,6 @@ JOBS_LEFT_OUT = Metric(
 POOL_BATCHES_WAITING = Metric(
     "nightshift_pool_batches_waiting",
     Kind.GAUGE,
-    Side.REAPER,
     "Batches of running jobs that nobody has leased. 0 for a pool that has workers and no work.",
     {"pool": ANY},
     "batches",
@@ -258,7 +237,6 @@ POOL_BATCHES_WAITING = Metric(
 POOL_BATCHES_LEASED = Metric(
     "nightshift_pool_batches_leased",
     Kind.GAUGE,
-    Side.REAPER,
     "Batches of running jobs that workers hold.",
     {"pool": ANY},
     "batches",
@@ -266,7 +244,6 @@ POOL_BATCHES_LEASED = Metric(
 POOL_DESIRED_WORKERS = Metric(
     "nightshift_pool_desired_workers",
     Kind.GAUGE,
-    Side.REAPER,
     "Children that would have something to do, at least one for each engine with open work.",
     {"pool": ANY},
     "workers",
@@ -274,7 +251,6 @@ POOL_DESIRED_WORKERS = Metric(
 POOL_WORKERS = Metric(
     "nightshift_pool_workers",
     Kind.GAUGE,
-    Side.REAPER,
     "Living worker children as the ledger knows them.",
     {"pool": ANY, "state": ("loading", "ready", "draining")},
     "workers",
@@ -282,7 +258,6 @@ POOL_WORKERS = Metric(
 LEDGER_UP = Metric(
     "nightshift_ledger_up",
     Kind.GAUGE,
-    Side.REAPER,
     "1 when Postgres answered this reaper's last look, 0 when not; then the gauges of jobs and "
     "pools are absent.",
     {},
@@ -290,7 +265,6 @@ LEDGER_UP = Metric(
 LEDGER_LOOK = Metric(
     "nightshift_ledger_look_timestamp_seconds",
     Kind.GAUGE,
-    Side.REAPER,
     "When the gauges of jobs and pools were read, in Unix time; old while Postgres is slow.",
     {},
     "seconds",
@@ -300,8 +274,3 @@ METRICS: tuple[Metric, ...] = tuple(
     each for each in list(globals().values()) if isinstance(each, Metric)
 )
 """All of them, in the order in which docs/metrics.md has them."""
-
-
-def series_names() -> frozenset[str]:
-    """Every name that an expression or a dashboard may use."""
-    return frozenset(name for metric in METRICS for name in metric.series)
