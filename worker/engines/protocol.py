@@ -94,6 +94,12 @@ class Work:
         callback()
 
 
+def timed_out(work: Work) -> Refusal:
+    """The outcome of a row that took longer than it may."""
+    seconds = work.row_timeout_seconds
+    return Refusal(RowErrorKind.TIMEOUT, f"no answer within row_timeout_seconds {seconds:g}")
+
+
 class Engine(Protocol):
     """A warm model. Several threads call `start` at once.
 

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -31,6 +32,7 @@ TOO_LONG_PHRASES = ("maximum context length", "max_model_len", "maximum model le
 """Servers other than OpenAI's send no code for a long prompt: vLLM says so in the message."""
 
 
+@dataclass(eq=False)
 class RequestError(Exception):
     """A request that got no answer; the message is the server's, without the key.
 
@@ -41,30 +43,20 @@ class RequestError(Exception):
     text) are those of the server's response, where there was one.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        kind: RowErrorKind = RowErrorKind.REFUSED,
-        is_final: bool = False,
-        is_limit: bool = False,
-        is_timeout: bool = False,
-        needs_person: bool = False,
-        pause_seconds: float | None = None,
-        status: int | None = None,
-        request_id: str | None = None,
-        body: str | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.is_final = is_final
-        self.is_limit = is_limit
-        self.is_timeout = is_timeout
-        self.needs_person = needs_person
-        self.pause_seconds = pause_seconds
-        self.status = status
-        self.request_id = request_id
-        self.body = body
+    message: str
+    _: KW_ONLY
+    kind: RowErrorKind = RowErrorKind.REFUSED
+    is_final: bool = False
+    is_limit: bool = False
+    is_timeout: bool = False
+    needs_person: bool = False
+    pause_seconds: float | None = None
+    status: int | None = None
+    request_id: str | None = None
+    body: str | None = None
+
+    def __str__(self) -> str:
+        return self.message
 
 
 def redactor(key: str) -> Redact:

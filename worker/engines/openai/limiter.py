@@ -9,6 +9,7 @@ import asyncio
 import math
 import random
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -211,16 +212,8 @@ class Limiter:
             return
         if reservation.is_local:
             self._local.tokens_at += seconds * self._members.count
-        elif self.client is not None and not self._is_away():
-            try:
-                async with self._redis_timeout(), self.client.pipeline(transaction=False) as both:
-                    await (
-                        both.hincrbyfloat(self.name, "tokens", seconds)
-                        .expire(self.name, 3600)
-                        .execute()
-                    )
-            except (RedisError, OSError) as error:
-                self._redis_failed(error)
+        else:
+            await self._ask_redis(lambda: self._move_tokens(seconds))
 
     async def pause(self, seconds: float) -> None:
         """No child of the fleet sends anything for so long: the server asked for it."""
@@ -228,12 +221,7 @@ class Limiter:
         if seconds <= 0:
             return
         self._paused_until = max(self._paused_until, time.monotonic() + seconds)
-        if self.client is not None and not self._is_away():
-            try:
-                async with self._redis_timeout():
-                    await self._pause(keys=[self.name], args=[seconds])
-            except (RedisError, OSError) as error:
-                self._redis_failed(error)
+        await self._ask_redis(lambda: self._pause(keys=[self.name], args=[seconds]))
 
     async def close(self) -> None:
         """Closes the connections to Redis."""
@@ -246,18 +234,16 @@ class Limiter:
         if self._paused_until > now:
             return self._paused_until - now
         requests, tokens = self.rates.seconds(reservation.reserved)
-        if self.client is not None and not self._is_away():
-            try:
-                async with self._redis_timeout():
-                    milliseconds, members = await self._admit(
-                        keys=[self.name, f"{self.name}:members"],
-                        args=[self.member, BURST_SECONDS, requests, tokens],
-                    )
-            except (RedisError, OSError) as error:
-                self._redis_failed(error)
-            else:
-                self._members.redis_counted(members)
-                return float(milliseconds) / 1000
+        answer = await self._ask_redis(
+            lambda: self._admit(
+                keys=[self.name, f"{self.name}:members"],
+                args=[self.member, BURST_SECONDS, requests, tokens],
+            )
+        )
+        if answer is not None:
+            milliseconds, members = answer
+            self._members.redis_counted(members)
+            return float(milliseconds) / 1000
         if not self.rates.is_limited:
             return 0.0
         if self.client is not None and not self._members.is_counted:
@@ -266,18 +252,22 @@ class Limiter:
         share = self._members.count
         return self._local.admit(time.monotonic(), requests * share, tokens * share)
 
-    @staticmethod
-    def _redis_timeout() -> asyncio.Timeout:
-        """How long Redis may take. The client's own timeout is `asyncio.wait_for`, which before
-        Python 3.12 loses a cancel that comes just as the wait ends: a stopped row would go on.
-        """
-        return asyncio.timeout(REDIS_TIMEOUT_SECONDS)
+    async def _move_tokens(self, seconds: float) -> None:
+        async with self.client.pipeline(transaction=False) as both:
+            await both.hincrbyfloat(self.name, "tokens", seconds).expire(self.name, 3600).execute()
 
-    def _is_away(self) -> bool:
-        return time.monotonic() < self._retry_at
-
-    def _redis_failed(self, error: Exception) -> None:
-        if self._members.away_since is None:
-            log.warning("limiter_away", error=type(error).__name__)
-        self._members.redis_failed()
-        self._retry_at = time.monotonic() + REDIS_RETRY_SECONDS
+    async def _ask_redis(self, command: Callable[[], Awaitable[Any]]) -> Any:
+        """The answer of Redis; None without Redis, and while Redis is away."""
+        if self.client is None or time.monotonic() < self._retry_at:
+            return None
+        try:
+            # The client's own timeout is `asyncio.wait_for`, which before Python 3.12 loses a
+            # cancel that comes just as the wait ends: a stopped row would go on.
+            async with asyncio.timeout(REDIS_TIMEOUT_SECONDS):
+                return await command()
+        except (RedisError, OSError) as error:
+            if self._members.away_since is None:
+                log.warning("limiter_away", error=type(error).__name__)
+            self._members.redis_failed()
+            self._retry_at = time.monotonic() + REDIS_RETRY_SECONDS
+            return None

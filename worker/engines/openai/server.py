@@ -1,8 +1,9 @@
 """What this worker knows of the remote server: does it take the key, does it serve anybody."""
 
 import asyncio
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import openai
 import structlog
@@ -49,37 +50,36 @@ class RequestHistory:
     failing_since: float = 0.0
 
 
+@dataclass(slots=True)
 class Server:
-    """The remote server of one engine; to be used on the engine's loop.
+    """The remote server of one engine, whose loop alone uses this.
 
     `answered_at` is when a row last got an answer (monotonic seconds).
     """
 
-    def __init__(
-        self, client: Client, base_url: str, has_key: bool, policy: RetryPolicy, redact: Redact
-    ) -> None:
-        self.answered_at = 0.0
-        self._client = client
-        self._base_url = base_url
-        self._has_key = has_key
-        self._policy = policy
-        self._redact = redact
-        self._probing = asyncio.Lock()
-        self._probed_at, self._probe_succeeded = float("-inf"), False
+    client: Client
+    base_url: str
+    has_key: bool
+    policy: RetryPolicy
+    redact: Redact
+    answered_at: float = 0.0
+    _probing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _probed_at: float = -math.inf
+    _probe_succeeded: bool = False
 
     async def check_key(self) -> None:
         """EngineLoadFailed for an address that refuses the key, or redirects its callers.
 
         A server that does not answer fails no load: the batches wait out the outage.
         """
-        base_url, has = self._base_url, "the key" if self._has_key else "no key"
+        base_url, has = self.base_url, "the key" if self.has_key else "no key"
         try:
-            async with asyncio.timeout(self._policy.probe_seconds):
-                await self._client.list_models()
+            async with asyncio.timeout(self.policy.probe_seconds):
+                await self.client.list_models()
         except TimeoutError:
             log.warning("server_away", base_url=base_url, error="no answer in time")
         except openai.APIStatusError as error:
-            reason = request_error(error, self._redact)
+            reason = request_error(error, self.redact)
             if error.status_code < 400:
                 raise EngineLoadFailed(
                     f"{base_url} sends its callers elsewhere ({error.status_code}), where no key "
@@ -92,7 +92,7 @@ class Server:
                 ) from None
             # Any other status is an answer: many servers have no list of models.
         except openai.APIError as error:
-            reason = request_error(error, self._redact)
+            reason = request_error(error, self.redact)
             log.warning("server_away", base_url=base_url, error=str(reason))
 
     async def is_rows_fault(
@@ -102,7 +102,7 @@ class Server:
 
         EngineUnavailable or EngineRefused when the server serves no row.
         """
-        now, policy = time.monotonic(), self._policy
+        now, policy = time.monotonic(), self.policy
         history.failing_since = history.failing_since or now
         history.limited += error.is_limit
         history.tries += not error.is_limit
@@ -115,21 +115,21 @@ class Server:
             return True
         if error.needs_person:
             raise EngineRefused(
-                f"{self._base_url} refuses this worker's requests ({error}): mend the key or the "
+                f"{self.base_url} refuses this worker's requests ({error}): mend the key or the "
                 "account, then resume the job"
             )
         if error.is_timeout or is_outage:
-            raise EngineUnavailable(f"{self._base_url} serves nobody: {error}")
+            raise EngineUnavailable(f"{self.base_url} serves nobody: {error}")
         return False
 
     async def _serves(self, endpoint: Endpoint) -> bool:
         """Whether the smallest request gets an answer; a refusal of its body is an answer."""
         async with self._probing:
-            if time.monotonic() - self._probed_at < self._policy.probe_valid_seconds:
+            if time.monotonic() - self._probed_at < self.policy.probe_valid_seconds:
                 return self._probe_succeeded
             try:
-                async with asyncio.timeout(self._policy.probe_seconds):
-                    response = await self._client.send(endpoint.path, endpoint.probe())
+                async with asyncio.timeout(self.policy.probe_seconds):
+                    response = await self.client.send(endpoint.path, endpoint.probe())
                 # A page of a proxy is no answer, whatever its status.
                 self._probe_succeeded = not isinstance(
                     parsed_outcome(endpoint, response), RequestError

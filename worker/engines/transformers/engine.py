@@ -14,7 +14,7 @@ import transformers
 from nightshift.common.errors import EngineDead, EngineLoadFailed
 from nightshift.common.spec import TransformersEngineSpec
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.engines.protocol import Refusal, Work
+from nightshift.worker.engines.protocol import Refusal, Work, timed_out
 from nightshift.worker.engines.transformers.models import TextModel, Texts, load
 from nightshift.worker.engines.transformers.rows import Batch, Row, RowQueue
 from nightshift.worker.telemetry.events import Stage
@@ -173,7 +173,7 @@ class TransformersEngine:
             task = row.batch.work.task
             row.batch.end(
                 row.position,
-                _late(row) if late else self._model.outcome(task, line, row.tokens),
+                timed_out(row.batch.work) if late else self._model.outcome(task, line, row.tokens),
             )
         return None
 
@@ -201,8 +201,3 @@ def _not_stopped(rows: list[Row]) -> list[Row]:
 def _padded(rows: list[Row]) -> int:
     """Tokens that a pass computes, padding included."""
     return len(rows) * max(row.longest for row in rows)
-
-
-def _late(row: Row) -> Refusal:
-    seconds = row.batch.work.row_timeout_seconds
-    return Refusal(RowErrorKind.TIMEOUT, f"no answer within row_timeout_seconds {seconds:g}")

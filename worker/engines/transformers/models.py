@@ -55,7 +55,8 @@ class TextModel(Protocol):
         """One forward pass: (rows, numbers of each), float32; longer sequences are cut."""
 
     def check(self, task: Task) -> None:
-        """JobRefused when the task asks for what this model does not have."""
+        """JobRefused when the task asks for what this model does not have. By default every task is possible."""
+        return
 
     def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
         """The row's outcome from its line of `compute`."""
@@ -73,7 +74,7 @@ def load(spec: TransformersEngineSpec, revision: str | None, runner: str) -> Tex
     return CosineScorer(embedder) if runner == "score" else embedder
 
 
-class Embedder:
+class Embedder(TextModel):
     """A sentence-transformers model with its prompt, pooling and dense layers.
 
     A model without modules.json is pooled by the mean over its tokens and not normalised.
@@ -117,13 +118,16 @@ class Embedder:
         return embedding(line, task, self.normalizes, tokens)
 
 
-class CosineScorer:
+class CosineScorer(TextModel):
     """Pairs by the cosine of their embeddings."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
         self.longest, self.revision = embedder.longest, embedder.revision
-        self.lengths = embedder.lengths
+
+    def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
+        """Two sequences for each pair."""
+        return self._embedder.lengths(rows)
 
     def compute(self, rows: Sequence[Texts]) -> Numbers:
         """The cosine of each pair; one pass over all texts."""
@@ -131,15 +135,12 @@ class CosineScorer:
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
         return np.array([[cosine(one, other)] for one, other in pairs], np.float32)
 
-    def check(self, task: Task) -> None:
-        """Every task is possible."""
-
     def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
         """The pair's number."""
         return score(line[0], tokens)
 
 
-class PairScorer:
+class PairScorer(TextModel):
     """A cross-encoder: both texts in one sequence, one number out, with the model's activation."""
 
     def __init__(self, spec: TransformersEngineSpec, revision: str | None) -> None:
@@ -165,15 +166,12 @@ class PairScorer:
         scores = self._model.predict(pairs, batch_size=len(pairs), show_progress_bar=False)
         return np.asarray(scores, np.float32).reshape(len(rows), 1)
 
-    def check(self, task: Task) -> None:
-        """Every task is possible."""
-
     def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
         """The pair's number."""
         return score(line[0], tokens)
 
 
-class Classifier:
+class Classifier(TextModel):
     """A sequence classifier: softmax over its labels, or a sigmoid of each label for a multi-label
     model (`problem_type: multi_label_classification`).
     """
@@ -226,9 +224,6 @@ class Classifier:
         )
         logits = self._model(**encoded.to(self._device)).logits.float().cpu().numpy()
         return probabilities(logits, is_multi_label=self._is_multi_label)
-
-    def check(self, task: Task) -> None:
-        """Every task is possible."""
 
     def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
         """The row's labels."""

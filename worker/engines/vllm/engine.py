@@ -34,7 +34,7 @@ from nightshift.common.spec.engines import SERVER_ARGUMENTS
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines import hub
 from nightshift.worker.engines.loop_thread import LoopThread
-from nightshift.worker.engines.protocol import Refusal, Work
+from nightshift.worker.engines.protocol import Refusal, Work, timed_out
 from nightshift.worker.engines.vllm.generate import Generation
 from nightshift.worker.engines.vllm.model import Model, TaskHandler
 from nightshift.worker.engines.vllm.pooling import Pooling, PoolingModel
@@ -204,10 +204,7 @@ class VllmEngine:
             self._moved()
             work.recorder.emit(StagePassed, Stage.QUEUE, waited + queued)
         except TimeoutError:
-            outcome = Refusal(
-                RowErrorKind.TIMEOUT,
-                f"no answer within row_timeout_seconds {work.row_timeout_seconds:g}",
-            )
+            outcome = timed_out(work)
         except EngineDeadError as error:
             raise EngineDead("vLLM's engine process died") from error
         except EngineDead:
