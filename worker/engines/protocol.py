@@ -64,8 +64,8 @@ class Work:
     """One batch in an engine.
 
     `emit(position, outcome)` takes the outcome of `requests[position]`, once each, from any
-    thread. After `stop()` the engine drops the requests that are not finished. The engine tells `recorder` when rows enter and leave it, how long they
-    waited in it and how long it worked.
+    thread. After `stop()` the engine drops the requests that are not finished. The engine tells
+    `recorder` when rows enter and leave it, how long rows waited and how long the engine worked.
     """
 
     task: Task

@@ -16,9 +16,8 @@ TEMPERATURE = 0.7
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowSampling:
-    """How a row is sampled; `number` is 0 the first time, `seed` is None for greedy sampling."""
+    """How a row is sampled; `seed` is None for greedy sampling."""
 
-    number: int
     temperature: float
     seed: int | None
 
@@ -61,4 +60,4 @@ def _sampling(task: GenerateTask, row_index: int, number: int) -> RowSampling:
         own = task.output.on_invalid.temperature
         temperature = (temperature or TEMPERATURE) if own is None else own
     seed = row_seed(task.sampling.seed, row_index, number) if temperature > 0 else None
-    return RowSampling(number, temperature, seed)
+    return RowSampling(temperature, seed)

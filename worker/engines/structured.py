@@ -55,7 +55,7 @@ class AnswerCheck:
         return RowErrorKind.INVALID_OUTPUT, f"{mismatch}: {text[:100]!r}"
 
     def _is_whole(self, text: str) -> bool:
-        """Whether no text can follow. Only a choice can tell: of a schema, 12 may be half of 123."""
+        """Whether no text can follow; only a choice can tell: in JSON, 12 may be half of 123."""
         choices = (self._output and self._output.choice) or []
         return [choice for choice in choices if choice.startswith(text)] == [text]
 

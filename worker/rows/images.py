@@ -57,9 +57,7 @@ class BadImage(ValueError):
 
 
 class Reads:
-    """Reads images for an event loop in threads of its own, so that a store that hangs blocks nothing
-    else.
-    """
+    """Reads images for an event loop in threads of its own: a store that hangs blocks only them."""
 
     def __init__(self, threads: int = READ_THREADS, seconds: float = READ_SECONDS) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="images")
@@ -128,8 +126,10 @@ class BatchReads:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The value of a row's image column: the bytes of an image file, or a local path, s3://, gs:// or
-    data: URI. URIs must lie below the operator's allowed `roots`: they come from a submitter's data.
+    """The value of a row's image column: the bytes of an image file, or a URI.
+
+    A URI is a local path, s3://, gs:// or data:. It comes from a submitter's data and must lie
+    below the operator's allowed `roots`.
 
     Each method raises BadImage for an image that cannot be used, and StorageUnavailable when the
     store does not answer, for which the row is not to blame.
@@ -139,7 +139,7 @@ class Image:
     roots: tuple[str, ...] = ()
 
     def content(self) -> tuple[bytes, str]:
-        """The bytes of the file and their MIME type. Only the header is checked, nothing is decoded.
+        """The bytes of the file and their MIME type; only the header is checked.
 
         Reads from storage, so not for an event loop.
         """

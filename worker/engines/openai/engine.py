@@ -176,7 +176,7 @@ class OpenaiEngine:
     async def _one(
         self, work: Work, endpoint: Endpoint, reads: BatchReads, position: int
     ) -> StorageUnavailable | None:
-        """Emits the row's outcome. Returns the outage of a store of images, for which it has none."""
+        """Emits the row's outcome, or returns the outage of a store of images."""
         asked_at = work.recorder.clock()
         seconds = 0.0
         try:

@@ -128,39 +128,12 @@ class Reservation:
 
 
 @dataclass(slots=True)
-class Members:
-    """How many children share the bucket, by the bucket's own count.
-
-    `counted_at` is when Redis last counted this child, `away_since` when Redis went away.
-    """
-
-    count: int = 1
-    counted_at: float = -math.inf
-    away_since: float | None = None
-
-    def redis_counted(self, count: int) -> None:
-        """Redis answered."""
-        self.count, self.counted_at, self.away_since = max(1, count), time.monotonic(), None
-
-    def redis_failed(self) -> None:
-        """Redis did not answer."""
-        if self.away_since is None:
-            self.away_since = time.monotonic()
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether Redis counted this child in the minute before it went away."""
-        since = time.monotonic() if self.away_since is None else self.away_since
-        return since - self.counted_at < MEMBER_SECONDS
-
-
-@dataclass(slots=True)
 class Limiter:
     """Admits requests at the rate of the fleet, one at a time; for one event loop.
 
     While Redis is away, a child sends at its share: the rate over the number of children that Redis
     counted in the minute before. A child that Redis did not count waits, so that the fleet is never
-    above its rate.
+    above its rate. `_members` is the latest count, `_counted_at` its time.
     """
 
     rates: Rates
@@ -170,7 +143,9 @@ class Limiter:
     _admit: Any = None
     _pause: Any = None
     _local: LocalBucket = field(default_factory=LocalBucket)
-    _members: Members = field(default_factory=Members)
+    _members: int = 1
+    _counted_at: float = -math.inf
+    _away_since: float | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _paused_until: float = -math.inf
     _retry_at: float = -math.inf
@@ -211,7 +186,7 @@ class Limiter:
         if not seconds:
             return
         if reservation.is_local:
-            self._local.tokens_at += seconds * self._members.count
+            self._local.tokens_at += seconds * self._members
         else:
             await self._ask_redis(lambda: self._move_tokens(seconds))
 
@@ -242,15 +217,16 @@ class Limiter:
         )
         if answer is not None:
             milliseconds, members = answer
-            self._members.redis_counted(members)
+            self._members, self._counted_at = max(1, members), time.monotonic()
+            self._away_since = None
             return float(milliseconds) / 1000
         if not self.rates.is_limited:
             return 0.0
-        if self.client is not None and not self._members.is_counted:
+        away_since = now if self._away_since is None else self._away_since
+        if self.client is not None and away_since - self._counted_at >= MEMBER_SECONDS:
             return REDIS_RETRY_SECONDS
         reservation.is_local = True
-        share = self._members.count
-        return self._local.admit(time.monotonic(), requests * share, tokens * share)
+        return self._local.admit(time.monotonic(), requests * self._members, tokens * self._members)
 
     async def _move_tokens(self, seconds: float) -> None:
         async with self.client.pipeline(transaction=False) as both:
@@ -266,8 +242,8 @@ class Limiter:
             async with asyncio.timeout(REDIS_TIMEOUT_SECONDS):
                 return await command()
         except (RedisError, OSError) as error:
-            if self._members.away_since is None:
+            if self._away_since is None:
+                self._away_since = time.monotonic()
                 log.warning("limiter_away", error=type(error).__name__)
-            self._members.redis_failed()
             self._retry_at = time.monotonic() + REDIS_RETRY_SECONDS
             return None

@@ -27,7 +27,7 @@ from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
 from nightshift.worker.engines.resampling import RowSampling
 from nightshift.worker.engines.structured import AnswerCheck
 
-UNSAMPLED = RowSampling(0, 0.0, None)
+UNSAMPLED = RowSampling(0.0, None)
 """For rows that are not sampled, or whose body says how."""
 
 Body = dict[str, Any]
@@ -273,7 +273,7 @@ def _sampling(sampling: Sampling, request: Request, max_tokens_field: str) -> Bo
 
 
 def _structured_output(output: StructuredOutput | None) -> Body:
-    """`response_format` for a schema; vLLM's `structured_outputs` for the others, which the API lacks."""
+    """`response_format` for a schema; vLLM's `structured_outputs` for what the API lacks."""
     if output is None:
         return {}
     if output.json_schema is not None:

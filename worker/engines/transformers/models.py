@@ -55,7 +55,7 @@ class TextModel(Protocol):
         """One forward pass: (rows, numbers of each), float32; longer sequences are cut."""
 
     def check(self, task: Task) -> None:
-        """JobRefused when the task asks for what this model does not have. By default every task is possible."""
+        """JobRefused when the task asks for what this model does not have; here, never."""
         return
 
     def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:

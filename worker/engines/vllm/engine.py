@@ -189,7 +189,7 @@ class VllmEngine:
     async def _one(
         self, work: Work, handler: TaskHandler, position: int, prompt: Any
     ) -> StorageUnavailable | None:
-        """Emits the row's outcome. Returns the outage of a store of images, for which it has none."""
+        """Emits the row's outcome, or returns the outage of a store of images."""
         request = work.requests[position]
         asked_at = work.recorder.clock()
         await self._places.acquire()

@@ -33,7 +33,7 @@ class Generation(TaskHandler):
 
     def verify(self) -> None:
         """JobRefused for structured output, or sampling, that vLLM refuses for every row."""
-        first = RowSampling(0, self._task.sampling.temperature, None)
+        first = RowSampling(self._task.sampling.temperature, None)
         params = verified(self._model.llm, lambda: sampling_params(self._task, Request(0), first))
         if self._task.output is not None and self._task.output.grammar is not None:
             self._check = AnswerCheck(self._task.output, grammar_check(params))

@@ -192,7 +192,7 @@ class Requests(TaskHandler):
 
 
 def _count(prompts: Any) -> int:
-    """How many prompts a field has; the token ids of a prompt, or the messages of a chat, are one."""
+    """How many prompts a field has; token ids, or the messages of one chat, are one prompt."""
     if not isinstance(prompts, list):
         return 1
     return max(1, sum(isinstance(each, str | list) for each in prompts))
