@@ -121,18 +121,10 @@ class HeartbeatFailed:
 
 @dataclass(slots=True)
 class ProblemReported:
-    """Something went wrong and the child goes on. `name` is the constant name of its log line,
-    `fields` are what the line says of it.
+    """Something went wrong and the child goes on. `name` is the constant name of the log line, with
+    `fields` and, for an exception that nobody expected, the traceback of `crash`.
     """
 
     name: str
     fields: dict[str, Any]
-
-
-@dataclass(slots=True)
-class CrashReported:
-    """An exception that nobody expected; the log line has its traceback."""
-
-    name: str
-    error: BaseException
-    fields: dict[str, Any]
+    crash: BaseException | None = None

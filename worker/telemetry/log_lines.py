@@ -7,7 +7,6 @@ import structlog
 
 from nightshift.worker.telemetry.events import (
     BatchCommitted,
-    CrashReported,
     EngineLoaded,
     HeartbeatFailed,
     LeaseFoundLost,
@@ -29,7 +28,6 @@ class LogLines:
             LeaseFoundLost: self._lost,
             HeartbeatFailed: self._heartbeat_failed,
             ProblemReported: self._problem,
-            CrashReported: self._crash,
         }
 
     def _loaded(self, event: EngineLoaded) -> None:
@@ -57,7 +55,7 @@ class LogLines:
         log.warning("heartbeat_failed", error=str(event.error))
 
     def _problem(self, event: ProblemReported) -> None:
-        log.warning(event.name, **event.fields)
-
-    def _crash(self, event: CrashReported) -> None:
-        log.error(event.name, **event.fields, exc_info=event.error)
+        if event.crash is None:
+            log.warning(event.name, **event.fields)
+        else:
+            log.error(event.name, **event.fields, exc_info=event.crash)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, Self
 
-from nightshift.worker.telemetry.events import CrashReported, ProblemReported, Stage, StagePassed
+from nightshift.worker.telemetry.events import ProblemReported, Stage, StagePassed
 
 P = ParamSpec("P")
 
@@ -63,7 +63,7 @@ class Recorder:
 
     def crash(self, name: str, error: BaseException, **fields: Any) -> None:
         """An exception that nobody expected; `name` is a constant."""
-        self.emit(CrashReported, name, error, fields)
+        self.emit(ProblemReported, name, fields, error)
 
 
 class Span:
