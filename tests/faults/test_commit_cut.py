@@ -75,7 +75,9 @@ def cuts(proxy: Proxy) -> Cuts:
 def worker_says(rig: Rig, event: str) -> list[dict[str, object]]:
     """Lines of the workers' logs with this event."""
     lines = [
-        line for log in rig.folder.glob("worker.*.log") for line in log.read_text().split("\n")
+        line
+        for log in rig.folder.glob("nightshift.worker.*.log")
+        for line in log.read_text().split("\n")
     ]
     found = [json.loads(line) for line in lines if line.startswith("{")]
     return [line for line in found if line["event"] == event]

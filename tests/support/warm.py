@@ -62,20 +62,8 @@ VLLM = (
 )
 """What a child with vLLM and its engine process import."""
 
-READ_AT_IMPORT = ("HF_", "KMP_", "OMP_", "TORCH", "TRANSFORMERS_", "VLLM_", "LD_")
+READ_AT_IMPORT = ("HF_", "HUGGINGFACE", "TRANSFORMERS_", "VLLM_CONFIGURE_LOGGING", "VLLM_LOGGING_")
 """How variables begin that a library reads while it is imported."""
-
-READ_LATER = {
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
-    "TORCHINDUCTOR_COMPILE_THREADS",
-    "TORCHINDUCTOR_CPP_DYNAMIC_THREADS",
-    "VLLM_CPU_KVCACHE_SPACE",
-    "VLLM_DISABLE_SHARED_EXPERTS_STREAM",
-    "VLLM_NO_USAGE_STATS",
-    "VLLM_WORKER_MULTIPROC_METHOD",
-}
-"""But not these, which vLLM itself or a supervisor sets."""
 
 STARTED_COLD = {"CLOCK_SECONDS"}
 """Variables of test builds that change what is imported."""
@@ -128,8 +116,9 @@ class Nursery:
         if os.getpid() != self._owner or STARTED_COLD & environment.keys():
             return False
         for name in {*self.environment, *environment}:
-            is_early = name.startswith(READ_AT_IMPORT) and name not in READ_LATER
-            if is_early and self.environment.get(name) != environment.get(name):
+            if name.startswith(READ_AT_IMPORT) and self.environment.get(name) != environment.get(
+                name
+            ):
                 return False
         return not any(
             (Path(each) / "nightshift").is_dir() and Path(each).resolve() != self._home
@@ -338,6 +327,7 @@ def _run(request: dict[str, Any], base: list[str]) -> None:
     importlib.invalidate_caches()
     if values := sys.modules.get("prometheus_client.values"):
         values.ValueClass = values.get_value_class()  # it looks at the environment
+    _bind_threads(request["environment"])
     for folder in _python_path(request["environment"]):
         if (Path(folder) / "sitecustomize.py").exists():
             sys.modules.pop("sitecustomize", None)
@@ -350,6 +340,16 @@ def _run(request: dict[str, Any], base: list[str]) -> None:
         return
     sys.modules.pop(code, None)
     runpy._run_module_as_main(code)  # type: ignore[attr-defined]
+
+
+def _bind_threads(environment: Mapping[str, str]) -> None:
+    """What OpenMP would have read when it was loaded; vLLM's worker process is told so."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and environment.get("OMP_NUM_THREADS", "").isdigit():
+        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+    cores = environment.get("GOMP_CPU_AFFINITY", "").split()
+    if cores and all(each.isdigit() for each in cores):
+        os.sched_setaffinity(0, set(map(int, cores)))
 
 
 def _leave(run: Callable[..., None], *arguments: Any) -> None:
@@ -438,6 +438,7 @@ def main() -> None:
             importlib.import_module(module)
         except ImportError as error:
             print(f"{TITLE}: {error}", file=sys.stderr)
+    sys.modules.pop("nightshift.worker.celery_app", None)  # a process runs it, nobody imports it
     _show([TITLE], environment)
     gc.collect()
     gc.freeze()  # what is here now is copied by nobody's collection
