@@ -61,7 +61,7 @@ test-slow: $(READY)  ## Pass the other tests
 
 # The loops end with this target, however it ends, and by themselves after BUSY_SECONDS.
 test-busy: $(READY)  ## Pass `make test` while two loops keep two cores busy
-	@loops=; trap 'kill $$loops' EXIT; trap 'exit 1' HUP INT TERM; \
+	@loops=; trap 'kill $$loops; wait' EXIT; trap 'exit 1' HUP INT TERM; \
 	for loop in 1 2; do timeout $(BUSY_SECONDS) sh -c 'while :; do :; done' & loops="$$loops $$!"; done; \
 	$(MAKE) test
 

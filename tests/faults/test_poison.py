@@ -118,6 +118,7 @@ LIMIT_BYTES = 8 * 2**30
 """Four rows and a worker fit, five rows do not."""
 
 
+@pytest.mark.slow
 def test_batches_too_large_for_the_memory_of_the_worker_are_halved_until_they_fit(rig: Rig) -> None:
     (rig.folder / "rules.py").write_text(HUNGRY)
     hard, soft = submit(rig, "hard", 16, 8), submit(rig, "soft", 16, 8)

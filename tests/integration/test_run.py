@@ -111,6 +111,7 @@ def test_a_function_that_cannot_be_imported_fails_the_job_with_one_sentence(flee
     assert "nothing_here" in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "alone"), [(1, False), (7, True)], ids=["whole tree", "run alone"]
 )

@@ -145,7 +145,10 @@ class Nursery:
         """The nursery ends."""
         self._connection.close()
         if self._process is not None:
-            self._process.wait()
+            try:
+                self._process.wait(60)
+            finally:
+                self._process.kill()
 
 
 _own: Nursery | None = None

@@ -97,6 +97,7 @@ def test_a_prompt_is_guessed_by_its_characters_where_no_tokenizer_is_known(tmp_p
     assert sorted(set(found.lengths.tolist())) == [3]
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_there_is_one_sentence_and_a_guess(tmp_path: Path) -> None:
     dataset(tmp_path / "in")
     model = tmp_path / "model"
