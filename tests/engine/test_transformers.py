@@ -441,4 +441,4 @@ def test_an_estimate_knows_the_longest_text_that_the_engine_takes(
     found = measure_prompts(job, Rows(table, [0, 1], {}, table.slice(0, 0)))
     assert found.longest == 256
     assert found.too_long == too_long
-    assert found.run.tolist() == [5, run]
+    assert found.computed.tolist() == [5, run]
