@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pytest
 
 from tests.support.example import EXAMPLES, Example
+
+pytestmark = pytest.mark.slow
 
 ROWS = 400
 
