@@ -26,13 +26,14 @@ from nightshift.common.ledger.workers import Child
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.spec import JobSpec
-from nightshift.worker import engines, exit_codes, tasks
+from nightshift.worker import engines, tasks
+from nightshift.worker.child_telemetry import ChildTelemetry
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.heartbeat import Heartbeat
 from nightshift.worker.runner import Runner
+from nightshift.worker.supervisor import exit_codes
 from nightshift.worker.supervisor.child_config import ChildConfig
 from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildLiveness
-from nightshift.worker.telemetry.child import ChildTelemetry
 from nightshift.worker.telemetry.events import EngineLoaded
 
 log = structlog.get_logger(__name__)

@@ -22,9 +22,9 @@ from nightshift.common import storage
 from nightshift.common.errors import StorageUnavailable
 from nightshift.common.spec import GenerateTask, VllmEngineSpec
 from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines import images
+from nightshift.worker.engines.images import Image
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
-from nightshift.worker.rows import images
-from nightshift.worker.rows.images import Image
 from tests.support.models import MODEL
 
 pytestmark = pytest.mark.slow

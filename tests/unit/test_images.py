@@ -21,9 +21,9 @@ from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.submit.checks import check_images
+from nightshift.worker.engines import images
+from nightshift.worker.engines.images import BadImage, BatchReads, Image, Reads
 from nightshift.worker.engines.protocol import Refusal, Request
-from nightshift.worker.rows import images
-from nightshift.worker.rows.images import BadImage, BatchReads, Image, Reads
 from nightshift.worker.rows.prompts import Renderer
 
 

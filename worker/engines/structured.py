@@ -9,8 +9,8 @@ from referencing.exceptions import Unresolvable
 from nightshift.common.spec import StructuredOutput
 from nightshift.common.spec.json_schema import scalar_properties, validator
 from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines import strict_json
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
-from nightshift.worker.rows import strict_json
 
 
 class AnswerCheck:

@@ -10,7 +10,7 @@ from nightshift.common.formats.values import arrow_value, is_kept
 from nightshift.common.row_errors import Failure
 from nightshift.common.spec.json_schema import Scalar
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.rows import strict_json
+from nightshift.worker.engines import strict_json
 
 CAST_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError)
 """What Arrow raises for a value that a type cannot hold; UnicodeError is a ValueError."""

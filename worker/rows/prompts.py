@@ -20,8 +20,8 @@ from nightshift.common.spec import (
 )
 from nightshift.common.states import RowErrorKind
 from nightshift.common.templates.sandbox import compiled, rendered
+from nightshift.worker.engines.images import Image
 from nightshift.worker.engines.protocol import Refusal, Request
-from nightshift.worker.rows.images import Image
 
 
 class Renderer:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nightshift.common.processes.group import ProcessGroup
-from nightshift.worker import exit_codes
+from nightshift.worker.supervisor import exit_codes
 from nightshift.worker.supervisor.child_config import ChildConfig
 
 NOT_WHILE_LOADING = (exit_codes.LOAD_FAILED, exit_codes.LEDGER_AWAY)

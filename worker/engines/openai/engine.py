@@ -27,6 +27,7 @@ from nightshift.common.errors import (
 from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec
 from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.images import BadImage, BatchReads, Reads
 from nightshift.worker.engines.loop_thread import LoopThread
 from nightshift.worker.engines.openai.client import Client
 from nightshift.worker.engines.openai.errors import (
@@ -47,7 +48,6 @@ from nightshift.worker.engines.openai.requests import (
 from nightshift.worker.engines.openai.server import RequestHistory, RetryPolicy, Server
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
 from nightshift.worker.engines.resampling import RowSampling, sample_until_valid
-from nightshift.worker.rows.images import BadImage, BatchReads, Reads
 from nightshift.worker.telemetry.events import RowsEntered, RowsLeft, Stage, StagePassed
 
 TICK_SECONDS = 1.0

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from nightshift.worker.engines.images import Reads
 from nightshift.worker.engines.protocol import Outcome, Request, Work
-from nightshift.worker.rows.images import Reads
 
 DECODED_ROWS = 8
 """Rows whose images are decoded at the same time: a decoded image may have 200 MB."""

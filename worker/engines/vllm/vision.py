@@ -16,10 +16,10 @@ from vllm.renderers import ChatParams
 from nightshift.common.errors import JobRefused
 from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.images import BadImage, BatchReads, Image
 from nightshift.worker.engines.protocol import Refusal, Work
 from nightshift.worker.engines.vllm.generate import Generation
 from nightshift.worker.engines.vllm.model import Model
-from nightshift.worker.rows.images import BadImage, BatchReads, Image
 
 CHAT = ChatParams(chat_template_kwargs={"add_generation_prompt": True})
 
