@@ -391,7 +391,7 @@ def test_a_row_that_kills_the_engine_in_a_retry_is_found_and_the_others_are_answ
             with site.ledger.transaction() as connection:
                 leasing.lose_owner(connection, leases[0].owner, "killed")
         else:
-            runner._begin(leases)
+            runner._start(leases)
             assert runner.window.wait_empty(30)
         site.agrees()
         site.finish()
