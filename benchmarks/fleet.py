@@ -13,8 +13,8 @@ from typing import TypeVar
 import psutil
 
 from nightshift.common.ledger import Ledger, schema
-from nightshift.common.processes.group import ProcessGroup
 from nightshift.common.processes.postgres import EmbeddedPostgres
+from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.processes.redis_server import EmbeddedRedis
 from nightshift.common.settings import Settings, child_environment, load_settings
 

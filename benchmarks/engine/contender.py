@@ -11,7 +11,7 @@ import psutil
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from benchmarks.engine.rows import Tokens
-from nightshift.common.processes.group import ProcessGroup
+from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import child_environment, load_settings
 
 ENGINE_ARGS: dict[str, Any] = {

@@ -22,7 +22,7 @@ from benchmarks.engine.contender import (
     wait_for,
 )
 from benchmarks.engine.rows import MOST_TOKENS, Tokens
-from nightshift.common.processes.group import ProcessGroup
+from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import child_environment, load_settings
 
 PROFILE = "profile.jsonl"

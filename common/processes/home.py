@@ -21,7 +21,7 @@ from pathlib import Path
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from nightshift.common.errors import BadInput
-from nightshift.common.processes.group import end_recorded
+from nightshift.common.processes.process_group import end_recorded
 
 _LOCK_SECONDS = 5.0  # a holder that was just killed may still be on its way out
 _LOOK_SECONDS = 0.02

@@ -1,7 +1,7 @@
 """The embedded PostgreSQL 18: out of a wheel, under a home folder.
 
 Only the programs of the wheel are used. The server listens on 127.0.0.1 alone, wants a password
-that only this user can read, and ends with this process (see common/processes/group.py).
+that only this user can read, and ends with this process (see common/processes/process_group.py).
 """
 
 import os
@@ -14,14 +14,14 @@ import psycopg
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from nightshift.common.errors import BadInput, Retryable
-from nightshift.common.processes.cluster import (
+from nightshift.common.processes.home import kept_port
+from nightshift.common.processes.postgres_cluster import (
     WORKING_DIRECTORY,
     account_for,
     create_cluster,
     reachable,
 )
-from nightshift.common.processes.group import ProcessGroup
-from nightshift.common.processes.home import kept_port
+from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.processes.servers import (
     LOOK_SECONDS,
     STOP_SECONDS,

@@ -8,8 +8,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from nightshift.common.errors import BadInput
-from nightshift.common.processes.group import ProcessGroup
 from nightshift.common.processes.home import kept_port, kept_text, write_whole
+from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.processes.servers import (
     STOP_SECONDS,
     launch_server,

@@ -15,8 +15,8 @@ from tenacity import (
 )
 
 from nightshift.common.errors import BadInput, Retryable
-from nightshift.common.processes.group import ProcessGroup
 from nightshift.common.processes.home import private
+from nightshift.common.processes.process_group import ProcessGroup
 
 STOP_SECONDS = 20.0
 """Time that a server has to end when it is asked to."""

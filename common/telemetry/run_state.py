@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from nightshift.common.errors import BadInput
-from nightshift.common.processes.table import kernel, look
+from nightshift.common.processes.process_table import kernel, look
 from nightshift.common.telemetry.run_dir import VARIABLE, NoRunDir
 
 WORKER, REAPER, CHILDREN = "worker", "reaper", "children"

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from nightshift.common.errors import BadInput, Permanent, Retryable
 from nightshift.common.ledger import Ledger, workers
-from nightshift.common.processes.group import ProcessGroup
 from nightshift.common.processes.postgres import EmbeddedPostgres
+from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.processes.redis_server import EmbeddedRedis
 from nightshift.common.settings import Settings, child_environment, python_path
 from nightshift.common.spec import FunctionEngineSpec, JobSpec

@@ -22,9 +22,9 @@ from nightshift.common.ledger.batches import (
     retries,
     splits,
 )
+from nightshift.common.ledger.batches.fair_share import fair_share
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.batches.retries import Retried
-from nightshift.common.ledger.batches.shares import fair_share
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.queries import audit, live_parts
 from nightshift.common.ledger.workers import Child

@@ -13,9 +13,8 @@ import pytest
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from nightshift.common.errors import Permanent
-from nightshift.common.processes import group as process_group
-from nightshift.common.processes import table
-from nightshift.common.processes.group import ProcessGroup, end_recorded
+from nightshift.common.processes import process_group, process_table
+from nightshift.common.processes.process_group import ProcessGroup, end_recorded
 
 # A main process with a grandchild, both deaf to polite signals; it prints the grandchild's pid.
 STUBBORN = ["/bin/sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait; wait"]
@@ -25,7 +24,7 @@ LEAVES_A_CHILD = ["/bin/sh", "-c", "sleep 1000 & echo $!"]
 PARENT = f"""
 import subprocess, sys
 from pathlib import Path
-from nightshift.common.processes.group import ProcessGroup
+from nightshift.common.processes.process_group import ProcessGroup
 group = ProcessGroup.start({STUBBORN!r}, stdout=subprocess.PIPE, record=Path(sys.argv[1]))
 print(group.pgid, group.pid, int(group._main.stdout.readline()), flush=True)
 sys.stdin.read()
@@ -34,7 +33,7 @@ sys.stdin.read()
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
-    seen = table.look(pid)
+    seen = process_table.look(pid)
     return seen is not None and not seen.is_over
 
 

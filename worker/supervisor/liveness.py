@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from nightshift.common.processes.group import EMPTY_SECONDS
+from nightshift.common.processes.process_group import EMPTY_SECONDS
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import run_state
 from nightshift.worker.supervisor.child_config import ChildConfig

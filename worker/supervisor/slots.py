@@ -4,7 +4,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nightshift.common.processes.group import ProcessGroup
+from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.worker.supervisor import exit_codes
 from nightshift.worker.supervisor.child_config import ChildConfig
 

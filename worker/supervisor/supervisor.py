@@ -15,7 +15,7 @@ from nightshift.common import logs
 from nightshift.common.errors import NightshiftError, Retryable, SchemaMismatch
 from nightshift.common.ledger import Ledger, schema, workers
 from nightshift.common.ledger.workers import EngineDemand
-from nightshift.common.processes.group import ProcessGroup
+from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment
 from nightshift.worker.supervisor import engine_choice
 from nightshift.worker.supervisor.child_config import ChildConfig

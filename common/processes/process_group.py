@@ -18,7 +18,7 @@ from typing import IO, Any, Self
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from nightshift.common.errors import Permanent, Retryable
-from nightshift.common.processes.table import Process, kernel, look
+from nightshift.common.processes.process_table import Process, kernel, look
 
 # The traps come first, and a line reports them: from then on no signal to the group ends the
 # watcher early. Nothing is ever written to its stdin: `read` returns at end-of-file only.
