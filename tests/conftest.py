@@ -77,6 +77,21 @@ def pytest_configure(config: pytest.Config) -> None:
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], plain])
 
 
+@pytest.fixture(autouse=True)
+def _own_log_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a command sets for the log of its process ends with the test that runs it here: no
+    logger keeps these settings.
+    """
+    settings, configure = structlog.get_config(), structlog.configure
+
+    def without_cache(**given: Any) -> None:
+        configure(**{**given, "cache_logger_on_first_use": False})
+
+    monkeypatch.setattr(structlog, "configure", without_cache)
+    yield
+    configure(**settings)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _shared_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Where the processes of the run leave what they make for each other."""
