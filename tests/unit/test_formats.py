@@ -157,6 +157,19 @@ def test_text_that_is_not_utf8_is_one_bad_record(tmp_path):
     assert rows.bad_table.to_pylist() == [{"id": 2, "text": None}]
 
 
+@pytest.mark.parametrize("kind", ["list", "struct"])
+def test_nested_text_that_is_not_utf8_spoils_its_own_row_alone(tmp_path, kind):
+    text = pa.array([b"fine", b"\xff\xfe", b"too"]).view(pa.string())
+    if kind == "list":
+        nested = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), text)
+    else:
+        nested = pa.StructArray.from_arrays([text], ["word"])
+    source = parquet_file(tmp_path / "a.parquet", pa.table({"id": [1, 2, 3], "nested": nested}))
+    rows = read(Descriptor(source, RowRanges.of((0, 3))))
+    assert rows.table.column("id").to_pylist() == [1, 3]
+    assert list(rows.bad) == [1]
+
+
 def test_a_damaged_row_group_makes_its_rows_bad_and_spares_the_others(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": range(60)}), path, row_group_size=30, use_dictionary=False)

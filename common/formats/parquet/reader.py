@@ -118,7 +118,8 @@ def _decoded_text(table: pa.Table) -> tuple[pa.Table, dict[int, Failure]]:
         # Parquet carries strings without looking at their bytes.
         if _is_valid(column):
             continue
-        places = [row if _is_valid(column.slice(row, 1)) else None for row in range(len(column))]
+        # A copy of the row: the slice of a nested column is checked with the texts of all rows.
+        places = [row if _is_valid(column.take([row])) else None for row in range(len(column))]
         table = table.set_column(at, name, column.take(pa.array(places, pa.int64())))
         failure = Failure(RowErrorKind.BAD_RECORD, f"column {name!r} is not valid UTF-8")
         bad |= {row: failure for row, place in enumerate(places) if place is None}
