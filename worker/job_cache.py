@@ -1,6 +1,5 @@
 """What a child keeps of each job that it works for: spec, templates, schemas."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,19 +35,16 @@ class JobCache:
         self._ledger = ledger
         self._roots = roots
         self._known: dict[int, KnownJob] = {}
-        self._lock = threading.Lock()
 
     def get(self, job_id: int) -> KnownJob:
-        """The job; only the first batch of a job waits for the ledger."""
+        """The job. No lock is held while the ledger is away, so other jobs go on."""
         known = self._known.get(job_id)
-        if known is not None:
-            return known
-        with self._lock:
-            if job_id not in self._known:
-                job = self._ledger.transact(jobs.get, job_id)
-                assert job is not None, f"job {job_id} is not in the ledger"
-                self._known[job_id] = _known(job, self._roots)
-            return self._known[job_id]
+        if known is None:
+            job = self._ledger.transact(jobs.get, job_id)
+            assert job is not None, f"job {job_id} is not in the ledger"
+            # Threads that read one job at the same time share what the first of them made.
+            known = self._known.setdefault(job_id, _known(job, self._roots))
+        return known
 
     def output_schema(self, job: KnownJob, results: RowResults) -> tuple[pa.Schema, bool]:
         """The job's output schema, which the first answers fix where nothing else did; and whether
