@@ -11,15 +11,7 @@ from collections.abc import Callable
 
 from nightshift.common.settings import child_environment, load_settings
 from nightshift.worker.telemetry.counts import Counts
-from nightshift.worker.telemetry.events import (
-    BatchCommitted,
-    BatchEnded,
-    BatchesClaimed,
-    RowsEntered,
-    RowsLeft,
-    Stage,
-)
-from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.telemetry.recorder import BatchCommitted, Recorder, Stage
 from nightshift.worker.telemetry.utilization import Utilization
 
 TIMES = 50_000
@@ -51,28 +43,29 @@ def measure() -> None:
 
 
 def _row(recorder: Recorder) -> None:
-    recorder.emit(RowsEntered)
-    recorder.emit(RowsLeft)
+    recorder.rows_entered()
+    recorder.rows_left()
 
 
 def _batch(recorder: Recorder) -> None:
     for stage in Stage:
         with recorder.span(stage):
             pass
-    recorder.emit(BatchesClaimed, 1)
-    recorder.emit(BatchEnded)
-    recorder.emit(
-        BatchCommitted,
-        1,
-        1,
-        part_rows=1,
-        part_errors=0,
-        rows=1,
-        rows_failed=0,
-        prompt_tokens=10,
-        output_tokens=20,
-        seconds=1.0,
-        whole=True,
+    recorder.batches_claimed(1)
+    recorder.batch_ended()
+    recorder.batch_committed(
+        BatchCommitted(
+            1,
+            1,
+            part_rows=1,
+            part_errors=0,
+            rows=1,
+            rows_failed=0,
+            prompt_tokens=10,
+            output_tokens=20,
+            seconds=1.0,
+            whole=True,
+        )
     )
 
 

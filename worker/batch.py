@@ -31,8 +31,7 @@ from nightshift.worker.outages import PatientLedger
 from nightshift.worker.outcomes import BatchOutcomes
 from nightshift.worker.publish import Publication, Publisher
 from nightshift.worker.rows.results import RowResults, part_table, with_kept_rows
-from nightshift.worker.telemetry.events import Stage
-from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.telemetry.recorder import Recorder, Stage
 from nightshift.worker.window import HeldBatch, Window
 
 GATHER_SECONDS = 0.25

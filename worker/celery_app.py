@@ -34,7 +34,7 @@ from nightshift.worker.runner import Runner
 from nightshift.worker.supervisor import exit_codes
 from nightshift.worker.supervisor.child_config import ChildConfig
 from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildLiveness
-from nightshift.worker.telemetry.events import EngineLoaded
+from nightshift.worker.telemetry.recorder import EngineLoaded
 
 log = structlog.get_logger(__name__)
 
@@ -139,13 +139,14 @@ class ChildProcess:
         self._heartbeat.start()
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
         threading.Thread(target=self._drain, name="drain", daemon=True).start()
-        recorder.emit(
-            EngineLoaded,
-            engine.name,
-            engine.version,
-            engine.concurrency,
-            self._runner.window.rows,
-            time.monotonic() - began,
+        recorder.engine_loaded(
+            EngineLoaded(
+                engine.name,
+                engine.version,
+                engine.concurrency,
+                self._runner.window.rows,
+                time.monotonic() - began,
+            )
         )
         self._telemetry.start()
 

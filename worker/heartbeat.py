@@ -10,7 +10,6 @@ from nightshift.common.ledger.batches import leasing
 from nightshift.common.settings import Settings
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.supervisor.liveness import ChildLiveness
-from nightshift.worker.telemetry.events import HeartbeatFailed, LeaseFoundLost, LeasesRenewed
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
 
@@ -70,7 +69,7 @@ class Heartbeat:
             )
             reached(Moment.RENEWING)
         lost = sum(self._is_lost_now(batch, renewal) for batch in held)
-        self._recorder.emit(LeasesRenewed, len(renewal.held), lost)
+        self._recorder.leases_renewed(len(renewal.held), lost)
 
     def _is_lost_now(self, batch: HeldBatch, renewal: leasing.Renewal) -> bool:
         """Stops a batch whose lease is lost or whose job is over; True when the loss is new."""
@@ -78,7 +77,7 @@ class Heartbeat:
         if lease not in renewal.held:
             # A batch that is being published may have been committed since the beat began.
             if not batch.publishing and not batch.lost:
-                self._recorder.emit(LeaseFoundLost, *lease)
+                self._recorder.lease_lost(*lease)
                 batch.give_up(lost=True)
                 return True
         elif lease in renewal.unwanted:
@@ -102,7 +101,7 @@ class Heartbeat:
             try:
                 self.beat()
             except Retryable as error:
-                self._recorder.emit(HeartbeatFailed, error)
+                self._recorder.heartbeat_failed(error)
                 pause = min(pause, AGAIN_SECONDS)
             except Exception as error:
                 self._recorder.crash("heartbeat_crashed", error)

@@ -20,7 +20,6 @@ from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.text import kept_message
 from nightshift.worker.job_cache import JobCache
 from nightshift.worker.outages import PatientLedger
-from nightshift.worker.telemetry.events import BatchEnded, LeaseFoundLost
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
 
@@ -85,7 +84,7 @@ class BatchOutcomes:
         finally:
             batch.over, batch.work = True, None
             self._window.remove(batch)
-            self._recorder.emit(BatchEnded, outcome)
+            self._recorder.batch_ended(outcome)
 
     def _judge(self, lease: Lease, error: BaseException) -> str | None:
         match error:
@@ -108,7 +107,7 @@ class BatchOutcomes:
                 return self._fail(lease, error)
 
     def _lost(self, lease: Lease) -> str:
-        self._recorder.emit(LeaseFoundLost, lease.batch_id, lease.attempt)
+        self._recorder.lease_lost(lease.batch_id, lease.attempt)
         return "lost"
 
     def _release(

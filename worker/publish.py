@@ -23,8 +23,7 @@ from nightshift.common.spec import JobSpec
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.rows.results import PartTable
 from nightshift.worker.telemetry.engine_time import EngineTime
-from nightshift.worker.telemetry.events import BatchCommitted, Stage
-from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.telemetry.recorder import BatchCommitted, Recorder, Stage
 
 Commit = tuple[Lease, Part]
 
@@ -162,18 +161,19 @@ class Publisher:
         if lease.redo is not None:
             ran = set(rows)
             errors = [error for error in errors if error.row_index in ran]
-        self._recorder.emit(
-            BatchCommitted,
-            lease.batch_id,
-            lease.attempt,
-            part_rows=len(each.table.table),
-            part_errors=len(part.errors),
-            rows=len(rows),
-            rows_failed=len(errors),
-            prompt_tokens=part.tokens_spent.prompt,
-            output_tokens=part.tokens_spent.output,
-            seconds=time.monotonic() - each.claimed_at,
-            whole=each.kept_rows is None,
+        self._recorder.batch_committed(
+            BatchCommitted(
+                lease.batch_id,
+                lease.attempt,
+                part_rows=len(each.table.table),
+                part_errors=len(part.errors),
+                rows=len(rows),
+                rows_failed=len(errors),
+                prompt_tokens=part.tokens_spent.prompt,
+                output_tokens=part.tokens_spent.output,
+                seconds=time.monotonic() - each.claimed_at,
+                whole=each.kept_rows is None,
+            )
         )
 
     def _charge_and_commit(self, group: Sequence[Publication]) -> None:

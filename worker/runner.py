@@ -16,8 +16,7 @@ from nightshift.common.settings import Settings
 from nightshift.worker.batch import BatchRunner
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.outages import PatientLedger
-from nightshift.worker.telemetry.events import BatchesClaimed, Stage
-from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.telemetry.recorder import Recorder, Stage
 from nightshift.worker.window import MOST_BATCHES, SHARE_SECONDS, HeldBatch, Window
 
 EMPTY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4)
@@ -134,7 +133,7 @@ class Runner:
             self._recorder.problem("claim_failed", error=str(error))
             self._unsure_until = math.inf
             return None
-        self._recorder.emit(BatchesClaimed, len(leases))
+        self._recorder.batches_claimed(len(leases))
         if leases:
             self._usual_rows = max(1, sum(len(lease.todo) for lease in leases) // len(leases))
         return leases

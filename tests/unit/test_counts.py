@@ -15,16 +15,8 @@ from structlog.testing import capture_logs
 from nightshift.common.settings import child_environment, load_settings
 from nightshift.worker.supervisor.child_config import ChildConfig
 from nightshift.worker.telemetry.counts import Counts, has_room
-from nightshift.worker.telemetry.events import (
-    BatchCommitted,
-    BatchEnded,
-    BatchesClaimed,
-    RowsEntered,
-    Stage,
-    StagePassed,
-)
 from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, ChildFolder, MachineMetrics
-from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.telemetry.recorder import BatchCommitted, Recorder, Stage
 from nightshift.worker.telemetry.utilization import Utilization
 
 LABELS = {"pool": "p", "engine": "function"}
@@ -37,10 +29,10 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
 def test_rows_tokens_and_batches_are_counted_at_the_commit() -> None:
     registry = CollectorRegistry()
     recorder = Recorder(Counts(Utilization(4), "p", "function", 0, registry))
-    recorder.emit(BatchCommitted, 1, 1, 9, 4, 5, 2, 30, 40, 0.2, whole=True)
-    recorder.emit(BatchCommitted, 2, 1, 3, 0, 3, 0, 1, 1, 100, whole=False)
-    recorder.emit(BatchEnded, "released")
-    recorder.emit(BatchEnded)
+    recorder.batch_committed(BatchCommitted(1, 1, 9, 4, 5, 2, 30, 40, 0.2, whole=True))
+    recorder.batch_committed(BatchCommitted(2, 1, 3, 0, 3, 0, 1, 1, 100, whole=False))
+    recorder.batch_ended("released")
+    recorder.batch_ended()
     assert value(registry, "nightshift_rows_total", **LABELS, outcome="ok") == 6
     assert value(registry, "nightshift_rows_total", **LABELS, outcome="failed") == 2
     assert value(registry, "nightshift_tokens_total", **LABELS, kind="prompt") == 31
@@ -58,14 +50,14 @@ def test_the_time_of_an_engine_is_told_by_how_full_it_was() -> None:
     counts = Counts(utilization, "p", "function", 3, registry)
     recorder = Recorder(utilization, counts)
     now = 1  # a second without work
-    recorder.emit(BatchesClaimed, 2)
+    recorder.batches_claimed(2)
     now = 3  # two with work and no row
-    recorder.emit(RowsEntered)
+    recorder.rows_entered()
     now = 6  # three with a row
-    recorder.emit(RowsEntered, 3)
+    recorder.rows_entered(3)
     counts.update()
     now = 10  # four with all that it can run
-    recorder.emit(StagePassed, Stage.READ, 1.5)
+    recorder.stage_passed(Stage.READ, 1.5)
     counts.update()
     here = {**LABELS, "slot": "3"}
     spent = {
@@ -81,14 +73,14 @@ COUNT = """
 import os, signal, sys
 from prometheus_client import Counter
 from nightshift.worker.telemetry.counts import Counts
-from nightshift.worker.telemetry.events import BatchCommitted, EngineLoaded, LeasesRenewed
+from nightshift.worker.telemetry.recorder import BatchCommitted, EngineLoaded
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.telemetry.utilization import Utilization
 recorder = Recorder(Counts(Utilization(8), "p", "function", int(sys.argv[1])))
-recorder.emit(EngineLoaded, "function", "1", 8, 16, 1.5)
+recorder.engine_loaded(EngineLoaded("function", "1", 8, 16, 1.5))
 rows = int(sys.argv[2])
-recorder.emit(BatchCommitted, 1, 1, rows, 0, rows, 0, 0, 0, 1.0, whole=True)
-recorder.emit(LeasesRenewed, 1, 0)
+recorder.batch_committed(BatchCommitted(1, 1, rows, 0, rows, 0, 0, 0, 1.0, whole=True))
+recorder.leases_renewed(1, 0)
 Counter("vllm:steps", "Not ours.").inc()
 print("counted", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -9,16 +9,7 @@ from rich.console import Console
 
 from nightshift.common.errors import BadInput
 from nightshift.worker.telemetry import report
-from nightshift.worker.telemetry.events import (
-    BatchCommitted,
-    BatchEnded,
-    BatchesClaimed,
-    RowsEntered,
-    RowsLeft,
-    Stage,
-    StagePassed,
-)
-from nightshift.worker.telemetry.recorder import Handlers, Recorder
+from nightshift.worker.telemetry.recorder import Recorder, Stage, Subscriber
 from nightshift.worker.telemetry.report import Figures, ProfileFile
 from nightshift.worker.telemetry.utilization import Utilization
 
@@ -105,20 +96,20 @@ def test_the_meter_splits_the_time_at_work_by_how_full_the_engine_was(
     recorder: Recorder, utilization: Utilization, wall: Clock
 ) -> None:
     wall.now = 10  # idle: nothing was claimed yet
-    recorder.emit(BatchesClaimed, 2)
+    recorder.batches_claimed(2)
     wall.now = 11  # one second with no row: read and rendered
-    recorder.emit(RowsEntered, 6)
+    recorder.rows_entered(6)
     wall.now = 14  # three full ones
-    recorder.emit(RowsLeft, 3)
+    recorder.rows_left(3)
     wall.now = 15  # one with three rows of four, though there was work
-    recorder.emit(BatchesClaimed, 0)
+    recorder.batches_claimed(0)
     wall.now = 17  # two more, and none was admitted
-    recorder.emit(RowsLeft, 3)
+    recorder.rows_left(3)
     wall.now = 18  # the last commits
-    recorder.emit(BatchEnded)
-    recorder.emit(BatchEnded)
+    recorder.batch_ended()
+    recorder.batch_ended()
     wall.now = 100  # idle again
-    engine = utilization.engine.totals()
+    engine = utilization.occupancy()
     assert (engine.seconds, engine.rows, engine.row_seconds) == (8, 6, 27)
     assert (engine.fewer_seconds, engine.empty_seconds, engine.dry_seconds) == (5, 2, 3)
 
@@ -126,39 +117,45 @@ def test_the_meter_splits_the_time_at_work_by_how_full_the_engine_was(
 def test_a_child_is_at_work_between_two_claims_that_bring_something(
     recorder: Recorder, utilization: Utilization, wall: Clock
 ) -> None:
-    recorder.emit(BatchesClaimed, 1)
-    recorder.emit(BatchEnded)
+    recorder.batches_claimed(1)
+    recorder.batch_ended()
     wall.now = 2
-    recorder.emit(BatchesClaimed, 1)
-    assert utilization.engine.totals().empty_seconds == 2
+    recorder.batches_claimed(1)
+    assert utilization.occupancy().empty_seconds == 2
 
 
-def test_without_a_subscriber_no_clock_is_read_and_no_event_is_made() -> None:
+def test_without_a_subscriber_no_clock_is_read_and_nothing_happens() -> None:
     def fail() -> float:
         raise AssertionError("read")
 
     recorder = Recorder(clock=fail, cpu_clock=fail)
     with recorder.span(Stage.READ) as span:
         span.count = 5
-    recorder.emit(BatchCommitted)  # type: ignore[call-arg]
+    recorder.stage_passed(Stage.READ, 1.0)
+    recorder.rows_entered()
 
 
-def test_each_subscriber_hears_the_events_that_it_wants_and_no_other() -> None:
-    class Heard:
-        def __init__(self, *events: type) -> None:
-            self.events = events
-            self.heard: list[object] = []
+def test_each_subscriber_hears_the_events_that_it_has_a_method_for() -> None:
+    heard: list[object] = []
 
-        def handlers(self) -> Handlers:
-            return dict.fromkeys(self.events, self.heard.append)
+    class Rows(Subscriber):
+        def rows_entered(self, rows: int = 1) -> None:
+            heard.append(("rows", rows))
 
-    rows, both = Heard(RowsEntered), Heard(RowsEntered, StagePassed)
-    recorder = Recorder(rows, both)
-    recorder.emit(RowsEntered, 3)
-    recorder.emit(StagePassed, Stage.INFER, 1.5, count=2)
-    recorder.emit(RowsLeft)
-    assert rows.heard == [RowsEntered(3)]
-    assert both.heard == [RowsEntered(3), StagePassed(Stage.INFER, 1.5, 0.0, 2)]
+    class Both(Subscriber):
+        def rows_entered(self, rows: int = 1) -> None:
+            heard.append(("both", rows))
+
+        def stage_passed(
+            self, stage: Stage, seconds: float, cpu_seconds: float = 0.0, count: int = 1
+        ) -> None:
+            heard.append((stage, seconds, cpu_seconds, count))
+
+    recorder = Recorder(Rows(), Both())
+    recorder.rows_entered(3)
+    recorder.stage_passed(Stage.INFER, 1.5, count=2)
+    recorder.rows_left()
+    assert heard == [("rows", 3), ("both", 3), (Stage.INFER, 1.5, 0.0, 2)]
 
 
 def test_the_last_line_of_each_child_counts_and_only_of_the_asked_supervisor(
@@ -169,7 +166,7 @@ def test_the_last_line_of_each_child_counts_and_only_of_the_asked_supervisor(
         utilization = Utilization(4, wall)
         recorder = Recorder(utilization, clock=wall)
         file = ProfileFile(path, utilization, worker, supervisor)
-        recorder.emit(BatchesClaimed, 1)
+        recorder.batches_claimed(1)
         for _ in range(2):
             with recorder.span(Stage.COMMIT, batches):
                 wall.now += 1

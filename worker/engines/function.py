@@ -16,7 +16,7 @@ from nightshift.common.errors import EngineLoadFailed
 from nightshift.common.spec import FunctionEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Refusal, Work
-from nightshift.worker.telemetry.events import RowsEntered, RowsLeft, Stage, StagePassed
+from nightshift.worker.telemetry.recorder import Stage
 
 log = structlog.get_logger(__name__)
 
@@ -86,17 +86,17 @@ class FunctionEngine:
         """Queues one call for the batch. An exception or a wrong number of results is isolated by
         halving.
         """
-        work.recorder.emit(RowsEntered, len(work.requests))
+        work.recorder.rows_entered(len(work.requests))
         return self._thread.submit(self._run, work, work.recorder.clock())
 
     def _run(self, work: Work, started_at: float) -> None:
         rows = len(work.requests)
-        work.recorder.emit(StagePassed, Stage.QUEUE, work.recorder.clock() - started_at)
+        work.recorder.stage_passed(Stage.QUEUE, work.recorder.clock() - started_at)
         try:
             with work.recorder.span(Stage.INFER):
                 self._call(work, 0, rows)
         finally:
-            work.recorder.emit(RowsLeft, rows)
+            work.recorder.rows_left(rows)
 
     def stalled_seconds(self) -> float:
         """Infinite once a call has run longer than the time of all its rows, else 0."""

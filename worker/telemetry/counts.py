@@ -13,15 +13,12 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from nightshift.common.telemetry import metric_types, metrics
-from nightshift.worker.telemetry.events import (
+from nightshift.worker.telemetry.recorder import (
     BatchCommitted,
-    BatchEnded,
     EngineLoaded,
-    HeartbeatFailed,
-    LeasesRenewed,
     Stage,
+    Subscriber,
 )
-from nightshift.worker.telemetry.recorder import Handlers
 from nightshift.worker.telemetry.utilization import Utilization
 
 log = structlog.get_logger(__name__)
@@ -35,7 +32,7 @@ UPDATE_SECONDS = 1.0
 """Pause between two looks at the utilization; a killed child loses what came after the last."""
 
 
-class Counts:
+class Counts(Subscriber):
     """The counts of one child, from all of its threads. `utilization` is read every second."""
 
     def __init__(
@@ -97,16 +94,6 @@ class Counts:
             return None
         return cls(utilization, pool, engine, slot)
 
-    def handlers(self) -> Handlers:
-        """What is counted as it happens."""
-        return {
-            EngineLoaded: self._loaded,
-            BatchCommitted: self._committed,
-            BatchEnded: self._ended,
-            LeasesRenewed: self._renewed,
-            HeartbeatFailed: self._heartbeat_failed,
-        }
-
     def start(self) -> None:
         """Keeps the seconds up to date from now on, in a thread of its own."""
         threading.Thread(target=self._update_on, name="counts", daemon=True).start()
@@ -118,7 +105,7 @@ class Counts:
     def update(self) -> None:
         """Counts the seconds since the last look, and shows how many rows are in the engine."""
         with self._updating:
-            engine = self._utilization.engine.totals()
+            engine = self._utilization.occupancy()
             stages = self._utilization.seconds()
             self._advance(
                 {
@@ -129,7 +116,7 @@ class Counts:
                     "no_work": engine.no_work_seconds,
                 }
             )
-            self._engine_rows.set(self._utilization.engine.rows)
+            self._engine_rows.set(self._utilization.rows)
 
     def _update_on(self) -> None:
         paused = threading.Event()
@@ -142,28 +129,33 @@ class Counts:
             self._seconds[name].inc(max(0.0, seconds - self._counted[name]))
             self._counted[name] = max(seconds, self._counted[name])
 
-    def _loaded(self, event: EngineLoaded) -> None:
+    def engine_loaded(self, loaded: EngineLoaded) -> None:
+        """Counts a load, and shows how long it took and how many rows the engine can run."""
         self._loads.inc()
-        self._load_seconds.set(event.load_seconds)
-        self._concurrency.set(event.concurrency)
+        self._load_seconds.set(loaded.load_seconds)
+        self._concurrency.set(loaded.concurrency)
 
-    def _committed(self, event: BatchCommitted) -> None:
-        self._rows.inc(event.rows - event.rows_failed)
-        self._rows_failed.inc(event.rows_failed)
-        self._prompt_tokens.inc(event.prompt_tokens)
-        self._output_tokens.inc(event.output_tokens)
-        self._batches["done" if event.whole else "split"].inc()
-        self._batch_seconds.observe(event.seconds)
+    def batch_committed(self, batch: BatchCommitted) -> None:
+        """Counts the rows, the tokens and the time of a batch."""
+        self._rows.inc(batch.rows - batch.rows_failed)
+        self._rows_failed.inc(batch.rows_failed)
+        self._prompt_tokens.inc(batch.prompt_tokens)
+        self._output_tokens.inc(batch.output_tokens)
+        self._batches["done" if batch.whole else "split"].inc()
+        self._batch_seconds.observe(batch.seconds)
 
-    def _ended(self, event: BatchEnded) -> None:
-        if event.outcome is not None:
-            self._batches[event.outcome].inc()
+    def batch_ended(self, outcome: str | None = None) -> None:
+        """Counts a lease that ended otherwise."""
+        if outcome is not None:
+            self._batches[outcome].inc()
 
-    def _renewed(self, event: LeasesRenewed) -> None:
-        self._renewals["held"].inc(event.held)
-        self._renewals["lost"].inc(event.lost)
+    def leases_renewed(self, held: int, lost: int) -> None:
+        """Counts leases."""
+        self._renewals["held"].inc(held)
+        self._renewals["lost"].inc(lost)
 
-    def _heartbeat_failed(self, _event: HeartbeatFailed) -> None:
+    def heartbeat_failed(self, error: Exception) -> None:
+        """Counts a heartbeat without an answer."""
         self._renewals["failed"].inc()
 
 

@@ -3,59 +3,50 @@
 Constant event names and fields, one line an event.
 """
 
+from typing import Any
+
 import structlog
 
-from nightshift.worker.telemetry.events import (
-    BatchCommitted,
-    EngineLoaded,
-    HeartbeatFailed,
-    LeaseFoundLost,
-    ProblemReported,
-)
-from nightshift.worker.telemetry.recorder import Handlers
+from nightshift.worker.telemetry.recorder import BatchCommitted, EngineLoaded, Subscriber
 
 log = structlog.get_logger(__name__)
 
 
-class LogLines:
+class LogLines(Subscriber):
     """Formats the events that a person reads."""
 
-    def handlers(self) -> Handlers:
-        """What is logged."""
-        return {
-            EngineLoaded: self._loaded,
-            BatchCommitted: self._committed,
-            LeaseFoundLost: self._lost,
-            HeartbeatFailed: self._heartbeat_failed,
-            ProblemReported: self._problem,
-        }
-
-    def _loaded(self, event: EngineLoaded) -> None:
+    def engine_loaded(self, loaded: EngineLoaded) -> None:
+        """A line at the start of work."""
         log.info(
             "engine_ready",
-            engine=event.engine,
-            version=event.version,
-            window_rows=event.window_rows,
-            load_seconds=round(event.load_seconds, 1),
+            engine=loaded.engine,
+            version=loaded.version,
+            window_rows=loaded.window_rows,
+            load_seconds=round(loaded.load_seconds, 1),
         )
 
-    def _committed(self, event: BatchCommitted) -> None:
+    def batch_committed(self, batch: BatchCommitted) -> None:
+        """A line for each part."""
         log.info(
             "batch_done",
-            batch_id=event.batch_id,
-            attempt=event.attempt,
-            rows=event.part_rows,
-            rows_failed=event.part_errors,
+            batch_id=batch.batch_id,
+            attempt=batch.attempt,
+            rows=batch.part_rows,
+            rows_failed=batch.part_errors,
         )
 
-    def _lost(self, event: LeaseFoundLost) -> None:
-        log.warning("lease_lost", batch_id=event.batch_id, attempt=event.attempt)
+    def lease_lost(self, batch_id: int, attempt: int) -> None:
+        """A warning with the lease."""
+        log.warning("lease_lost", batch_id=batch_id, attempt=attempt)
 
-    def _heartbeat_failed(self, event: HeartbeatFailed) -> None:
-        log.warning("heartbeat_failed", error=str(event.error))
+    def heartbeat_failed(self, error: Exception) -> None:
+        """A warning with the error's text."""
+        log.warning("heartbeat_failed", error=str(error))
 
-    def _problem(self, event: ProblemReported) -> None:
-        if event.crash is None:
-            log.warning(event.name, **event.fields)
-        else:
-            log.error(event.name, **event.fields, exc_info=event.crash)
+    def problem(self, name: str, **fields: Any) -> None:
+        """A warning of this name."""
+        log.warning(name, **fields)
+
+    def crash(self, name: str, error: BaseException, **fields: Any) -> None:
+        """An error of this name, with the traceback."""
+        log.error(name, **fields, exc_info=error)

@@ -1,31 +1,120 @@
-"""The recorder: the core of a child emits events, and subscribers count, measure or log them.
+"""The recorder: the core of a child tells what happens, and subscribers count, measure or log it.
 
-Without a subscriber an event is not even made, so a recorder that nobody listens to costs next to
-nothing.
+What no subscriber wants costs next to nothing.
 """
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, Self
-
-from nightshift.worker.telemetry.events import ProblemReported, Stage, StagePassed
-
-P = ParamSpec("P")
-
-Handlers = Mapping[type, Callable[[Any], None]]
-"""What a subscriber does with each type of event that it wants."""
+from typing import Any, Self
 
 
-class Subscriber(Protocol):
-    """Whoever wants events. Handlers are called in the thread of the event, and must not fail."""
+class Stage(StrEnum):
+    """What a child does for its batches, in the order in which a batch meets it."""
 
-    def handlers(self) -> Handlers:
-        """The events that it wants."""
+    CLAIM = "claim"
+    READ = "read"
+    RENDER = "render"
+    TOKENIZE = "tokenize"
+    QUEUE = "queue"
+    INFER = "infer"
+    TABLE = "table"
+    WRITE = "write"
+    COMMIT = "commit"
+    SETTLE = "settle"
 
 
-class Recorder:
+@dataclass(slots=True)
+class EngineLoaded:
+    """The engine is ready, and the child can claim."""
+
+    engine: str
+    version: str
+    concurrency: int
+    window_rows: int
+    load_seconds: float
+
+
+@dataclass(slots=True)
+class BatchCommitted:
+    """A batch is committed: `part_rows` rows and `part_errors` of them failed are in its part.
+
+    `rows` and `rows_failed` are those that ran, without the rows that a retry kept. `seconds` are
+    counted from the claim. `whole` is False where unfinished rows were split off.
+    """
+
+    batch_id: int
+    attempt: int
+    part_rows: int
+    part_errors: int
+    rows: int
+    rows_failed: int
+    prompt_tokens: int
+    output_tokens: int
+    seconds: float
+    whole: bool
+
+
+class Subscriber:
+    """What happens in a child: one method an event, which does nothing here.
+
+    A subscriber has the methods of the events that it wants. They are called in the thread of the
+    event, and must not fail.
+    """
+
+    def stage_passed(
+        self, stage: Stage, seconds: float, cpu_seconds: float = 0.0, count: int = 1
+    ) -> None:
+        """`count` batches (for QUEUE in vLLM: rows) went through a stage, or tried to.
+
+        `cpu_seconds` are those of the stage's own thread.
+        """
+
+    def rows_entered(self, rows: int = 1) -> None:
+        """So many rows are the engine's from here on."""
+
+    def rows_left(self, rows: int = 1) -> None:
+        """So many rows left the engine, answered or not."""
+
+    def engine_loaded(self, loaded: EngineLoaded) -> None:
+        """The engine is ready."""
+
+    def batches_claimed(self, batches: int) -> None:
+        """A claim was answered: the child holds so many batches more; 0: none is admitted."""
+
+    def batch_committed(self, batch: BatchCommitted) -> None:
+        """A batch is committed."""
+
+    def batch_ended(self, outcome: str | None = None) -> None:
+        """The child holds a batch no more.
+
+        `outcome` is released, failed or lost; None after a commit, or when the ledger could not be
+        told.
+        """
+
+    def lease_lost(self, batch_id: int, attempt: int) -> None:
+        """The lease of a batch belongs to somebody else."""
+
+    def leases_renewed(self, held: int, lost: int) -> None:
+        """A heartbeat was answered: so many leases hold, so many were newly found lost."""
+
+    def heartbeat_failed(self, error: Exception) -> None:
+        """Postgres did not answer a heartbeat."""
+
+    def problem(self, name: str, **fields: Any) -> None:
+        """Something went wrong and the child goes on; `name` is a constant."""
+
+    def crash(self, name: str, error: BaseException, **fields: Any) -> None:
+        """An exception that nobody expected; `name` is a constant."""
+
+
+EVENTS = tuple(name for name in vars(Subscriber) if not name.startswith("_"))
+
+
+class Recorder(Subscriber):
     """Tells subscribers what happens in one child. For any thread; clocks are in seconds.
 
     Subscribe before the first event: a subscriber hears only of what comes after.
@@ -40,32 +129,30 @@ class Recorder:
         self.clock = clock
         self.cpu_clock = cpu_clock
         self.thread = threading.local()
-        self._handlers: dict[object, list[Callable[[Any], None]]] = {}
-        for subscriber in subscribers:
-            for event, handler in subscriber.handlers().items():
-                self._handlers.setdefault(event, []).append(handler)
-
-    def emit(self, event: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Makes an event of a type from its fields, for those who want this type."""
-        handlers = self._handlers.get(event)
-        if handlers is not None:
-            made = event(*args, **kwargs)
-            for handler in handlers:
-                handler(made)
+        for name in EVENTS:
+            handlers = [
+                getattr(each, name)
+                for each in subscribers
+                if getattr(type(each), name) is not getattr(Subscriber, name)
+            ]
+            if handlers:  # a row must not pay for a loop over one subscriber
+                setattr(self, name, handlers[0] if len(handlers) == 1 else _in_turn(handlers))
+        self._measures = "stage_passed" in vars(self)
 
     def span(self, stage: Stage, count: int = 1) -> "Span":
         """A pass of `count` batches through a stage, to be used with `with`."""
-        return Span(self, stage, count) if StagePassed in self._handlers else UNMEASURED
-
-    def problem(self, name: str, **fields: Any) -> None:
-        """Something went wrong and the child goes on; `name` is a constant."""
-        self.emit(ProblemReported, name, fields)
-
-    def crash(self, name: str, error: BaseException, **fields: Any) -> None:
-        """An exception that nobody expected; `name` is a constant."""
-        self.emit(ProblemReported, name, fields, error)
+        return Span(self, stage, count) if self._measures else UNMEASURED
 
 
+def _in_turn(handlers: list[Callable[..., None]]) -> Callable[..., None]:
+    def tell(*args: Any, **kwargs: Any) -> None:
+        for handler in handlers:
+            handler(*args, **kwargs)
+
+    return tell
+
+
+@dataclass(slots=True, eq=False)
 class Span:
     """One pass through a stage, as a context; set `count` inside when it is not one batch.
 
@@ -73,30 +160,21 @@ class Span:
     and counts no batch. Without a recorder nothing is measured.
     """
 
-    __slots__ = (
-        "_began",
-        "_began_cpu",
-        "_inner",
-        "_inner_cpu",
-        "_outer",
-        "_recorder",
-        "_stage",
-        "count",
-    )
-
-    def __init__(self, recorder: Recorder | None, stage: Stage, count: int) -> None:
-        self._recorder = recorder
-        self._stage = stage
-        self.count = count
+    _recorder: Recorder | None
+    _stage: Stage
+    count: int
+    _outer: "Span | None" = None
+    _began: float = 0.0
+    _began_cpu: float = 0.0
+    _inner: float = 0.0
+    _inner_cpu: float = 0.0
 
     def __enter__(self) -> Self:
         recorder = self._recorder
-        if recorder is None:
-            return self
-        self._outer: Span | None = getattr(recorder.thread, "span", None)
-        recorder.thread.span = self
-        self._inner = self._inner_cpu = 0.0
-        self._began, self._began_cpu = recorder.clock(), recorder.cpu_clock()
+        if recorder is not None:
+            self._outer = getattr(recorder.thread, "span", None)
+            recorder.thread.span = self
+            self._began, self._began_cpu = recorder.clock(), recorder.cpu_clock()
         return self
 
     def __exit__(
@@ -112,8 +190,7 @@ class Span:
             outer._inner += seconds
             outer._inner_cpu += cpu_seconds
         recorder.thread.span = outer
-        recorder.emit(
-            StagePassed,
+        recorder.stage_passed(
             self._stage,
             seconds - self._inner,
             cpu_seconds - self._inner_cpu,

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nightshift.common.errors import BadInput
-from nightshift.worker.telemetry.events import Stage
+from nightshift.worker.telemetry.recorder import Stage
 from nightshift.worker.telemetry.utilization import Occupancy, StageTotals, Utilization
 
 log = structlog.get_logger(__name__)

@@ -9,15 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from nightshift.worker.telemetry.events import (
-    BatchEnded,
-    BatchesClaimed,
-    RowsEntered,
-    RowsLeft,
-    Stage,
-    StagePassed,
-)
-from nightshift.worker.telemetry.recorder import Handlers
+from nightshift.worker.telemetry.recorder import Stage, Subscriber
 
 
 @dataclass(slots=True)
@@ -59,94 +51,66 @@ class Occupancy:
     no_work_seconds: float = 0.0
 
 
-class OccupancyMeter:
-    """Integrates over time how many rows are in the engine. For any thread."""
+class Utilization(Subscriber):
+    """The figures of one child, from all of its threads. The clock gives seconds."""
 
     def __init__(self, concurrency: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._totals = Occupancy(concurrency=concurrency)
+        self._stages = {stage: StageTotals() for stage in Stage}
+        self._engine = Occupancy(concurrency=concurrency)
         self._since = clock()
         self._rows = self._held = 0
         self._dry = True
         self._lock = threading.Lock()
 
-    def handlers(self) -> Handlers:
-        """Rows in and out of the engine, and batches in and out of the child."""
-        return {
-            RowsEntered: self._entered,
-            RowsLeft: self._left,
-            BatchesClaimed: self._claimed,
-            BatchEnded: self._ended,
-        }
+    def stage_passed(
+        self, stage: Stage, seconds: float, cpu_seconds: float = 0.0, count: int = 1
+    ) -> None:
+        """Adds a pass to the totals of its stage."""
+        with self._lock:
+            totals = self._stages[stage]
+            totals.calls += 1
+            totals.count += count
+            totals.seconds += seconds
+            totals.cpu_seconds += cpu_seconds
+            totals.longest_seconds = max(totals.longest_seconds, seconds)
 
-    def _claimed(self, event: BatchesClaimed) -> None:
+    def batches_claimed(self, batches: int) -> None:
+        """The child holds more batches, or none was admitted."""
         with self._lock:
             self._advance()
-            self._held += event.batches
-            self._dry = event.batches == 0
+            self._held += batches
+            self._dry = batches == 0
 
-    def _ended(self, _event: BatchEnded) -> None:
+    def batch_ended(self, outcome: str | None = None) -> None:
+        """The child holds one batch less."""
         with self._lock:
             self._advance()
             self._held -= 1
 
-    def _entered(self, event: RowsEntered) -> None:
+    def rows_entered(self, rows: int = 1) -> None:
+        """More rows are in the engine."""
         with self._lock:
             self._advance()
-            self._rows += event.rows
-            self._totals.rows += event.rows
+            self._rows += rows
+            self._engine.rows += rows
 
-    def _left(self, event: RowsLeft) -> None:
+    def rows_left(self, rows: int = 1) -> None:
+        """Fewer rows are in the engine."""
         with self._lock:
             self._advance()
-            self._rows -= event.rows
+            self._rows -= rows
 
     @property
     def rows(self) -> int:
         """Rows in the engine now."""
         return self._rows
 
-    def totals(self) -> Occupancy:
-        """The figures up to now."""
+    def occupancy(self) -> Occupancy:
+        """How full the engine was up to now."""
         with self._lock:
             self._advance()
-            return replace(self._totals)
-
-    def _advance(self) -> None:
-        now = self._clock()
-        passed, self._since = now - self._since, now
-        totals = self._totals
-        if not self._held and self._dry:
-            totals.no_work_seconds += passed
-            return
-        totals.seconds += passed
-        totals.row_seconds += passed * self._rows
-        if self._rows < totals.concurrency:
-            totals.fewer_seconds += passed
-            totals.empty_seconds += passed * (self._rows == 0)
-            totals.dry_seconds += passed * self._dry
-
-
-class Utilization:
-    """The figures of one child, from all of its threads. The clock gives seconds."""
-
-    def __init__(self, concurrency: int, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.engine = OccupancyMeter(concurrency, clock)
-        self._stages = {stage: StageTotals() for stage in Stage}
-        self._lock = threading.Lock()
-
-    def handlers(self) -> Handlers:
-        """Passes through stages, and what the meter of the engine wants."""
-        return {StagePassed: self._passed, **self.engine.handlers()}
-
-    def _passed(self, event: StagePassed) -> None:
-        with self._lock:
-            totals = self._stages[event.stage]
-            totals.calls += 1
-            totals.count += event.count
-            totals.seconds += event.seconds
-            totals.cpu_seconds += event.cpu_seconds
-            totals.longest_seconds = max(totals.longest_seconds, event.seconds)
+            return replace(self._engine)
 
     def seconds(self) -> dict[Stage, float]:
         """What each stage took so far."""
@@ -157,4 +121,19 @@ class Utilization:
         """Everything so far, as it stands in a line of the profile's file."""
         with self._lock:
             stages = {stage.value: asdict(totals) for stage, totals in self._stages.items()}
-        return {"stages": stages, "engine": asdict(self.engine.totals())}
+        return {"stages": stages, "engine": asdict(self.occupancy())}
+
+    def _advance(self) -> None:
+        """Integrates over the time since the last change how many rows were in the engine."""
+        now = self._clock()
+        passed, self._since = now - self._since, now
+        totals = self._engine
+        if not self._held and self._dry:
+            totals.no_work_seconds += passed
+            return
+        totals.seconds += passed
+        totals.row_seconds += passed * self._rows
+        if self._rows < totals.concurrency:
+            totals.fewer_seconds += passed
+            totals.empty_seconds += passed * (self._rows == 0)
+            totals.dry_seconds += passed * self._dry

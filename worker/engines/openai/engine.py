@@ -48,7 +48,7 @@ from nightshift.worker.engines.openai.requests import (
 from nightshift.worker.engines.openai.server import RequestHistory, RetryPolicy, Server
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
 from nightshift.worker.engines.resampling import RowSampling, sample_until_valid
-from nightshift.worker.telemetry.events import RowsEntered, RowsLeft, Stage, StagePassed
+from nightshift.worker.telemetry.recorder import Stage
 
 TICK_SECONDS = 1.0
 """How often the loop shows that it lives: every request has its own end, so only it can stall."""
@@ -167,9 +167,7 @@ class OpenaiEngine:
             for row in rows:  # an outage that one row met ends the others, too
                 row.cancel()
             await asyncio.gather(*rows, return_exceptions=True)
-            work.recorder.emit(
-                StagePassed, Stage.INFER, work.recorder.clock() - began_at, count=count
-            )
+            work.recorder.stage_passed(Stage.INFER, work.recorder.clock() - began_at, count=count)
         for outage in filter(None, outages):
             raise outage
 
@@ -192,8 +190,8 @@ class OpenaiEngine:
                 RowErrorKind.REFUSED,
                 self._redact(f"the row cannot be sent: {type(error).__name__}: {error}"),
             )
-        work.recorder.emit(
-            StagePassed, Stage.QUEUE, max(0.0, work.recorder.clock() - asked_at - seconds)
+        work.recorder.stage_passed(
+            Stage.QUEUE, max(0.0, work.recorder.clock() - asked_at - seconds)
         )
         work.emit(position, outcome)
         return None
@@ -258,7 +256,7 @@ class OpenaiEngine:
         async with self._places:
             body, tokens = await make_body()
             reservation = await self._limiter.admit(tokens)
-            work.recorder.emit(RowsEntered)
+            work.recorder.rows_entered()
             history.sent_at = began = time.monotonic()
             try:
                 async with asyncio.timeout(work.row_timeout_seconds - history.spent_seconds):
@@ -275,7 +273,7 @@ class OpenaiEngine:
                 history.spent_seconds += time.monotonic() - began
                 return await self._refused(reservation, request_error(error, self._redact))
             finally:
-                work.recorder.emit(RowsLeft)
+                work.recorder.rows_left()
             history.spent_seconds += time.monotonic() - began
         outcome = parsed_outcome(endpoint, response)
         if isinstance(outcome, RequestError):

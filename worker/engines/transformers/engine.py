@@ -17,7 +17,7 @@ from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Refusal, Work, timed_out
 from nightshift.worker.engines.transformers.models import TextModel, Texts, load
 from nightshift.worker.engines.transformers.rows import Batch, Row, RowQueue
-from nightshift.worker.telemetry.events import Stage
+from nightshift.worker.telemetry.recorder import Stage
 
 SORTED_PASSES = 8
 """Passes whose rows are sorted by length together, so that few tokens are padding."""

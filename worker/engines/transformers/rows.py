@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from nightshift.worker.engines.protocol import Outcome, Work
 from nightshift.worker.engines.transformers.models import Texts
-from nightshift.worker.telemetry.events import RowsEntered, RowsLeft, Stage, StagePassed
+from nightshift.worker.telemetry.recorder import Stage
 
 
 @dataclass(slots=True, eq=False)
@@ -26,14 +26,14 @@ class Batch:
     def __post_init__(self) -> None:
         self._left = len(self.work.requests)
         self._entered_at = self.work.recorder.clock()
-        self.work.recorder.emit(RowsEntered, self._left)
+        self.work.recorder.rows_entered(self._left)
         self.leave(0)
 
     def began(self) -> None:
         """The first pass with a row of this batch begins."""
         if self._began_at is None:
             self._began_at = self.work.recorder.clock()
-            self.work.recorder.emit(StagePassed, Stage.QUEUE, self._began_at - self._entered_at)
+            self.work.recorder.stage_passed(Stage.QUEUE, self._began_at - self._entered_at)
 
     def end(self, position: int, outcome: Outcome) -> None:
         """A row is finished. Its outcome is dropped when the work was stopped."""
@@ -43,15 +43,15 @@ class Batch:
 
     def leave(self, rows: int) -> None:
         """So many rows left the engine."""
-        self.work.recorder.emit(RowsLeft, rows)
+        self.work.recorder.rows_left(rows)
         with self._lock:
             self._left -= rows
             if self._left or self._over:
                 return
             self._over = True
         if self._began_at is not None:
-            self.work.recorder.emit(
-                StagePassed, Stage.INFER, self.work.recorder.clock() - self._began_at
+            self.work.recorder.stage_passed(
+                Stage.INFER, self.work.recorder.clock() - self._began_at
             )
         self.future.set_result(None)
 

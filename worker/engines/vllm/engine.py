@@ -40,7 +40,7 @@ from nightshift.worker.engines.vllm.model import Model, TaskHandler
 from nightshift.worker.engines.vllm.pooling import Pooling, PoolingModel
 from nightshift.worker.engines.vllm.requests import Requests, Serving
 from nightshift.worker.engines.vllm.vision import Vision
-from nightshift.worker.telemetry.events import RowsEntered, RowsLeft, Stage, StagePassed
+from nightshift.worker.telemetry.recorder import Stage
 
 log = structlog.get_logger(__name__)
 
@@ -180,9 +180,7 @@ class VllmEngine:
             )
             count = 1
         finally:
-            work.recorder.emit(
-                StagePassed, Stage.INFER, work.recorder.clock() - began_at, count=count
-            )
+            work.recorder.stage_passed(Stage.INFER, work.recorder.clock() - began_at, count=count)
         for outage in filter(None, outages):
             raise outage
 
@@ -194,7 +192,7 @@ class VllmEngine:
         asked_at = work.recorder.clock()
         await self._places.acquire()
         waited = work.recorder.clock() - asked_at
-        work.recorder.emit(RowsEntered)
+        work.recorder.rows_entered()
         if not self._in_flight:
             self._moved()
         self._in_flight += 1
@@ -202,7 +200,7 @@ class VllmEngine:
             async with asyncio.timeout(work.row_timeout_seconds):
                 outcome, queued = await handler.run(request, prompt)
             self._moved()
-            work.recorder.emit(StagePassed, Stage.QUEUE, waited + queued)
+            work.recorder.stage_passed(Stage.QUEUE, waited + queued)
         except TimeoutError:
             outcome = timed_out(work)
         except EngineDeadError as error:
@@ -217,7 +215,7 @@ class VllmEngine:
             )
         finally:
             self._in_flight -= 1
-            work.recorder.emit(RowsLeft)
+            work.recorder.rows_left()
             self._places.release()
         work.emit(position, outcome)
         return None
