@@ -8,11 +8,15 @@ writes a file with a name of its own, which huggingface_hub never removes.
 
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import structlog
 from huggingface_hub import HfApi, constants, snapshot_download
+
+from nightshift.common.errors import EngineLoadFailed
 
 log = structlog.get_logger(__name__)
 
@@ -24,6 +28,26 @@ READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
 """Configuration and tokenizer, in the model's folder and in those of sentence-transformers."""
+
+
+@contextmanager
+def load_errors(library: str, model: str) -> Iterator[None]:
+    """Around the load of a model: EngineLoadFailed, on one line, for what a library raises."""
+    try:
+        yield
+    except EngineLoadFailed:
+        raise
+    except Exception as error:
+        message = " ".join(str(error).split())[:600] or "no further message"
+        raise EngineLoadFailed(
+            f"{library} cannot load {model!r}: {type(error).__name__}: {message}"
+        ) from error
+
+
+def loaded_commit(model: str, config: Any, revision: str | None = None) -> str | None:
+    """The commit of a loaded hub model, else its `revision`; a local folder has none."""
+    found = getattr(config, "_commit_hash", None) or revision
+    return None if found is None or Path(model).exists() else str(found)
 
 
 def is_hub_model(model: str) -> bool:

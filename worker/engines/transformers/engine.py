@@ -11,9 +11,10 @@ from typing import Self
 import torch
 import transformers
 
-from nightshift.common.errors import EngineDead, EngineLoadFailed
+from nightshift.common.errors import EngineDead
 from nightshift.common.spec import TransformersEngineSpec
 from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines import hub
 from nightshift.worker.engines.protocol import Refusal, Work, timed_out
 from nightshift.worker.engines.transformers.models import TextModel, Texts, load
 from nightshift.worker.engines.transformers.rows import Batch, Row, RowQueue
@@ -46,15 +47,8 @@ class TransformersEngine:
     @classmethod
     def load(cls, spec: TransformersEngineSpec, revision: str | None, runner: str) -> Self:
         """Loads the model for a task's `runner`; EngineLoadFailed says why it cannot be loaded."""
-        try:
+        with hub.load_errors("transformers", spec.model):
             return cls(load(spec, revision or spec.revision, runner), spec)
-        except EngineLoadFailed:
-            raise
-        except Exception as error:
-            message = " ".join(str(error).split())[:600] or "no further message"
-            raise EngineLoadFailed(
-                f"transformers cannot load {spec.model!r}: {type(error).__name__}: {message}"
-            ) from error
 
     def start(self, work: Work) -> "Future[None]":
         """Counts tokens in the caller's thread and queues every row that is not too long."""

@@ -6,7 +6,6 @@ transformers. None runs code that came with the model.
 
 import copy
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -90,7 +89,7 @@ class Embedder(TextModel):
             del model[-1]
         self.longest = _longest(spec, model.config, model.max_seq_length)
         model.max_seq_length = self.longest
-        self.revision = _commit(spec.model, model.config)
+        self.revision = hub.loaded_commit(spec.model, model.config)
         self._model = model
 
     def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
@@ -153,7 +152,7 @@ class PairScorer(TextModel):
         self._counter = _counter(model.tokenizer, spec.model)
         self.longest = _longest(spec, model.config, model.max_seq_length)
         model.max_seq_length = self.longest
-        self.revision = _commit(spec.model, model.config)
+        self.revision = hub.loaded_commit(spec.model, model.config)
         self._model = model
 
     def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
@@ -206,7 +205,7 @@ class Classifier(TextModel):
         self._is_multi_label = config.problem_type == "multi_label_classification"
         self.labels = label_names(config.id2label)
         self.longest = _longest(spec, config, self._tokenizer.model_max_length)
-        self.revision = _commit(spec.model, config)
+        self.revision = hub.loaded_commit(spec.model, config)
 
     def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
         """One sequence for each text or pair."""
@@ -273,9 +272,3 @@ def _longest(spec: TransformersEngineSpec, config: Any, own: int | None) -> int:
             f"engine.max_length is {spec.max_length}, {spec.model!r} has {positions} positions"
         )
     return spec.max_length
-
-
-def _commit(model: str, config: Any) -> str | None:
-    """The commit of a hub model; a local folder has none."""
-    found = None if Path(model).exists() else getattr(config, "_commit_hash", None)
-    return None if found is None else str(found)

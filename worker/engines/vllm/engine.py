@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, Self
 
 import structlog
@@ -21,7 +20,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from nightshift.common.errors import EngineDead, EngineLoadFailed, Permanent, StorageUnavailable
+from nightshift.common.errors import EngineDead, Permanent, StorageUnavailable
 from nightshift.common.spec import (
     ClassifyTask,
     EmbedTask,
@@ -82,7 +81,8 @@ class VllmEngine:
             self.close()
             raise
         self.concurrency = int(self._llm.vllm_config.scheduler_config.max_num_seqs)
-        self.revision = _resolved_revision(self._llm.model_config)
+        config = self._llm.model_config
+        self.revision = hub.loaded_commit(config.model, config.hf_config, config.revision)
         log.info("vllm_started", **effective(self._llm.vllm_config))
         # A row's deadline begins here, not in the queue of a large batch.
         self._places = asyncio.Semaphore(PLACES_A_ROW * self.concurrency)
@@ -90,14 +90,8 @@ class VllmEngine:
     @classmethod
     def load(cls, spec: VllmEngineSpec, revision: str | None, runner: str = "generate") -> Self:
         """Loads the model for a task's `runner`; EngineLoadFailed says why it cannot be loaded."""
-        try:
+        with hub.load_errors("vLLM", spec.model):
             return cls(spec, revision or spec.revision, runner)
-        except EngineLoadFailed:
-            raise
-        except Exception as error:
-            raise EngineLoadFailed(
-                f"vLLM cannot load {spec.model!r}: {type(error).__name__}: {_first_lines(error)}"
-            ) from error
 
     def start(self, work: Work) -> "Future[None]":
         """Tokenises in the caller's thread and submits every request.
@@ -266,16 +260,3 @@ def _fetch(config: VllmConfig) -> None:
         lambda: get_model_loader(load).download_model(model),
         load.download_dir,
     )
-
-
-def _resolved_revision(config: Any) -> str | None:
-    """The commit of a hub model; a local folder has none."""
-    if Path(config.model).exists():
-        return None
-    found = getattr(config.hf_config, "_commit_hash", None) or config.revision
-    return None if found is None else str(found)
-
-
-def _first_lines(error: Exception) -> str:
-    message = " ".join(str(error).split())
-    return message[:600] or "no further message"
