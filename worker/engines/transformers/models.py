@@ -43,12 +43,41 @@ class TextModel(Protocol):
 
     longest: int
     revision: str | None
+    _counter: PreTrainedTokenizerBase
+
+    def __init__(
+        self, spec: TransformersEngineSpec, config: Any, tokenizer: object, own_longest: int | None
+    ) -> None:
+        """EngineLoadFailed when the model takes fewer tokens than the spec wants.
+
+        The longest sequence is the spec's, else the model's; at most the model's positions.
+        """
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise EngineLoadFailed(f"{spec.model!r} has no tokenizer of transformers")
+        # A copy for threads that count: a pass must not share its tokenizer.
+        self._counter = copy.deepcopy(tokenizer)
+        self._counter.model_max_length = 2**62  # no warning about long texts
+        positions = getattr(config, "max_position_embeddings", None) or 2**31
+        if (spec.max_length or 0) > positions:
+            raise EngineLoadFailed(
+                f"engine.max_length is {spec.max_length}, {spec.model!r} has {positions} positions"
+            )
+        self.longest = int(spec.max_length or min(own_longest or positions, positions))
+        self.revision = hub.loaded_commit(spec.model, config)
 
     def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
-        """Tokens of each sequence that a row becomes, special tokens and prompt included.
+        """Tokens of each sequence that a row becomes, special tokens and prompt included; here, the
+        texts of a row become one sequence.
 
         For one thread at a time, which may be another than the one that computes.
         """
+        return [[count] for count in self._counts(*map(list, zip(*rows, strict=True)))]
+
+    def _counts(self, *texts: list[str]) -> list[int]:
+        encoded = self._counter(
+            *texts, padding=False, truncation=False, return_attention_mask=False
+        )
+        return [len(ids) for ids in encoded["input_ids"]]
 
     def compute(self, rows: Sequence[Texts]) -> Numbers:
         """One forward pass: (rows, numbers of each), float32; longer sequences are cut."""
@@ -69,8 +98,7 @@ def load(spec: TransformersEngineSpec, revision: str | None, runner: str) -> Tex
         return Classifier(spec, revision)
     if runner == "score" and _is_classifier(spec.model, revision):
         return PairScorer(spec, revision)
-    embedder = Embedder(spec, revision)
-    return CosineScorer(embedder) if runner == "score" else embedder
+    return CosineScorer(spec, revision) if runner == "score" else Embedder(spec, revision)
 
 
 class Embedder(TextModel):
@@ -81,21 +109,19 @@ class Embedder(TextModel):
 
     def __init__(self, spec: TransformersEngineSpec, revision: str | None) -> None:
         model = SentenceTransformer(spec.model, **_arguments(spec, revision))
-        self._counter = _counter(model.tokenizer, spec.model)
+        super().__init__(spec, model.config, model.tokenizer, model.max_seq_length)
+        model.max_seq_length = self.longest
         self._prompt = model.prompts.get(model.default_prompt_name or "") or ""
         # `embedding` normalises instead: jobs of one engine may want it or not.
         self.normalizes = isinstance(model[-1], Normalize)
         if self.normalizes:
             del model[-1]
-        self.longest = _longest(spec, model.config, model.max_seq_length)
-        model.max_seq_length = self.longest
-        self.revision = hub.loaded_commit(spec.model, model.config)
         self._model = model
 
     def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
         """One sequence for each text."""
         texts = [self._prompt + text for row in rows for text in row]
-        counts = iter(_counts(self._counter, texts))
+        counts = iter(self._counts(texts))
         return [[next(counts) for _ in row] for row in rows]
 
     def compute(self, rows: Sequence[Texts]) -> Numbers:
@@ -117,20 +143,12 @@ class Embedder(TextModel):
         return embedding(line, task, self.normalizes, tokens)
 
 
-class CosineScorer(TextModel):
+class CosineScorer(Embedder):
     """Pairs by the cosine of their embeddings."""
-
-    def __init__(self, embedder: Embedder) -> None:
-        self._embedder = embedder
-        self.longest, self.revision = embedder.longest, embedder.revision
-
-    def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
-        """Two sequences for each pair."""
-        return self._embedder.lengths(rows)
 
     def compute(self, rows: Sequence[Texts]) -> Numbers:
         """The cosine of each pair; one pass over all texts."""
-        vectors = self._embedder.compute([(text,) for row in rows for text in row])
+        vectors = super().compute([(text,) for row in rows for text in row])
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
         return np.array([[cosine(one, other)] for one, other in pairs], np.float32)
 
@@ -149,15 +167,9 @@ class PairScorer(TextModel):
                 f"{spec.model!r} gives {model.num_labels} numbers for a pair, and a score is one: "
                 "run it as task.kind classify"
             )
-        self._counter = _counter(model.tokenizer, spec.model)
-        self.longest = _longest(spec, model.config, model.max_seq_length)
+        super().__init__(spec, model.config, model.tokenizer, model.max_seq_length)
         model.max_seq_length = self.longest
-        self.revision = hub.loaded_commit(spec.model, model.config)
         self._model = model
-
-    def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
-        """One sequence for each pair."""
-        return [[count] for count in _counts(self._counter, *map(list, zip(*rows, strict=True)))]
 
     def compute(self, rows: Sequence[Texts]) -> Numbers:
         """The score of each pair."""
@@ -201,15 +213,9 @@ class Classifier(TextModel):
             raise EngineLoadFailed(
                 f"{spec.model!r} has no padding token, so texts cannot share a pass"
             )
-        self._counter = _counter(self._tokenizer, spec.model)
+        super().__init__(spec, config, self._tokenizer, self._tokenizer.model_max_length)
         self._is_multi_label = config.problem_type == "multi_label_classification"
         self.labels = label_names(config.id2label)
-        self.longest = _longest(spec, config, self._tokenizer.model_max_length)
-        self.revision = hub.loaded_commit(spec.model, config)
-
-    def lengths(self, rows: Sequence[Texts]) -> list[list[int]]:
-        """One sequence for each text or pair."""
-        return [[count] for count in _counts(self._counter, *map(list, zip(*rows, strict=True)))]
 
     @torch.inference_mode()
     def compute(self, rows: Sequence[Texts]) -> Numbers:
@@ -246,29 +252,3 @@ def _is_classifier(model: str, revision: str | None) -> bool:
     """Whether the model has a classification head, which a cross-encoder needs."""
     architectures = AutoConfig.from_pretrained(model, revision=revision).architectures or [""]
     return str(architectures[0]).endswith("ForSequenceClassification")
-
-
-def _counter(tokenizer: object, model: str) -> PreTrainedTokenizerBase:
-    """A copy of the tokenizer for threads that count: a pass must not share its tokenizer."""
-    if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise EngineLoadFailed(f"{model!r} has no tokenizer of transformers")
-    counter = copy.deepcopy(tokenizer)
-    counter.model_max_length = 2**62  # no warning about long texts
-    return counter
-
-
-def _counts(counter: PreTrainedTokenizerBase, *texts: list[str]) -> list[int]:
-    encoded = counter(*texts, padding=False, truncation=False, return_attention_mask=False)
-    return [len(ids) for ids in encoded["input_ids"]]
-
-
-def _longest(spec: TransformersEngineSpec, config: Any, own: int | None) -> int:
-    """The longest sequence: the spec's, else the model's; at most the model's positions."""
-    positions = getattr(config, "max_position_embeddings", None) or 2**31
-    if spec.max_length is None:
-        return int(min(own or positions, positions))
-    if spec.max_length > positions:
-        raise EngineLoadFailed(
-            f"engine.max_length is {spec.max_length}, {spec.model!r} has {positions} positions"
-        )
-    return spec.max_length
