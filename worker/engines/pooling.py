@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from nightshift.common.spec import EmbedTask
+from nightshift.common.errors import EngineLoadFailed, JobRefused
+from nightshift.common.spec import EmbedTask, Task
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
 
@@ -13,6 +14,26 @@ Numbers = npt.NDArray[np.floating]
 
 MIN_LENGTH = 1e-12
 """Smallest divisor of a vector, as in torch.nn.functional.normalize."""
+
+
+def check_labels(model: str, runner: str, labels: int) -> None:
+    """EngineLoadFailed for a classifier with one label, and for a scorer of pairs with several."""
+    if runner == "classify" and labels == 1:
+        raise EngineLoadFailed(
+            f"{model!r} gives one number, not probabilities of labels: a pair of texts is run as "
+            "task.kind score"
+        )
+    if runner == "score" and labels != 1:
+        raise EngineLoadFailed(
+            f"{model!r} gives {labels} numbers for a pair, and a score is one: run it as task.kind "
+            "classify"
+        )
+
+
+def check_dimensions(task: Task, width: int | None) -> None:
+    """JobRefused when the task keeps more dimensions than the model has, where that is known."""
+    if isinstance(task, EmbedTask) and width is not None and (task.dimensions or 0) > width:
+        raise JobRefused(f"task.dimensions is {task.dimensions}, the model has {width}")
 
 
 def embedding(vector: Numbers, task: EmbedTask, normalizes: bool, tokens: int) -> Outcome:

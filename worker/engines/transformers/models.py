@@ -20,11 +20,13 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from nightshift.common.errors import EngineLoadFailed, JobRefused
+from nightshift.common.errors import EngineLoadFailed
 from nightshift.common.spec import EmbedTask, Task, TransformersEngineSpec
 from nightshift.worker.engines import hub
 from nightshift.worker.engines.pooling import (
     Numbers,
+    check_dimensions,
+    check_labels,
     classification,
     cosine,
     embedding,
@@ -132,10 +134,7 @@ class Embedder(TextModel):
 
     def check(self, task: Task) -> None:
         """The model has at least as many dimensions as are kept."""
-        if isinstance(task, EmbedTask) and task.dimensions is not None:
-            width = self._model.get_embedding_dimension()
-            if width is not None and task.dimensions > width:
-                raise JobRefused(f"task.dimensions is {task.dimensions}, the model has {width}")
+        check_dimensions(task, self._model.get_embedding_dimension())
 
     def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
         """The row's vector."""
@@ -162,11 +161,7 @@ class PairScorer(TextModel):
 
     def __init__(self, spec: TransformersEngineSpec, revision: str | None) -> None:
         model = CrossEncoder(spec.model, **_arguments(spec, revision))
-        if model.num_labels != 1:
-            raise EngineLoadFailed(
-                f"{spec.model!r} gives {model.num_labels} numbers for a pair, and a score is one: "
-                "run it as task.kind classify"
-            )
+        check_labels(spec.model, "score", model.num_labels)
         super().__init__(spec, model.config, model.tokenizer, model.max_seq_length)
         model.max_seq_length = self.longest
         self._model = model
@@ -201,11 +196,7 @@ class Classifier(TextModel):
                 f"{min(loaded['missing_keys'])}"
             )
         config = self._model.config
-        if config.num_labels == 1:
-            raise EngineLoadFailed(
-                f"{spec.model!r} gives one number, not probabilities of labels: a pair of texts is "
-                "run as task.kind score"
-            )
+        check_labels(spec.model, "classify", config.num_labels)
         self._device = _device(spec)
         self._model.to(self._device).eval()
         self._tokenizer = AutoTokenizer.from_pretrained(spec.model, revision=revision)

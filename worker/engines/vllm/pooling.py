@@ -14,11 +14,13 @@ from vllm.model_executor.model_loader import get_model_cls
 from vllm.model_executor.models.interfaces import supports_score_template
 from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
-from nightshift.common.errors import EngineDead, EngineLoadFailed, JobRefused
+from nightshift.common.errors import EngineDead, EngineLoadFailed
 from nightshift.common.spec import ClassifyTask, EmbedTask, ScoreTask
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.pooling import (
     Numbers,
+    check_dimensions,
+    check_labels,
     classification,
     cosine,
     embedding,
@@ -90,18 +92,10 @@ def _check(
         raise EngineLoadFailed(
             f"vLLM runs {config.model!r} for {' or '.join(sorted(tasks))}, not for {pooling_task}"
         )
-    if pooling_task == "classify" and runner == "classify" and len(labels) == 1:
-        raise EngineLoadFailed(
-            f"{config.model!r} gives one number, not probabilities of labels: a pair of texts is "
-            "run as task.kind score"
-        )
-    if pooling_task == "classify" and runner == "score" and len(labels) != 1:
-        raise EngineLoadFailed(
-            f"{config.model!r} gives {len(labels)} numbers for a pair, and a score is one: run it "
-            "as task.kind classify"
-        )
-    if pooling_task == "classify" and supports_score_template(get_model_cls(config)):
-        raise EngineLoadFailed(f"{config.model!r} has a template of its own for pairs")
+    if pooling_task == "classify":
+        check_labels(config.model, runner, len(labels))
+        if supports_score_template(get_model_cls(config)):
+            raise EngineLoadFailed(f"{config.model!r} has a template of its own for pairs")
 
 
 class Pooling(TaskHandler):
@@ -111,10 +105,7 @@ class Pooling(TaskHandler):
         self._model = model
         self._pooling_model = pooling_model
         self._task = task
-        dimensions = task.dimensions if isinstance(task, EmbedTask) else None
-        width = pooling_model.width
-        if dimensions is not None and dimensions > width:
-            raise JobRefused(f"task.dimensions is {dimensions}, the model has {width}")
+        check_dimensions(task, pooling_model.width)
 
     def prepare(self, work: Work) -> list[tuple[int, Prompts]]:
         """(position, prompts) of every request that can be sent. The others are refused."""
