@@ -109,9 +109,9 @@ def test_probabilities_are_those_of_transformers_and_the_same_model_scores_no_pa
         found = answers(ours, task, texts)
         config = ours._llm.model_config
         with pytest.raises(EngineLoadFailed, match="gives 3 numbers for a pair"):
-            PoolingModel.of(config, "score", ("classify", "token_classify"))
+            PoolingModel(config, "score", ("classify", "token_classify"))
         with pytest.raises(EngineLoadFailed, match="for classify or token_classify, not for embed"):
-            PoolingModel.of(config, "embed", ("classify", "token_classify"))
+            PoolingModel(config, "embed", ("classify", "token_classify"))
     finally:
         ours.close()
     spec = TransformersEngineSpec(backend="transformers", model=str(SENTIMENT))

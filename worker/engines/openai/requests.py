@@ -20,9 +20,9 @@ from nightshift.common.spec import (
     Task,
 )
 from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines import pooling
 from nightshift.worker.engines.openai.errors import RequestError
 from nightshift.worker.engines.openai.tokens import estimated_tokens, usage
-from nightshift.worker.engines.pooling import embedding
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
 from nightshift.worker.engines.resampling import RowSampling
 from nightshift.worker.engines.structured import AnswerCheck
@@ -189,7 +189,7 @@ class Embeddings(Endpoint):
                 f"{dimensions}",
                 prompt_tokens,
             )
-        return embedding(vector, self._task, dimensions is not None, prompt_tokens)
+        return pooling.embedding(vector, self._task, dimensions is not None, prompt_tokens)
 
 
 PROBES: dict[str, Body] = {

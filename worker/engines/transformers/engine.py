@@ -3,6 +3,7 @@
 Rows of all batches share passes. The thread of a batch counts the tokens of its rows.
 """
 
+import math
 import threading
 import time
 from concurrent.futures import Future
@@ -23,8 +24,6 @@ from nightshift.worker.telemetry.recorder import Stage
 SORTED_PASSES = 8
 """Passes whose rows are sorted by length together, so that few tokens are padding."""
 
-Counts = list[int]
-
 
 class TransformersEngine:
     """`concurrency` is the rows that are sorted together, several passes of `batch_size`."""
@@ -40,7 +39,7 @@ class TransformersEngine:
         self._tokenizing = threading.Lock()
         self._queue = RowQueue(self.concurrency)
         self._pass_ends_at: float | None = None
-        self._most_tokens: int | None = None
+        self._most_tokens = math.inf
         self._died: str | None = None
         threading.Thread(target=self._passes, name="passes", daemon=True).start()
 
@@ -68,54 +67,43 @@ class TransformersEngine:
 
     def close(self) -> None:
         """Starts no further pass; a running pass goes on to its end."""
-        self._end(None)
+        self._fail_waiting(None)
 
-    def _end(self, error: BaseException | None) -> None:
+    def _fail_waiting(self, error: BaseException | None) -> None:
         for batch in {row.batch for row in self._queue.close()}:
             batch.fail(error)
 
     def _rows(self, batch: Batch) -> list[Row]:
         """The rows that can be computed. The others are refused."""
-        requests = batch.work.requests
-        pairs: list[Texts] = [
-            (one.text,) if one.text_pair is None else (one.text, one.text_pair) for one in requests
+        texts: list[Texts] = [
+            (one.text,) if one.text_pair is None else (one.text, one.text_pair)
+            for one in batch.work.requests
         ]
+        with self._tokenizing:
+            lengths = self._lengths(texts)
+        longest = self._model.longest
         rows: list[Row] = []
-        for position, (texts, counts) in enumerate(zip(pairs, self._lengths(pairs), strict=True)):
-            row = self._row(batch, position, texts, counts)
-            if isinstance(row, Refusal):
-                batch.end(position, row)
+        for position, counts in enumerate(lengths):
+            if isinstance(counts, Exception):
+                message = f"the tokenizer refused the text: {counts}"
+                batch.end(position, Refusal(RowErrorKind.REFUSED, message))
+            elif max(counts) > longest and not self._spec.truncate:
+                message = (
+                    f"the text has {max(counts)} tokens, the model takes {longest} "
+                    "(engine.truncate cuts them)"
+                )
+                batch.end(position, Refusal(RowErrorKind.TOO_LONG, message))
             else:
-                rows.append(row)
+                cut = [min(count, longest) for count in counts]
+                rows.append(Row(batch, position, texts[position], max(cut), sum(cut)))
         return rows
 
-    def _lengths(self, rows: list[Texts]) -> list[Counts | Exception]:
-        with self._tokenizing:
-            try:
-                return list(self._model.lengths(rows)) if rows else []
-            except Exception:  # one row may cause it: each row is counted alone
-                return [self._length(row) for row in rows]
-
-    def _length(self, row: Texts) -> Counts | Exception:
+    def _lengths(self, rows: list[Texts]) -> list[list[int] | Exception]:
+        """The tokens of each row, or the error that the tokenizer raises for it alone."""
         try:
-            return self._model.lengths([row])[0]
+            return list(self._model.lengths(rows)) if rows else []
         except Exception as error:
-            return error
-
-    def _row(
-        self, batch: Batch, position: int, texts: Texts, counts: Counts | Exception
-    ) -> Row | Refusal:
-        if isinstance(counts, Exception):
-            return Refusal(RowErrorKind.REFUSED, f"the tokenizer refused the text: {counts}")
-        longest = self._model.longest
-        if max(counts) > longest and not self._spec.truncate:
-            return Refusal(
-                RowErrorKind.TOO_LONG,
-                f"the text has {max(counts)} tokens, the model takes {longest} "
-                "(engine.truncate cuts them)",
-            )
-        cut = [min(count, longest) for count in counts]
-        return Row(batch, position, texts, max(cut), sum(cut))
+            return [error] if len(rows) == 1 else [self._lengths([row])[0] for row in rows]
 
     def _passes(self) -> None:
         while rows := self._queue.take(self._spec.batch_size):
@@ -125,7 +113,7 @@ class TransformersEngine:
                 self._died = f"PyTorch cannot go on: {type(error).__name__}: {error}"
                 dead = EngineDead(self._died)
                 dead.__cause__ = error
-                self._end(dead)
+                self._fail_waiting(dead)
                 for batch in {row.batch for row in rows}:
                     batch.fail(dead)
 
@@ -137,7 +125,7 @@ class TransformersEngine:
         rows = _not_stopped(rows)
         if not rows:
             return None
-        if self._is_too_much(rows):
+        if len(rows) > 1 and _padded(rows) > self._most_tokens:
             return self._halves(rows)
         for batch in {row.batch for row in rows}:
             batch.began()
@@ -170,10 +158,6 @@ class TransformersEngine:
                 timed_out(row.batch.work) if late else self._model.outcome(task, line, row.tokens),
             )
         return None
-
-    def _is_too_much(self, rows: list[Row]) -> bool:
-        most = self._most_tokens
-        return len(rows) > 1 and most is not None and _padded(rows) > most
 
     def _halves(self, rows: list[Row]) -> None:
         middle = len(rows) // 2

@@ -22,18 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from nightshift.common.errors import EngineLoadFailed
 from nightshift.common.spec import EmbedTask, Task, TransformersEngineSpec
-from nightshift.worker.engines import hub
-from nightshift.worker.engines.pooling import (
-    Numbers,
-    check_dimensions,
-    check_labels,
-    classification,
-    cosine,
-    embedding,
-    label_names,
-    probabilities,
-    score,
-)
+from nightshift.worker.engines import hub, pooling
 from nightshift.worker.engines.protocol import Outcome
 
 Texts = tuple[str, ...]
@@ -81,14 +70,14 @@ class TextModel(Protocol):
         )
         return [len(ids) for ids in encoded["input_ids"]]
 
-    def compute(self, rows: Sequence[Texts]) -> Numbers:
+    def compute(self, rows: Sequence[Texts]) -> pooling.Numbers:
         """One forward pass: (rows, numbers of each), float32; longer sequences are cut."""
 
     def check(self, task: Task) -> None:
         """JobRefused when the task asks for what this model does not have; here, never."""
         return
 
-    def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
+    def outcome(self, task: Task, line: pooling.Numbers, tokens: int) -> Outcome:
         """The row's outcome from its line of `compute`."""
 
 
@@ -126,7 +115,7 @@ class Embedder(TextModel):
         counts = iter(self._counts(texts))
         return [[next(counts) for _ in row] for row in rows]
 
-    def compute(self, rows: Sequence[Texts]) -> Numbers:
+    def compute(self, rows: Sequence[Texts]) -> pooling.Numbers:
         """The pooled vectors."""
         texts = [text for (text,) in rows]
         vectors = self._model.encode(texts, batch_size=len(texts), show_progress_bar=False)
@@ -134,26 +123,26 @@ class Embedder(TextModel):
 
     def check(self, task: Task) -> None:
         """The model has at least as many dimensions as are kept."""
-        check_dimensions(task, self._model.get_embedding_dimension())
+        pooling.check_dimensions(task, self._model.get_embedding_dimension())
 
-    def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
+    def outcome(self, task: Task, line: pooling.Numbers, tokens: int) -> Outcome:
         """The row's vector."""
         assert isinstance(task, EmbedTask)
-        return embedding(line, task, self.normalizes, tokens)
+        return pooling.embedding(line, task, self.normalizes, tokens)
 
 
 class CosineScorer(Embedder):
     """Pairs by the cosine of their embeddings."""
 
-    def compute(self, rows: Sequence[Texts]) -> Numbers:
+    def compute(self, rows: Sequence[Texts]) -> pooling.Numbers:
         """The cosine of each pair; one pass over all texts."""
         vectors = super().compute([(text,) for row in rows for text in row])
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
-        return np.array([[cosine(one, other)] for one, other in pairs], np.float32)
+        return np.array([[pooling.cosine(one, other)] for one, other in pairs], np.float32)
 
-    def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
+    def outcome(self, task: Task, line: pooling.Numbers, tokens: int) -> Outcome:
         """The pair's number."""
-        return score(line[0], tokens)
+        return pooling.score(line[0], tokens)
 
 
 class PairScorer(TextModel):
@@ -161,20 +150,20 @@ class PairScorer(TextModel):
 
     def __init__(self, spec: TransformersEngineSpec, revision: str | None) -> None:
         model = CrossEncoder(spec.model, **_arguments(spec, revision))
-        check_labels(spec.model, "score", model.num_labels)
+        pooling.check_labels(spec.model, "score", model.num_labels)
         super().__init__(spec, model.config, model.tokenizer, model.max_seq_length)
         model.max_seq_length = self.longest
         self._model = model
 
-    def compute(self, rows: Sequence[Texts]) -> Numbers:
+    def compute(self, rows: Sequence[Texts]) -> pooling.Numbers:
         """The score of each pair."""
         pairs = [list(row) for row in rows]
         scores = self._model.predict(pairs, batch_size=len(pairs), show_progress_bar=False)
         return np.asarray(scores, np.float32).reshape(len(rows), 1)
 
-    def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
+    def outcome(self, task: Task, line: pooling.Numbers, tokens: int) -> Outcome:
         """The pair's number."""
-        return score(line[0], tokens)
+        return pooling.score(line[0], tokens)
 
 
 class Classifier(TextModel):
@@ -196,7 +185,7 @@ class Classifier(TextModel):
                 f"{min(loaded['missing_keys'])}"
             )
         config = self._model.config
-        check_labels(spec.model, "classify", config.num_labels)
+        pooling.check_labels(spec.model, "classify", config.num_labels)
         self._device = _device(spec)
         self._model.to(self._device).eval()
         self._tokenizer = AutoTokenizer.from_pretrained(spec.model, revision=revision)
@@ -206,10 +195,10 @@ class Classifier(TextModel):
             )
         super().__init__(spec, config, self._tokenizer, self._tokenizer.model_max_length)
         self._is_multi_label = config.problem_type == "multi_label_classification"
-        self.labels = label_names(config.id2label)
+        self.labels = pooling.label_names(config.id2label)
 
     @torch.inference_mode()
-    def compute(self, rows: Sequence[Texts]) -> Numbers:
+    def compute(self, rows: Sequence[Texts]) -> pooling.Numbers:
         """The probability of each label."""
         encoded = self._tokenizer(
             *map(list, zip(*rows, strict=True)),
@@ -219,11 +208,11 @@ class Classifier(TextModel):
             return_tensors="pt",
         )
         logits = self._model(**encoded.to(self._device)).logits.float().cpu().numpy()
-        return probabilities(logits, is_multi_label=self._is_multi_label)
+        return pooling.probabilities(logits, is_multi_label=self._is_multi_label)
 
-    def outcome(self, task: Task, line: Numbers, tokens: int) -> Outcome:
+    def outcome(self, task: Task, line: pooling.Numbers, tokens: int) -> Outcome:
         """The row's labels."""
-        return classification(line, self.labels, tokens)
+        return pooling.classification(line, self.labels, tokens)
 
 
 def _arguments(spec: TransformersEngineSpec, revision: str | None) -> dict[str, Any]:

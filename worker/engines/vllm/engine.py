@@ -118,7 +118,7 @@ class VllmEngine:
 
     def _load_pooling(self, runner: str) -> PoolingModel:
         tasks = self._loop_thread.run(self._llm.get_supported_tasks())
-        return PoolingModel.of(self._llm.model_config, runner, tasks)
+        return PoolingModel(self._llm.model_config, runner, tasks)
 
     async def _start(self, spec: VllmEngineSpec, revision: str | None, runner: str) -> AsyncLLM:
         # AsyncLLM starts its output handler on the loop that runs here.

@@ -5,7 +5,6 @@ columns of them, as for every engine.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from vllm import PoolingParams, TokensPrompt
@@ -17,17 +16,7 @@ from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 from nightshift.common.errors import EngineDead, EngineLoadFailed
 from nightshift.common.spec import ClassifyTask, EmbedTask, ScoreTask
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.engines.pooling import (
-    Numbers,
-    check_dimensions,
-    check_labels,
-    classification,
-    cosine,
-    embedding,
-    label_names,
-    probabilities,
-    score,
-)
+from nightshift.worker.engines import pooling
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
 from nightshift.worker.engines.vllm.model import Model, TaskHandler, request_id
 
@@ -37,52 +26,34 @@ Prompts = list[tuple[TokensPrompt, dict[str, int] | None]]
 """A prompt for each sequence of a row, with its token types where the model needs them."""
 
 
-@dataclass(frozen=True, slots=True)
 class PoolingModel:
     """How a loaded pooling model works, as its own files say.
 
     `pooling_task` is vLLM's: `embed` returns a vector for a sequence, `classify` logits.
     """
 
-    pooling_task: str
-    labels: list[str]
-    normalizes: bool
-    prompt: str
-    lowercases: bool
-    has_separator: bool
-    uses_activation: bool
-    is_multi_label: bool
-    width: int
-
-    @classmethod
-    def of(cls, config: Any, runner: str, tasks: Sequence[str]) -> "PoolingModel":
+    def __init__(self, config: Any, runner: str, tasks: Sequence[str]) -> None:
         """For a task's runner; EngineLoadFailed where the model cannot serve it."""
-        pooling_task = "classify" if runner == "classify" else "embed"
+        self.pooling_task = "classify" if runner == "classify" else "embed"
         if runner == "score" and config.score_type == "cross-encoder":
-            pooling_task = "classify"
-        labels = label_names(config.hf_config.id2label)
-        _check(config, runner, pooling_task, tasks, labels)
+            self.pooling_task = "classify"
+        self.labels = pooling.label_names(config.hf_config.id2label)
+        _check(config, runner, self.pooling_task, tasks, len(self.labels))
         settings = get_hf_file_to_dict(
             "config_sentence_transformers.json", config.model, config.revision
         )
-        known: dict[str, Any] = (settings or {}) if pooling_task == "embed" else {}
+        known: dict[str, Any] = (settings or {}) if self.pooling_task == "embed" else {}
         prompts = known.get("prompts") or {}
-        return cls(
-            pooling_task=pooling_task,
-            labels=labels,
-            normalizes=config.pooler_config.use_activation is True,
-            prompt=str(prompts.get(known.get("default_prompt_name")) or ""),
-            lowercases=bool((config.encoder_config or {}).get("do_lower_case")),
-            has_separator=bool(config.use_sep_token),
-            uses_activation=runner == "score",
-            is_multi_label=config.hf_config.problem_type == "multi_label_classification",
-            width=int(config.embedding_size),
-        )
+        self.prompt = str(prompts.get(known.get("default_prompt_name")) or "")
+        self.normalizes = config.pooler_config.use_activation is True
+        self.lowercases = bool((config.encoder_config or {}).get("do_lower_case"))
+        self.has_separator = bool(config.use_sep_token)
+        self.uses_activation = self.pooling_task == "classify" and runner == "score"
+        self.is_multi_label = config.hf_config.problem_type == "multi_label_classification"
+        self.width = int(config.embedding_size)
 
 
-def _check(
-    config: Any, runner: str, pooling_task: str, tasks: Sequence[str], labels: Sequence[str]
-) -> None:
+def _check(config: Any, runner: str, pooling_task: str, tasks: Sequence[str], labels: int) -> None:
     if runner == "score" and config.score_type == "late-interaction":
         raise EngineLoadFailed(
             f"{config.model!r} compares texts token by token (late interaction), which task.kind "
@@ -93,7 +64,7 @@ def _check(
             f"vLLM runs {config.model!r} for {' or '.join(sorted(tasks))}, not for {pooling_task}"
         )
     if pooling_task == "classify":
-        check_labels(config.model, runner, len(labels))
+        pooling.check_labels(config.model, runner, labels)
         if supports_score_template(get_model_cls(config)):
             raise EngineLoadFailed(f"{config.model!r} has a template of its own for pairs")
 
@@ -105,7 +76,7 @@ class Pooling(TaskHandler):
         self._model = model
         self._pooling_model = pooling_model
         self._task = task
-        check_dimensions(task, pooling_model.width)
+        pooling.check_dimensions(task, pooling_model.width)
 
     def prepare(self, work: Work) -> list[tuple[int, Prompts]]:
         """(position, prompts) of every request that can be sent. The others are refused."""
@@ -139,15 +110,17 @@ class Pooling(TaskHandler):
         tokens = sum(len(each["prompt_token_ids"]) for each, _ in prompt)
         return self._outcome(lines, tokens), 0.0
 
-    def _outcome(self, lines: Sequence[Numbers], tokens: int) -> Outcome:
+    def _outcome(self, lines: Sequence[pooling.Numbers], tokens: int) -> Outcome:
+        model = self._pooling_model
         match self._task:
             case EmbedTask():
-                return embedding(lines[0], self._task, self._pooling_model.normalizes, tokens)
+                return pooling.embedding(lines[0], self._task, model.normalizes, tokens)
             case ClassifyTask():
-                shares = probabilities(lines[0], is_multi_label=self._pooling_model.is_multi_label)
-                return classification(shares, self._pooling_model.labels, tokens)
+                shares = pooling.probabilities(lines[0], is_multi_label=model.is_multi_label)
+                return pooling.classification(shares, model.labels, tokens)
             case ScoreTask():
-                return score(cosine(*lines) if len(lines) == 2 else float(lines[0][0]), tokens)
+                value = pooling.cosine(*lines) if len(lines) == 2 else float(lines[0][0])
+                return pooling.score(value, tokens)
 
     def _sequences(self, request: Request) -> list[tuple[str, ...]]:
         """The texts of each sequence; a cross-encoder takes a pair as one sequence."""
@@ -170,11 +143,10 @@ class Pooling(TaskHandler):
 
     async def _pool(
         self, request: Request, prompt: TokensPrompt, extra: dict[str, int] | None
-    ) -> Numbers:
+    ) -> pooling.Numbers:
         params = PoolingParams(
             task=self._pooling_model.pooling_task,
-            use_activation=self._pooling_model.pooling_task == "classify"
-            and self._pooling_model.uses_activation,
+            use_activation=self._pooling_model.uses_activation,
             extra_kwargs=extra,
         )
         async for answer in self._model.llm.encode(prompt, params, request_id(request)):
