@@ -74,24 +74,16 @@ class Work:
     emit: Callable[[int, Outcome], None]
     recorder: Recorder = field(default_factory=Recorder)
     stopped: threading.Event = field(default_factory=threading.Event)
-    _on_stop: list[Callable[[], object]] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _running: "Future[None]" = field(default_factory=Future)
 
     def stop(self) -> None:
         """Cancels the requests that are not finished."""
-        with self._lock:
-            self.stopped.set()
-            callbacks, self._on_stop = self._on_stop, []
-        for callback in callbacks:
-            callback()
+        self.stopped.set()
+        self._running.cancel()
 
     def on_stop(self, callback: Callable[[], object]) -> None:
         """Calls `callback` at stop(), or at once after it."""
-        with self._lock:
-            if not self.stopped.is_set():
-                self._on_stop.append(callback)
-                return
-        callback()
+        self._running.add_done_callback(lambda _: callback())
 
 
 def timed_out(work: Work) -> Refusal:

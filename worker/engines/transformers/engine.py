@@ -65,11 +65,11 @@ class TransformersEngine:
         ends_at = self._pass_ends_at
         return 0.0 if ends_at is None else max(0.0, time.monotonic() - ends_at)
 
-    def close(self) -> None:
-        """Starts no further pass; a running pass goes on to its end."""
-        self._fail_waiting(None)
+    def close(self, error: BaseException | None = None) -> None:
+        """Starts no further pass; a running pass goes on to its end.
 
-    def _fail_waiting(self, error: BaseException | None) -> None:
+        The batches that wait fail with the error, or are cancelled where there is none.
+        """
         for batch in {row.batch for row in self._queue.close()}:
             batch.fail(error)
 
@@ -113,7 +113,7 @@ class TransformersEngine:
                 self._died = f"PyTorch cannot go on: {type(error).__name__}: {error}"
                 dead = EngineDead(self._died)
                 dead.__cause__ = error
-                self._fail_waiting(dead)
+                self.close(dead)
                 for batch in {row.batch for row in rows}:
                     batch.fail(dead)
 
