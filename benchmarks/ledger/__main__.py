@@ -17,7 +17,7 @@ from benchmarks.ledger import million, plans
 from benchmarks.ledger.latency import Actors, Operation, line, measure, measure_crowd
 from benchmarks.ledger.million import OWNERS, Stored
 from benchmarks.report import Line, keep, show
-from nightshift.common.ledger import Ledger, jobs, schema
+from nightshift.common.ledger import Ledger, job_end, schema
 from nightshift.common.processes.home import home_lock
 from nightshift.common.processes.postgres import EmbeddedPostgres
 from nightshift.producer.reaper.finish import finish
@@ -104,12 +104,12 @@ def _finished(ledger: Ledger, url: str, section: str, job_id: int, output: Path)
     million.bring_over(url, output)
     began = time.perf_counter()
     with ledger.transaction() as connection:
-        assert list(jobs.finishable(connection, "r", 60)) == [job_id]
+        assert list(job_end.finishable(connection, "r", 60)) == [job_id]
     found = time.perf_counter() - began
     finish(ledger, job_id)
     seconds = time.perf_counter() - began
     with ledger.transaction() as connection:
-        assert not jobs.finishable(connection, "r", 60)
+        assert not job_end.finishable(connection, "r", 60)
     text = f"{seconds:.1f} s, {found * 1000:.1f} ms of it to find out"
     return [Line(section, "finish with every part in its place", text, "", 1, "")]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.ledger.million import LEASED, OWNERS, QUEUED, RENEWER
 from benchmarks.report import Line
-from nightshift.common.ledger import Ledger, dispatch, jobs
+from nightshift.common.ledger import Ledger, dispatch, job_end, jobs
 from nightshift.common.ledger.batches import claims, commits, leasing
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.connection import Connection
@@ -71,7 +71,7 @@ class Actors:
                 f"dispatch, {admission.MOST_ADMITTED} admitted", self._dispatch, self._unqueue, 20
             ),
             Operation("dispatch, nothing to admit", self._dispatch, None, 20),
-            Operation("finishable", lambda one: jobs.finishable(one, "r", 60)),
+            Operation("finishable", lambda one: job_end.finishable(one, "r", 60)),
             Operation(f"fold {FOLDED} counter rows", dispatch.fold_counters, self._count),
         ]
 

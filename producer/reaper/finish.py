@@ -11,7 +11,7 @@ from nightshift.common import storage
 from nightshift.common.errors import Retryable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_names
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger, job_end, jobs
 from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState
@@ -36,7 +36,7 @@ def finish(ledger: Ledger, job_id: int, roots: Sequence[str] = ()) -> None:
         raise
     except Exception as error:
         with ledger.transaction() as connection:
-            given_up = jobs.abandon(
+            given_up = job_end.abandon(
                 connection, job_id, f"its output could not be finished: {error}"
             )
         log.exception("job_abandoned" if given_up else "finish_failed", job_id=job_id)
@@ -69,7 +69,7 @@ def _close(ledger: Ledger, job: Job) -> JobState | None:
     for _ in range(MOST_MANIFESTS):
         written_end, retries_then = manifest.write(ledger, job)
         with ledger.transaction() as connection:
-            end = jobs.open_work(connection, job.id).end
+            end = job_end.open_work(connection, job.id).end
             now = jobs.get(connection, job.id)
             fits = now is not None and (end, now.retries) == (written_end, retries_then)
             if end is None:
@@ -77,7 +77,7 @@ def _close(ledger: Ledger, job: Job) -> JobState | None:
                 # later end is never the one that is deleted.
                 storage.delete(part_names.final(job.output_uri, part_names.MANIFEST))
             elif fits:
-                jobs.close(connection, job.id)
+                job_end.close(connection, job.id)
         if fits:
             return end
         if now is None or now.closed_at is None:

@@ -15,7 +15,7 @@ import structlog
 
 from nightshift.common.errors import NightshiftError, Retryable
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.ledger import Ledger, dispatch, jobs, schema, spending, workers
+from nightshift.common.ledger import Ledger, dispatch, job_end, schema, spending, workers
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry.run_state import StateFile
@@ -134,7 +134,7 @@ class Reaper:
     def finish_round(self) -> None:
         """Finishes each job that is over; a job that cannot be finished does not stop the others."""
         with self._ledger.transaction() as connection:
-            over = jobs.finishable(connection, self._name, FINISH_HOLD_SECONDS)
+            over = job_end.finishable(connection, self._name, FINISH_HOLD_SECONDS)
         for job_id in over:
             self.run_duty(
                 partial(finish.finish, self._ledger, job_id, self._settings.allowed_roots)

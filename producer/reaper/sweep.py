@@ -4,7 +4,7 @@ from nightshift.common import storage
 from nightshift.common.errors import Permanent
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import dataset, part_names
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger, job_end, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer.results import part_files
 from nightshift.producer.submit import convert
@@ -22,7 +22,7 @@ def sweep_parts(ledger: Ledger, job: Job) -> bool:
     finished = storage.list_names(job.output_uri)
     reached(Moment.SWEEPING)
     with ledger.transaction() as connection:
-        if jobs.open_work(connection, job.id).may_commit:
+        if job_end.open_work(connection, job.id).may_commit:
             return False
     live = {name for name, _ in part_files.names(ledger, job)}
     missing = {

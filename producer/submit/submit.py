@@ -7,8 +7,9 @@ import pyarrow as pa
 
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_schema
-from nightshift.common.ledger import Ledger, jobs, workers
-from nightshift.common.ledger.jobs import Job, NewJob
+from nightshift.common.ledger import Ledger, job_submit, jobs, workers
+from nightshift.common.ledger.job_submit import NewJob
+from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, RequestsTask, digest
 from nightshift.common.states import JobState
@@ -52,8 +53,8 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
     )
     try:
         with ledger.transaction() as connection:
-            job_id = jobs.insert(connection, job, plan.files)
-            count = jobs.insert_batches(connection, job_id, plan.files, plan.batches())
+            job_id = job_submit.insert(connection, job, plan.files)
+            count = job_submit.insert_batches(connection, job_id, plan.files, plan.batches())
             workers.forgive_loads(connection, spec.pool, spec.engine_key)
     except BadInput:
         # Another process submitted the same a moment ago: its job is the one to return.

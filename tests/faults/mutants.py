@@ -67,7 +67,7 @@ MUTANTS = (
         "producer/reaper/sweep.py",
         """    reached(Moment.SWEEPING)
     with ledger.transaction() as connection:
-        if jobs.open_work(connection, job.id).may_commit:
+        if job_end.open_work(connection, job.id).may_commit:
             return False
     live = {name for name, _ in part_files.names(ledger, job)}
 """,
@@ -94,7 +94,7 @@ MUTANTS = (
     ),
     Mutant(
         "job lock",
-        "common/ledger/jobs/states.py",
+        "common/ledger/jobs.py",
         'text("SELECT state FROM jobs WHERE id = :id FOR SHARE")',
         'text("SELECT state FROM jobs WHERE id = :id")',
         (f"{RACE}::test_no_batch_is_split_under_a_job_that_is_being_cancelled",),

@@ -7,7 +7,7 @@ import pytest
 
 from nightshift.common.errors import LeaseLost
 from nightshift.common.failpoints import Moment
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger, job_end, jobs
 from nightshift.common.ledger.batches import leasing, retries
 from tests.integration.test_ledger import World
 from tests.support.fleet import tree
@@ -117,7 +117,7 @@ def test_a_part_that_was_swept_is_never_named_when_its_failed_job_runs_again(
     lease = world.lease(job)
     world.run(leasing.release, [lease])
     world.run(jobs.fail, job, "no engine")
-    world.run(jobs.close, job)
+    world.run(job_end.close, job)
     world.retry(job, failed=True)
     with pytest.raises(LeaseLost):
         world.commit(lease)

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, LeaseLost, Retryable, SchemaMismatch
-from nightshift.common.ledger import Ledger, dispatch, jobs, schema, workers
+from nightshift.common.ledger import Ledger, dispatch, job_end, job_submit, jobs, schema, workers
 from nightshift.common.ledger.batches import (
     claims,
     commits,
@@ -82,9 +82,9 @@ class World:
         edges = [sum(sizes[:place]) for place in range(len(sizes) + 1)]
         descriptors = [Descriptor(file, RowRanges.of(edge)) for edge in itertools.pairwise(edges)]
         with self.ledger.transaction() as connection:
-            new = jobs.NewJob(spec, name, "same", f"out/{name}", b"", None)
-            job_id = jobs.insert(connection, new, [file])
-            assert jobs.insert_batches(connection, job_id, [file], descriptors) == len(sizes)
+            new = job_submit.NewJob(spec, name, "same", f"out/{name}", b"", None)
+            job_id = job_submit.insert(connection, new, [file])
+            assert job_submit.insert_batches(connection, job_id, [file], descriptors) == len(sizes)
         self.specs[job_id] = spec
         return job_id
 
@@ -162,7 +162,7 @@ class World:
                         [RowError(index, None, RowErrorKind.BATCH_DEAD, "dead") for index in rows],
                     ),
                 )
-            return jobs.close(connection, job_id)
+            return job_end.close(connection, job_id)
 
     def run(self, act: Callable[..., Any], *values: Any) -> Any:
         """One ledger function in its own transaction."""
@@ -227,17 +227,17 @@ def pause_without_patience(connection: Connection, job_id: int) -> None:
 def test_a_second_submit_of_the_same_work_waits_for_the_first_and_is_refused(
     ledger: Ledger, second_ledger: Callable[[], Ledger]
 ) -> None:
-    new = jobs.NewJob(spec_of(), "identity", "same", "out", b"", None)
+    new = job_submit.NewJob(spec_of(), "identity", "same", "out", b"", None)
     file = SourceFile("rows.parquet", "parquet", 1, "1", 1, 0)
     late = second_ledger()
 
     def submit_late() -> None:
         with late.transaction() as connection:
-            jobs.insert(connection, new, [file])
+            job_submit.insert(connection, new, [file])
 
     with ThreadPoolExecutor(1) as pool:
         with ledger.transaction() as connection:
-            job_id = jobs.insert(connection, new, [file])
+            job_id = job_submit.insert(connection, new, [file])
             second = pool.submit(submit_late)
             wait_until_somebody_waits(connection)
             assert not second.done()
@@ -252,17 +252,17 @@ def test_a_second_submit_of_the_same_work_waits_for_the_first_and_is_refused(
 def test_a_second_submit_goes_ahead_when_the_first_rolls_back(
     ledger: Ledger, second_ledger: Callable[[], Ledger]
 ) -> None:
-    new = jobs.NewJob(spec_of(), "identity", "same", "out", b"", None)
+    new = job_submit.NewJob(spec_of(), "identity", "same", "out", b"", None)
     file = SourceFile("rows.parquet", "parquet", 1, "1", 1, 0)
     late = second_ledger()
 
     def submit_late() -> int:
         with late.transaction() as connection:
-            return jobs.insert(connection, new, [file])
+            return job_submit.insert(connection, new, [file])
 
     with ThreadPoolExecutor(1) as pool:
         with ledger.transaction() as connection:
-            jobs.insert(connection, new, [file])
+            job_submit.insert(connection, new, [file])
             second = pool.submit(submit_late)
             wait_until_somebody_waits(connection)
             connection.rollback()
@@ -295,9 +295,9 @@ def test_a_batch_keeps_where_its_bytes_are(world: World) -> None:
     file = SourceFile("rows.jsonl", "jsonl", 100, "1", 4, 10)
     place = Descriptor(file, RowRanges.of((10, 14)), Locator(10, 5, 95))
     with world.ledger.transaction() as connection:
-        new = jobs.NewJob(spec_of(), "lines", "same", "out", b"", None)
-        job_id = jobs.insert(connection, new, [file])
-        jobs.insert_batches(connection, job_id, [file], [place])
+        new = job_submit.NewJob(spec_of(), "lines", "same", "out", b"", None)
+        job_id = job_submit.insert(connection, new, [file])
+        job_submit.insert_batches(connection, job_id, [file], [place])
     world.specs[job_id] = new.spec
     assert world.lease(job_id).descriptor == place
 
@@ -904,13 +904,13 @@ def test_a_retry_that_dies_keeps_the_answers_it_did_not_touch(world: World) -> N
     world.retry(job_id, kind=REFUSED)
     world.fail(world.lease(job_id), permanent=True)
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 2), [0, 1])
-    assert world.run(jobs.close, job_id) is None
+    assert world.run(job_end.close, job_id) is None
     [row] = world.run(error_parts.missing, job_id, 10)
     assert row["part_name"] == f"part-{first.batch_id}-a1"
     merged = part_of(first, errors={0: RowErrorKind.BATCH_DEAD, 1: TRUNCATED}, name="merged")
     assert world.run(error_parts.name_part, row, merged) is True
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 2), [0, 1])
-    assert world.run(jobs.close, job_id) is JobState.FAILED
+    assert world.run(job_end.close, job_id) is JobState.FAILED
     assert world.retry(job_id, kind=TRUNCATED).reopened is False
     assert world.run(jobs.get, job_id).state is JobState.FAILED
     assert world.retry(job_id, failed=False, dead=True).rows == 2
@@ -996,7 +996,7 @@ def test_rows_of_a_retry_that_was_cancelled_keep_their_old_errors(world: World) 
     assert world.ask("SELECT * FROM failed_rows ORDER BY row_index") == before[1:]
     assert world.rows(job_id) == (4, 5)
     assert world.run(audit.broken_attempts, job_id) == []
-    assert world.run(jobs.close, job_id) is JobState.CANCELLED
+    assert world.run(job_end.close, job_id) is JobState.CANCELLED
     with pytest.raises(BadInput, match="is final"):
         world.retry(job_id)
 
@@ -1012,7 +1012,7 @@ def test_undo_leaves_a_job_that_runs_alone(world: World) -> None:
 def test_a_job_whose_engine_could_not_be_loaded_goes_on_with_fresh_tries(world: World) -> None:
     job_id = world.job(1, 1)
     fail_load(world, job_id)
-    assert world.run(jobs.close, job_id) is JobState.FAILED
+    assert world.run(job_end.close, job_id) is JobState.FAILED
     assert world.retry(job_id) == Retried(0, 0, 2, True, JobState.RUNNING)
     assert [engine.load_failures for engine in world.ask("SELECT * FROM engines")] == [0]
     assert world.lease(job_id).seq == 0
@@ -1065,22 +1065,22 @@ def test_a_job_is_finishable_once_its_last_batch_is_over(world: World) -> None:
     job_id = world.job(1, 1)
     world.commit(world.lease(job_id))
     last = world.lease(job_id)
-    assert world.run(jobs.finishable, "reaper-1", 60) == []
-    assert world.run(jobs.close, job_id) is None
+    assert world.run(job_end.finishable, "reaper-1", 60) == []
+    assert world.run(job_end.close, job_id) is None
     world.commit(last)
-    assert world.run(jobs.finishable, "reaper-1", 60) == [job_id]
-    assert world.run(jobs.finishable, "reaper-2", 60) == []
-    assert world.run(jobs.finishable, "reaper-1", 60) == [job_id]
-    assert world.run(jobs.close, job_id) is JobState.COMPLETED
-    assert world.run(jobs.finishable, "reaper-1", 60) == []
+    assert world.run(job_end.finishable, "reaper-1", 60) == [job_id]
+    assert world.run(job_end.finishable, "reaper-2", 60) == []
+    assert world.run(job_end.finishable, "reaper-1", 60) == [job_id]
+    assert world.run(job_end.close, job_id) is JobState.COMPLETED
+    assert world.run(job_end.finishable, "reaper-1", 60) == []
 
 
 def test_a_job_with_a_dead_batch_fails_after_its_burial(world: World) -> None:
     job_id = world.job(2, 2)
     world.commit(world.lease(job_id))
     world.fail(world.lease(job_id), permanent=True)
-    assert world.run(jobs.finishable, "reaper", 60) == [job_id]
-    assert world.run(jobs.close, job_id) is None
+    assert world.run(job_end.finishable, "reaper", 60) == [job_id]
+    assert world.run(job_end.close, job_id) is None
     assert world.finish(job_id) is JobState.FAILED
     job = world.run(jobs.get, job_id)
     assert (job.state, job.reason) == (JobState.FAILED, "1 batch is dead: no")
@@ -1103,11 +1103,11 @@ def test_a_cancelled_job_is_finished_once_nobody_holds_a_lease_of_it(world: Worl
     job_id = world.job(1, 1)
     lease = world.lease(job_id)
     world.run(jobs.cancel, job_id)
-    assert world.run(jobs.finishable, "reaper", 60) == []
-    assert world.run(jobs.close, job_id) is None
+    assert world.run(job_end.finishable, "reaper", 60) == []
+    assert world.run(job_end.close, job_id) is None
     world.run(leasing.release, [lease])
-    assert world.run(jobs.finishable, "reaper", 60) == [job_id]
-    assert world.run(jobs.close, job_id) is JobState.CANCELLED
+    assert world.run(job_end.finishable, "reaper", 60) == [job_id]
+    assert world.run(job_end.close, job_id) is JobState.CANCELLED
 
 
 def test_a_retried_job_runs_and_closes_again(world: World) -> None:
@@ -1117,7 +1117,7 @@ def test_a_retried_job_runs_and_closes_again(world: World) -> None:
     world.retry(job_id)
     job = world.run(jobs.get, job_id)
     assert (job.state, job.reason, job.closed_at) == (JobState.RUNNING, None, None)
-    assert world.run(jobs.close, job_id) is None
+    assert world.run(job_end.close, job_id) is None
     world.commit(world.lease(job_id))
     assert world.finish(job_id) is JobState.COMPLETED
     assert world.rows(job_id) == (2, 0)
@@ -1159,7 +1159,7 @@ def test_an_engine_that_failed_to_load_three_times_fails_its_jobs(world: World) 
     assert job.state is JobState.FAILED
     assert job.reason == "the engine could not be loaded: no such module"
     assert world.run(jobs.get, other).state is JobState.RUNNING
-    assert world.run(jobs.close, job_id) is JobState.FAILED
+    assert world.run(job_end.close, job_id) is JobState.FAILED
 
 
 def test_failed_loads_fail_no_job_while_a_living_child_has_the_engine(world: World) -> None:

@@ -29,7 +29,7 @@ from psycopg.rows import namedtuple_row
 
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, LeaseLost, Retryable
-from nightshift.common.ledger import Ledger, dispatch, jobs, workers
+from nightshift.common.ledger import Ledger, dispatch, job_end, job_submit, jobs, workers
 from nightshift.common.ledger.batches import (
     claims,
     commits,
@@ -285,10 +285,10 @@ class LedgerMachine(RuleBasedStateMachine):
             descriptors = [
                 Descriptor(file, RowRanges.of((start, stop))) for start, stop in pairwise(edges)
             ]
-            new = jobs.NewJob(spec, f"{number}", "s", f"out-{number}", b"", None)
+            new = job_submit.NewJob(spec, f"{number}", "s", f"out-{number}", b"", None)
             with self.ledgers["a"].transaction() as connection:
-                job_id = jobs.insert(connection, new, [file])
-                jobs.insert_batches(connection, job_id, [file], descriptors)
+                job_id = job_submit.insert(connection, new, [file])
+                job_submit.insert_batches(connection, job_id, [file], descriptors)
             self.jobs.append(job_id)
             self.rows[job_id] = set(range(sum(sizes)))
         # The first claim of a job writes its start, which takes the job's row.
@@ -600,7 +600,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def take_finishable(self, name: str, end: str) -> None:
         with self.step(name, end, waits=False) as here:
             before = self.seen(here)
-            for job_id in jobs.finishable(here.connection, "reaper", 0):
+            for job_id in job_end.finishable(here.connection, "reaper", 0):
                 here.locked_jobs.add(job_id)
                 live = {b.state for b in before.values() if b.job_id == job_id} - {"split"}
                 ended = self.job_state(here, job_id) in (JobState.CANCELLED, JobState.FAILED)
@@ -613,7 +613,7 @@ class LedgerMachine(RuleBasedStateMachine):
             here.locked_jobs.add(job_id)
             before = [b for b in self.seen(here).values() if b.job_id == job_id]
             was = self.job_state(here, job_id)
-            state = jobs.close(here.connection, job_id)
+            state = job_end.close(here.connection, job_id)
             live = {batch.state for batch in before} - {"split"}
             if "leased" in live or (not was.over and live & {"pending", "queued"}):
                 assert state is None

@@ -19,10 +19,11 @@ from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_schema, part_io, part_names, part_tables
-from nightshift.common.ledger import Ledger, dispatch, jobs, workers
+from nightshift.common.ledger import Ledger, dispatch, job_submit, jobs, workers
 from nightshift.common.ledger.batches import claims, leasing, splits
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
-from nightshift.common.ledger.jobs import Job, NewJob
+from nightshift.common.ledger.job_submit import NewJob
+from nightshift.common.ledger.jobs import Job
 from nightshift.common.row_errors import Failure, RowError
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import RowErrorKind
@@ -78,7 +79,7 @@ class Work:
         self.schema = schema
         self.who = Claimant(WORKER, "default", self.spec.engine_key, "vllm", "0")
         with self.ledger.transaction() as connection:
-            self.job_id = jobs.insert(
+            self.job_id = job_submit.insert(
                 connection,
                 NewJob(
                     self.spec,
@@ -90,7 +91,7 @@ class Work:
                 ),
                 [file],
             )
-            jobs.insert_batches(
+            job_submit.insert_batches(
                 connection,
                 self.job_id,
                 [file],

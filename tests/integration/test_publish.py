@@ -10,7 +10,7 @@ from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import LeaseLost, Permanent
 from nightshift.common.formats.part_names import final
-from nightshift.common.ledger import Ledger, dispatch, jobs
+from nightshift.common.ledger import Ledger, dispatch, job_submit
 from nightshift.common.ledger.batches import claims
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.row_errors import RowError
@@ -45,9 +45,9 @@ def claimed(ledger: Ledger, spec: JobSpec) -> list[Lease]:
     rows = [Descriptor(file, RowRanges.of((at, at + 1))) for at in range(BATCHES)]
     who = Claimant("mine", "default", spec.engine_key, "function", "1")
     with ledger.transaction() as connection:
-        new = jobs.NewJob(spec, spec.name, "same", spec.output.uri, b"", None)
-        job_id = jobs.insert(connection, new, [file])
-        jobs.insert_batches(connection, job_id, [file], rows)
+        new = job_submit.NewJob(spec, spec.name, "same", spec.output.uri, b"", None)
+        job_id = job_submit.insert(connection, new, [file])
+        job_submit.insert_batches(connection, job_id, [file], rows)
         dispatch.admit(connection, job_id, BATCHES, 1)
         return claims.claim(
             connection,

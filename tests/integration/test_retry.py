@@ -13,7 +13,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, dispatch, jobs, workers
+from nightshift.common.ledger import Ledger, dispatch, job_end, jobs, workers
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.jobs import Job
@@ -454,7 +454,7 @@ def test_a_job_whose_files_could_not_be_finished_is_finished_anew(
     site.submit()
     site.run(moody())
     with site.ledger.transaction() as connection:
-        jobs.abandon(connection, site.job_id, "its output could not be finished: no part")
+        job_end.abandon(connection, site.job_id, "its output could not be finished: no part")
     assert site.job.state is JobState.FAILED
     assert "its files are finished anew" in nightshift("retry", "1", "--failed").stdout
     assert site.finish() is JobState.COMPLETED

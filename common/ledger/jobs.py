@@ -1,10 +1,98 @@
-"""Moves of a job: pause, resume, cancel, fail, reopen; and the locks that they begin with."""
+"""Jobs: looked up, locked, paused, resumed, cancelled, failed, reopened, judged by failed rows."""
 
-from sqlalchemy import text
+from dataclasses import dataclass
+from datetime import datetime
 
+from sqlalchemy import RowMapping, text
+
+from nightshift.common.descriptor import SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.spec import STORED, JobSpec
 from nightshift.common.states import JOB_MOVES, JobState
+
+JUDGE_AFTER_ROWS = 200
+"""Rows that must be over before a job's share of failed rows is judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job as the ledger knows it; `output_schema` is a serialized Arrow schema or None."""
+
+    id: int
+    state: JobState
+    reason: str | None
+    spec: JobSpec
+    identity: str
+    spec_identity: str
+    output_uri: str
+    input_schema: bytes
+    output_schema: bytes | None
+    created_at: datetime
+    finished_at: datetime | None
+    closed_at: datetime | None
+    retries: int
+
+
+SELECT_JOB = text("""
+    SELECT id, state, reason, spec, identity, spec_identity, output_uri, input_schema,
+           output_schema, created_at, finished_at, closed_at, retries
+    FROM jobs WHERE id = :id
+""")
+"""One job with all that `Job` has."""
+
+
+def get(connection: Connection, job_id: int | None) -> Job | None:
+    """The job with this number."""
+    found = connection.execute(SELECT_JOB, {"id": job_id}).mappings().one_or_none()
+    if found is None:
+        return None
+    spec = JobSpec.model_validate(found["spec"], context=STORED)
+    return Job(**{**found, "state": JobState(found["state"]), "spec": spec})
+
+
+def by_output(connection: Connection, output_uri: str) -> Job | None:
+    """The job that owns an output directory."""
+    owner = text("SELECT id FROM jobs WHERE output_uri = :output_uri")
+    return get(connection, connection.scalar(owner, {"output_uri": output_uri}))
+
+
+def find(connection: Connection, reference: str) -> Job:
+    """The job that a user names: by number, else the newest of that name. BadInput if none."""
+    if reference.isdigit() and len(reference) < 19:
+        job = get(connection, int(reference))
+    else:
+        newest = text("SELECT id FROM jobs WHERE name = :name ORDER BY id DESC LIMIT 1")
+        job = get(connection, connection.scalar(newest, {"name": reference}))
+    if job is None:
+        raise BadInput(f"there is no job {reference!r} in the ledger; see `nightshift jobs`")
+    return job
+
+
+def files(connection: Connection, job_id: int) -> list[SourceFile]:
+    """The input files of a job in dataset order."""
+    found = connection.execute(
+        text("""
+            SELECT uri, format, size, fingerprint, row_count, first_row FROM input_files
+            WHERE job_id = :job_id ORDER BY file_index
+        """),
+        {"job_id": job_id},
+    )
+    return [SourceFile(*row) for row in found]
+
+
+def listed(connection: Connection, limit: int = 1000) -> list[RowMapping]:
+    """Rows of the view job_progress, newest job first."""
+    found = connection.execute(
+        text("SELECT * FROM job_progress ORDER BY job DESC LIMIT :limit"), {"limit": limit}
+    )
+    return list(found.mappings())
+
+
+def progress(connection: Connection, job_id: int) -> RowMapping:
+    """One row of the view job_progress."""
+    found = connection.execute(text("SELECT * FROM job_progress WHERE job = :id"), {"id": job_id})
+    return found.mappings().one()
 
 
 def lock(connection: Connection, job_id: int) -> JobState:
@@ -64,6 +152,32 @@ def judge_anew(connection: Connection, job_id: int) -> None:
     )
 
 
+def judge_failures(connection: Connection, job_id: int) -> bool:
+    """Pauses a running job whose share of failed rows is above its limit; True if it did."""
+    share = connection.execute(
+        text("""
+            SELECT sum(c.rows_failed) - j.judged_failed AS failed,
+                   sum(c.rows_done + c.rows_failed) - j.judged_done - j.judged_failed AS over,
+                   j.max_failed_fraction AS allowed
+            FROM jobs j JOIN job_counters c ON c.job_id = j.id
+            WHERE j.id = :id AND j.state = 'running' GROUP BY j.id
+        """),
+        {"id": job_id},
+    ).one_or_none()
+    if share is None or share.over < JUDGE_AFTER_ROWS:
+        return False
+    if share.failed <= share.allowed * float(share.over):
+        return False
+    pause(
+        connection,
+        job_id,
+        f"{share.failed} of the last {share.over} rows failed, more than "
+        f"limits.max_failed_fraction {share.allowed:g} allows: see `nightshift errors {job_id}`, "
+        f"then `nightshift resume {job_id}`",
+    )
+    return True
+
+
 def cancel(connection: Connection, job_id: int) -> None:
     """Ends the job for good; workers drop its requests within a heartbeat. Final."""
     state = lock(connection, job_id)
@@ -98,6 +212,18 @@ def reopen(connection: Connection, job_id: int) -> None:
         {"id": job_id},
     )
     _disown(connection, job_id)
+
+
+def fix_output_schema(connection: Connection, job_id: int, schema: bytes) -> bytes:
+    """Sets the output schema if none is set (compare-and-set); returns the one that holds."""
+    held = connection.scalar(
+        text("""
+            UPDATE jobs SET output_schema = coalesce(output_schema, :schema) WHERE id = :id
+            RETURNING output_schema
+        """),
+        {"id": job_id, "schema": schema},
+    )
+    return bytes(held)
 
 
 def _disown(connection: Connection, job_id: int) -> None:

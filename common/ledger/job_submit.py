@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from pydantic import ValidationError
 from sqlalchemy import text
@@ -11,7 +11,6 @@ from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.batches.multirange import to_literal
 from nightshift.common.ledger.connection import Connection, lift_time_limit
-from nightshift.common.ledger.jobs.records import NewJob
 from nightshift.common.spec import STORED, JobSpec
 
 INSERT_JOB = text("""
@@ -36,6 +35,18 @@ COPY_BATCHES = """
     FROM STDIN
 """
 """Batches that wait for admission."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to insert; `identity` hashes everything that makes it the same work."""
+
+    spec: JobSpec
+    identity: str
+    spec_identity: str
+    output_uri: str
+    input_schema: bytes
+    output_schema: bytes | None
 
 
 def insert(connection: Connection, new: NewJob, files: Sequence[SourceFile]) -> int:

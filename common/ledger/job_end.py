@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.jobs.states import lock
+from nightshift.common.ledger.jobs import lock
 from nightshift.common.states import JobState
 
 
