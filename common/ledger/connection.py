@@ -1,15 +1,22 @@
-"""Connections to the ledger: one pool, bounded waits, the driver's errors wrapped once."""
+"""Connections to the ledger: one pool, bounded waits, the driver's errors wrapped once.
 
+The rows of a batch go in and come out as RowRanges; the tables keep them as int8multirange.
+"""
+
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from psycopg.abc import Buffer
+from psycopg.adapt import Dumper, Loader
 from psycopg.errors import _WaitTimeout
 from sqlalchemy import Connection, RowMapping, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput, LedgerUnavailable, Permanent
 
 __all__ = ["Connection", "Ledger", "Row"]
@@ -124,6 +131,8 @@ class Ledger:
         # autocommit: the driver then sends no BEGIN of its own, but still COMMIT and ROLLBACK.
         connection = PatientConnection.connect(*args, autocommit=True, **{**usual, **options})
         connection.silence_seconds = self._silence_seconds
+        connection.adapters.register_dumper(RowRanges, RowRangesDumper)
+        connection.adapters.register_loader("int8multirange", RowRangesLoader)
         return connection
 
 
@@ -167,6 +176,25 @@ class PatientConnection(psycopg.Connection[Any]):
             raise psycopg.OperationalError(
                 f"no answer within {timeout or self.silence_seconds} seconds"
             ) from error
+
+
+class RowRangesDumper(Dumper):
+    """RowRanges as an int8multirange: {[0,256)}."""
+
+    oid = psycopg.postgres.types["int8multirange"].oid
+
+    def dump(self, obj: RowRanges) -> bytes:
+        """For parameters, arrays of them and COPY."""
+        return ("{" + ",".join(f"[{start},{stop})" for start, stop in obj.ranges) + "}").encode()
+
+
+class RowRangesLoader(Loader):
+    """An int8multirange as RowRanges; Postgres keeps its ranges half-open, disjoint and ascending."""
+
+    def load(self, data: Buffer) -> RowRanges:
+        """Both bounds of every range are finite row indices."""
+        bounds = [int(bound) for bound in re.findall(rb"\d+", data)]
+        return RowRanges(tuple(zip(bounds[::2], bounds[1::2], strict=True)))
 
 
 def _wrapped(error: DBAPIError, place: str) -> Exception:

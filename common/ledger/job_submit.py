@@ -9,7 +9,6 @@ from sqlalchemy import text
 
 from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger.batches.multirange import to_literal
 from nightshift.common.ledger.connection import Connection, lift_time_limit
 from nightshift.common.spec import STORED, JobSpec
 
@@ -106,7 +105,7 @@ def insert_batches(
                     job_id,
                     count,
                     index_of[batch.source.uri],
-                    to_literal(batch.rows),
+                    batch.rows,
                     len(batch.rows),
                     at and at.first_row,
                     at and at.byte_offset,

@@ -12,7 +12,6 @@ from nightshift.common.errors import NightshiftError
 from nightshift.common.formats import part_io, part_names, part_tables
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches import error_parts
-from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.batches.records import Part
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.row_errors import Failure
@@ -40,7 +39,7 @@ def write_all(ledger: Ledger, job: Job) -> None:
 
 def _write(job: Job, batch: Row) -> Part:
     """Rows that an earlier part has an answer for keep it."""
-    failed = from_multirange(batch["rows"] if batch["redo"] is None else batch["redo"])
+    failed = batch["rows"] if batch["redo"] is None else batch["redo"]
     table = part_tables.failures_table(
         part_files.schema_of(job),
         list(failed),

@@ -14,7 +14,6 @@ from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.part_store import PartStore
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches import records
-from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import live_parts
@@ -94,8 +93,7 @@ def kept_rows(job: Job, part: Row) -> Iterator[pa.RecordBatch]:
     `part` has `part_name` and `redo`, as the rows of `pages` do.
     """
     name = part["part_name"]
-    redone = None if part["redo"] is None else from_multirange(part["redo"])
-    return store(job).kept_rows(name, place(job, name), redone)
+    return store(job).kept_rows(name, place(job, name), part["redo"])
 
 
 def root_table(job: Job, parts: Sequence[Row]) -> pa.Table:

@@ -16,7 +16,6 @@ from nightshift.common.formats import input_rows, part_names, part_tables
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, Row
-from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, live_parts
 from nightshift.common.text import first_few, kept_message
@@ -110,7 +109,7 @@ class PartsAudit:
             content.problem("rows", f"{name}: row_index does not ascend")
             index = index.drop_null().sort()
         content.ranges = ranges_of(index)
-        if tuple(content.ranges) != from_multirange(part["rows"]).ranges:
+        if tuple(content.ranges) != part["rows"].ranges:
             content.problem(
                 "rows",
                 f"{name} holds {len(index):,} rows that are not those of its batch "
@@ -156,9 +155,7 @@ class PartsAudit:
         if column is None:
             return
         try:
-            source = part_files.read_input(
-                self._job, part, from_multirange(part["rows"]), [column], self._cache
-            )
+            source = part_files.read_input(self._job, part, part["rows"], [column], self._cache)
         except SourceChanged:
             return
         # A row that cannot be read may have no id, nor has a row of a batch that was never read.

@@ -661,8 +661,7 @@ def test_a_batch_of_many_rows_never_dies_of_losses(world: World) -> None:
     for _ in range(20):
         lose(world, job_id)
     assert "dead" not in world.states(job_id)
-    rows = [row for batch in world.run(live, job_id) for row in batch["rows"]]
-    assert sum(part.upper - part.lower for part in rows) == 8
+    assert sum(len(batch["rows"]) for batch in world.run(live, job_id)) == 8
 
 
 def test_who_lost_a_batch_that_was_halved_does_not_read_it_back_as_its_commit(

@@ -39,10 +39,9 @@ from nightshift.common.ledger.batches import (
     retries,
     splits,
 )
-from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part, Tokens
 from nightshift.common.ledger.batches.retries import Retried
-from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.connection import Connection, RowRangesLoader
 from nightshift.common.row_errors import RowError
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JOB_MOVES, JobState, RowErrorKind
@@ -336,7 +335,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 batch = before[lease.batch_id]
                 assert (batch.state, batch.job_state) == ("queued", "running")
                 assert (lease.attempt, lease.owner) == (batch.attempt + 1, owner)
-                assert lease.descriptor.rows == from_multirange(batch.rows)
+                assert lease.descriptor.rows == batch.rows
                 assert not lease.alone or (idle and len(claimed) == 1)
             if not self.others(here):
                 assert [lease.batch_id for lease in claimed] == claimable(
@@ -552,7 +551,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 batch = after[batch_id]
                 again = {row.row_index for row in wanted if row.batch_id == batch_id}
                 assert batch.state == "pending"
-                assert again == set(from_multirange(batch.redo or batch.rows))
+                assert again == set(batch.redo or batch.rows)
             here.journal.append(self.forgotten([(job_id, row.row_index) for row in wanted]))
 
     def undo(self, name: str, end: str, job: int) -> None:
@@ -569,9 +568,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert undone == (len(waiting) if over else 0)
             if not undone:
                 return
-            stands = [
-                (job_id, row, b.part_name) for b in waiting for row in from_multirange(b.redo)
-            ]
+            stands = [(job_id, row, b.part_name) for b in waiting for row in b.redo]
 
             def learn() -> None:
                 for job_id, row, part_name in stands:
@@ -582,8 +579,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def bury(self, name: str, end: str, job: int) -> None:
         with self.step(name, end) as here:
             for row in error_parts.missing(here.connection, self.jobs[job], 10):
-                rows = from_multirange(row["rows"])
-                redo = rows if row["redo"] is None else from_multirange(row["redo"])
+                rows = row["rows"]
+                redo = rows if row["redo"] is None else row["redo"]
                 kept = self.errors_beside(here, row["job_id"], rows, redo)
                 part = Part(
                     f"error-{next(self.part_numbers)}",
@@ -661,15 +658,13 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def rows_are_in_one_live_batch(self, found: list[Any], live: list[Any]) -> None:
         for job_id, whole in self.rows.items():
-            mine = [row for b in live if b.job_id == job_id for row in from_multirange(b.rows)]
+            mine = [row for b in live if b.job_id == job_id for row in b.rows]
             assert sorted(mine) == sorted(whole), "rows are lost, or in two live batches"
         for batch in found:
-            rows = from_multirange(batch.rows)
+            rows = batch.rows
             assert len(rows) == batch.row_count
             if batch.state == "split":
-                children = [
-                    row for b in found if b.parent_id == batch.id for row in from_multirange(b.rows)
-                ]
+                children = [row for b in found if b.parent_id == batch.id for row in b.rows]
                 assert sorted(children) == list(rows)
             if batch.job_state != "running":
                 assert batch.state != "queued"
@@ -680,7 +675,7 @@ class LedgerMachine(RuleBasedStateMachine):
         counted = {row.job_id: row for row in self.observer.execute(COUNTERS)}
         for job_id, rows in self.rows.items():
             mine = [batch for batch in live if batch.job_id == job_id]
-            dead = {r for b in mine if b.state == "dead" for r in from_multirange(b.rows)}
+            dead = {r for b in mine if b.state == "dead" for r in b.rows}
             answers = {row: self.answers.get((job_id, row)) for row in rows}
             states = Counter(batch.state for batch in mine)
             truth = {
@@ -701,8 +696,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def answers_stand_in_live_parts(self, live: list[Any]) -> None:
         for batch in live:
-            redo = set() if batch.redo is None else set(from_multirange(batch.redo))
-            kept = [row for row in from_multirange(batch.rows) if row not in redo]
+            redo = set() if batch.redo is None else set(batch.redo)
+            kept = [row for row in batch.rows if row not in redo]
             answers = [self.answers.get((batch.job_id, row)) for row in kept]
             if batch.part_name is None:
                 assert not any(answers)
@@ -710,9 +705,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert {answer and answer[0] for answer in answers} <= {batch.part_name}
             assert sum(answer is not None and answer[1] for answer in answers) == batch.rows_failed
         listed = self.observer.execute("SELECT job, row_index FROM failed_rows").fetchall()
-        dead = {
-            (b.job_id, row) for b in live if b.state == "dead" for row in from_multirange(b.rows)
-        }
+        dead = {(b.job_id, row) for b in live if b.state == "dead" for row in b.rows}
         assert sorted((row.job, row.row_index) for row in listed) == sorted(
             {row for row, (_, failed) in self.answers.items() if failed}
             | {row for row in dead if row not in self.answers}
@@ -870,6 +863,7 @@ def test_whatever_happens_in_whatever_order_no_row_is_lost_or_done_twice(
 ) -> None:
     ledgers = {"a": second_ledger(), "b": second_ledger()}
     with psycopg.connect(database_url, autocommit=True, row_factory=namedtuple_row) as observer:
+        observer.adapters.register_loader("int8multirange", RowRangesLoader)
 
         def machine() -> LedgerMachine:
             return LedgerMachine(ledgers, observer)

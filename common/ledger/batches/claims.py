@@ -2,7 +2,6 @@
 
 from sqlalchemy import RowMapping, text
 
-from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.batches.records import LONE_LOSSES, Claimant, Lease, descriptor
 from nightshift.common.ledger.connection import Connection
 
@@ -109,7 +108,7 @@ def _lease(row: RowMapping) -> Lease:
         alone=row["losses"] >= LONE_LOSSES,
         isolated=lone > 0
         and (row["redo_count"] >> lone == 0 if row["redo"] else row["row_count"] == 1),
-        redo=None if row["redo"] is None else from_multirange(row["redo"]),
+        redo=row["redo"],
         kept_part=row["part_name"],
     )
     if lease.redo is None or lone <= 0:

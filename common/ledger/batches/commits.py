@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import text
 
 from nightshift.common.ledger.batches import row_errors
-from nightshift.common.ledger.batches.multirange import to_literal
 from nightshift.common.ledger.batches.records import LONE_LOSSES, Lease, Part
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.states import Outcome
@@ -21,9 +20,9 @@ COMMIT = text("""
             CAST(:job_id AS bigint[]), CAST(:name AS text[]), CAST(:bytes AS bigint[]),
             CAST(:checksum AS text[]), CAST(:rows_failed AS integer[]),
             CAST(:prompt_tokens AS bigint[]), CAST(:output_tokens AS bigint[]),
-            CAST(:redo AS text[]), CAST(:redo_count AS integer[]),
+            CAST(:redo AS int8multirange[]), CAST(:redo_count AS integer[]),
             CAST(:most_losses AS integer[]), CAST(:rows_run AS integer[]),
-            CAST(:rows_wrong AS integer[]), CAST(:rows AS text[]), CAST(:low AS bigint[]),
+            CAST(:rows_wrong AS integer[]), CAST(:rows AS int8multirange[]), CAST(:low AS bigint[]),
             CAST(:high AS bigint[]), CAST(:prompt_spent AS bigint[]),
             CAST(:output_spent AS bigint[]), CAST(:engine_microseconds AS bigint[]))
             AS m (id, attempt, owner, job_id, name, bytes, checksum, rows_failed, prompt_tokens,
@@ -46,7 +45,7 @@ COMMIT = text("""
             lease_expires_at = NULL, rank = NULL, not_before = NULL, part_name = m.name,
             part_bytes = m.bytes, part_checksum = m.checksum, rows_failed = m.rows_failed,
             prompt_tokens = m.prompt_tokens, output_tokens = m.output_tokens,
-            redo = CAST(m.redo AS int8multirange), redo_count = m.redo_count, last_error = NULL,
+            redo = m.redo, redo_count = m.redo_count, last_error = NULL,
             -- The rest of a retry needs a new claim: this attempt must not commit twice.
             owner = CASE WHEN m.redo_count = 0 THEN b.owner END,
             losses = CASE WHEN m.redo_count = 0 THEN b.losses
@@ -58,7 +57,7 @@ COMMIT = text("""
         DELETE FROM row_errors e
         USING held JOIN given m ON m.id = held.id AND m.attempt = held.attempt
         WHERE e.job_id = m.job_id AND e.row_index BETWEEN m.low AND m.high
-          AND CAST(m.rows AS int8multirange) @> e.row_index
+          AND m.rows @> e.row_index
     ), ended AS (
         UPDATE attempts a
         SET ended_at = now(), outcome = 'done', error = NULL, row_count = m.rows_run,
@@ -153,12 +152,12 @@ def _finished(lease: Lease, part: Part) -> dict[str, Any]:
         **part.facts,
         "job_id": lease.job_id,
         "rows_failed": sum(error.row_index not in waiting for error in part.errors),
-        "redo": to_literal(lease.later) if waiting else None,
+        "redo": lease.later if waiting else None,
         "redo_count": len(waiting),
         "most_losses": _losses_of_rest(lease),
         "rows_run": len(lease.todo),
         "rows_wrong": len(part.errors),
-        "rows": to_literal(rows),
+        "rows": rows,
         "low": rows.ranges[0][0],
         "high": rows.ranges[-1][1] - 1,
         "prompt_spent": part.tokens_spent.prompt,

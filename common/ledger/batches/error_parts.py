@@ -3,7 +3,6 @@
 from sqlalchemy import RowMapping, text
 
 from nightshift.common.ledger.batches import row_errors
-from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.batches.records import Part
 from nightshift.common.ledger.connection import Connection
 
@@ -48,6 +47,5 @@ def name_part(connection: Connection, batch: RowMapping, part: Part) -> bool:
     )
     if named is None:
         return False
-    rows = from_multirange(batch["rows"])
-    row_errors.replace(connection, batch["job_id"], batch["id"], rows, part.errors)
+    row_errors.replace(connection, batch["job_id"], batch["id"], batch["rows"], part.errors)
     return True

@@ -7,7 +7,6 @@ from sqlalchemy import RowMapping
 
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import LeaseLost
-from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.row_errors import RowError
 
 LONE_LOSSES = 2
@@ -125,4 +124,4 @@ def descriptor(row: RowMapping) -> Descriptor:
     locator = None
     if row["locator_row"] is not None:
         locator = Locator(row["locator_row"], row["byte_offset"], row["byte_length"])
-    return Descriptor(source, from_multirange(row["rows"]), locator)
+    return Descriptor(source, row["rows"], locator)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from sqlalchemy import text
 
 from nightshift.common.descriptor import RowRanges
-from nightshift.common.ledger.batches.multirange import to_multirange
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.row_errors import RowError
 
@@ -36,7 +35,7 @@ def replace(
         CLEAR,
         {
             "job_id": job_id,
-            "rows": to_multirange(rows),
+            "rows": rows,
             "low": rows.ranges[0][0],
             "high": rows.ranges[-1][1] - 1,
         },

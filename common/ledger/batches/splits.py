@@ -6,7 +6,6 @@ from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import LeaseLost
 from nightshift.common.ledger import jobs
 from nightshift.common.ledger.batches import row_errors
-from nightshift.common.ledger.batches.multirange import from_multirange, to_multirange
 from nightshift.common.ledger.batches.records import LONE_LOSSES, Lease, Part
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.states import Outcome
@@ -110,7 +109,7 @@ def halve(connection: Connection, batch_id: int) -> bool:
     parent = connection.execute(SPLIT_FREE, {"id": batch_id}).mappings().one_or_none()
     if parent is None:
         return False
-    for half in from_multirange(parent["rows"]).halves():
+    for half in parent["rows"].halves():
         # A half was not lost alone itself yet: it runs alone once more before it is isolated.
         _insert_pending(connection, parent, half, min(parent["losses"], LONE_LOSSES))
     return True
@@ -148,6 +147,6 @@ def _child(parent: RowMapping, rows: RowRanges) -> dict[str, object]:
     return {
         **{name: parent[name] for name in inherited},
         "parent_id": parent["id"],
-        "rows": to_multirange(rows),
+        "rows": rows,
         "row_count": len(rows),
     }

@@ -3,7 +3,6 @@
 from sqlalchemy import text
 
 from nightshift.common.descriptor import RowRanges
-from nightshift.common.ledger.batches.multirange import from_multirange, to_literal
 from nightshift.common.ledger.connection import Connection, Row
 
 
@@ -46,11 +45,11 @@ def first(connection: Connection, job_id: int, *, kind: str | None, limit: int) 
 
 def among(connection: Connection, job_id: int, rows: RowRanges) -> RowRanges:
     """The rows of `rows` that failed."""
-    found = connection.execute(
+    found: RowRanges = connection.execute(
         text("""
-            SELECT range_agg(int8range(row_index, row_index, '[]')) * CAST(:among AS int8multirange)
+            SELECT coalesce(range_agg(int8range(row_index, row_index, '[]')), '{}') * :among
             FROM failed_rows WHERE job = :id
         """),
-        {"id": job_id, "among": to_literal(rows)},
+        {"id": job_id, "among": rows},
     ).scalar_one()
-    return RowRanges(()) if found is None else from_multirange(found)
+    return found

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from sqlalchemy import text
 
 from nightshift.common.descriptor import RowRanges
-from nightshift.common.ledger.batches.multirange import from_multirange
 from nightshift.common.ledger.connection import Connection, Row
 
 
@@ -94,13 +93,13 @@ def part_is_live(connection: Connection, job_id: int, part_name: str) -> bool:
 
 def finished_rows(connection: Connection, job_id: int) -> RowRanges:
     """The rows that have a line that counts; one range when the job is finished."""
-    found = connection.execute(
+    found: RowRanges = connection.execute(
         text("""
-            SELECT range_agg(piece) AS rows FROM (
+            SELECT coalesce(range_agg(piece), '{}') AS rows FROM (
                 SELECT unnest(rows - coalesce(redo, '{}')) AS piece FROM batches
                 WHERE job_id = :id AND part_name IS NOT NULL AND state <> 'split'
             ) AS live
         """),
         {"id": job_id},
     ).scalar_one()
-    return RowRanges(()) if found is None else from_multirange(found)
+    return found
