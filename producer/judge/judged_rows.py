@@ -17,15 +17,12 @@ from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import RESERVED_COLUMNS
 from nightshift.producer.results import part_files
-from nightshift.producer.results.read_ahead import read_ahead
 from nightshift.producer.results.sample import distinct_names
 
 PREFIX = "judged_"
 """Prefix of a name that the judge's own output uses, so that the column can be passed through."""
 
 READ_BYTES = 256 * 2**20
-
-BATCHES_AHEAD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ def write(
     when parts and ledger disagree.
     """
     schema = pa.schema([each.field for each in chosen])
-    rows = read_ahead(_rows(ledger, job, chosen, schema, positions), BATCHES_AHEAD)
+    rows = part_files.read_ahead(_rows(ledger, job, chosen, schema, positions))
     return part_io.write_batches(target, rows, schema, "parquet", metadata, replace=True)
 
 

@@ -7,10 +7,9 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.formats import part_io
-from nightshift.common.ledger import Ledger, Row, jobs
+from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer.results import part_files, target_file, vectors
-from nightshift.producer.results.read_ahead import read_ahead
 
 FORMATS: dict[str, part_io.OutputFormat] = {
     ".parquet": "parquet",
@@ -19,9 +18,6 @@ FORMATS: dict[str, part_io.OutputFormat] = {
     vectors.SUFFIX: "parquet",
 }
 """What a file of each suffix holds; beside vectors lies a Parquet file with their ids."""
-
-BATCHES_AHEAD = 4
-"""Record batches that are read while earlier ones are written."""
 
 
 def collect(
@@ -40,7 +36,7 @@ def collect(
     targets = [target, vectors.ids_uri(target)] if is_npy else [target]
     job, rows = rows_for(ledger, job, targets, partial=partial, force=force)
     schema = part_files.schema_of(job)
-    ahead = read_ahead(rows, BATCHES_AHEAD)
+    ahead = part_files.read_ahead(rows)
     if is_npy:
         vectors.check(schema, job.id)
         return vectors.write(target, ahead, schema, job.spec.input.id)
@@ -74,7 +70,13 @@ def _in_order(ledger: Ledger, job: Job, expected: int | None) -> Iterator[pa.Rec
     taken = 0
     for parts in part_files.roots(ledger, job):
         promised = taken + sum(part["row_count"] - part["redo_count"] for part in parts)
-        for batch in _root(job, parts):
+        # A root that was split has several parts, which are merged.
+        batches = (
+            part_files.kept_rows(job, parts[0])
+            if len(parts) == 1
+            else part_files.root_table(job, parts).to_batches()
+        )
+        for batch in batches:
             taken += batch.num_rows
             yield batch
         _check_count(job, parts[0]["part_name"], taken, promised)
@@ -88,10 +90,3 @@ def _check_count(job: Job, what: str, taken: int, promised: int) -> None:
             f"after {what} of job {job.id} there are {taken:,} rows and the ledger says "
             f"{promised:,}: see `nightshift verify {job.id}`"
         )
-
-
-def _root(job: Job, parts: Sequence[Row]) -> Iterator[pa.RecordBatch]:
-    """The rows of one root batch; a root that was split has several parts, which are merged."""
-    if len(parts) == 1:
-        return part_files.kept_rows(job, parts[0])
-    return iter(part_files.root_table(job, parts).to_batches())

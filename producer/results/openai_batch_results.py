@@ -20,9 +20,8 @@ from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import REQUEST_ID, JobSpec, RequestsTask
 from nightshift.common.states import JobState, RowErrorKind
-from nightshift.producer.results import target_file
-from nightshift.producer.results.collect import BATCHES_AHEAD, rows_for
-from nightshift.producer.results.read_ahead import read_ahead
+from nightshift.producer.results import part_files, target_file
+from nightshift.producer.results.collect import rows_for
 
 SUFFIX = ".jsonl"
 
@@ -56,7 +55,7 @@ def collect(
     )
 
     def fill(results: BinaryIO, errors: BinaryIO) -> None:
-        for line, is_answer in _lines(job, read_ahead(rows, BATCHES_AHEAD)):
+        for line, is_answer in _lines(job, part_files.read_ahead(rows)):
             (results if is_answer else errors).write(line)
             done.results, done.errors = done.results + is_answer, done.errors + (not is_answer)
 

@@ -1,9 +1,11 @@
 """Reads the parts that the ledger names, wherever they lie, and the input of their rows again."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, groupby
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -18,10 +20,13 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import live_parts
 
-Page = TypeVar("Page")
+T = TypeVar("T")
 
 PAGE_ROWS = 65_536
 """Rows whose parts one statement asks for; bounds memory and the number of statements."""
+
+BATCHES_AHEAD = 4
+"""Record batches that are read while earlier ones are used."""
 
 
 def input_schema(job: Job) -> pa.Schema:
@@ -42,8 +47,8 @@ def pages(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
 
 
 def pages_of(
-    ledger: Ledger, job: Job, query: Callable[[Connection, int, int, int], Page]
-) -> Iterator[Page]:
+    ledger: Ledger, job: Job, query: Callable[[Connection, int, int, int], T]
+) -> Iterator[T]:
     """What a query says of a job's root batches, page by page: from one `seq` to before another."""
     with ledger.transaction() as connection:
         roots = live_parts.roots(connection, job.id)
@@ -121,3 +126,17 @@ def read_input(
         cache or ReadCache(0),
         input_schema(job),
     )
+
+
+def read_ahead(items: Iterator[T], most: int = BATCHES_AHEAD) -> Generator[T, None, None]:
+    """The same items in the same order; a thread takes up to `most` of them ahead of time.
+
+    An error comes where its item would have come. A caller that stops early waits for the item that
+    is being taken.
+    """
+    end: Any = object()
+    with ThreadPoolExecutor(1) as pool:
+        coming = deque(pool.submit(next, items, end) for _ in range(most))
+        while (item := coming.popleft().result()) is not end:
+            coming.append(pool.submit(next, items, end))
+            yield item

@@ -2,7 +2,7 @@
 
 import random
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
@@ -60,14 +60,14 @@ def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool
         places = random.Random(seed).sample(range(total), min(count, total))
         found = live_parts.parts_holding(connection, job.id, _rows_at(finished, places))
     drawn = Sample(total, seed, errors_only)
-    cache = ReadCache(READ_BYTES)
+    cache, names = ReadCache(READ_BYTES), _input_names(job)
     groups = [list(group) for _, group in groupby(found, key=lambda row: row["id"])]
     with ThreadPoolExecutor(READERS) as readers:
-        for rows, note in readers.map(lambda group: _read(job, group, cache), groups):
+        for rows, note in readers.map(lambda group: _read(job, group, names, cache), groups):
             drawn.rows += rows
             drawn.note = drawn.note or note
     drawn.rows.sort(key=lambda row: int(row["row_index"]))
-    drawn.inputs = list(_input_names(job).values())
+    drawn.inputs = list(names.values())
     own = {*USAGE_COLUMNS, *job.spec.passed_columns, "error"}
     drawn.outputs = [name for name in part_files.schema_of(job).names if name not in own]
     if any(row["error"] is not None for row in drawn.rows):
@@ -75,25 +75,20 @@ def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool
     return drawn
 
 
-def _read(job: Job, group: Sequence[Row], cache: ReadCache) -> tuple[list[dict[str, Any]], str]:
+def _read(
+    job: Job, group: Sequence[Row], names: Mapping[str, str], cache: ReadCache
+) -> tuple[list[dict[str, Any]], str]:
     """The drawn rows of one part with their input, and why the input cannot be read, if so."""
     wanted = RowRanges.from_indices(row["row_index"] for row in group)
     table = part_files.read(job, group[0]["part_name"])
     chosen = table.filter(pc.is_in(table.column("row_index"), pa.array(list(wanted), pa.int64())))
-    inputs, note = _read_inputs(job, group[0], wanted, cache)
-    return [{**inputs.get(row["row_index"], {}), **row} for row in to_rows(chosen)], note
-
-
-def _read_inputs(
-    job: Job, row: Row, wanted: RowRanges, cache: ReadCache
-) -> tuple[dict[int, dict[str, Any]], str]:
-    names = _input_names(job)
     try:
-        rows = part_files.read_input(job, row, wanted, list(names), cache)
+        rows = part_files.read_input(job, group[0], wanted, list(names), cache)
     except NightshiftError as error:
-        return {}, f"the input cannot be shown: {error}"
+        return to_rows(chosen), f"the input cannot be shown: {error}"
     table = rows.table.select(list(names)).rename_columns(list(names.values()))
-    return dict(zip(rows.row_index, to_rows(table), strict=True)), ""
+    inputs = dict(zip(rows.row_index, to_rows(table), strict=True))
+    return [{**inputs.get(row["row_index"], {}), **row} for row in to_rows(chosen)], ""
 
 
 def _input_names(job: Job) -> dict[str, str]:

@@ -1,11 +1,10 @@
 """The vectors of an embed job as one NumPy file, and beside it a file that names their rows."""
 
-import io
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -53,10 +52,11 @@ def write(
             replace=True,
         )
         spool.seek(0)
-        shape = (rows, kind.list_size)
+        descr = np.dtype(kind.value_type.to_pandas_dtype()).str
 
         def copy(sink: BinaryIO) -> None:
-            sink.write(_header(shape, kind.value_type))
+            facts = {"descr": descr, "fortran_order": False, "shape": (rows, kind.list_size)}
+            np.lib.format.write_array_header_1_0(sink, facts)  # type: ignore[no-untyped-call]
             shutil.copyfileobj(spool, sink, COPY_BYTES)
 
         storage.write_whole(target, copy, replace=True)
@@ -72,15 +72,3 @@ def _spooled(
         # flatten and not values: only flatten respects where a slice begins.
         spool.write(kept.column("embedding").flatten().to_numpy().tobytes())
         yield kept.select(names)
-
-
-def _header(shape: tuple[int, int], kind: pa.DataType) -> bytes:
-    """The first bytes of a .npy file of this many vectors."""
-    header = io.BytesIO()
-    facts: dict[str, Any] = {
-        "descr": np.dtype(kind.to_pandas_dtype()).str,
-        "fortran_order": False,
-        "shape": shape,
-    }
-    np.lib.format.write_array_header_1_0(header, facts)  # type: ignore[no-untyped-call]
-    return header.getvalue()

@@ -1,11 +1,11 @@
 """Whether the parts hold each row once, with the ids, errors and counts that the ledger says."""
 
-from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,14 +21,15 @@ from nightshift.common.ledger.queries import failed_rows, live_parts
 from nightshift.common.text import first_few, kept_message
 from nightshift.producer.results import part_files
 from nightshift.producer.verify.checks import CheckResult, Problem
-from nightshift.producer.verify.row_ranges import Range, as_texts, ascends, cover, ranges_of
 
 READERS = 4
 READ_BYTES = 256 * 2**20
 
-
 Facts = tuple[int, int, str]
 """Rows, bytes and SHA-256 of a part."""
+
+Range = tuple[int, int]
+"""Half-open: the first row index, and the one after the last."""
 
 
 @dataclass(slots=True)
@@ -104,11 +105,12 @@ class PartsAudit:
         return content
 
     def _compare(self, part: Row, table: pa.Table, content: PartContent) -> None:
-        name, index = part["part_name"], table.column("row_index").combine_chunks()
-        if index.null_count or not ascends(index):
+        name, column = part["part_name"], table.column("row_index")
+        index = column.drop_null().to_numpy()
+        if column.null_count or not (np.diff(index) > 0).all():
             content.problem("rows", f"{name}: row_index does not ascend")
-            index = index.drop_null().sort()
-        content.ranges = ranges_of(index)
+            index = np.sort(index)
+        content.ranges = _ranges_of(index)
         if tuple(content.ranges) != part["rows"].ranges:
             content.problem(
                 "rows",
@@ -206,38 +208,58 @@ class PartsAudit:
             row["row_index"]: tuple(row.values()) for row in found
         }
         carried = {error[0]: error for content in contents for error in content.errors}
-        check = self._checks["row errors"]
-        if only := sorted(carried.keys() - listed.keys()):
-            check.add(f"rows {first_few(only)} failed, and the ledger does not say so")
-        only = sorted(listed.keys() - carried.keys())
-        if not self._complete:
-            only = [row for row in only if _holds(rows, row)]
-        if only:
-            check.add(f"the ledger says that rows {first_few(only)} failed, and their parts do not")
-        differ = sorted(
-            row for row in carried.keys() & listed.keys() if carried[row] != listed[row]
-        )
-        if differ:
-            check.add(
-                f"rows {first_few(differ)} carry another error in the part than in the ledger"
-            )
+        only_listed = listed.keys() - carried.keys()
+        wrong = {
+            "rows {} failed, and the ledger does not say so": carried.keys() - listed.keys(),
+            "the ledger says that rows {} failed, and their parts do not": (
+                only_listed if self._complete else only_listed & set(rows)
+            ),
+            "rows {} carry another error in the part than in the ledger": {
+                row for row in carried.keys() & listed.keys() if carried[row] != listed[row]
+            },
+        }
+        for sentence, found_rows in wrong.items():
+            if found_rows:
+                self._checks["row errors"].add(sentence.format(first_few(sorted(found_rows))))
 
     def _check_rows(self, ranges: list[Range], rows_total: int) -> None:
-        covered, check = cover(ranges, rows_total), self._checks["rows"]
-        if covered.doubled:
-            check.add(
-                f"rows {first_few(as_texts(covered.doubled))} are in the output more than once"
-            )
-        if covered.beyond:
-            check.add(f"rows {first_few(as_texts(covered.beyond))} are no rows of the dataset")
-        if covered.missing and self._complete:
-            check.add(f"rows {first_few(as_texts(covered.missing))} are not in the output")
+        held, dataset = RowRanges.of(*ranges), RowRanges.of((0, rows_total))
+        wrong = {
+            "are in the output more than once": _doubled(ranges),
+            "are no rows of the dataset": held.minus(dataset),
+        }
+        if self._complete:
+            wrong["are not in the output"] = dataset.minus(held)
+        for what, rows in wrong.items():
+            if rows:
+                self._checks["rows"].add(f"rows {first_few(_as_texts(rows))} {what}")
 
 
-def _holds(rows: RowRanges, row: int) -> bool:
-    """Whether the row is in the ranges."""
-    at = bisect_right(rows.ranges, row, key=lambda pair: pair[0]) - 1
-    return at >= 0 and row < rows.ranges[at][1]
+def _ranges_of(index: "np.ndarray[Any, Any]") -> list[Range]:
+    """Ranges of ascending row indices; a repeated index begins a new range.
+
+    A million rows are a few thousand ranges.
+    """
+    starts = index[np.diff(index, prepend=index[:1] - 2) != 1]
+    stops = index[np.diff(index, append=index[-1:] + 2) != 1] + 1
+    return list(zip(starts.tolist(), stops.tolist(), strict=True))
+
+
+def _doubled(ranges: Sequence[Range]) -> RowRanges:
+    """The rows that stand in more than one of the ranges, which are in any order."""
+    doubled: list[Range] = []
+    highest = 0
+    for start, stop in sorted(ranges):
+        doubled.append((start, min(stop, highest)))
+        highest = max(highest, stop)
+    return RowRanges.of(*doubled)
+
+
+def _as_texts(rows: RowRanges) -> list[str]:
+    """Ranges for people: `7` or `7 to 12`, both ends counted."""
+    return [
+        str(start) if stop - start == 1 else f"{start} to {stop - 1}" for start, stop in rows.ranges
+    ]
 
 
 def _rows_of_other_id(

@@ -1,15 +1,20 @@
 """Verify: reads files and ledger from the outside and says whether every promise is kept."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from nightshift.common import storage
+from nightshift.common.errors import NightshiftError
+from nightshift.common.formats.part_names import MANIFEST, final, staged
 from nightshift.common.ledger import Connection, Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
 from nightshift.common.text import first_few
 from nightshift.producer.verify.checks import CheckResult, Problem
-from nightshift.producer.verify.files import check_files
-from nightshift.producer.verify.parts import PartsAudit
+from nightshift.producer.verify.parts import Facts, PartsAudit
+from nightshift.producer.views.rates import Values
 
 
 def verify(ledger: Ledger, job: Job) -> list[Problem]:
@@ -40,7 +45,7 @@ def checks(ledger: Ledger, job: Job) -> Iterator[CheckResult]:
     parts = PartsAudit(ledger, job, complete=complete)
     yield from parts.checks(progress["rows_total"])
     if job.closed_at is not None:
-        yield check_files(job, parts.facts, progress, complete=complete)
+        yield _directory(job, parts.facts, progress, complete=complete)
 
 
 def _batches(connection: Connection, job: Job) -> CheckResult:
@@ -94,3 +99,65 @@ def _transactions(connection: Connection) -> CheckResult:
             f"{first_few(row['pid'] for row in idle)}"
         )
     return check
+
+
+def _directory(
+    job: Job, facts: Mapping[str, Facts], progress: Values, *, complete: bool
+) -> CheckResult:
+    """The directory must have no file that a reader would take for a part, no staged part, and a
+    manifest that says what the ledger says.
+    """
+    # Readers of datasets pass over names that begin with a dot or an underscore.
+    found = [name for name in storage.list_names(job.output_uri) if name[0] not in "._"]
+    check = CheckResult("directory", f"{len(found):,} parts and their manifest, nothing else")
+    if foreign := sorted(set(found) - facts.keys()):
+        check.add(f"{job.output_uri} holds what the ledger does not name: {first_few(foreign)}")
+    left = storage.list_names(staged(job.output_uri, ""))
+    if left:
+        check.add(f"{staged(job.output_uri, '')} is not empty: {first_few(sorted(left))}")
+    _compare_manifest(check, job, facts, progress, complete)
+    return check
+
+
+def _compare_manifest(
+    check: CheckResult, job: Job, facts: Mapping[str, Facts], progress: Values, complete: bool
+) -> None:
+    uri = final(job.output_uri, MANIFEST)
+    try:
+        with storage.open_input(uri) as file:
+            manifest: dict[str, Any] = json.load(file, object_hook=_compared_keys)
+    except (NightshiftError, OSError, ValueError) as error:
+        check.add(f"{uri} cannot be read: {error}")
+        return
+    expected = {
+        "job": job.id,
+        "complete": complete,
+        "rows": progress["rows_done"] + progress["rows_failed"],
+        "rows_failed": progress["rows_failed"],
+        "prompt_tokens": progress["prompt_tokens"],
+        "output_tokens": progress["output_tokens"],
+        "status": progress["status"],
+    }
+    for name, value in expected.items():
+        if manifest.get(name) != value:
+            check.add(
+                f"{MANIFEST} says {name} {manifest.get(name)!r} and the ledger says {value!r}"
+            )
+    in_manifest = {
+        part.get("name"): (part.get("rows"), part.get("bytes"), part.get("sha256"))
+        for part in manifest.get("parts", [])
+    }
+    differ = sorted(
+        str(name)
+        for name in facts.keys() | in_manifest.keys()
+        if facts.get(name) != in_manifest.get(name)
+    )
+    if differ:
+        check.add(f"{MANIFEST} and the ledger differ about {first_few(differ)}")
+
+
+def _compared_keys(entry: dict[str, Any]) -> dict[str, Any]:
+    """Keeps of a part only what is compared: a manifest may name a million parts."""
+    if "sha256" not in entry:
+        return entry
+    return {name: entry.get(name) for name in ("name", "rows", "bytes", "sha256")}

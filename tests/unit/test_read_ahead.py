@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from nightshift.producer.results.read_ahead import read_ahead
+from nightshift.producer.results.part_files import read_ahead
 
 
 def test_every_item_comes_once_and_in_order():
