@@ -1,55 +1,186 @@
-"""Files on local disk and in object stores: list, read, write whole, move, delete.
+"""What is done with a file by its address, on local disk and in object stores alike.
 
 This is the face of the room: callers write `storage.stat(uri)`.
+
+Local files go through the operating system, so that writes can be fsynced; everything with a
+scheme goes through fsspec. A missing file is FileNotFoundError, and the caller decides what that
+means; any other error of a driver is StorageUnavailable.
 """
 
+import errno
+import hashlib
+import io
+import os
+from contextlib import suppress
+from typing import Any
+
+from nightshift.common.errors import BadInput, Permanent, StorageUnavailable
+from nightshift.common.storage import local, objects
 from nightshift.common.storage.addresses import (
     check_roots,
     fixed_folder,
     is_local,
     is_pattern_over,
+    local_path,
     resolve,
 )
-from nightshift.common.storage.file_info import FileInfo
-from nightshift.common.storage.files import (
-    check_directory,
-    checksum,
-    delete,
-    exists,
-    make_directory,
-    move,
-    open_input,
-    read_range,
-    remove_directory,
-    stat,
-    write_bytes,
-    write_whole,
-)
+from nightshift.common.storage.driver_errors import guard, reason
 from nightshift.common.storage.listing import expand, list_names
-from nightshift.common.storage.streams import Written
-from nightshift.common.storage.syncs import gathered_syncs
+from nightshift.common.storage.local import gathered_syncs
+from nightshift.common.storage.objects import driver_of
+from nightshift.common.storage.streams import Content, FileInfo, Written, checked_reader
 
 __all__ = [
     "FileInfo",
     "Written",
-    "check_directory",
     "check_roots",
-    "checksum",
-    "delete",
-    "exists",
     "expand",
     "fixed_folder",
     "gathered_syncs",
     "is_local",
     "is_pattern_over",
     "list_names",
-    "make_directory",
-    "move",
-    "open_input",
-    "read_range",
-    "remove_directory",
     "resolve",
-    "stat",
-    "write_bytes",
-    "write_whole",
 ]
+"""What other files of the room define; the rest is here."""
+
+BUFFER_BYTES = 64 * 1024
+SEQUENTIAL_BUFFER_BYTES = 256 * 1024
+"""Buffer of an open file; more than 256 KiB gains little for reading lines (measured)."""
+
+READ_AHEAD_BYTES = 8 * 2**20
+"""Bytes of an object that one request of a sequential read fetches."""
+
+
+def stat(uri: str) -> FileInfo:
+    """The file as it is now; FileNotFoundError when there is no file. A directory is no file."""
+    return local.info(local_path(uri)) if is_local(uri) else objects.info(uri)
+
+
+def exists(uri: str) -> bool:
+    """True when there is a file of that name; a directory is no file."""
+    with suppress(FileNotFoundError):
+        stat(uri)
+        return True
+    return False
+
+
+def open_input(uri: str, *, sequential: bool = False) -> io.BufferedReader:
+    """A seekable binary file; FileNotFoundError when the file is gone.
+
+    Errors of reading are StorageUnavailable. So what pyarrow raises while it reads the file is
+    about the content. `sequential` reads objects ahead; else only the wanted bytes are fetched.
+    """
+    with guard("read", uri):
+        if is_local(uri):
+            raw: Any = local_path(uri).open("rb", buffering=0)
+        else:
+            fs, path = driver_of(uri)
+            ahead = {"cache_type": "readahead", "block_size": READ_AHEAD_BYTES}
+            raw = fs.open(path, "rb", **(ahead if sequential else {"cache_type": "none"}))
+    buffer_bytes = SEQUENTIAL_BUFFER_BYTES if sequential else BUFFER_BYTES
+    return checked_reader(raw, uri, buffer_bytes)
+
+
+def read_range(uri: str, offset: int, length: int) -> bytes:
+    """The bytes from `offset` to `offset + length`; fewer when the file ends before that."""
+    if is_local(uri):
+        with open_input(uri) as handle:
+            handle.seek(offset)
+            return handle.read(length)
+    fs, path = driver_of(uri)
+    with guard("read", uri):
+        return bytes(fs.cat_file(path, start=offset, end=offset + length)) if length else b""
+
+
+def write_whole(uri: str, content: Content, *, replace: bool = False) -> Written:
+    """Writes a file by calling `content` with an unseekable binary file, and hashes its bytes.
+
+    On local disk the file gets its given name at once, then file and directory are fsynced;
+    `replace` writes beside it and renames, for names that readers may hold open. On object
+    stores the bytes are spooled to local disk and put when they are complete, so no reader ever
+    sees half a file. A write that fails removes what it wrote, as far as it can.
+    Raises BadInput when `uri` is there and is no regular file, StorageUnavailable.
+    """
+    if is_local(uri):
+        return local.write(local_path(uri), content, replace)
+    return objects.write(uri, content)
+
+
+def write_bytes(uri: str, data: bytes | memoryview, *, replace: bool = True) -> Written:
+    """Writes a whole file; with `replace` readers see either the old file or the new one."""
+    return write_whole(uri, lambda sink: sink.write(data), replace=replace)
+
+
+def move(source: str, target: str) -> None:
+    """Gives a file its final name: rename on local disk, copy then delete on object stores.
+
+    A move may be done twice, or by two processes at once. A missing source with a target in place
+    is success; a copy whose source was not deleted yet is finished. Raises FileNotFoundError when
+    both files are missing, Permanent when the target has other content.
+    """
+    try:
+        _move(source, target)
+    except FileNotFoundError:
+        if not exists(target):
+            raise
+
+
+def _move(source: str, target: str) -> None:
+    if is_local(source) != is_local(target):
+        raise ValueError("a file moves within one store")
+    if exists(target):
+        # Either an earlier copy did not delete its source, or the two are different files.
+        if stat(source).size != stat(target).size or checksum(source) != checksum(target):
+            raise Permanent(f"{source} cannot be moved: {target} holds something else")
+        delete(source)
+        return
+    with guard("moved", source):
+        if is_local(source):
+            local.rename(local_path(source), local_path(target))
+            return
+        fs, path = driver_of(source)
+        fs.cp_file(path, driver_of(target)[1])
+    delete(source)
+
+
+def delete(uri: str) -> None:
+    """Removes a file; a file that is gone already is no error."""
+    with suppress(FileNotFoundError), guard("deleted", uri):
+        if is_local(uri):
+            local_path(uri).unlink()
+        else:
+            fs, path = driver_of(uri)
+            fs.rm_file(path)
+
+
+def check_directory(uri: str) -> None:
+    """BadInput when a local directory cannot be written to, or cannot be made; makes nothing.
+
+    Object stores are not checked.
+    """
+    if not is_local(uri):
+        return
+    there = next(each for each in (local_path(uri), *local_path(uri).parents) if each.exists())
+    if not there.is_dir():
+        raise BadInput(f"{uri} cannot be a directory: {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise BadInput(f"{uri} cannot be written: no permission in {there}")
+
+
+def remove_directory(uri: str) -> None:
+    """Removes a directory if it is there and empty."""
+    if not is_local(uri):
+        return
+    try:
+        with suppress(FileNotFoundError):
+            local_path(uri).rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise StorageUnavailable(f"{uri} cannot be removed: {reason(error)}") from error
+
+
+def checksum(uri: str) -> str:
+    """SHA-256 of a file in hexadecimal digits, read as a stream."""
+    with open_input(uri, sequential=True) as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -80,11 +80,10 @@ def is_local(uri: str) -> bool:
 
 def is_pattern_over(pattern: str, uri: str) -> bool:
     """True when `pattern` is a glob that would find the file `uri`."""
-    found = WILDCARD.search(pattern)
-    if found is None:
+    if not WILDCARD.search(pattern):
         return False
     if "**" in pattern:
-        return uri.startswith(f"{pattern[: found.start()].rpartition('/')[0]}/")
+        return uri.startswith(f"{fixed_folder(pattern)}/")
     return pattern.count("/") == uri.count("/") and fnmatch.fnmatchcase(uri, pattern)
 
 

@@ -12,14 +12,15 @@ from nightshift.common.storage import local, objects
 from nightshift.common.storage.addresses import (
     WILDCARD,
     check_name,
+    fixed_folder,
     is_local,
     local_path,
     resolve,
     split,
 )
 from nightshift.common.storage.driver_errors import guard
-from nightshift.common.storage.file_info import FileInfo
 from nightshift.common.storage.objects import driver_of
+from nightshift.common.storage.streams import FileInfo
 
 
 def expand(uris: Iterable[str]) -> list[FileInfo]:
@@ -138,7 +139,7 @@ def _expand_remote(uri: str) -> Iterator[FileInfo]:
             found: dict[str, Any] = {}
             for name, info in fs.glob(root, detail=True).items():
                 found |= fs.find(name, detail=True) if info["type"] == "directory" else {name: info}
-            literal = WILDCARD.split(root)[0].rpartition("/")[0]
+            literal = fixed_folder(root)
             asked_for_hidden = any(map(_hidden, root.removeprefix(literal).strip("/").split("/")))
             root = literal
         else:

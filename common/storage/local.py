@@ -1,16 +1,24 @@
-"""Files on local disk: facts, whole writes, directories, renames; what is written is fsynced."""
+"""Files on local disk: facts, whole writes, directories, renames; what is written is fsynced.
+
+Threads share the sync of a directory, and so do many files of one thread.
+"""
 
 import errno
 import os
 import stat as modes
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Literal
 
 from nightshift.common.errors import BadInput
+from nightshift.common.group_commit import GroupCommit
 from nightshift.common.storage.driver_errors import guard, writing
-from nightshift.common.storage.file_info import FileInfo
-from nightshift.common.storage.streams import Content, Written, fill
-from nightshift.common.storage.syncs import sync_directory, sync_now
+from nightshift.common.storage.streams import Content, FileInfo, Written, fill
+
+_of_thread = threading.local()
 
 
 def info(path: Path) -> FileInfo:
@@ -45,7 +53,7 @@ def write(path: Path, content: Content, replace: bool) -> Written:
         with writing(uri):
             if replace:
                 place.replace(path)
-            sync_directory(path.parent)
+            _sync_directory(path.parent)
     except BaseException:
         with suppress(OSError):
             place.unlink()
@@ -67,7 +75,7 @@ def rename(source: Path, target: Path) -> None:
     _make(target.parent)
     source.rename(target)
     for folder in {target.parent, source.parent}:
-        sync_directory(folder)
+        _sync_directory(folder)
 
 
 def _make(path: Path) -> None:
@@ -81,4 +89,53 @@ def _make(path: Path) -> None:
         return
     path.mkdir(parents=True, exist_ok=True)
     for made in reversed(missing):
-        sync_now(made.parent)
+        _sync_now(made.parent)
+
+
+@contextmanager
+def gathered_syncs() -> Iterator[None]:
+    """Syncs each directory in which this thread writes or moves local files once, at the end.
+
+    The files are durable only after that. Raises StorageUnavailable at the end. Not to be nested.
+    """
+    folders: dict[Path, None] = {}
+    _of_thread.gathered = folders
+    try:
+        yield
+    finally:
+        del _of_thread.gathered
+        for folder in folders:
+            with writing(str(folder)):
+                _sync_now(folder)
+
+
+def _sync_directory(path: Path) -> None:
+    """Syncs a directory now, or at the end of this thread's `gathered_syncs`."""
+    gathered: dict[Path, None] | None = getattr(_of_thread, "gathered", None)
+    if gathered is None:
+        _sync_now(path)
+    else:
+        gathered[path] = None
+
+
+def _sync_now(path: Path) -> None:
+    """Syncs a directory; one sync serves all threads that asked before it began."""
+    _syncs_of(path).submit(None)
+
+
+@lru_cache(maxsize=256)
+def _syncs_of(path: Path) -> GroupCommit[None, Literal[True]]:
+    """The shared syncs of one directory: a mount that hangs stops only its own files.
+
+    After an eviction one directory may have two, and each syncs for its own callers.
+    """
+    return GroupCommit(partial(_synced, path), most=1024)
+
+
+def _synced(path: Path, wishes: Sequence[None]) -> list[Literal[True]]:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return [True] * len(wishes)

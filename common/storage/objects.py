@@ -12,8 +12,7 @@ from fsspec.registry import known_implementations
 from nightshift.common.errors import BadInput
 from nightshift.common.storage.addresses import split
 from nightshift.common.storage.driver_errors import guard, writing
-from nightshift.common.storage.file_info import FileInfo
-from nightshift.common.storage.streams import Content, Written, fill
+from nightshift.common.storage.streams import Content, FileInfo, Written, fill
 
 UPLOAD_PIECE_BYTES = 16 * 2**20
 """Objects of twice this size are uploaded in pieces; ten pieces are in memory at once."""

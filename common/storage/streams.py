@@ -1,4 +1,6 @@
-"""Open files: inputs with our own errors, and outputs that are counted and hashed."""
+"""Files as storage sees them, and open files: inputs with our own errors, and outputs that are counted
+and hashed.
+"""
 
 import hashlib
 import io
@@ -11,6 +13,15 @@ from nightshift.common.storage.driver_errors import guard, writing
 
 Content = Callable[[BinaryIO], object]
 """Writes the content of a file into the unseekable file that it is called with."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """A file as it is now: `size` in bytes; `fingerprint` is the etag, else the mtime in ns."""
+
+    uri: str
+    size: int
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)

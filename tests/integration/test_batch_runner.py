@@ -25,7 +25,7 @@ from nightshift.common.ledger.batches import claims
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
-from nightshift.common.storage import syncs
+from nightshift.common.storage import local
 from nightshift.producer.submit.submit import submit
 from nightshift.worker.batch import GATHER_SECONDS, BatchRunner, LoadedBatch
 from nightshift.worker.engines.protocol import Answer, Work
@@ -390,7 +390,7 @@ def test_nothing_is_committed_before_its_directory_is_synced(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
-    sync, failing = syncs._synced, iter([True])
+    sync, failing = local._synced, iter([True])
 
     def fail_once(path: Path, wishes: Sequence[None]) -> Any:
         if path.name == "_attempts" and next(failing, False):
@@ -399,14 +399,14 @@ def test_nothing_is_committed_before_its_directory_is_synced(
         happened.append(f"synced {path.name}")
         return sync(path, wishes)
 
-    monkeypatch.setattr(syncs, "_synced", fail_once)
-    syncs._syncs_of.cache_clear()
+    monkeypatch.setattr(local, "_synced", fail_once)
+    local._syncs_of.cache_clear()
     scene.watch_commits(lambda: happened.append("committed"))
     thread = scene.run(scene.group[:1])
     scene.wait_taken(1)
     scene.engine.answer(0)
     thread.join(60)
-    syncs._syncs_of.cache_clear()
+    local._syncs_of.cache_clear()
     assert scene.states()[0] == "done"
     tail = happened[happened.index("failed") :]
     assert tail.index("synced _attempts") < tail.index("committed")

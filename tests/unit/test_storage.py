@@ -15,7 +15,7 @@ from fsspec.registry import _registry
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, Permanent, StorageUnavailable
-from nightshift.common.storage import objects, syncs
+from nightshift.common.storage import local, objects
 
 
 class FaultyStore(MemoryFileSystem):
@@ -331,7 +331,7 @@ def test_a_path_below_a_file_is_missing(tmp_path):
     put(f"{tmp_path}/a")
     assert not storage.exists(f"{tmp_path}/a/b")
     with pytest.raises(BadInput):
-        storage.make_directory(f"{tmp_path}/a/b")
+        put(f"{tmp_path}/a/b/c")
     with pytest.raises(BadInput):
         storage.list_names(f"{tmp_path}/a")
 
@@ -347,8 +347,6 @@ def test_listing_tells_names_and_a_missing_directory_is_empty(root):
 
 
 def test_directories_come_and_go_as_often_as_one_likes(root):
-    storage.make_directory(f"{root}/x/y")
-    storage.make_directory(f"{root}/x/y")
     put(f"{root}/x/y/file")
     storage.remove_directory(f"{root}/x/y")
     assert storage.list_names(f"{root}/x/y") == ["file"]
@@ -416,8 +414,8 @@ def test_gathered_syncs_sync_a_directory_once_and_only_for_their_thread(tmp_path
         synced.append(path.name)
         return [True] * len(wishes)
 
-    monkeypatch.setattr(syncs, "_synced", note)
-    syncs._syncs_of.cache_clear()
+    monkeypatch.setattr(local, "_synced", note)
+    local._syncs_of.cache_clear()
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
 
@@ -440,4 +438,4 @@ def test_gathered_syncs_sync_a_directory_once_and_only_for_their_thread(tmp_path
     assert synced[3:] == ["a"]
     storage.write_bytes(str(tmp_path / "a" / "now"), b"1")
     assert synced[4:] == ["a"]
-    syncs._syncs_of.cache_clear()
+    local._syncs_of.cache_clear()
