@@ -25,13 +25,14 @@ from nightshift.common.formats.part_store import PartStore
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.settings import Settings
 from nightshift.common.states import RowErrorKind
+from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
 from nightshift.worker.job_cache import JobCache, KnownJob
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.outcomes import BatchOutcomes
 from nightshift.worker.publish import Publication, Publisher
 from nightshift.worker.rows.results import RowResults, part_table, with_kept_rows
-from nightshift.worker.telemetry.recorder import Recorder, Stage
+from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
 
 GATHER_SECONDS = 0.25

@@ -1,5 +1,6 @@
 """What a child tells: its recorder, with the subscribers that its supervisor asked for."""
 
+import threading
 from pathlib import Path
 
 from nightshift.worker.engines.protocol import Engine
@@ -16,6 +17,7 @@ class ChildTelemetry:
 
     def __init__(self, config: ChildConfig, engine: Engine) -> None:
         self._outputs: list[ProfileFile | Counts] = []
+        self._ended = threading.Event()
         subscribers: list[Subscriber] = [LogLines()]
         if config.profile is not None or config.metrics is not None:
             utilization = Utilization(engine.concurrency)
@@ -33,11 +35,17 @@ class ChildTelemetry:
         self.recorder = Recorder(*subscribers)
 
     def start(self) -> None:
-        """Writes from now on, in threads of its own."""
+        """Updates each output from now on, in a thread of its own."""
         for output in self._outputs:
-            output.start()
+            name = type(output).__name__
+            threading.Thread(target=self._keep, args=(output,), name=name, daemon=True).start()
 
     def finish(self) -> None:
-        """Writes the last figures."""
+        """Brings each output up to date for the last time."""
+        self._ended.set()
         for output in self._outputs:
-            output.finish()
+            output.update()
+
+    def _keep(self, output: ProfileFile | Counts) -> None:
+        while not self._ended.wait(output.every_seconds):
+            output.update()

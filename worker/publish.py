@@ -20,10 +20,11 @@ from nightshift.common.ledger import jobs
 from nightshift.common.ledger.batches import commits, splits
 from nightshift.common.ledger.batches.records import Lease, Part
 from nightshift.common.spec import JobSpec
+from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.rows.results import PartTable
 from nightshift.worker.telemetry.engine_time import EngineTime
-from nightshift.worker.telemetry.recorder import BatchCommitted, Recorder, Stage
+from nightshift.worker.telemetry.recorder import BatchCommitted, Recorder
 
 Commit = tuple[Lease, Part]
 

@@ -13,10 +13,11 @@ from nightshift.common.ledger.batches import claims, fair_share, leasing
 from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
 from nightshift.common.settings import Settings
+from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.batch import BatchRunner
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.outages import PatientLedger
-from nightshift.worker.telemetry.recorder import Recorder, Stage
+from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import MOST_BATCHES, SHARE_SECONDS, HeldBatch, Window
 
 EMPTY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4)

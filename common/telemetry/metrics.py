@@ -1,273 +1,307 @@
-"""Every metric that Nightshift exports: name, type, labels and meaning, as data.
+"""Every metric that Nightshift exports: name, type, unit, meaning and labels, as data.
 
 docs/metrics.md lists the same, and a test holds the two together. Names follow Prometheus: base
 units, `_total` for counters, `_seconds`, `_bytes` and `_ratio`.
 """
 
-from nightshift.common.telemetry.metric_types import ANY, Kind, Metric
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import Metric as Family
+
+ANY: tuple[str, ...] = ()
+"""A label whose values are not known beforehand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric; `labels` are their names with the values that each can have (ANY: open)."""
+
+    kind: ClassVar[str]
+
+    name: str
+    unit: str
+    help: str
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def family(self) -> str:
+        """The name without `_total`, as prometheus_client and OpenMetrics keep it."""
+        return self.name.removesuffix("_total")
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The names that an expression may use."""
+        return (self.name,)
+
+    def empty(self) -> Family:
+        """The family of the metric without samples, to add samples to."""
+        return Family(self.family, self.help, self.kind)
+
+
+class CounterMetric(Metric):
+    """A metric that only rises."""
+
+    kind = "counter"
+
+    def live(self, registry: CollectorRegistry) -> Counter:
+        """A live counter."""
+        return Counter(self.name, self.help, tuple(self.labels), registry=registry)
+
+
+class GaugeMetric(Metric):
+    """A metric that rises and falls."""
+
+    kind = "gauge"
+
+    def live(self, registry: CollectorRegistry) -> Gauge:
+        """A live gauge; of several processes, the last one that set it counts."""
+        return Gauge(
+            self.name,
+            self.help,
+            tuple(self.labels),
+            registry=registry,
+            multiprocess_mode="mostrecent",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramMetric(Metric):
+    """A metric that counts values by size."""
+
+    kind = "histogram"
+
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The names that an expression may use."""
+        return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
+
+    def live(self, registry: CollectorRegistry) -> Histogram:
+        """A live histogram."""
+        labels = tuple(self.labels)
+        return Histogram(self.name, self.help, labels, registry=registry, buckets=self.buckets)
+
+
+class Stage(StrEnum):
+    """What a child does for its batches, in the order in which a batch meets it."""
+
+    CLAIM = "claim"
+    READ = "read"
+    RENDER = "render"
+    TOKENIZE = "tokenize"
+    QUEUE = "queue"
+    INFER = "infer"
+    TABLE = "table"
+    WRITE = "write"
+    COMMIT = "commit"
+    SETTLE = "settle"
+
 
 BATCH_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 ROUND_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 _ENGINE = {"pool": ANY, "engine": ANY}
+_GPU = {"gpu": ANY}
+_POOL = {"pool": ANY}
 _SLOT = {**_ENGINE, "slot": ANY}
 _JOB = {"job_id": ANY, "name": ANY, "pool": ANY}
 
 # Of both: the supervisor and the reaper.
 
-BUILD_INFO = Metric(
-    "nightshift_build_info",
-    Kind.GAUGE,
-    "Always 1; the label says which code runs.",
-    {"version": ANY},
+BUILD_INFO = GaugeMetric(
+    "nightshift_build_info", "", "Always 1; the label says which code runs.", {"version": ANY}
 )
 
 # Of the supervisor of a worker machine, for all its children.
 
-ROWS = Metric(
+ROWS = CounterMetric(
     "nightshift_rows_total",
-    Kind.COUNTER,
+    "rows",
     "Rows in committed parts: with an answer, or with an error in place of one. A row that runs "
     "again counts again.",
     {**_ENGINE, "outcome": ("ok", "failed")},
-    "rows",
 )
-TOKENS = Metric(
+TOKENS = CounterMetric(
     "nightshift_tokens_total",
-    Kind.COUNTER,
+    "tokens",
     "Tokens of the rows in nightshift_rows_total.",
     {**_ENGINE, "kind": ("prompt", "output")},
-    "tokens",
 )
-BATCHES = Metric(
+BATCHES = CounterMetric(
     "nightshift_batches_total",
-    Kind.COUNTER,
+    "batches",
     "Leases that ended on this machine: committed whole (done), committed in part at a drain "
     "(split), given back uncharged (released), failed and charged (failed), found to belong to "
     "others (lost), held by a child when it died (died).",
     {**_ENGINE, "outcome": ("done", "split", "released", "failed", "lost", "died")},
-    "batches",
 )
-BATCH_SECONDS = Metric(
+BATCH_SECONDS = HistogramMetric(
     "nightshift_batch_seconds",
-    Kind.HISTOGRAM,
+    "seconds",
     "Time from the claim of a batch to its commit.",
     _ENGINE,
-    "seconds",
     BATCH_BUCKETS,
 )
-STAGE_SECONDS = Metric(
+STAGE_SECONDS = CounterMetric(
     "nightshift_stage_seconds_total",
-    Kind.COUNTER,
-    "Time that threads spent in each stage of a batch, summed over threads.",
-    {
-        **_ENGINE,
-        "stage": (
-            "claim",
-            "read",
-            "render",
-            "tokenize",
-            "queue",
-            "infer",
-            "table",
-            "write",
-            "commit",
-            "settle",
-        ),
-    },
     "seconds",
+    "Time that threads spent in each stage of a batch, summed over threads.",
+    {**_ENGINE, "stage": tuple(Stage)},
 )
-LEASE_RENEWALS = Metric(
+LEASE_RENEWALS = CounterMetric(
     "nightshift_lease_renewals_total",
-    Kind.COUNTER,
+    "leases",
     "Leases asked to be renewed: held for longer, or lost to others. `failed` counts heartbeats "
     "that Postgres did not answer, whatever they held.",
-    {"pool": ANY, "outcome": ("held", "lost", "failed")},
-    "leases",
+    {**_POOL, "outcome": ("held", "lost", "failed")},
 )
-ENGINE_ROWS = Metric(
+ENGINE_ROWS = GaugeMetric(
     "nightshift_engine_rows",
-    Kind.GAUGE,
+    "rows",
     "Rows in the engine now, running or waiting in its own queue.",
     _SLOT,
-    "rows",
 )
-ENGINE_CONCURRENCY = Metric(
-    "nightshift_engine_concurrency",
-    Kind.GAUGE,
-    "Rows that the engine can run at once.",
-    _SLOT,
-    "rows",
+ENGINE_CONCURRENCY = GaugeMetric(
+    "nightshift_engine_concurrency", "rows", "Rows that the engine can run at once.", _SLOT
 )
-ENGINE_SECONDS = Metric(
+ENGINE_SECONDS = CounterMetric(
     "nightshift_engine_seconds_total",
-    Kind.COUNTER,
+    "seconds",
     "Time since the engine was ready, by how full it was: as many rows as it can run or more "
     "(full), fewer (partial), none although the child had or expected work (empty), none because "
     "no work was admitted (no_work).",
     {**_SLOT, "state": ("full", "partial", "empty", "no_work")},
-    "seconds",
 )
-ENGINE_LOAD_SECONDS = Metric(
+ENGINE_LOAD_SECONDS = GaugeMetric(
     "nightshift_engine_load_seconds",
-    Kind.GAUGE,
+    "seconds",
     "How long the load of the engine in this slot took.",
     _SLOT,
-    "seconds",
 )
-ENGINE_LOADS = Metric(
+ENGINE_LOADS = CounterMetric(
     "nightshift_engine_loads_total",
-    Kind.COUNTER,
-    "Engine loads that ended, by how; a child that died while loading is a failed one.",
-    {"pool": ANY, "outcome": ("ready", "failed")},
     "loads",
+    "Engine loads that ended, by how; a child that died while loading is a failed one.",
+    {**_POOL, "outcome": ("ready", "failed")},
 )
-CHILDREN = Metric(
+CHILDREN = GaugeMetric(
     "nightshift_children",
-    Kind.GAUGE,
-    "Slots of this machine by the state of their child; free: no child.",
-    {"pool": ANY, "state": ("loading", "ready", "draining", "free")},
     "slots",
+    "Slots of this machine by the state of their child; free: no child.",
+    {**_POOL, "state": ("loading", "ready", "draining", "free")},
 )
-CHILD_EXITS = Metric(
+CHILD_EXITS = CounterMetric(
     "nightshift_child_exits_total",
-    Kind.COUNTER,
+    "children",
     "Children that ended: as asked, by themselves, because their engine could not be loaded, or "
     "killed since they hung.",
-    {"pool": ANY, "reason": ("asked", "died", "load_failed", "hung")},
-    "children",
+    {**_POOL, "reason": ("asked", "died", "load_failed", "hung")},
 )
-GPU_MEMORY_USED = Metric(
+GPU_MEMORY_USED = GaugeMetric(
     "nightshift_gpu_memory_used_bytes",
-    Kind.GAUGE,
+    "bytes",
     "Memory of the GPU in use, by whatever process. Absent without a GPU and NVML.",
-    {"gpu": ANY},
-    "bytes",
+    _GPU,
 )
-GPU_MEMORY_TOTAL = Metric(
+GPU_MEMORY_TOTAL = GaugeMetric(
     "nightshift_gpu_memory_total_bytes",
-    Kind.GAUGE,
-    "Memory of the GPU. Absent without a GPU and NVML.",
-    {"gpu": ANY},
     "bytes",
+    "Memory of the GPU. Absent without a GPU and NVML.",
+    _GPU,
 )
-GPU_UTILIZATION = Metric(
+GPU_UTILIZATION = GaugeMetric(
     "nightshift_gpu_utilization_ratio",
-    Kind.GAUGE,
+    "ratio",
     "Share of NVML's last sample period (up to 1 s) in which a kernel ran, 0 to 1. Absent "
     "without a GPU and NVML.",
-    {"gpu": ANY},
-    "ratio",
+    _GPU,
 )
 
 # Of each reaper.
 
-REAPER_ROUNDS = Metric(
+REAPER_ROUNDS = CounterMetric(
     "nightshift_reaper_rounds_total",
-    Kind.COUNTER,
-    "Rounds that came to their end, also those in which a duty failed.",
-    {},
     "rounds",
+    "Rounds that came to their end, also those in which a duty failed.",
 )
-REAPER_ROUND_SECONDS = Metric(
-    "nightshift_reaper_round_seconds",
-    Kind.HISTOGRAM,
-    "How long a round took.",
-    {},
-    "seconds",
-    ROUND_BUCKETS,
+REAPER_ROUND_SECONDS = HistogramMetric(
+    "nightshift_reaper_round_seconds", "seconds", "How long a round took.", {}, ROUND_BUCKETS
 )
-REAPER_LAST_ROUND = Metric(
+REAPER_LAST_ROUND = GaugeMetric(
     "nightshift_reaper_last_round_timestamp_seconds",
-    Kind.GAUGE,
-    "When the last round came to its end, in Unix time; 0 before the first.",
-    {},
     "seconds",
+    "When the last round came to its end, in Unix time; 0 before the first.",
 )
-REAPER_DUTY_FAILURES = Metric(
+REAPER_DUTY_FAILURES = CounterMetric(
     "nightshift_reaper_duty_failures_total",
-    Kind.COUNTER,
+    "failures",
     "Duties that failed and are tried again.",
     {"duty": ("hold_budgets", "hold", "dispatch", "reap", "tidy", "finish_round", "finish")},
-    "failures",
 )
-LEASES_REAPED = Metric(
-    "nightshift_leases_reaped_total",
-    Kind.COUNTER,
-    "Expired leases that this reaper took back.",
-    {},
-    "leases",
+LEASES_REAPED = CounterMetric(
+    "nightshift_leases_reaped_total", "leases", "Expired leases that this reaper took back."
 )
-JOB_ROWS = Metric(
+JOB_ROWS = GaugeMetric(
     "nightshift_job_rows",
-    Kind.GAUGE,
+    "rows",
     "Rows of the job: of its dataset, with an answer, with an error. What is left is total - done "
     "- failed.",
     {**_JOB, "state": ("total", "done", "failed")},
-    "rows",
 )
-JOB_BATCHES = Metric(
+JOB_BATCHES = GaugeMetric(
     "nightshift_job_batches",
-    Kind.GAUGE,
+    "batches",
     "Batches of the job by state.",
     {**_JOB, "state": ("pending", "queued", "leased", "done", "dead")},
-    "batches",
 )
-JOB_STATUS = Metric(
+JOB_STATUS = GaugeMetric(
     "nightshift_job_status",
-    Kind.GAUGE,
+    "",
     "Always 1; the label says how the job stands.",
     {**_JOB, "status": ("running", "paused", "completed", "failed", "cancelled")},
 )
-JOBS_LEFT_OUT = Metric(
+JOBS_LEFT_OUT = GaugeMetric(
     "nightshift_jobs_left_out",
-    Kind.GAUGE,
+    "jobs",
     "Jobs that are open or were closed in the last hour and are not shown, since they are too "
     "many.",
-    {},
-    "jobs",
 )
-POOL_BATCHES_WAITING = Metric(
+POOL_BATCHES_WAITING = GaugeMetric(
     "nightshift_pool_batches_waiting",
-    Kind.GAUGE,
+    "batches",
     "Batches of running jobs that nobody has leased. 0 for a pool that has workers and no work.",
-    {"pool": ANY},
-    "batches",
+    _POOL,
 )
-POOL_BATCHES_LEASED = Metric(
-    "nightshift_pool_batches_leased",
-    Kind.GAUGE,
-    "Batches of running jobs that workers hold.",
-    {"pool": ANY},
-    "batches",
+POOL_BATCHES_LEASED = GaugeMetric(
+    "nightshift_pool_batches_leased", "batches", "Batches of running jobs that workers hold.", _POOL
 )
-POOL_DESIRED_WORKERS = Metric(
+POOL_DESIRED_WORKERS = GaugeMetric(
     "nightshift_pool_desired_workers",
-    Kind.GAUGE,
+    "workers",
     "Children that would have something to do, at least one for each engine with open work.",
-    {"pool": ANY},
-    "workers",
+    _POOL,
 )
-POOL_WORKERS = Metric(
+POOL_WORKERS = GaugeMetric(
     "nightshift_pool_workers",
-    Kind.GAUGE,
-    "Living worker children as the ledger knows them.",
-    {"pool": ANY, "state": ("loading", "ready", "draining")},
     "workers",
+    "Living worker children as the ledger knows them.",
+    {**_POOL, "state": ("loading", "ready", "draining")},
 )
-LEDGER_UP = Metric(
+LEDGER_UP = GaugeMetric(
     "nightshift_ledger_up",
-    Kind.GAUGE,
+    "",
     "1 when Postgres answered this reaper's last look, 0 when not; then the gauges of jobs and "
     "pools are absent.",
-    {},
 )
-LEDGER_LOOK = Metric(
+LEDGER_LOOK = GaugeMetric(
     "nightshift_ledger_look_timestamp_seconds",
-    Kind.GAUGE,
-    "When the gauges of jobs and pools were read, in Unix time; old while Postgres is slow.",
-    {},
     "seconds",
+    "When the gauges of jobs and pools were read, in Unix time; old while Postgres is slow.",
 )
 
 METRICS: tuple[Metric, ...] = tuple(

@@ -17,8 +17,8 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.queries import figures
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings
-from nightshift.common.telemetry import listener, metric_types, metrics
-from nightshift.common.telemetry.metric_types import Metric
+from nightshift.common.telemetry import listener, metrics
+from nightshift.common.telemetry.metrics import Metric
 
 log = structlog.get_logger(__name__)
 
@@ -45,15 +45,15 @@ class Rounds:
     """Counts the rounds and duties of one reaper."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._rounds = metric_types.counter(metrics.REAPER_ROUNDS, registry)
-        self._seconds = metric_types.histogram(metrics.REAPER_ROUND_SECONDS, registry)
-        self._last = metric_types.gauge(metrics.REAPER_LAST_ROUND, registry)
-        self._failures = metric_types.counter(metrics.REAPER_DUTY_FAILURES, registry)
+        self._rounds = metrics.REAPER_ROUNDS.live(registry)
+        self._seconds = metrics.REAPER_ROUND_SECONDS.live(registry)
+        self._last = metrics.REAPER_LAST_ROUND.live(registry)
+        self._failures = metrics.REAPER_DUTY_FAILURES.live(registry)
         for duty in metrics.REAPER_DUTY_FAILURES.labels[
             "duty"
         ]:  # so that a first failure is a rise
             self._failures.labels(duty)
-        self._reaped = metric_types.counter(metrics.LEASES_REAPED, registry)
+        self._reaped = metrics.LEASES_REAPED.live(registry)
 
     @contextmanager
     def round(self) -> Iterator[None]:

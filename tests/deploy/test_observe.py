@@ -19,7 +19,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from pydantic import BaseModel, ConfigDict, Field
 
-from nightshift.common.telemetry import metric_types, metrics
+from nightshift.common.telemetry import metrics
 
 ROOT = Path(__file__).parents[2]
 OBSERVE = ROOT / "observe"
@@ -140,7 +140,7 @@ def test_counters_are_read_by_their_rise_and_gauges_as_they_are(
         metric = METRIC_OF.get(node.name)
         if where.startswith("$") or metric is None:
             continue
-        rises = metric.kind in (metric_types.Kind.COUNTER, metric_types.Kind.HISTOGRAM)
+        rises = metric.kind in ("counter", "histogram")
         wanted = COUNTER_FUNCTIONS if rises else {None, *GAUGE_FUNCTIONS}
         if not rises and function is not None and function.endswith("_over_time"):
             continue

@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from nightshift.common.errors import BadInput
+from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.telemetry import report
-from nightshift.worker.telemetry.recorder import Recorder, Stage, Subscriber
+from nightshift.worker.telemetry.recorder import Recorder, Subscriber
 from nightshift.worker.telemetry.report import Figures, ProfileFile
 from nightshift.worker.telemetry.utilization import Utilization
 
@@ -170,7 +171,7 @@ def test_the_last_line_of_each_child_counts_and_only_of_the_asked_supervisor(
         for _ in range(2):
             with recorder.span(Stage.COMMIT, batches):
                 wall.now += 1
-            file.finish()
+            file.update()
     figures = Figures.read(path, "s")
     assert figures.children == 2
     assert figures.stages[Stage.COMMIT].count == 12

@@ -15,8 +15,8 @@ import structlog
 from nightshift.common.errors import EngineLoadFailed
 from nightshift.common.spec import FunctionEngineSpec
 from nightshift.common.states import RowErrorKind
+from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.protocol import Answer, Refusal, Work
-from nightshift.worker.telemetry.recorder import Stage
 
 log = structlog.get_logger(__name__)
 

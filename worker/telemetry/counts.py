@@ -10,15 +10,11 @@ from collections.abc import Mapping
 from typing import Self
 
 import structlog
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
-from nightshift.common.telemetry import metric_types, metrics
-from nightshift.worker.telemetry.recorder import (
-    BatchCommitted,
-    EngineLoaded,
-    Stage,
-    Subscriber,
-)
+from nightshift.common.telemetry import metrics
+from nightshift.common.telemetry.metrics import CounterMetric
+from nightshift.worker.telemetry.recorder import BatchCommitted, EngineLoaded, Subscriber
 from nightshift.worker.telemetry.utilization import Utilization
 
 log = structlog.get_logger(__name__)
@@ -28,12 +24,12 @@ ROOM_BYTES = 2**20
 without room on the disk ends the process by SIGBUS.
 """
 
-UPDATE_SECONDS = 1.0
-"""Pause between two looks at the utilization; a killed child loses what came after the last."""
-
 
 class Counts(Subscriber):
-    """The counts of one child, from all of its threads. `utilization` is read every second."""
+    """The counts of one child, from all of its threads."""
+
+    every_seconds = 1.0
+    """Pause between two updates; a killed child loses the seconds that came after the last."""
 
     def __init__(
         self,
@@ -44,43 +40,27 @@ class Counts(Subscriber):
         registry: CollectorRegistry | None = None,
     ) -> None:
         registry = registry or CollectorRegistry()
-        each = {"pool": pool, "engine": engine}
-        here = {**each, "slot": str(slot)}
-        rows = metric_types.counter(metrics.ROWS, registry)
-        self._rows = rows.labels(**each, outcome="ok")
-        self._rows_failed = rows.labels(**each, outcome="failed")
-        tokens = metric_types.counter(metrics.TOKENS, registry)
-        self._prompt_tokens = tokens.labels(**each, kind="prompt")
-        self._output_tokens = tokens.labels(**each, kind="output")
-        batches = metric_types.counter(metrics.BATCHES, registry)
-        self._batches = {
-            outcome: batches.labels(**each, outcome=outcome)
-            for outcome in metrics.BATCHES.labels["outcome"]
-        }
-        self._batch_seconds = metric_types.histogram(metrics.BATCH_SECONDS, registry).labels(**each)
-        renewals = metric_types.counter(metrics.LEASE_RENEWALS, registry)
-        self._renewals = {
-            outcome: renewals.labels(pool=pool, outcome=outcome)
-            for outcome in metrics.LEASE_RENEWALS.labels["outcome"]
-        }
-        self._loads = metric_types.counter(metrics.ENGINE_LOADS, registry).labels(
-            pool=pool, outcome="ready"
-        )
-        stages = metric_types.counter(metrics.STAGE_SECONDS, registry)
-        states = metric_types.counter(metrics.ENGINE_SECONDS, registry)
+        own = {"pool": pool, "engine": engine}
+        here = {**own, "slot": str(slot)}
+
+        def by(label: str, metric: CounterMetric, labels: Mapping[str, str]) -> dict[str, Counter]:
+            live = metric.live(registry)
+            return {each: live.labels(**labels, **{label: each}) for each in metric.labels[label]}
+
+        self._rows = by("outcome", metrics.ROWS, own)
+        self._tokens = by("kind", metrics.TOKENS, own)
+        self._batches = by("outcome", metrics.BATCHES, own)
+        self._batch_seconds = metrics.BATCH_SECONDS.live(registry).labels(**own)
+        self._renewals = by("outcome", metrics.LEASE_RENEWALS, {"pool": pool})
+        self._loads = metrics.ENGINE_LOADS.live(registry).labels(pool=pool, outcome="ready")
         self._seconds = {
-            **{stage.value: stages.labels(**each, stage=stage.value) for stage in Stage},
-            **{
-                state: states.labels(**here, state=state)
-                for state in metrics.ENGINE_SECONDS.labels["state"]
-            },
+            **by("stage", metrics.STAGE_SECONDS, own),
+            **by("state", metrics.ENGINE_SECONDS, here),
         }
         self._counted = dict.fromkeys(self._seconds, 0.0)
-        self._engine_rows = metric_types.gauge(metrics.ENGINE_ROWS, registry).labels(**here)
-        self._concurrency = metric_types.gauge(metrics.ENGINE_CONCURRENCY, registry).labels(**here)
-        self._load_seconds = metric_types.gauge(metrics.ENGINE_LOAD_SECONDS, registry).labels(
-            **here
-        )
+        self._engine_rows = metrics.ENGINE_ROWS.live(registry).labels(**here)
+        self._concurrency = metrics.ENGINE_CONCURRENCY.live(registry).labels(**here)
+        self._load_seconds = metrics.ENGINE_LOAD_SECONDS.live(registry).labels(**here)
         self._updating = threading.Lock()
         self._utilization = utilization
 
@@ -94,40 +74,22 @@ class Counts(Subscriber):
             return None
         return cls(utilization, pool, engine, slot)
 
-    def start(self) -> None:
-        """Keeps the seconds up to date from now on, in a thread of its own."""
-        threading.Thread(target=self._update_on, name="counts", daemon=True).start()
-
-    def finish(self) -> None:
-        """Brings the seconds up to date for the last time."""
-        self.update()
-
     def update(self) -> None:
         """Counts the seconds since the last look, and shows how many rows are in the engine."""
         with self._updating:
             engine = self._utilization.occupancy()
-            stages = self._utilization.seconds()
-            self._advance(
-                {
-                    **{stage.value: seconds for stage, seconds in stages.items()},
-                    "full": engine.seconds - engine.fewer_seconds,
-                    "partial": engine.fewer_seconds - engine.empty_seconds,
-                    "empty": engine.empty_seconds,
-                    "no_work": engine.no_work_seconds,
-                }
-            )
+            now = {
+                **self._utilization.seconds(),
+                "full": engine.seconds - engine.fewer_seconds,
+                "partial": engine.fewer_seconds - engine.empty_seconds,
+                "empty": engine.empty_seconds,
+                "no_work": engine.no_work_seconds,
+            }
+            for name, seconds in now.items():
+                # A difference of sums may lose its last bit; a counter never falls.
+                self._seconds[name].inc(max(0.0, seconds - self._counted[name]))
+                self._counted[name] = max(seconds, self._counted[name])
             self._engine_rows.set(self._utilization.rows)
-
-    def _update_on(self) -> None:
-        paused = threading.Event()
-        while not paused.wait(UPDATE_SECONDS):
-            self.update()
-
-    def _advance(self, now: Mapping[str, float]) -> None:
-        for name, seconds in now.items():
-            # A difference of sums may lose its last bit; a counter never falls.
-            self._seconds[name].inc(max(0.0, seconds - self._counted[name]))
-            self._counted[name] = max(seconds, self._counted[name])
 
     def engine_loaded(self, loaded: EngineLoaded) -> None:
         """Counts a load, and shows how long it took and how many rows the engine can run."""
@@ -137,10 +99,10 @@ class Counts(Subscriber):
 
     def batch_committed(self, batch: BatchCommitted) -> None:
         """Counts the rows, the tokens and the time of a batch."""
-        self._rows.inc(batch.rows - batch.rows_failed)
-        self._rows_failed.inc(batch.rows_failed)
-        self._prompt_tokens.inc(batch.prompt_tokens)
-        self._output_tokens.inc(batch.output_tokens)
+        self._rows["ok"].inc(batch.rows - batch.rows_failed)
+        self._rows["failed"].inc(batch.rows_failed)
+        self._tokens["prompt"].inc(batch.prompt_tokens)
+        self._tokens["output"].inc(batch.output_tokens)
         self._batches["done" if batch.whole else "split"].inc()
         self._batch_seconds.observe(batch.seconds)
 

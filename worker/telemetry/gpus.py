@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from nightshift.common.telemetry import metrics
-from nightshift.common.telemetry.metric_types import Metric
+from nightshift.common.telemetry.metrics import Metric
 
 log = structlog.get_logger(__name__)
 

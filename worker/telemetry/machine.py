@@ -26,7 +26,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, named_gpus
 from nightshift.common.telemetry import listener, metrics
-from nightshift.common.telemetry.metric_types import Kind, Metric
+from nightshift.common.telemetry.metrics import GaugeMetric, Metric
 from nightshift.common.telemetry.run_dir import VARIABLE
 from nightshift.worker.telemetry.counts import ROOM_BYTES, has_room
 from nightshift.worker.telemetry.gpus import NO_GPUS, Gpus
@@ -162,7 +162,7 @@ class MachineMetrics(Collector):
         with self._lock:
             folder = self._children.get(worker_id)
         counted = [] if folder is None else folder.read()
-        lasting = [family for family in counted if family.type != Kind.GAUGE]
+        lasting = [family for family in counted if family.type != GaugeMetric.kind]
         with self._lock:
             if folder is not None:
                 self._totals.add_all(lasting, pool=self._pool, slot=str(folder.slot))

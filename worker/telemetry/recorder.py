@@ -7,24 +7,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
 
-
-class Stage(StrEnum):
-    """What a child does for its batches, in the order in which a batch meets it."""
-
-    CLAIM = "claim"
-    READ = "read"
-    RENDER = "render"
-    TOKENIZE = "tokenize"
-    QUEUE = "queue"
-    INFER = "infer"
-    TABLE = "table"
-    WRITE = "write"
-    COMMIT = "commit"
-    SETTLE = "settle"
+from nightshift.common.telemetry.metrics import Stage
 
 
 @dataclass(slots=True)

@@ -7,7 +7,6 @@ killed child leaves those of its last line.
 
 import json
 import os
-import threading
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
@@ -19,17 +18,17 @@ from rich.console import Console
 from rich.table import Table
 
 from nightshift.common.errors import BadInput
-from nightshift.worker.telemetry.recorder import Stage
+from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.telemetry.utilization import Occupancy, StageTotals, Utilization
 
 log = structlog.get_logger(__name__)
 
-EVERY_SECONDS = 5.0
-"""Pause between two lines of a child."""
-
 
 class ProfileFile:
     """Appends the figures of one child to a file that its siblings append to as well."""
+
+    every_seconds = 5.0
+    """Pause between two lines."""
 
     def __init__(
         self, path: Path, utilization: Utilization, worker_id: str, supervisor: str
@@ -37,24 +36,11 @@ class ProfileFile:
         self._path = path
         self._utilization = utilization
         self._names = {"worker_id": worker_id, "supervisor": supervisor}
-        self._ended = threading.Event()
         # Imports and the engine's load are over, and no part of the work.
         self._cpu_before = time.process_time()
 
-    def start(self) -> None:
-        """Writes from now on, in a thread of its own."""
-        threading.Thread(target=self._write_on, name="profile", daemon=True).start()
-
-    def finish(self) -> None:
-        """Writes the last line."""
-        self._ended.set()
-        self._write()
-
-    def _write_on(self) -> None:
-        while not self._ended.wait(EVERY_SECONDS):
-            self._write()
-
-    def _write(self) -> None:
+    def update(self) -> None:
+        """Appends a line."""
         line = {
             **self._names,
             "at": round(time.time(), 3),

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from nightshift.worker.telemetry.recorder import Stage, Subscriber
+from nightshift.common.telemetry.metrics import Stage
+from nightshift.worker.telemetry.recorder import Subscriber
 
 
 @dataclass(slots=True)
@@ -112,7 +113,7 @@ class Utilization(Subscriber):
             self._advance()
             return replace(self._engine)
 
-    def seconds(self) -> dict[Stage, float]:
+    def seconds(self) -> dict[str, float]:
         """What each stage took so far."""
         with self._lock:
             return {stage: totals.seconds for stage, totals in self._stages.items()}

@@ -27,6 +27,7 @@ from nightshift.common.errors import (
 from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec
 from nightshift.common.states import RowErrorKind
+from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.images import BadImage, BatchReads, Reads
 from nightshift.worker.engines.loop_thread import LoopThread
 from nightshift.worker.engines.openai.client import Client
@@ -48,7 +49,6 @@ from nightshift.worker.engines.openai.requests import (
 from nightshift.worker.engines.openai.server import RequestHistory, RetryPolicy, Server
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
 from nightshift.worker.engines.resampling import RowSampling, sample_until_valid
-from nightshift.worker.telemetry.recorder import Stage
 
 TICK_SECONDS = 1.0
 """How often the loop shows that it lives: every request has its own end, so only it can stall."""

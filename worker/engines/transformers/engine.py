@@ -15,11 +15,11 @@ import transformers
 from nightshift.common.errors import EngineDead
 from nightshift.common.spec import TransformersEngineSpec
 from nightshift.common.states import RowErrorKind
+from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines import hub
 from nightshift.worker.engines.protocol import Refusal, Work, timed_out
 from nightshift.worker.engines.transformers.models import TextModel, Texts, load
 from nightshift.worker.engines.transformers.rows import Batch, Row, RowQueue
-from nightshift.worker.telemetry.recorder import Stage
 
 SORTED_PASSES = 8
 """Passes whose rows are sorted by length together, so that few tokens are padding."""

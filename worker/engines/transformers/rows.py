@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.protocol import Outcome, Work
 from nightshift.worker.engines.transformers.models import Texts
-from nightshift.worker.telemetry.recorder import Stage
 
 
 @dataclass(slots=True, eq=False)

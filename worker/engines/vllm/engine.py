@@ -31,6 +31,7 @@ from nightshift.common.spec import (
 )
 from nightshift.common.spec.engines import SERVER_ARGUMENTS
 from nightshift.common.states import RowErrorKind
+from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines import hub
 from nightshift.worker.engines.loop_thread import LoopThread
 from nightshift.worker.engines.protocol import Refusal, Work, timed_out
@@ -39,7 +40,6 @@ from nightshift.worker.engines.vllm.model import Model, TaskHandler
 from nightshift.worker.engines.vllm.pooling import Pooling, PoolingModel
 from nightshift.worker.engines.vllm.requests import Requests, Serving
 from nightshift.worker.engines.vllm.vision import Vision
-from nightshift.worker.telemetry.recorder import Stage
 
 log = structlog.get_logger(__name__)
 
