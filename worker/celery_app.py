@@ -9,20 +9,19 @@ import sys
 import threading
 import time
 import warnings
+from dataclasses import replace
 from typing import NoReturn
 
 import structlog
 from celery import signals
 from celery.apps import worker as celery_worker
 from celery.exceptions import SecurityWarning
-from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
 
 from nightshift.common import logs
 from nightshift.common.broker import make_app, queue_name
 from nightshift.common.errors import EngineLoadFailed, Permanent, Retryable
 from nightshift.common.ledger import Ledger, jobs, workers
 from nightshift.common.ledger.batches.records import Claimant
-from nightshift.common.ledger.workers import Child
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.spec import JobSpec
@@ -30,9 +29,9 @@ from nightshift.worker import engines, tasks
 from nightshift.worker.child_telemetry import ChildTelemetry
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.heartbeat import Heartbeat
+from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import Runner
-from nightshift.worker.supervisor import exit_codes
-from nightshift.worker.supervisor.child_config import ChildConfig
+from nightshift.worker.supervisor.children import ChildConfig, ExitCode
 from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildLiveness
 from nightshift.worker.telemetry.recorder import EngineLoaded
 
@@ -57,15 +56,6 @@ class ChildProcess:
         self._drain_asked = threading.Event()
         self._drained = threading.Event()
         self._dying = threading.Lock()
-        self._child = Child(
-            config.id,
-            config.supervisor,
-            config.pool,
-            config.slot,
-            config.host,
-            os.getpid(),
-            config.engine_key,
-        )
 
     def run(self) -> None:
         """Serves until SIGTERM; the engine is loaded in worker_init, closed in worker_shutdown.
@@ -73,7 +63,7 @@ class ChildProcess:
         The threads pool never sends worker_process_init, so this is the process's own start.
         """
         with self._ledger.transaction() as connection:
-            workers.register(connection, self._child)
+            workers.register(connection, self._config)
             job = jobs.get(connection, self._config.job_id)
         if job is None:
             raise Permanent(f"job {self._config.job_id} is not in the ledger")
@@ -86,15 +76,9 @@ class ChildProcess:
                 log.exception("start_failed")
                 os._exit(1)
 
-        def begin_drain(**_: object) -> None:
-            self._drain_asked.set()
-
-        def finish(**_: object) -> None:
-            self._finish()
-
         signals.worker_init.connect(load, weak=False)
-        signals.worker_shutting_down.connect(begin_drain, weak=False)
-        signals.worker_shutdown.connect(finish, weak=False)
+        signals.worker_shutting_down.connect(lambda **_: self._drain_asked.set(), weak=False)
+        signals.worker_shutdown.connect(lambda **_: self._finish(), weak=False)
         self._app.worker_main(
             [
                 "--quiet",
@@ -112,17 +96,15 @@ class ChildProcess:
 
     def _start(self, spec: JobSpec) -> None:
         began = time.monotonic()
-        engine = self._load(spec)
+        engine, config = self._load(spec), self._config
         self._engine = engine
-        child = self._child
-        who = Claimant(child.id, child.pool, child.engine_key, engine.name, engine.version)
-        self._telemetry = ChildTelemetry(self._config, engine)
+        who = Claimant(config.id, config.pool, config.engine_key, engine.name, engine.version)
+        self._telemetry = ChildTelemetry(config, engine)
         recorder = self._telemetry.recorder
-        self._runner = Runner(
-            who, self._ledger, engine, self._settings, self._engine_died, recorder
-        )
+        ledger = PatientLedger(self._ledger, recorder)
+        self._runner = Runner(who, ledger, engine, self._settings, self._engine_died, recorder)
         self._heartbeat = Heartbeat(
-            self._config.id,
+            config.id,
             self._heartbeat_ledger,
             engine,
             self._runner.window,
@@ -135,7 +117,7 @@ class ChildProcess:
         # Loaded modules stay: a garbage collection that walks them would stop the engine's loop.
         gc.collect()
         gc.freeze()
-        self._report_ready(engine)
+        self._report_ready(ledger, engine)
         self._heartbeat.start()
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
         threading.Thread(target=self._drain, name="drain", daemon=True).start()
@@ -162,7 +144,7 @@ class ChildProcess:
             return engines.load(spec, self._settings, revision)
         except Retryable as error:
             log.error("ledger_away", error=str(error))
-            os._exit(exit_codes.LEDGER_AWAY)
+            os._exit(ExitCode.LEDGER_AWAY)
         except EngineLoadFailed as error:
             self._load_failed(str(error))
         except BaseException as error:
@@ -193,27 +175,19 @@ class ChildProcess:
                     self._settings.load_backoff_seconds,
                 )
         finally:
-            os._exit(exit_codes.LOAD_FAILED)
+            os._exit(ExitCode.LOAD_FAILED)
 
-    def _report_ready(self, engine: Engine) -> None:
+    def _report_ready(self, ledger: PatientLedger, engine: Engine) -> None:
         """Waits for the ledger: a load may have taken minutes, so an outage does not waste it."""
-
-        def write_ready() -> str | None:
-            with self._ledger.transaction() as connection:
-                return workers.ready(
-                    connection,
-                    self._child,
-                    engine=engine.name,
-                    engine_version=engine.version,
-                    revision=engine.revision,
-                    window_rows=self._runner.window.rows,
-                    code_version=code_version(),
-                )
-
-        held = Retrying(
-            retry=retry_if_exception_type(Retryable),
-            wait=wait_random_exponential(multiplier=0.2, max=3),
-        )(write_ready)
+        held = ledger.transact(
+            workers.ready,
+            self._config,
+            engine=engine.name,
+            engine_version=engine.version,
+            revision=engine.revision,
+            window_rows=self._runner.window.rows,
+            code_version=code_version(),
+        )
         if held != engine.revision:
             self._load_failed(
                 f"the model resolved to revision {engine.revision}, earlier loads to {held}: name "
@@ -251,7 +225,7 @@ class ChildProcess:
         self._engine.close()
         self._telemetry.finish()
         log.info("drained")
-        os._exit(exit_codes.DRAINED)
+        os._exit(ExitCode.DRAINED)
 
     def _engine_died(self, error: str) -> None:
         """Ends the child; the supervisor then ends the process group and charges the open leases."""
@@ -261,12 +235,12 @@ class ChildProcess:
         self._runner.window.close()
         self._runner.window.wait_published(LAST_COMMITS_SECONDS)
         self._telemetry.finish()
-        os._exit(exit_codes.ENGINE_DEAD)
+        os._exit(ExitCode.ENGINE_DEAD)
 
 
 def main() -> None:
     """Entry of `python -m nightshift.worker.celery_app`."""
-    config = ChildConfig.from_argument(sys.argv[1])
+    config = replace(ChildConfig.from_argument(sys.argv[1]), pid=os.getpid())
     settings = load_settings()
     logs.configure(settings, worker_id=config.id)
     # Celery warns the user root about messages that carry code; ours are JSON.
@@ -278,7 +252,7 @@ def main() -> None:
         ChildProcess(config, settings, ledger).run()
     except Retryable as error:
         log.error("ledger_away", error=str(error))
-        os._exit(exit_codes.LEDGER_AWAY)
+        os._exit(ExitCode.LEDGER_AWAY)
 
 
 if __name__ == "__main__":

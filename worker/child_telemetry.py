@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 from nightshift.worker.engines.protocol import Engine
-from nightshift.worker.supervisor.child_config import ChildConfig
+from nightshift.worker.supervisor.children import ChildConfig
 from nightshift.worker.telemetry.counts import Counts
 from nightshift.worker.telemetry.log_lines import LogLines
 from nightshift.worker.telemetry.recorder import Recorder, Subscriber

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from nightshift.common import storage
 from nightshift.common.errors import Retryable
-from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import claims, fair_share, leasing
 from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
@@ -38,11 +37,11 @@ class Runner:
     def __init__(
         self,
         who: Claimant,
-        ledger: Ledger,
+        ledger: PatientLedger,
         engine: Engine,
         settings: Settings,
         engine_died: Callable[[str], None],
-        recorder: Recorder | None = None,
+        recorder: Recorder,
     ) -> None:
         # Twice what the engine runs at once: as many rows wait in it as it works on.
         self.window = Window(rows=2 * engine.concurrency)
@@ -50,11 +49,9 @@ class Runner:
         self.asked_at = time.monotonic()
         self._who = who
         self._settings = settings
-        self._recorder = recorder or Recorder()
-        self._ledger = PatientLedger(ledger, self._recorder)
-        self._batches = BatchRunner(
-            self._ledger, engine, settings, self.window, engine_died, self._recorder
-        )
+        self._recorder = recorder
+        self._ledger = ledger
+        self._batches = BatchRunner(ledger, engine, settings, self.window, engine_died, recorder)
         self._claiming = threading.Lock()
         self._unsure_until = self._looked_at = -math.inf
         self._usual_rows = 1

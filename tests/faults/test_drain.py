@@ -12,7 +12,9 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.settings import Settings
 from nightshift.worker.engines.function import FunctionEngine, Rows
+from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import Runner
+from nightshift.worker.telemetry.recorder import Recorder
 from tests.support.fleet import wait_until
 from tests.support.rig import Rig
 
@@ -159,7 +161,10 @@ def runner(rig: Rig, name: str, function: Callable[[Rows], Rows] = shout) -> Ite
     who = Claimant("in-process", "default", engine_key(rig, name), "function", "1")
     ledger = Ledger(rig.url)
     engine = FunctionEngine(function, "rules:shout")
-    found = Runner(who, ledger, engine, Settings(lease_seconds=600), lambda error: None)
+    recorder = Recorder()
+    patient = PatientLedger(ledger, recorder)
+    settings = Settings(lease_seconds=600)
+    found = Runner(who, patient, engine, settings, lambda error: None, recorder)
     found.draining.set()  # it does not wait for more than there is
     yield found
     found.drain(30)

@@ -30,7 +30,9 @@ from nightshift.producer.retry import retry
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.verify.verify import verify
 from nightshift.worker.engines.function import FunctionEngine, Rows
+from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import Runner
+from nightshift.worker.telemetry.recorder import Recorder
 from tests.integration.test_look import Work
 from tests.support.fleet import (
     Fleet,
@@ -107,7 +109,9 @@ class Site:
         who = Claimant(child.id, "default", child.engine_key, "function", "1")
         engine = FunctionEngine(function, "rules:moody")
         settings = Settings(lease_seconds=600)
-        found = Runner(who, self.ledger, engine, settings, lambda error: None)
+        recorder = Recorder()
+        ledger = PatientLedger(self.ledger, recorder)
+        found = Runner(who, ledger, engine, settings, lambda error: None, recorder)
         found.draining.set()
         return found
 

@@ -14,7 +14,9 @@ from nightshift.common.spec import parse_spec
 from nightshift.producer.submit.submit import submit
 from nightshift.worker import runner
 from nightshift.worker.engines.function import FunctionEngine, Rows
+from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import EMPTY_PAUSES_SECONDS, Runner
+from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch
 from tests.support.fleet import function_spec, wait_until, write_rows
 
@@ -47,7 +49,10 @@ class Fleet:
             )
         who = Claimant(name, "default", child.engine_key, "function", "1")
         engine = FunctionEngine(self._shout, "rules:shout")
-        return Runner(who, self._ledger, engine, Settings(lease_seconds=600), lambda error: None)
+        recorder = Recorder()
+        ledger = PatientLedger(self._ledger, recorder)
+        settings = Settings(lease_seconds=600)
+        return Runner(who, ledger, engine, settings, lambda error: None, recorder)
 
     def _shout(self, rows: Rows) -> Rows:
         self.go.wait(60)

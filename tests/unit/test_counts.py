@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from nightshift.common.settings import child_environment, load_settings
 from nightshift.common.telemetry.metrics import Stage
-from nightshift.worker.supervisor.child_config import ChildConfig
+from nightshift.worker.supervisor.children import ChildConfig
 from nightshift.worker.telemetry.counts import Counts, has_room
 from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, ChildFolder, MachineMetrics
 from nightshift.worker.telemetry.recorder import BatchCommitted, Recorder
@@ -240,5 +240,5 @@ def test_nobody_counts_where_there_is_no_room(
 
 
 def test_a_child_is_told_to_count_on_its_command_line() -> None:
-    config = ChildConfig("w", "s", "p", 0, "h", "k", 1, metrics="/counts")
+    config = ChildConfig("w", "s", "p", 0, "h", 0, "k", 1, metrics="/counts")
     assert ChildConfig.from_argument(config.argument()) == config

@@ -21,9 +21,8 @@ from nightshift.common.settings import Settings, load_settings
 from nightshift.common.telemetry import run_dir, run_state
 from nightshift.producer.reaper import alive as reaper_probe
 from nightshift.worker.supervisor import probes
-from nightshift.worker.supervisor.child_config import ChildConfig
+from nightshift.worker.supervisor.children import ChildConfig, EndedChild
 from nightshift.worker.supervisor.liveness import ChildLiveness, SupervisorLiveness
-from nightshift.worker.supervisor.slots import EndedChild
 from nightshift.worker.supervisor.supervisor import Supervisor
 
 HERE = Path(__file__).parents[2]
@@ -34,11 +33,11 @@ WORKER = """
 import signal, sys, threading
 from nightshift.common.settings import Settings
 from types import SimpleNamespace
-from nightshift.worker.supervisor.child_config import ChildConfig
+from nightshift.worker.supervisor.children import ChildConfig
 from nightshift.worker.supervisor.liveness import SupervisorLiveness
 
 liveness = SupervisorLiveness(Settings(run_dir=sys.argv[1], drain_seconds=float(sys.argv[2])))
-config = ChildConfig("w-1", "s", "default", 0, "here", "key", 1)
+config = ChildConfig("w-1", "s", "default", 0, "here", 0, "key", 1)
 slot = SimpleNamespace(number=0, config=config, group=None, leaving_since=None, next_engine_key=None)
 asked = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: asked.set())
@@ -55,7 +54,7 @@ sys.stdin.readline()
 
 
 def config(number: int) -> ChildConfig:
-    return ChildConfig(f"w-{number}", "s", "default", number, "here", "key", 1)
+    return ChildConfig(f"w-{number}", "s", "default", number, "here", 0, "key", 1)
 
 
 def slot(number: int = 0, *, free: bool = False, leaving_since: float | None = None) -> Any:

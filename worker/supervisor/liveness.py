@@ -14,8 +14,7 @@ import structlog
 from nightshift.common.processes.process_group import EMPTY_SECONDS
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import run_state
-from nightshift.worker.supervisor.child_config import ChildConfig
-from nightshift.worker.supervisor.slots import Slot
+from nightshift.worker.supervisor.children import ChildConfig, Slot
 
 log = structlog.get_logger(__name__)
 

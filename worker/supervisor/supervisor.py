@@ -18,9 +18,8 @@ from nightshift.common.ledger.workers import EngineDemand
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment
 from nightshift.worker.supervisor import engine_choice
-from nightshift.worker.supervisor.child_config import ChildConfig
+from nightshift.worker.supervisor.children import ChildConfig, EndedChild, Slot
 from nightshift.worker.supervisor.liveness import SupervisorLiveness, hung_seconds
-from nightshift.worker.supervisor.slots import EndedChild, Slot
 from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, MachineMetrics
 
 log = structlog.get_logger(__name__)
@@ -229,6 +228,7 @@ class Supervisor:
             pool=self._pool,
             slot=slot.number,
             host=self._host,
+            pid=0,
             engine_key=work.engine_key,
             job_id=work.job_id,
             profile=self._profile,

@@ -1,15 +1,54 @@
-"""A slot of a machine: its GPUs, the child that has it now, and what is reported of a child's end."""
+"""Children of a supervisor: what each is told, what its exit code means, and the slot it has."""
 
+import json
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import Self
 
+from nightshift.common.ledger.workers import Child
 from nightshift.common.processes.process_group import ProcessGroup
-from nightshift.worker.supervisor import exit_codes
-from nightshift.worker.supervisor.child_config import ChildConfig
 
-NOT_WHILE_LOADING = (exit_codes.LOAD_FAILED, exit_codes.LEDGER_AWAY)
+
+class ExitCode(IntEnum):
+    """How a child ended: what its supervisor does about it."""
+
+    DRAINED = 0
+    """The child was asked to stop and released everything."""
+
+    ENGINE_DEAD = 70
+    """The engine died or stalled: each batch that the child held is a suspect."""
+
+    LOAD_FAILED = 71
+    """The engine could not be loaded; the child wrote why to the ledger."""
+
+    LEDGER_AWAY = 75
+    """Postgres could not be reached at the start of the child; another child is started."""
+
+
+NOT_WHILE_LOADING = (ExitCode.LOAD_FAILED, ExitCode.LEDGER_AWAY)
 """Exit codes of children that did not die of their engine's load, or reported it themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildConfig(Child):
+    """What a child is told on its command line: who it is, a job whose engine it loads, the file
+    for its `profile`, and the folder for its `metrics`. The child itself fills in its `pid`.
+    """
+
+    job_id: int
+    profile: str | None = None
+    metrics: str | None = None
+
+    def argument(self) -> str:
+        """For the command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_argument(cls, argument: str) -> Self:
+        """From the command line."""
+        return cls(**json.loads(argument))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +94,7 @@ class Slot:
             return "asked"
         if self.fault is not None:
             return "hung"
-        return "load_failed" if code == exit_codes.LOAD_FAILED else "died"
+        return "load_failed" if code == ExitCode.LOAD_FAILED else "died"
 
     def ended(self, config: ChildConfig, engine: str | None, code: int | None) -> EndedChild:
         """Frees the slot; what to report of the child that had it."""
@@ -73,9 +112,9 @@ class Slot:
 
 
 def _cause(code: int | None) -> str:
-    if code == exit_codes.ENGINE_DEAD:
+    if code == ExitCode.ENGINE_DEAD:
         return "the engine died"
-    if code == exit_codes.LOAD_FAILED:
+    if code == ExitCode.LOAD_FAILED:
         return "the engine could not be loaded"
     if code is not None and code < 0:
         return f"the worker child was ended by {signal.Signals(-code).name}"
