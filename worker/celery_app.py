@@ -133,7 +133,7 @@ class ChildProcess:
         self._telemetry.start()
 
     def _load(self, spec: JobSpec) -> Engine:
-        self._liveness.loading()
+        self._liveness.write("loading")
         beating = threading.Event()
         threading.Thread(target=self._beat_while_loading, args=(beating,), daemon=True).start()
         try:

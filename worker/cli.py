@@ -1,6 +1,7 @@
 """The `nightshift-worker` command: serves one pool with the engines of this machine."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ from nightshift.common.ledger import Ledger, schema
 from nightshift.common.settings import load_settings, visible_gpus
 from nightshift.worker.supervisor import probes
 from nightshift.worker.supervisor.liveness import QUICK_ANSWER_SECONDS
-from nightshift.worker.supervisor.supervisor import Supervisor, install_signals
+from nightshift.worker.supervisor.supervisor import Supervisor
 from nightshift.worker.telemetry import machine, report
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -68,18 +69,15 @@ def serve(
             profile=profile,
             metrics=metrics,
         )
-        _supervise(supervisor, ledger)
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, supervisor.stop)
+        try:
+            schema.check(ledger)
+        except Retryable as error:
+            raise BadInput(str(error)) from error
+        supervisor.run()
     if profile is not None:
         report.show(report.Figures.read(profile, supervisor.identity), Console())
-
-
-def _supervise(supervisor: Supervisor, ledger: Ledger) -> None:
-    install_signals(supervisor)
-    try:
-        schema.check(ledger)
-    except Retryable as error:
-        raise BadInput(str(error)) from error
-    supervisor.run()
 
 
 @app.command()

@@ -33,7 +33,7 @@ class Heartbeat:
         settings: Settings,
         stalled: Callable[[str], None],
         liveness: ChildLiveness,
-        recorder: Recorder | None = None,
+        recorder: Recorder,
     ) -> None:
         self.state = "ready"
         self._worker_id = worker_id
@@ -43,20 +43,20 @@ class Heartbeat:
         self._settings = settings
         self._stalled = stalled
         self._liveness = liveness
-        self._recorder = recorder or Recorder()
+        self._recorder = recorder
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
 
     def start(self) -> None:
         """Begins to beat."""
-        self._liveness.beat(self.state, 0.0)
+        self._liveness.write(self.state)
         self._thread.start()
 
     def stop(self) -> None:
         """Ends the heartbeat; returns when a beat under way is over."""
         self._ended.set()
         self._thread.join(timeout=15)
-        self._liveness.closing()
+        self._liveness.write("closing")
 
     def beat(self) -> None:
         """One beat: renews the leases, and stops the batches that are lost or not wanted any more."""
@@ -92,7 +92,7 @@ class Heartbeat:
             # A stall must be seen twice: after a freeze the clock jumps before the engine moves.
             stalled_seconds = self._engine.stalled_seconds()
             # Liveness is written first: Postgres may not answer.
-            self._liveness.beat(self.state, stalled_seconds)
+            self._liveness.write(self.state, stalled_seconds)
             stalled = stalled_seconds > self._settings.engine_stall_seconds
             stalls = stalls + 1 if stalled else 0
             if stalls > 1:

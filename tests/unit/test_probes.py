@@ -92,43 +92,48 @@ def test_a_worker_has_started_once_every_slot_is_warm_or_has_nothing_to_load(
     settings: Settings, folder: Path, liveness: SupervisorLiveness
 ) -> None:
     liveness.step([slot(0), slot(1, free=True)])
-    assert probes.started(folder) == (1, "the supervisor has not looked for work yet")
+    assert probes.answer_of("started", folder) == (1, "the supervisor has not looked for work yet")
     liveness.round_over()
-    assert probes.started(folder) == (1, "slot 0: w-0 is starting")
+    assert probes.answer_of("started", folder) == (1, "slot 0: w-0 is starting")
     child = ChildLiveness(settings, "w-0")
-    child.loading()
-    assert probes.started(folder) == (1, "slot 0: w-0 is loading")
-    child.beat("ready", 0.0)
-    assert probes.started(folder)[0] == 0
+    child.write("loading")
+    assert probes.answer_of("started", folder) == (1, "slot 0: w-0 is loading")
+    child.write("ready", 0.0)
+    assert probes.answer_of("started", folder)[0] == 0
     liveness.step([slot(0), slot(1)])
-    assert probes.started(folder) == (1, "slot 1: w-1 is starting")
+    assert probes.answer_of("started", folder) == (1, "slot 1: w-1 is starting")
 
 
 def test_a_worker_lives_while_its_supervisor_looks_and_no_child_is_past_its_limits(
     settings: Settings, folder: Path, liveness: SupervisorLiveness
 ) -> None:
-    assert probes.alive(folder)[0] == 0
+    assert probes.answer_of("alive", folder)[0] == 0
     liveness.step([slot(0)])
-    assert probes.alive(folder)[0] == 0
+    assert probes.answer_of("alive", folder)[0] == 0
     child = ChildLiveness(settings, "w-0")
-    child.loading()
+    child.write("loading")
     path = run_state.child_path(folder, "w-0")
     lays_back(path, at=LONG_AGO)
-    assert probes.alive(folder)[0] == 0, "a model may load for as long as it takes"
-    child.beat("ready", 200.0)
-    assert probes.alive(folder)[0] == 0, "its own heartbeat ends it"
-    child.beat("ready", 400.0)
-    assert probes.alive(folder) == (1, "slot 0: w-0 has an engine that has not moved for 400 s")
-    child.beat("ready", 0.0)
-    assert probes.alive(folder)[0] == 0
+    assert probes.answer_of("alive", folder)[0] == 0, "a model may load for as long as it takes"
+    child.write("ready", 200.0)
+    assert probes.answer_of("alive", folder)[0] == 0, "its own heartbeat ends it"
+    child.write("ready", 400.0)
+    assert probes.answer_of("alive", folder) == (
+        1,
+        "slot 0: w-0 has an engine that has not moved for 400 s",
+    )
+    child.write("ready", 0.0)
+    assert probes.answer_of("alive", folder)[0] == 0
     lays_back(path, at=LONG_AGO, late_at=LONG_AGO + 300)
-    code, said = probes.alive(folder)
+    code, said = probes.answer_of("alive", folder)
     assert code == 1
     assert re.match(r"slot 0: w-0 has said nothing for \d+ s", said)
-    child.closing()
-    assert probes.alive(folder)[0] == 0, "how long it may close is the supervisor's to say"
+    child.write("closing")
+    assert probes.answer_of("alive", folder)[0] == 0, (
+        "how long it may close is the supervisor's to say"
+    )
     lays_back(folder / "worker.json", at=LONG_AGO, late_at=LONG_AGO + 60)
-    code, said = probes.alive(folder)
+    code, said = probes.answer_of("alive", folder)
     assert code == 1
     assert re.match(r"the supervisor has stood still for \d+ s", said)
 
@@ -138,11 +143,11 @@ def test_a_child_that_cannot_be_ended_is_stuck(
 ) -> None:
     now = time.monotonic()
     liveness.step([slot(0, leaving_since=now - settings.leave_seconds - 30)])
-    assert probes.alive(folder)[0] == 0, "its supervisor may be killing it"
+    assert probes.answer_of("alive", folder)[0] == 0, "its supervisor may be killing it"
     liveness.step([slot(0, leaving_since=now - 2 * settings.leave_seconds - 61)])
-    assert probes.alive(folder)[0] == 1
+    assert probes.answer_of("alive", folder)[0] == 1
     liveness.step([slot(0, free=True)])
-    assert probes.alive(folder)[0] == 0
+    assert probes.answer_of("alive", folder)[0] == 0
 
     liveness.step([slot(1)])
     liveness.killing(config(1))
@@ -151,7 +156,7 @@ def test_a_child_that_cannot_be_ended_is_stuck(
     (held,) = said["slots"]
     assert held["overdue_at"] == pytest.approx(now + 60, abs=30)
     lays_back(folder / "worker.json", slots=[{**held, "overdue_at": LONG_AGO}])
-    assert probes.alive(folder)[0] == 1
+    assert probes.answer_of("alive", folder)[0] == 1
     liveness.child_ended(config(1))
     liveness.step([slot(1)])
     assert json.loads((folder / "worker.json").read_text())["slots"][0]["overdue_at"] is None
@@ -185,18 +190,18 @@ def test_what_an_earlier_boot_left_fools_nobody(
     path = folder / "worker.json"
     liveness.round_over()
     mine = json.loads(path.read_text())
-    assert probes.alive(folder)[0] == 0
+    assert probes.answer_of("alive", folder)[0] == 0
     gone = subprocess.Popen(["/bin/true"])
     gone.wait()
     for other in ({"kernel": "another boot"}, {"started": mine["started"] - 1}, {"pid": gone.pid}):
         path.write_text(json.dumps({**mine, **other}))
-        for probe in (probes.alive, probes.started):
-            code, said = probe(folder)
+        for probe in ("alive", "started"):
+            code, said = probes.answer_of(probe, folder)
             assert (code, said[:29]) == (1, "no nightshift-worker runs wit")
-        assert probes.drain(folder)[0] == 0, "and it is not drained either"
+        assert probes.answer_of("drain", folder)[0] == 0, "and it is not drained either"
     path.write_text('{"torn')
-    assert probes.alive(folder)[0] == 1
-    ChildLiveness(settings, "w-0").beat("ready", 0.0)
+    assert probes.answer_of("alive", folder)[0] == 1
+    ChildLiveness(settings, "w-0").write("ready", 0.0)
     liveness_again = folder / "worker.lock"
     liveness_again.unlink()  # as if that process were gone
     SupervisorLiveness(settings)
@@ -208,7 +213,7 @@ def test_a_folder_has_one_worker_and_one_reaper(
 ) -> None:
     with pytest.raises(BadInput, match="another worker uses"):
         SupervisorLiveness(settings)
-    assert probes.alive(folder)[0] == 0
+    assert probes.answer_of("alive", folder)[0] == 0
     run_state.claim(folder, run_state.REAPER)
     with pytest.raises(BadInput, match="another reaper uses"):
         run_state.claim(folder, run_state.REAPER)
@@ -223,9 +228,9 @@ def test_without_a_run_dir_nobody_writes_anything(
     liveness.killing(config(0))
     liveness.child_ended(config(0))
     liveness.round_over()
-    child.loading()
-    child.beat("ready", 0.0)
-    child.closing()
+    child.write("loading")
+    child.write("ready", 0.0)
+    child.write("closing")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -304,7 +309,7 @@ def test_drain_waits_no_longer_than_a_worker_may_take(
     worker: subprocess.Popen[str], folder: Path
 ) -> None:
     lays_back(folder / "worker.json", leave_seconds=0.3)
-    code, said = probes.drain(folder)
+    code, said = probes.answer_of("drain", folder)
     assert (code, said) == (1, "w-1 still there after 0 s")
 
 

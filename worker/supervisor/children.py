@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -87,6 +88,12 @@ class Slot:
         if self.config is None:
             return "free"
         return self.state if self.leaving_since is None else "draining"
+
+    def leave(self) -> None:
+        """Asks the child to drain; a slot without a child, or one that leaves already, stays."""
+        if self.group is not None and self.leaving_since is None:
+            self.leaving_since = time.monotonic()
+            self.group.terminate()
 
     def exit_reason(self, code: int | None) -> str:
         """Why the child ended, as nightshift_child_exits_total has it."""

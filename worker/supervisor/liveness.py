@@ -115,17 +115,14 @@ class SupervisorLiveness:
         return min(ends, default=None)
 
     def _write(self, seconds: float = 0.0) -> None:
-        if self._file is None:
-            return
-        error = self._file.write(
+        _write(
+            self._file,
             time.monotonic() + STEPS * (self._step_seconds + seconds),
             slots=self._slots,
             has_looked=self._has_looked,
             draining=self._draining,
             leave_seconds=self._leave_seconds,
         )
-        if error is not None:
-            log.warning("run_dir_not_written", error=error)
 
 
 class ChildLiveness:
@@ -145,26 +142,19 @@ class ChildLiveness:
             settings.engine_stall_seconds + two_beats + LAST_COMMITS_SECONDS + EMPTY_SECONDS
         )
 
-    def loading(self) -> None:
-        """The engine is being loaded."""
-        self._write("loading", None, 0.0)
-
-    def beat(self, state: str, stalled_seconds: float) -> None:
-        """The heartbeat goes on; `stalled_seconds` is for how long a busy engine has not moved."""
-        self._write(state, time.monotonic() + self._silent_seconds, stalled_seconds)
-
-    def closing(self) -> None:
-        """The engine is being closed, and the heartbeat is over."""
-        self._write("closing", None, 0.0)
-
-    def _write(self, state: str, late_at: float | None, stalled_seconds: float) -> None:
-        if self._file is None:
-            return
-        error = self._file.write(
-            late_at,
+    def write(self, state: str, stalled_seconds: float = 0.0) -> None:
+        """The child goes on; `stalled_seconds` is for how long a busy engine has not moved."""
+        promises = state not in ("loading", "closing")
+        _write(
+            self._file,
+            time.monotonic() + self._silent_seconds if promises else None,
             state=state,
             stalled_seconds=stalled_seconds,
             stall_limit_seconds=self._stall_seconds,
         )
-        if error is not None:
-            log.warning("run_dir_not_written", error=error)
+
+
+def _write(file: run_state.StateFile | None, late_at: float | None, **facts: object) -> None:
+    error = None if file is None else file.write(late_at, **facts)
+    if error is not None:
+        log.warning("run_dir_not_written", error=error)

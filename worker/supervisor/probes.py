@@ -24,23 +24,30 @@ LOOK_SECONDS = 0.2
 WARM = ("ready", "draining", "closing")
 
 Answer = tuple[int, str]
+State = dict[str, Any]
 
 
 def answer(command: str) -> int:
     """Runs a probe by its name and says its sentence; returns the exit code."""
     try:
-        code, sentence = PROBES[command](usable())
+        code, sentence = answer_of(command, usable())
     except NoRunDir as error:
         code, sentence = EXIT_NO_RUN_DIR, str(error)
     print(f"nightshift-worker {command}: {sentence}", file=sys.stderr if code else sys.stdout)
     return code
 
 
-def started(run_dir: Path) -> Answer:
-    """Yes once every slot has a warm engine or nothing to load."""
+def answer_of(command: str, run_dir: Path) -> Answer:
+    """The exit code of a probe, and its sentence. Where no worker runs, nothing is to be drained."""
     supervisor = read_state(run_dir / f"{WORKER}.json")
     if supervisor is None:
-        return NO, _no_worker(run_dir)
+        no_worker = f"no nightshift-worker runs with NIGHTSHIFT_RUN_DIR={run_dir}"
+        return YES if command == "drain" else NO, no_worker
+    return PROBES[command](run_dir, supervisor)
+
+
+def started(run_dir: Path, supervisor: State) -> Answer:
+    """Yes once every slot has a warm engine or nothing to load."""
     if not supervisor["has_looked"]:
         return NO, "the supervisor has not looked for work yet"
     for slot, child in _slots(run_dir, supervisor):
@@ -50,11 +57,8 @@ def started(run_dir: Path) -> Answer:
     return YES, f"{len(supervisor['slots'])} slots have a warm engine or nothing to load"
 
 
-def alive(run_dir: Path) -> Answer:
+def alive(run_dir: Path, supervisor: State) -> Answer:
     """No when the supervisor stands still, or could not end a child that hangs or stalls."""
-    supervisor = read_state(run_dir / f"{WORKER}.json")
-    if supervisor is None:
-        return NO, _no_worker(run_dir)
     now = time.monotonic()
     if is_late(supervisor, now):
         return NO, f"the supervisor has stood still for {now - supervisor['at']:.0f} s"
@@ -65,12 +69,8 @@ def alive(run_dir: Path) -> Answer:
     return YES, f"the supervisor looks, and no child of {len(supervisor['slots'])} slots is stuck"
 
 
-def drain(run_dir: Path) -> Answer:
-    """Asks the supervisor to drain and waits until it has no child; yes too when none runs."""
-    path = run_dir / f"{WORKER}.json"
-    supervisor = read_state(path)
-    if supervisor is None:
-        return YES, _no_worker(run_dir)
+def drain(run_dir: Path, supervisor: State) -> Answer:
+    """Asks the supervisor to drain and waits until it has no child."""
     until = time.monotonic() + supervisor["leave_seconds"]
     try:
         os.kill(supervisor["pid"], signal.SIGTERM)
@@ -79,7 +79,7 @@ def drain(run_dir: Path) -> Answer:
     except PermissionError:
         return NO, f"the supervisor, pid {supervisor['pid']}, belongs to another user"
     while is_alive(supervisor):
-        now = read_state(path)
+        now = read_state(run_dir / f"{WORKER}.json")
         if now is not None and now["draining"] and not _children(now):
             return YES, "no child is left"
         if time.monotonic() > until:
@@ -89,23 +89,21 @@ def drain(run_dir: Path) -> Answer:
     return YES, "the supervisor has left"
 
 
-PROBES: dict[str, Callable[[Path], Answer]] = {
+PROBES: dict[str, Callable[[Path, State], Answer]] = {
     "started": started,
     "alive": alive,
     "drain": drain,
 }
 
 
-def _slots(
-    run_dir: Path, supervisor: dict[str, Any]
-) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
+def _slots(run_dir: Path, supervisor: State) -> Iterator[tuple[State, State | None]]:
     """Each slot, and the state that its child wrote; None before the child has written."""
     for slot in supervisor["slots"]:
         child = slot["child"]
         yield slot, None if child is None else read_state(child_path(run_dir, child))
 
 
-def _why_stuck(slot: dict[str, Any], child: dict[str, Any] | None, now: float) -> str | None:
+def _why_stuck(slot: State, child: State | None, now: float) -> str | None:
     """Why a child counts as stuck although its supervisor goes on."""
     if slot["overdue_at"] is not None and now > slot["overdue_at"]:
         return f"could not be ended for {now - slot['since']:.0f} s"
@@ -118,9 +116,5 @@ def _why_stuck(slot: dict[str, Any], child: dict[str, Any] | None, now: float) -
     return None
 
 
-def _children(supervisor: dict[str, Any]) -> list[str]:
+def _children(supervisor: State) -> list[str]:
     return [slot["child"] for slot in supervisor["slots"] if slot["child"] is not None]
-
-
-def _no_worker(run_dir: Path) -> str:
-    return f"no nightshift-worker runs with NIGHTSHIFT_RUN_DIR={run_dir}"

@@ -1,6 +1,5 @@
 """The supervisor of one machine: one child a slot, its engine chosen by the open work."""
 
-import signal
 import socket
 import sys
 import threading
@@ -196,7 +195,8 @@ class Supervisor:
                     self._settings.engine_idle_seconds,
                 )
                 if slot.next_engine_key is not None:
-                    self._replace(slot)
+                    log.info("child_replaced", worker_id=slot.config.id, slot=slot.number)
+                    slot.leave()
 
     def _loaded(self) -> list[str]:
         """The engine keys of this machine's children."""
@@ -255,19 +255,10 @@ class Supervisor:
             pid=slot.group.pid,
         )
 
-    def _replace(self, slot: Slot) -> None:
-        assert slot.group is not None
-        assert slot.config is not None
-        log.info("child_replaced", worker_id=slot.config.id, slot=slot.number)
-        slot.leaving_since = time.monotonic()
-        slot.group.terminate()
-
     def _drain_all(self) -> None:
         log.info("supervisor_draining")
         for slot in self._slots:
-            if slot.group is not None and slot.leaving_since is None:
-                slot.leaving_since = time.monotonic()
-                slot.group.terminate()
+            slot.leave()
         asked_at = time.monotonic()
         while any(slot.group is not None for slot in self._slots):
             time.sleep(ROUND_SECONDS / 2)
@@ -284,9 +275,3 @@ class Supervisor:
         if time.monotonic() - asked_at < ROUND_SECONDS:
             self._report()
         log.info("supervisor_ended")
-
-
-def install_signals(supervisor: Supervisor) -> None:
-    """SIGTERM and SIGINT begin the drain."""
-    signal.signal(signal.SIGTERM, supervisor.stop)
-    signal.signal(signal.SIGINT, supervisor.stop)
