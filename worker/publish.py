@@ -1,7 +1,6 @@
 """Publishes finished batches: writes their parts, commits them, moves them to their place."""
 
 import dataclasses
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +44,8 @@ class Publication:
     """A batch whose rows are finished, and what becomes of it.
 
     `bare` says that the job's columns are not known yet. With `kept_rows` only those rows are kept
-    and the rest is split off. `claimed_at` is in monotonic seconds. In the end the batch is
+    and the rest is split off. `claimed_at` is in monotonic seconds. `encoded` are the bytes of the
+    part, which are made once, however often the store refuses them. In the end the batch is
     `committed`, or `error` says why not: LeaseLost when the batch belongs to somebody else,
     StorageUnavailable or LedgerUnavailable when it was given up.
     """
@@ -57,6 +57,7 @@ class Publication:
     kept_rows: RowRanges | None = None
     bare: bool = False
     claimed_at: float = field(default_factory=time.monotonic)
+    encoded: pa.Buffer | None = None
     part: Part | None = None
     committed: bool = False
     error: Exception | None = None
@@ -75,27 +76,25 @@ class Publisher:
         self._recorder = recorder
         self._engine_time = engine_time
         self._commits: dict[int, GroupCommit[list[Commit], list[bool | Exception]]] = {}
-        self._making = threading.Lock()
         self._for_commit = ledger.retrying(Retryable)
         self._for_store = ledger.retrying(StorageUnavailable, WRITE_RETRY_SECONDS)
 
     def publish(self, group: Sequence[Publication]) -> None:
         """Writes, commits and moves the part of each batch; all are of one job."""
         with self._recorder.span(Stage.WRITE) as span:
-            data = [self._encoded(each) for each in group]
-            written = self._written(group, data)
+            written = self._written(group)
             span.count = len(written)
         self._commit_and_move(written)
-        for each, encoded in zip(group, data, strict=True):
+        for each in group:
             if each.part is None and isinstance(each.error, StorageUnavailable):
-                self._publish_late(each, encoded)
+                self._publish_late(each)
 
-    def _publish_late(self, each: Publication, data: pa.Buffer | None) -> None:
+    def _publish_late(self, each: Publication) -> None:
         """Tries a part that the store refused again, after the others of its group are committed."""
 
         def write() -> None:
             each.error = None
-            self._written([each], [data])
+            self._written([each])
             if each.error is not None:
                 raise each.error
 
@@ -107,25 +106,15 @@ class Publisher:
         else:
             self._commit_and_move([each])
 
-    def _encoded(self, each: Publication) -> pa.Buffer | None:
-        try:
-            return part_io.encode_part(each.table.table, each.spec.output.format, each.provenance)
-        except Exception as error:
-            each.error = error
-            return None
-
-    def _written(
-        self, group: Sequence[Publication], data: Sequence[pa.Buffer | None]
-    ) -> list[Publication]:
+    def _written(self, group: Sequence[Publication]) -> list[Publication]:
         """The batches whose part is durable now; the others have an error."""
         written = []
         try:
             with storage.gathered_syncs():
-                for each, encoded in zip(group, data, strict=True):
+                for each in group:
                     try:
-                        if each.error is None:
-                            each.part = _stored(each, encoded)
-                            written.append(each)
+                        each.part = _stored(each)
+                        written.append(each)
                     except Exception as error:
                         each.error = error
         except StorageUnavailable as error:
@@ -178,32 +167,25 @@ class Publisher:
         )
 
     def _charge_and_commit(self, group: Sequence[Publication]) -> None:
-        """Charges the engine time of the job since its last commit to the first of the group."""
+        """Commits each batch behind its own fence, in one transaction with what other threads
+        commit at this moment. A split, which is rare, has its own transaction. The engine time of
+        the job since its last commit is charged to the first of the group.
+        """
         first = group[0]
         lease, part = first.commit()
         spent = self._engine_time.take(lease.job_id)
         first.part = dataclasses.replace(part, engine_microseconds=spent)
-        self._commit(group)
+        whole = [each for each in group if each.kept_rows is None]
+        partly = [(self._split, [each]) for each in group if each.kept_rows is not None]
+        for commit, batches in ((self._commit_whole, whole), *partly):
+            try:
+                self._for_commit(commit, batches)
+            except Exception as error:
+                for each in batches:
+                    if not each.committed:
+                        each.error = each.error or error
         if not first.committed:
             self._engine_time.give_back(lease.job_id, spent)
-
-    def _commit(self, group: Sequence[Publication]) -> None:
-        """Commits each batch behind its own fence, in one transaction with what other threads
-        commit at this moment. A split, which is rare, has its own transaction.
-        """
-        whole = [each for each in group if each.kept_rows is None]
-        try:
-            self._for_commit(self._commit_whole, whole)
-        except Exception as error:
-            for each in whole:
-                if not each.committed:
-                    each.error = each.error or error
-        for each in group:
-            if each.kept_rows is not None:
-                try:
-                    self._for_commit(self._split, each)
-                except Exception as error:
-                    each.error = error
 
     def _commit_whole(self, group: Sequence[Publication]) -> None:
         undecided = [each for each in group if each.error is None and not each.committed]
@@ -226,10 +208,10 @@ class Publisher:
         """The group commit of a job. Each job has its own: a lock on one job's row then delays no
         commit of another. What one leader takes is bounded by what a child holds (MOST_BATCHES).
         """
-        with self._making:
-            if job_id not in self._commits:
-                self._commits[job_id] = GroupCommit(self._commit_all, GROUP_BATCHES)
-            return self._commits[job_id]
+        # Threads that come for one job at the same time share what the first of them made.
+        return self._commits.get(job_id) or self._commits.setdefault(
+            job_id, GroupCommit(self._commit_all, GROUP_BATCHES)
+        )
 
     def _commit_all(self, requests: Sequence[list[Commit]]) -> list[list[bool | Exception]]:
         """Commits the batches of several threads, in as many transactions as they need. After an
@@ -256,7 +238,8 @@ class Publisher:
             return [self._commit_group([each])[0] for each in group]
         return [(lease.batch_id, lease.attempt) in held for lease, _ in group]
 
-    def _split(self, each: Publication) -> None:
+    def _split(self, group: Sequence[Publication]) -> None:
+        [each] = group
         assert each.kept_rows is not None
         lease, part = each.commit()
         try:
@@ -315,11 +298,13 @@ class Publisher:
             self._recorder.problem("judge_failed", job_id=job_id, error=str(error))
 
 
-def _stored(each: Publication, data: pa.Buffer | None) -> Part:
+def _stored(each: Publication) -> Part:
     lease, output, table = each.lease, each.spec.output, each.table
+    if each.encoded is None:
+        each.encoded = part_io.encode_part(table.table, output.format, each.provenance)
     split_id = None if lease.is_root else lease.batch_id
     name = part_name(lease.seq, split_id, lease.attempt, output.format, bare=each.bare)
-    facts = part_io.write_encoded(staged(output.uri, name), data)
+    facts = part_io.write_encoded(staged(output.uri, name), each.encoded)
     return Part(
         name,
         facts.bytes,
