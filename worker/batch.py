@@ -105,11 +105,11 @@ class BatchRunner:
             self._run(group)
         except BaseException as error:  # or the batches would stay held by no thread
             for batch in group:
-                self._outcomes.failed(batch, error)
+                self._outcomes.end(batch, error)
 
     def release(self, batch: HeldBatch, error: Exception) -> None:
         """Releases a batch that cannot run here: a sibling may take it."""
-        self._outcomes.failed(batch, StorageUnavailable(str(error)))
+        self._outcomes.end(batch, StorageUnavailable(str(error)))
 
     def _run(self, group: Sequence[HeldBatch]) -> None:
         finished: SimpleQueue[LeftEngine] = SimpleQueue()
@@ -144,13 +144,13 @@ class BatchRunner:
         batch has ended already.
         """
         if batch.stopped:
-            self._outcomes.unfinished(batch)
+            self._outcomes.end(batch, None)
             return False
         try:
             loaded = self._load(batch)
             future = self._infer(loaded)
         except BaseException as error:
-            self._outcomes.failed(batch, error)
+            self._outcomes.end(batch, error)
             return False
 
         def left_engine(future: "Future[None]") -> None:
@@ -221,36 +221,25 @@ class BatchRunner:
         while not finished.empty():
             group.append(finished.get())
         ready: list[tuple[HeldBatch, Publication]] = []
-        failed: list[tuple[HeldBatch, BaseException | None]] = []
+        unpublished: list[tuple[HeldBatch, BaseException | None]] = []
         for loaded, future in group:
+            publication, failure = None, None
             try:
                 publication = self._publication(loaded, future)
             except BaseException as error:
-                failed.append((loaded.batch, error))
+                failure = error
+            if publication is None:
+                unpublished.append((loaded.batch, failure))
             else:
-                if publication is None:
-                    failed.append((loaded.batch, None))
-                else:
-                    ready.append((loaded.batch, publication))
+                ready.append((loaded.batch, publication))
         if ready:
             self._publisher.publish([publication for _, publication in ready])
         for batch, publication in ready:
-            self._end(batch, publication.error, self._outcomes.committed)
+            self._outcomes.end(batch, publication.error, committed=publication.committed)
         # Last, since a dead engine ends the child here: what was finished is committed before.
-        for batch, failure in failed:
-            self._end(batch, failure, self._outcomes.unfinished)
+        for batch, failure in unpublished:
+            self._outcomes.end(batch, failure)
         return len(group)
-
-    def _end(
-        self,
-        batch: HeldBatch,
-        error: BaseException | None,
-        without_error: Callable[[HeldBatch], None],
-    ) -> None:
-        if error is None:
-            without_error(batch)
-        else:
-            self._outcomes.failed(batch, error)
 
     def _publication(self, loaded: LoadedBatch, future: "Future[None]") -> Publication | None:
         """What there is to publish; None when no row is finished, or none is wanted."""
@@ -282,7 +271,9 @@ class BatchRunner:
             table = part_table(job.spec, schema, loaded.results)
         made_by = self._provenance(lease, job)
         if lease.redo is not None and lease.kept_part is not None:
-            uri = _kept_part_uri(lease, job)
+            uri = part_names.located(job.spec.output.uri, lease.kept_part)
+            if uri is None:
+                raise Permanent(f"the part {lease.kept_part} with the kept answers is gone")
             parts = PartStore(job.spec, job.inputs, schema)
             whole, made_by = parts.merge(table.table, made_by, lease.todo, lease.kept_part, uri)
             table = with_kept_rows(table, whole, job.spec.input.id)
@@ -299,10 +290,3 @@ class BatchRunner:
             "engine_version": self._engine.version,
             "revision": self._engine.revision or "",
         }
-
-
-def _kept_part_uri(lease: Lease, job: KnownJob) -> str:
-    uri = part_names.located(job.spec.output.uri, lease.kept_part or "")
-    if uri is None:
-        raise Permanent(f"the part {lease.kept_part} with the kept answers is gone")
-    return uri

@@ -50,33 +50,20 @@ class BatchOutcomes:
         self._engine_died = engine_died
         self._recorder = recorder
 
-    def committed(self, batch: HeldBatch) -> None:
-        """The ledger has the batch's part already."""
-        self._end(batch, lambda _: None)
-
-    def unfinished(self, batch: HeldBatch) -> None:
-        """No row of a stopped batch is kept: the batch is released."""
-        outcome = "lost" if batch.lost else "released"
-        self._end(batch, lambda lease: self._release(lease, outcome=outcome))
-
-    def failed(self, batch: HeldBatch, error: BaseException) -> None:
-        """The error decides what becomes of the batch."""
-        self._end(batch, lambda lease: self._judge(lease, error))
-
-    def pause_job(self, lease: Lease, error: Exception) -> None:
-        """Nobody claims more of the job until a person has mended what `error` says."""
-        self._recorder.problem("engine_refused", job_id=lease.job_id, error=str(error))
-        try:
-            self._ledger.transact(jobs.pause, lease.job_id, kept_message(str(error)))
-        except NightshiftError as unreachable:  # the job is over, or the ledger is away for good
-            self._recorder.problem("pause_failed", job_id=lease.job_id, error=str(unreachable))
-
-    def _end(self, batch: HeldBatch, tell_ledger: Callable[[Lease], str | None]) -> None:
+    def end(
+        self, batch: HeldBatch, error: BaseException | None, *, committed: bool = False
+    ) -> None:
+        """An error decides what becomes of the batch. Without one, a batch that is not committed was
+        stopped before any of its rows was kept: it is released.
+        """
         if batch.over:
             return
         lease, outcome = batch.lease, None
         try:
-            outcome = tell_ledger(lease)
+            if error is not None:
+                outcome = self._judge(lease, error)
+            elif not committed:
+                outcome = self._release(lease, outcome="lost" if batch.lost else "released")
         except BaseException as crash:  # the lease runs out, and the batch goes to others
             self._recorder.crash(
                 "end_failed", crash, batch_id=lease.batch_id, attempt=lease.attempt
@@ -85,6 +72,14 @@ class BatchOutcomes:
             batch.over, batch.work = True, None
             self._window.remove(batch)
             self._recorder.batch_ended(outcome)
+
+    def pause_job(self, lease: Lease, error: Exception) -> None:
+        """Nobody claims more of the job until a person has mended what `error` says."""
+        self._recorder.problem("engine_refused", job_id=lease.job_id, error=str(error))
+        try:
+            self._ledger.transact(jobs.pause, lease.job_id, kept_message(str(error)))
+        except NightshiftError as unreachable:  # the job is over, or the ledger is away for good
+            self._recorder.problem("pause_failed", job_id=lease.job_id, error=str(unreachable))
 
     def _judge(self, lease: Lease, error: BaseException) -> str | None:
         match error:
