@@ -8,7 +8,6 @@ import pyarrow as pa
 from nightshift.common import provenance
 from nightshift.common.formats import output_schema
 from nightshift.common.ledger import jobs
-from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import JobSpec
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.rows.prompts import Renderer
@@ -42,8 +41,17 @@ class JobCache:
         if known is None:
             job = self._ledger.transact(jobs.get, job_id)
             assert job is not None, f"job {job_id} is not in the ledger"
+            output = job.output_schema
+            known = KnownJob(
+                id=job_id,
+                spec=job.spec,
+                inputs=output_schema.deserialize(job.input_schema),
+                renderer=Renderer(job.spec.task, self._roots),
+                provenance=provenance.of_job(job_id, job.spec),
+                output=None if output is None else output_schema.deserialize(output),
+            )
             # Threads that read one job at the same time share what the first of them made.
-            known = self._known.setdefault(job_id, _known(job, self._roots))
+            known = self._known.setdefault(job_id, known)
         return known
 
     def output_schema(self, job: KnownJob, results: RowResults) -> tuple[pa.Schema, bool]:
@@ -58,14 +66,3 @@ class JobCache:
         held = self._ledger.transact(jobs.fix_output_schema, job.id, output_schema.serialize(found))
         job.output = output_schema.deserialize(held)
         return job.output, False
-
-
-def _known(job: Job, roots: Sequence[str]) -> KnownJob:
-    return KnownJob(
-        id=job.id,
-        spec=job.spec,
-        inputs=output_schema.deserialize(job.input_schema),
-        renderer=Renderer(job.spec.task, roots),
-        provenance=provenance.of_job(job.id, job.spec),
-        output=None if job.output_schema is None else output_schema.deserialize(job.output_schema),
-    )

@@ -43,9 +43,12 @@ class Renderer:
         for index, row in zip(row_index, to_rows(table), strict=True):
             try:
                 yield self._request(index, row)
+            except OtherEndpoint as error:
+                yield index, Refusal(RowErrorKind.BAD_RECORD, str(error))
             # A template calls methods and operators of the row's values, which raise any type.
             except Exception as error:
-                yield index, _refusal(error)
+                why = f"the row cannot be rendered: {type(error).__name__}: {error}"
+                yield index, Refusal(RowErrorKind.RENDER_ERROR, why)
 
     def _request(self, index: int, row: dict[str, Any]) -> Request:
         match self._task:
@@ -113,12 +116,3 @@ def _length(column: str, value: Any) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"the column {column!r} holds {value!r}, which is no number of tokens")
     return value
-
-
-def _refusal(error: Exception) -> Refusal:
-    if isinstance(error, OtherEndpoint):
-        return Refusal(RowErrorKind.BAD_RECORD, str(error))
-    return Refusal(
-        RowErrorKind.RENDER_ERROR,
-        f"the row cannot be rendered: {type(error).__name__}: {error}",
-    )
