@@ -1,10 +1,10 @@
-"""Flags that `run`, `estimate` and `submit` have in common: one field, one option."""
+"""Flags that `run`, `estimate` and `submit` have in common: one field, one option, one place."""
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -14,63 +14,73 @@ import typer
 WHAT, HOW, WHERE = "What runs", "How it answers", "Where and how much"
 
 
-def _flag(names: str, text: str, panel: str) -> Any:
-    """A field that is None without its flag, and carries the option for Typer."""
-    option = typer.Option(*names.split(), help=text, rich_help_panel=panel)
-    return field(default=None, metadata={"option": option})
+def _flag(place: str | None, text: str, panel: str, *names: str) -> Any:
+    """A field that is None without its flag, and carries the option for Typer.
+
+    The `place` is that of the value in a spec. `names` are those of the option, if there is
+    another one than that of the field.
+    """
+    option = typer.Option(*names, help=text, rich_help_panel=panel)
+    return field(default=None, metadata={"option": option, "place": place})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flags:
     """The flags of a command line; one that was not given is None or []."""
 
-    model: str | None = _flag("--model -m", "Hub name or folder of a model, for vLLM.", WHAT)
-    base_url: str | None = _flag(
-        "--base-url", "Address of a server of the OpenAI API that has the model.", WHAT
+    model: str | None = _flag(
+        "engine.model", "Hub name or folder of a model, for vLLM.", WHAT, "--model", "-m"
     )
-    revision: str | None = _flag("--revision", "Branch, tag or commit of a hub model.", WHAT)
+    base_url: str | None = _flag(
+        "engine.base_url", "Address of a server of the OpenAI API that has the model.", WHAT
+    )
+    revision: str | None = _flag("engine.revision", "Branch, tag or commit of a hub model.", WHAT)
     engine_arg: list[str] | None = _flag(
-        "--engine-arg", "KEY=VALUE for engine.args; the value is JSON or a string.", WHAT
+        "engine.args", "KEY=VALUE for engine.args; the value is JSON or a string.", WHAT
     )
     callable: str | None = _flag(
-        "--callable", "module:name of a Python function, instead of a model.", WHAT
+        "engine.callable", "module:name of a Python function, instead of a model.", WHAT
     )
-    prompt: str | None = _flag("--prompt -p", "Jinja template over the row's columns.", WHAT)
-    system: str | None = _flag(
-        "--system", "System message before the prompt, a template too.", WHAT
+    prompt: str | None = _flag(
+        "task.prompt", "Jinja template over the row's columns.", WHAT, "--prompt", "-p"
     )
+    system: str | None = _flag(None, "System message before the prompt, a template too.", WHAT)
     choice: list[str] | None = _flag(
-        "--choice", "The answer is one of these, separated by commas.", HOW
+        "task.output.choice", "The answer is one of these, separated by commas.", HOW
     )
     schema: Path | None = _flag(
-        "--schema", "The answer is JSON of this form: a file with a JSON schema.", HOW
+        "task.output.json_schema",
+        "The answer is JSON of this form: a file with a JSON schema.",
+        HOW,
     )
-    regex: str | None = _flag("--regex", "The answer matches this regular expression.", HOW)
+    regex: str | None = _flag(
+        "task.output.regex", "The answer matches this regular expression.", HOW
+    )
     grammar: Path | None = _flag(
-        "--grammar", "The answer follows this EBNF grammar: a file with it.", HOW
+        "task.output.grammar", "The answer follows this EBNF grammar: a file with it.", HOW
     )
-    max_tokens: int | None = _flag("--max-tokens", "Longest answer, in tokens.", HOW)
+    max_tokens: int | None = _flag("task.sampling.max_tokens", "Longest answer, in tokens.", HOW)
     temperature: float | None = _flag(
-        "--temperature", "0 takes the likeliest token each time.", HOW
+        "task.sampling.temperature", "0 takes the likeliest token each time.", HOW
     )
-    seed: int | None = _flag("--seed", "Seed of sampled answers.", HOW)
-    id: str | None = _flag("--id", "Column that names a row.", WHERE)
-    out: str | None = _flag("--out -o", "Output directory.", WHERE)
-    name: str | None = _flag("--name", "Name of the job; else the input's own name.", WHERE)
+    seed: int | None = _flag("task.sampling.seed", "Seed of sampled answers.", HOW)
+    id: str | None = _flag("input.id", "Column that names a row.", WHERE)
+    out: str | None = _flag("output.uri", "Output directory.", WHERE, "--out", "-o")
+    name: str | None = _flag("name", "Name of the job; else the input's own name.", WHERE)
     format: Literal["parquet", "jsonl", "openai"] | None = _flag(
-        "--format",
-        "Format of the parts; or openai, where the input is an OpenAI batch file.",
-        WHERE,
+        None, "Format of the parts; or openai, where the input is an OpenAI batch file.", WHERE
     )
     columns: list[str] | None = _flag(
-        "--columns", "Input columns that are passed through, separated by commas.", WHERE
+        "output.columns",
+        "Input columns that are passed through, separated by commas.",
+        WHERE,
     )
-    batch_rows: int | None = _flag("--batch-rows", "Rows a batch.", WHERE)
-    limit: int | None = _flag("--limit", "Take only the first rows.", WHERE)
-    pool: str | None = _flag("--pool", "Group of workers that may run the job.", WHERE)
-    priority: int | None = _flag("--priority", "Higher goes first.", WHERE)
+    batch_rows: int | None = _flag("batch.rows", "Rows a batch.", WHERE)
+    limit: int | None = _flag("input.limit", "Take only the first rows.", WHERE)
+    pool: str | None = _flag("pool", "Group of workers that may run the job.", WHERE)
+    priority: int | None = _flag("priority", "Higher goes first.", WHERE)
     max_parallel: int | None = _flag(
-        "--max-parallel", "Batches of the job under way at once.", WHERE
+        "limits.max_parallel", "Batches of the job under way at once.", WHERE
     )
 
     def given(self, *names: str) -> list[str]:
@@ -104,21 +114,12 @@ def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
         flags = Flags(**{name: given.pop(name) for name in names})
         command(**given, flags=flags)
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    hints = get_type_hints(Flags)
-    own = [
-        parameter.replace(kind=keyword)
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name != "flags"
-    ]
+    own = [each for each in inspect.signature(command).parameters.values() if each.name != "flags"]
     options = [
-        inspect.Parameter(
-            each.name,
-            keyword,
-            default=each.default,
-            annotation=Annotated[hints[each.name], each.metadata["option"]],
+        parameter.replace(annotation=Annotated[parameter.annotation, each.metadata["option"]])
+        for parameter, each in zip(
+            inspect.signature(Flags).parameters.values(), fields(Flags), strict=True
         )
-        for each in fields(Flags)
     ]
     parameters = [*own, *options]
     # Typer makes options of these two.

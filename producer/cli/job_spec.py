@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -90,83 +91,52 @@ def _refuse_other_engine(target: str, written: dict[str, Any], flags: Flags) -> 
 
 def _sections(flags: Flags) -> dict[str, Any]:
     """The sections of a spec that the flags give; keys of flags that were not given are left out."""
-    return _pruned(
-        {
-            "name": flags.name,
-            "pool": flags.pool,
-            "priority": flags.priority,
-            "input": {
-                "format": "openai" if flags.format == "openai" else None,
-                "id": flags.id,
-                "limit": flags.limit,
-            },
-            "task": _task(flags),
-            "engine": _engine(flags),
-            "output": {
-                "uri": flags.out,
-                "format": None if flags.format == "openai" else flags.format,
-                "columns": _words(flags.columns),
-            },
-            "batch": {"rows": flags.batch_rows},
-            "limits": {"max_parallel": flags.max_parallel},
-        }
-    )
-
-
-def _task(flags: Flags) -> dict[str, Any]:
+    sections: dict[str, Any] = {}
+    for flag in fields(Flags):
+        if (place := flag.metadata["place"]) is None or not flags.given(flag.name):
+            continue
+        value = READERS.get(flag.name, lambda given: given)(getattr(flags, flag.name))
+        if value is not None:
+            _put(sections, place, value)
     if flags.callable is not None:
-        return {"kind": "function"}
+        _put(sections, "task.kind", "function")
+        _put(sections, "engine.backend", "function")
+    elif "engine" in sections:
+        sections["engine"]["backend"] = "vllm" if flags.base_url is None else "openai"
     if flags.format == "openai":
-        return {"kind": "requests"}
-    task: dict[str, Any] = {
-        "sampling": {
-            "max_tokens": flags.max_tokens,
-            "temperature": flags.temperature,
-            "seed": flags.seed,
-        },
-        "output": {
-            "choice": _words(flags.choice),
-            "regex": flags.regex,
-            "json_schema": _json_file(flags.schema),
-            "grammar": _grammar_file(flags.grammar),
-        },
-    }
-    if flags.prompt is not None and flags.system is not None:
-        task["messages"] = [
-            {"role": "system", "content": flags.system},
-            {"role": "user", "content": flags.prompt},
-        ]
-    else:
-        task["prompt"] = flags.prompt
-    return {**task, "kind": "generate"} if _pruned(task) else {}
+        _put(sections, "task.kind", "requests")
+        _put(sections, "input.format", "openai")
+    elif flags.format is not None:
+        _put(sections, "output.format", flags.format)
+    if flags.system is not None:
+        user = {"role": "user", "content": sections["task"].pop("prompt")}
+        _put(sections, "task.messages", [{"role": "system", "content": flags.system}, user])
+    if "task" in sections:
+        sections["task"].setdefault("kind", "generate")
+    return sections
 
 
-def _engine(flags: Flags) -> dict[str, Any]:
-    if flags.callable is not None:
-        return {"backend": "function", "callable": flags.callable}
-    engine = {
-        "model": flags.model,
-        "base_url": flags.base_url,
-        "revision": flags.revision,
-        "args": dict(_engine_arg(text) for text in flags.engine_arg or []),
-    }
-    backend = "vllm" if flags.base_url is None else "openai"
-    return {**engine, "backend": backend} if _pruned(engine) else {}
+def _put(sections: dict[str, Any], place: str, value: Any) -> None:
+    *path, key = place.split(".")
+    for name in path:
+        sections = sections.setdefault(name, {})
+    sections[key] = value
 
 
-def _engine_arg(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise BadInput(f"--engine-arg {text!r} is not KEY=VALUE")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
+def _engine_args(given: list[str]) -> dict[str, Any]:
+    args = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise BadInput(f"--engine-arg {text!r} is not KEY=VALUE")
+        try:
+            args[key] = json.loads(value)
+        except ValueError:
+            args[key] = value
+    return args
 
 
-def _json_file(path: Path | None) -> Any:
-    if path is None:
-        return None
+def _json_file(path: Path) -> Any:
     from nightshift.common.spec.file import read_text
 
     text = read_text(path, "JSON schema")
@@ -176,34 +146,24 @@ def _json_file(path: Path | None) -> Any:
         raise BadInput(f"--schema {path}: no valid JSON ({error})") from error
 
 
-def _grammar_file(path: Path | None) -> str | None:
-    if path is None:
-        return None
+def _grammar_file(path: Path) -> str:
     from nightshift.common.spec.file import read_text
 
     return read_text(path, "grammar")
 
 
-def _words(given: list[str] | None) -> list[str] | None:
-    if not given:
-        return None
+def _words(given: list[str]) -> list[str]:
     return [word.strip() for text in given for word in text.split(",")]
 
 
-def _pruned(value: dict[str, Any]) -> dict[str, Any]:
-    """Without None and empty sections; an empty JSON schema stays, because it allows anything."""
-    kept = {
-        key: _pruned(entry)
-        if isinstance(entry, dict) and key not in ("json_schema", "args")
-        else entry
-        for key, entry in value.items()
-    }
-    return {
-        key: entry
-        for key, entry in kept.items()
-        if entry is not None and (entry != {} or key == "json_schema")
-    }
-
+READERS: dict[str, Callable[[Any], Any]] = {
+    "engine_arg": _engine_args,
+    "choice": _words,
+    "schema": _json_file,
+    "grammar": _grammar_file,
+    "columns": _words,
+}
+"""What makes the value for the spec of the value of a flag, where the two differ."""
 
 ALTERNATIVES = (("messages", "prompt"), ("choice", "json_schema", "regex", "grammar"))
 """Keys that exclude each other: a flag for one of them removes the others from the spec."""
