@@ -4,12 +4,14 @@ What a command needs is imported when it runs, so that `nightshift --help` answe
 """
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from nightshift.common.errors import NightshiftError, Permanent, Retryable
+from nightshift.common.text import one_line
 from nightshift.producer.cli import control, fleet, look, results, run
-from nightshift.producer.cli.one_sentence import OneSentence
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run": (run.run, run.estimate, run.submit, look.wait, results.collect, results.judge),
@@ -17,6 +19,29 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Control": (control.pause, control.resume, control.cancel, control.retry),
     "Fleet": (fleet.migrate, fleet.reaper, fleet.alive),
 }
+
+EXIT_REFUSED = 2
+"""The user can do something about the error."""
+
+EXIT_BROKEN, EXIT_INTERRUPTED = 3, 130
+
+
+class OneSentence(TyperGroup):
+    """Prints the sentence of a NightshiftError; with `--debug` the error is raised instead."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command; Ctrl-C ends it without a message."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise typer.Exit(EXIT_INTERRUPTED) from error
+        except NightshiftError as error:
+            if ctx.params.get("debug"):
+                raise
+            typer.echo(f"nightshift: {one_line(str(error))}", err=True)
+            refused = isinstance(error, Permanent | Retryable)
+            raise typer.Exit(EXIT_REFUSED if refused else EXIT_BROKEN) from error
+
 
 app = typer.Typer(
     cls=OneSentence,
