@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,13 +16,6 @@ from nightshift.producer.cli.context import (
 )
 from nightshift.producer.cli.flags import Flags, takes_flags
 from nightshift.producer.cli.job_spec import job_spec
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from nightshift.common.settings import Settings
-    from nightshift.common.spec import JobSpec
-    from nightshift.producer.estimate.estimate import Estimate
 
 Target = Annotated[
     str,
@@ -71,11 +64,11 @@ def run(
         to = allowed_file(settings, to or f"{spec.name}.results.jsonl")
     elif to is not None:
         raise BadInput("--to is for OpenAI batch files: `nightshift collect` writes other outputs")
-    from nightshift.producer.estimate.pilot import PilotOptions
     from nightshift.producer.local.run import run as run_job
 
-    options = None if pilot is None else PilotOptions(pilot, yes)
-    code = run_job(spec, settings, new=new, console=console(), pilot_first=options, results=to)
+    code = run_job(
+        spec, settings, new=new, console=console(), pilot_rows=pilot, agreed=yes, results=to
+    )
     raise typer.Exit(code)
 
 
@@ -97,42 +90,20 @@ def estimate(
     pool where some live, else on this machine. Nothing else is run, and nothing is submitted.
     """
     from nightshift.producer.estimate import estimate_json, estimate_table
+    from nightshift.producer.local.run import run_estimate
+    from nightshift.producer.views import progress
 
     if flags.out is None and pilot is None:
         flags = dataclasses.replace(flags, out="out")
     spec, settings = job_spec(target, flags), command_settings()
-    made = _estimate(spec, settings, pilot, workers, console(stderr=as_json))
+    messages = console(stderr=as_json)
+    made = run_estimate(spec, settings, messages, pilot_rows=pilot, workers=workers)
+    if made is None:
+        raise typer.Exit(progress.EXIT_NOT_FINISHED)
     if as_json:
         typer.echo(json.dumps(estimate_json.as_json(made), indent=2))
     else:
         console().print(estimate_table.render(made))
-
-
-def _estimate(
-    spec: "JobSpec",
-    settings: "Settings",
-    pilot: int | None,
-    workers: int | None,
-    messages: "Console",
-) -> "Estimate":
-    """From what the ledger knows, or from a pilot that runs now; exits when that does not end."""
-    from nightshift.producer.connect import has_ledger, open_ledger
-    from nightshift.producer.estimate.estimate import estimate as estimate_job
-    from nightshift.producer.local.run import estimate_by_pilot
-    from nightshift.producer.views import progress
-
-    if pilot is None and not has_ledger(settings):
-        return estimate_job(spec, settings, None, workers=workers)
-    if pilot is not None and settings.database_url is None:
-        made = estimate_by_pilot(spec, settings, pilot, workers, messages)
-    else:
-        with open_ledger(settings) as opened:
-            if pilot is None:
-                return estimate_job(spec, settings, opened.ledger, workers=workers)
-            made = estimate_by_pilot(spec, settings, pilot, workers, messages, fleet=opened.ledger)
-    if made is None:
-        raise typer.Exit(progress.EXIT_NOT_FINISHED)
-    return made
 
 
 @takes_flags

@@ -29,7 +29,6 @@ from nightshift.producer.results.sample import sample
 from nightshift.producer.submit.checks import refuse_read_as_input
 from nightshift.producer.submit.submit import Submitted, submit, survey
 from nightshift.producer.views import progress, row_tables
-from nightshift.producer.views.progress import EXIT_NOT_FINISHED
 
 SEED = 0
 """One seed for all: a pilot that was interrupted finds the same rows, and goes on."""
@@ -40,14 +39,6 @@ BATCHES = 16
 SHOWN_ROWS = 5
 
 Unreadable = Mapping[int, Failure]
-
-
-@dataclass(frozen=True, slots=True)
-class PilotOptions:
-    """How many rows run first; with `agreed` the rest runs without a question."""
-
-    rows: int
-    agreed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +112,21 @@ def _spec(spec: JobSpec, source: str, output: str, rows: int) -> JobSpec:
     return parse_spec(sections, "the pilot")
 
 
-def decide(
+def shown_estimate(
     ledger: Ledger,
     spec: JobSpec,
     settings: Settings,
     pilot: FinishedPilot,
     console: Console,
-    options: PilotOptions,
-) -> int | None:
-    """Shows what the pilot gave and what the whole job would take, and asks whether to run it.
-
-    None when the whole job shall run, else the exit code.
+    *,
+    workers: int | None = None,
+) -> Estimate | None:
+    """Shows what the pilot gave, and estimates the whole job by it; None when the pilot did not
+    come to its end.
     """
     if not show(ledger, pilot, console):
-        return EXIT_NOT_FINISHED
-    made = estimate(spec, settings, ledger, pilot=pilot.job.id)
-    console.print("", estimate_table.render(made), "", sep="\n")
-    return _decide(ledger, spec, pilot, made, console, options)
+        return None
+    return estimate(spec, settings, ledger, workers=workers, pilot=pilot.job.id)
 
 
 def show(ledger: Ledger, pilot: FinishedPilot, console: Console) -> bool:
@@ -166,14 +155,17 @@ def show(ledger: Ledger, pilot: FinishedPilot, console: Console) -> bool:
     return True
 
 
-def _decide(
+def goes_on(
     ledger: Ledger,
     spec: JobSpec,
     pilot: FinishedPilot,
     made: Estimate,
     console: Console,
-    options: PilotOptions,
-) -> int | None:
+    *,
+    agreed: bool,
+) -> bool:
+    """Shows what the whole job would take, and whether it runs; asks unless that is `agreed`."""
+    console.print("", estimate_table.render(made), "", sep="\n")
     with ledger.transaction() as connection:
         row = jobs.progress(connection, pilot.job.id)
     allowed = spec.limits.max_failed_fraction
@@ -183,14 +175,14 @@ def _decide(
             f"{failed:,} of {sampled:,} rows of the pilot failed, more than "
             f"limits.max_failed_fraction {allowed:g} allows: the whole job is not run"
         )
-        return EXIT_NOT_FINISHED
-    if options.agreed:
-        return None
+        return False
+    if agreed:
+        return True
     reason = "nobody can be asked here; --yes says yes"
     if console.is_interactive and sys.stdin.isatty():
         with suppress(EOFError):
             if Confirm.ask(f"run all {made.rows:,} rows?", console=console, default=False):
-                return None
+                return True
             reason = "the same command asks again, without a new pilot"
     console.print(f"the whole job is not run: {reason}")
-    return EXIT_NOT_FINISHED
+    return False

@@ -97,8 +97,8 @@ def _ledger_and_runner(settings: Settings, console: Console) -> Iterator[tuple[L
         refuse_no_ledger(settings.home.absolute())
         from nightshift.producer.local.machine import machine
 
-        with machine(settings) as here:
-            yield here.ledger, lambda spec: here.run_job(spec, new=False, console=console)
+        with machine(settings, console) as here:
+            yield here.ledger, lambda spec: here.work_on(here.submit(spec, new=False))
         return
     with open_ledger(settings) as opened:
 

@@ -3,7 +3,7 @@
 import secrets
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 
 LEAVE_SECONDS = 40.0
 """Beyond the drain, time for the worker to stop its engine before its group is ended."""
+
+Servers = list[EmbeddedPostgres | EmbeddedRedis]
 
 MOST_RESTARTS = 5
 """Times that the reaper or the worker is started again before `run` gives up."""
@@ -48,7 +50,7 @@ class LocalFleet:
         settings: Settings,
         home: Path,
         ledger: Ledger,
-        servers: Sequence[EmbeddedPostgres | EmbeddedRedis],
+        servers: Servers,
     ) -> None:
         self._serves = (spec.pool, spec.engine_key)
         self._home = home

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -17,72 +18,58 @@ from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.pilot import FinishedPilot
-from nightshift.producer.local.fleet import LocalFleet, keep_private, running
+from nightshift.producer.local.fleet import LocalFleet, Servers, keep_private, running
 from nightshift.producer.submit.submit import Submitted, submit
 from nightshift.producer.views import progress
 
 log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True)
 class Machine:
     """A ledger and a broker for work on this machine alone, and the folder that they live in.
 
     The fleet starts with the first job that needs one; jobs with the same engine share it.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        settings: Settings,
-        home: Path,
-        servers: list[EmbeddedPostgres | EmbeddedRedis],
-        started: ExitStack,
-    ) -> None:
-        self.ledger = ledger
-        self._settings = settings
-        self._home = home
-        self._servers = servers
-        self._started = started
-        self._fleet: LocalFleet | None = None
+    ledger: Ledger
+    settings: Settings
+    home: Path
+    servers: Servers
+    started: ExitStack
+    console: Console
+    fleet: LocalFleet | None = None
 
-    def run_job(self, spec: JobSpec, *, new: bool, console: Console) -> Job:
-        """Submits or continues the job, and works until it is over or paused."""
-        return self.work_on(self.submit(spec, new=new, console=console), console)
-
-    def submit(self, spec: JobSpec, *, new: bool, console: Console) -> Job:
+    def submit(self, spec: JobSpec, *, new: bool) -> Job:
         """The job of the spec, new or known; resumed if it was paused."""
-        submitted = submit(self.ledger, spec, self._settings, new=new)
-        return open_job(self.ledger, submitted, spec, console)
+        submitted = submit(self.ledger, spec, self.settings, new=new)
+        return open_job(self.ledger, submitted, spec, self.console)
 
-    def run_pilot(self, spec: JobSpec, rows: int, console: Console) -> FinishedPilot:
+    def run_pilot(self, spec: JobSpec, rows: int) -> FinishedPilot:
         """Runs a pilot of so many rows to its end."""
-        submitted, unreadable = pilot.submit_pilot(self.ledger, spec, self._settings, rows)
-        job = self.work_on(open_job(self.ledger, submitted, spec, console), console)
+        submitted, unreadable = pilot.submit_pilot(self.ledger, spec, self.settings, rows)
+        job = self.work_on(open_job(self.ledger, submitted, spec, self.console))
         return FinishedPilot(job, unreadable)
 
-    def work_on(self, job: Job, console: Console) -> Job:
+    def work_on(self, job: Job) -> Job:
         """Works until the job is over or paused; raises Permanent when the fleet cannot be kept up."""
         if job.state.over:
             return job
-        fleet = self._fleet_for(job.spec, console)
-        job = progress.follow(self.ledger, job.id, console, stop=fleet.is_broken)
-        fleet.raise_if_broken()
+        if self.fleet is None or not self.fleet.serves(job.spec):
+            self.started.close()
+            self.fleet = LocalFleet(job.spec, self.settings, self.home, self.ledger, self.servers)
+            self.started.enter_context(running(self.fleet, self.console))
+        job = progress.follow(self.ledger, job.id, self.console, stop=self.fleet.is_broken)
+        self.fleet.raise_if_broken()
         if job.state is JobState.PAUSED:
             # The worker finishes or releases its batches now, so that the summary counts them.
-            self._started.close()
-            self._fleet = None
+            self.started.close()
+            self.fleet = None
         return job
-
-    def _fleet_for(self, spec: JobSpec, console: Console) -> LocalFleet:
-        if self._fleet is None or not self._fleet.serves(spec):
-            self._started.close()
-            self._fleet = LocalFleet(spec, self._settings, self._home, self.ledger, self._servers)
-            self._started.enter_context(running(self._fleet, console))
-        return self._fleet
 
 
 @contextmanager
-def machine(settings: Settings) -> Iterator[Machine]:
+def machine(settings: Settings, console: Console) -> Iterator[Machine]:
     """The machine for the time of one command, under the lock of the home folder.
 
     Starts a Postgres and a Redis where the environment names none, and ends everything that was
@@ -90,20 +77,16 @@ def machine(settings: Settings) -> Iterator[Machine]:
     """
     home = settings.home.absolute()
     with home_lock(home), ExitStack() as stack:
-        servers: list[EmbeddedPostgres | EmbeddedRedis] = []
+        servers: Servers = []
         settings = _with_servers(settings, home, stack, servers)
         ledger = Ledger(settings.database_url or "", answer_seconds=settings.answer_seconds)
         stack.callback(ledger.close)
         _prepare(ledger, home)
-        yield Machine(ledger, settings, home, servers, stack.enter_context(ExitStack()))
+        started = stack.enter_context(ExitStack())
+        yield Machine(ledger, settings, home, servers, started, console)
 
 
-def _with_servers(
-    settings: Settings,
-    home: Path,
-    stack: ExitStack,
-    servers: list[EmbeddedPostgres | EmbeddedRedis],
-) -> Settings:
+def _with_servers(settings: Settings, home: Path, stack: ExitStack, servers: Servers) -> Settings:
     """Starts each server that the environment does not name, and adds it to `servers`."""
     found: dict[str, str] = {}
     for name, kind in (("database_url", EmbeddedPostgres), ("broker_url", EmbeddedRedis)):

@@ -3,14 +3,18 @@
 The same command after a crash goes on where the job stood.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
 from rich.console import Console
 
 from nightshift.common.ledger import Ledger, spending
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
+from nightshift.producer.connect import has_ledger, open_ledger
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.estimate import Estimate, estimate
-from nightshift.producer.estimate.pilot import FinishedPilot, PilotOptions
+from nightshift.producer.estimate.pilot import FinishedPilot
 from nightshift.producer.local.machine import machine, open_job
 from nightshift.producer.results import openai_batch_results
 from nightshift.producer.submit.submit import is_known, spec_and_identity
@@ -23,70 +27,75 @@ def run(
     *,
     new: bool,
     console: Console,
-    pilot_first: PilotOptions | None = None,
+    pilot_rows: int | None = None,
+    agreed: bool = False,
     results: str | None = None,
 ) -> int:
     """Submits or continues the job and works until it is over; returns the exit code.
 
     0 every row has an answer, 1 finished with row errors, 3 failed, paused, cancelled, or stopped
-    after the pilot. `results` is where the lines of an OpenAI batch go. Raises BadInput when the
-    spec, the input, `results` or the home folder cannot be used.
+    after the pilot. After a pilot of `pilot_rows` somebody is asked, unless it is `agreed` to run
+    the rest. `results` is where the lines of an OpenAI batch go. Raises BadInput when the spec, the
+    input, `results` or the home folder cannot be used.
     """
     if results is not None:
         openai_batch_results.check_targets(*spec_and_identity(spec, settings), results)
-    with machine(settings) as here:
+    with machine(settings, console) as here:
         # A known job has passed its pilot: nobody is asked again after a crash.
-        if pilot_first is not None and not is_known(here.ledger, spec):
-            finished = here.run_pilot(spec, pilot_first.rows, console)
-            code = pilot.decide(here.ledger, spec, settings, finished, console, pilot_first)
-            if code is not None:
-                return code
-        job = here.submit(spec, new=new, console=console)
+        if pilot_rows is not None and not is_known(here.ledger, spec):
+            finished = here.run_pilot(spec, pilot_rows)
+            made = pilot.shown_estimate(here.ledger, spec, settings, finished, console)
+            if made is None or not pilot.goes_on(
+                here.ledger, spec, finished, made, console, agreed=agreed
+            ):
+                return progress.EXIT_NOT_FINISHED
+        job = here.submit(spec, new=new)
         if results is not None:
             openai_batch_results.check_targets(job.spec, job.identity, results)
-        job = here.work_on(job, console)
+        job = here.work_on(job)
         code = progress.report_end(here.ledger, job, console)
         if results is not None:
             openai_batch_results.report(here.ledger, job, results, console)
         return code
 
 
-def estimate_by_pilot(
+def run_estimate(
     spec: JobSpec,
     settings: Settings,
-    rows: int,
-    workers: int | None,
     console: Console,
     *,
-    fleet: Ledger | None = None,
-) -> Estimate | None:
-    """Runs a pilot and estimates by it; None when the pilot did not come to its end.
-
-    Where workers of the pool live in the ledger `fleet`, they run the pilot: the speed of another
-    machine would say little. Else this machine runs it.
-    """
-    if fleet is not None and _has_workers(fleet, spec.pool):
-        submitted, unreadable = pilot.submit_pilot(fleet, spec, settings, rows)
-        job = progress.follow(fleet, open_job(fleet, submitted, spec, console).id, console)
-        return _estimate(fleet, spec, settings, FinishedPilot(job, unreadable), workers, console)
-    with machine(settings) as here:
-        finished = here.run_pilot(spec, rows, console)
-        return _estimate(here.ledger, spec, settings, finished, workers, console)
-
-
-def _estimate(
-    ledger: Ledger,
-    spec: JobSpec,
-    settings: Settings,
-    finished: FinishedPilot,
+    pilot_rows: int | None,
     workers: int | None,
-    console: Console,
 ) -> Estimate | None:
-    if not pilot.show(ledger, finished, console):
-        return None
-    return estimate(spec, settings, ledger, workers=workers, pilot=finished.job.id)
+    """Estimates by what the ledger knows, or by a pilot of so many rows, which runs now; None when
+    the pilot did not come to its end.
+    """
+    if pilot_rows is None:
+        with open_ledger(settings) if has_ledger(settings) else nullcontext() as opened:
+            ledger = opened.ledger if opened else None
+            return estimate(spec, settings, ledger, workers=workers)
+    with _finished_pilot(spec, settings, pilot_rows, console) as (ledger, finished):
+        return pilot.shown_estimate(ledger, spec, settings, finished, console, workers=workers)
 
 
-def _has_workers(ledger: Ledger, pool: str) -> bool:
-    with ledger.transaction() as connection:
-        return spending.slots(connection, pool)[0] > 0
+@contextmanager
+def _finished_pilot(
+    spec: JobSpec, settings: Settings, rows: int, console: Console
+) -> Iterator[tuple[Ledger, FinishedPilot]]:
+    """Runs a pilot, and gives its ledger.
+
+    Where workers of the pool live in the ledger that the environment names, they run the pilot: the
+    speed of another machine would say little. Else this machine runs it.
+    """
+    if settings.database_url is not None:
+        with open_ledger(settings) as opened:
+            ledger = opened.ledger
+            with ledger.transaction() as connection:
+                living, _ = spending.slots(connection, spec.pool)
+            if living:
+                submitted, unreadable = pilot.submit_pilot(ledger, spec, settings, rows)
+                job = open_job(ledger, submitted, spec, console)
+                yield ledger, FinishedPilot(progress.follow(ledger, job.id, console), unreadable)
+                return
+    with machine(settings, console) as here:
+        yield here.ledger, here.run_pilot(spec, rows)

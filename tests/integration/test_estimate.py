@@ -21,7 +21,7 @@ from nightshift.producer.estimate.estimate import Estimate, _estimate, estimate
 from nightshift.producer.estimate.estimate_json import as_json
 from nightshift.producer.estimate.forecast import Range
 from nightshift.producer.estimate.measured_speed import MeasuredSpeed
-from nightshift.producer.estimate.pilot import FinishedPilot, PilotOptions
+from nightshift.producer.estimate.pilot import FinishedPilot
 from nightshift.producer.results.sample import Sample
 from nightshift.producer.submit.submit import survey
 from tests.integration.test_ledger import World, part_of
@@ -172,29 +172,29 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("answer", "code"), [("y", None), ("n", 3)])
+@pytest.mark.parametrize(("answer", "runs"), [("y", True), ("n", False)])
 def test_after_a_pilot_somebody_is_asked(
     world: World,
     spec: Callable[..., JobSpec],
     monkeypatch: pytest.MonkeyPatch,
     answer: str,
-    code: int | None,
+    runs: bool,
 ) -> None:
     job = finished(world, spec(), failing=0)
     monkeypatch.setattr("builtins.input", lambda *_: answer)
     monkeypatch.setattr("sys.stdin", Terminal())
-    assert decided(world, spec(), job, PilotOptions(10, agreed=False), interactive=True) == code
+    assert decided(world, spec(), job, agreed=False, interactive=True) is runs
 
 
 def test_a_pilot_that_fails_too_often_ends_it_whatever_was_agreed(
     world: World, spec: Callable[..., JobSpec]
 ) -> None:
     good, bad = (finished(world, spec(), failing=failing) for failing in (5, 6))
-    assert decided(world, spec(), good, PilotOptions(10, agreed=True)) is None
-    assert decided(world, spec(), bad, PilotOptions(10, agreed=True)) == 3
-    assert decided(world, spec(), good, PilotOptions(10, agreed=False)) == 3
+    assert decided(world, spec(), good, agreed=True)
+    assert not decided(world, spec(), bad, agreed=True)
+    assert not decided(world, spec(), good, agreed=False)
     # Eleven were drawn, and six of them are of no use.
-    assert decided(world, spec(), good, PilotOptions(10, agreed=True), bad=1) == 3
+    assert not decided(world, spec(), good, agreed=True, bad=1)
 
 
 @pytest.mark.parametrize("stdin", [io.StringIO("y\n"), Terminal()], ids=["no terminal", "its end"])
@@ -203,7 +203,7 @@ def test_where_nobody_answers_the_whole_job_is_not_run(
 ) -> None:
     job = finished(world, spec(), failing=0)
     monkeypatch.setattr("sys.stdin", stdin)
-    assert decided(world, spec(), job, PilotOptions(10, agreed=False), interactive=True) == 3
+    assert not decided(world, spec(), job, agreed=False, interactive=True)
 
 
 def test_a_pilot_is_what_is_measured_however_many_jobs_came_after(
@@ -313,12 +313,14 @@ def decided(
     world: World,
     spec: JobSpec,
     job: jobs.Job,
-    first: PilotOptions,
     *,
+    agreed: bool,
     interactive: bool = False,
     bad: int = 0,
-) -> int | None:
+) -> bool:
     made = estimate(spec, Settings(), world.ledger)
     console = Console(file=io.StringIO(), force_interactive=interactive)
     unread = dict.fromkeys(range(bad), Failure(RowErrorKind.BAD_RECORD, "no JSON"))
-    return pilot._decide(world.ledger, spec, FinishedPilot(job, unread), made, console, first)
+    return pilot.goes_on(
+        world.ledger, spec, FinishedPilot(job, unread), made, console, agreed=agreed
+    )
