@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,9 +17,6 @@ from nightshift.producer.cli.context import (
     find_job,
     ledger_of,
 )
-
-if TYPE_CHECKING:
-    from nightshift.common.settings import Settings
 
 EXIT_PROBLEMS = 1
 
@@ -48,38 +45,30 @@ def collect(
     """Write the output of a job as one file, in the order of the dataset."""
     settings = command_settings()
     to = allowed_file(settings, to)
-    if manifest:
-        if partial or as_format is not None:
-            raise BadInput(
-                f"{'--partial' if partial else '--format'} is for the rows of a job, and --manifest "
-                "lists its parts as they are: leave one out"
-            )
-        _collect_manifest(settings, job, to, force=force)
-        return
-    from nightshift.producer.results import openai_batch_results
+    if manifest and (partial or as_format is not None):
+        raise BadInput(
+            f"{'--partial' if partial else '--format'} is for the rows of a job, and --manifest "
+            "lists its parts as they are: leave one out"
+        )
+    from nightshift.producer.results import manifest_table, openai_batch_results
     from nightshift.producer.results.collect import collect as collect_rows
     from nightshift.producer.results.vectors import ids_uri
 
     with ledger_of(settings) as ledger:
         found = find_job(ledger, job)
-        if as_format == "openai":
+        if manifest:
+            written = manifest_table.write(ledger, found, to, force=force)
+            typer.echo(f"{written.parts:,} parts in {to}")
+            if written.rows_left:
+                left = f"{written.rows_left:,} rows are in no part yet"
+                typer.echo(f"job {found.id} is {found.state}: {left}")
+        elif as_format == "openai":
             done = openai_batch_results.collect(ledger, found, to, partial=partial, force=force)
             typer.echo(openai_batch_results.summary(done))
-            return
-        rows = collect_rows(ledger, found, to, partial=partial, force=force)
-    beside = f", their ids in {ids_uri(to)}" if to.lower().endswith(".npy") else ""
-    typer.echo(f"{rows:,} rows in {to}{beside}")
-
-
-def _collect_manifest(settings: "Settings", reference: str, to: str, *, force: bool) -> None:
-    from nightshift.producer.results import manifest_table
-
-    with ledger_of(settings) as ledger:
-        job = find_job(ledger, reference)
-        done = manifest_table.write(ledger, job, to, force=force)
-    typer.echo(f"{done.parts:,} parts in {to}")
-    if done.rows_left:
-        typer.echo(f"job {job.id} is {job.state}: {done.rows_left:,} rows are in no part yet")
+        else:
+            rows = collect_rows(ledger, found, to, partial=partial, force=force)
+            beside = f", their ids in {ids_uri(to)}" if to.lower().endswith(".npy") else ""
+            typer.echo(f"{rows:,} rows in {to}{beside}")
 
 
 def judge(
