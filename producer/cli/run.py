@@ -89,7 +89,7 @@ def estimate(
     the same engine in this ledger, or from --pilot, which runs a sample now: on the workers of the
     pool where some live, else on this machine. Nothing else is run, and nothing is submitted.
     """
-    from nightshift.producer.estimate import estimate_json, estimate_table
+    from nightshift.producer.estimate import estimate_report
     from nightshift.producer.local.run import run_estimate
     from nightshift.producer.views import progress
 
@@ -101,9 +101,9 @@ def estimate(
     if made is None:
         raise typer.Exit(progress.EXIT_NOT_FINISHED)
     if as_json:
-        typer.echo(json.dumps(estimate_json.as_json(made), indent=2))
+        typer.echo(json.dumps(estimate_report.as_json(made), indent=2))
     else:
-        console().print(estimate_table.render(made))
+        console().print(estimate_report.render(made))
 
 
 @takes_flags

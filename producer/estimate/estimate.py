@@ -10,7 +10,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, JobSpec, OpenaiEngineSpec
 from nightshift.common.text import money
 from nightshift.producer.estimate import forecast
-from nightshift.producer.estimate.forecast import Prices, Range
+from nightshift.producer.estimate.forecast import Range
 from nightshift.producer.estimate.measured_speed import MeasuredSpeed, measure_speed
 from nightshift.producer.estimate.prompt_lengths import PromptLengths, measure_prompts
 from nightshift.producer.estimate.row_sample import sample_rows
@@ -34,10 +34,9 @@ class Estimate:
     the time from the start to the end with so many `workers`.
     """
 
-    name: str
+    spec: JobSpec
     rows: int
     batches: int
-    batch_rows: int
     files: int
     prompts: PromptLengths
     prompt_tokens: Range | None
@@ -47,9 +46,7 @@ class Estimate:
     workers: int
     workers_source: str
     engine_seconds: Range | None
-    has_price: bool
     cost: Range | None
-    budget: float | None
     seconds: Range | None
     made_at: datetime
     notes: list[str] = field(default_factory=list)
@@ -103,10 +100,9 @@ def _estimate(
     if seconds is not None and limited is not None:
         seconds = seconds.at_least(limited)
     made = Estimate(
-        name=spec.name,
+        spec=spec,
         rows=rows,
         batches=plan.batches_total,
-        batch_rows=spec.batch.rows,
         files=sum(file.rows > 0 for file in plan.files),
         prompts=prompts,
         prompt_tokens=prompt_tokens,
@@ -116,9 +112,7 @@ def _estimate(
         workers=workers[0],
         workers_source=workers[1],
         engine_seconds=engine_seconds,
-        has_price=spec.engine.has_price,
         cost=_cost(spec, rows, engine_seconds, prompt_tokens, output_tokens),
-        budget=spec.limits.budget,
         seconds=seconds,
         made_at=datetime.now(UTC).astimezone(),
         notes=list(prompts.notes),
@@ -167,15 +161,15 @@ def _cost(
     engine = spec.engine
     if not engine.has_price:
         return None
-    prices = Prices(
-        engine.price_per_hour,
-        engine.price_per_million_prompt_tokens,
-        engine.price_per_million_output_tokens,
+    tokens = forecast.token_money(
+        rows,
+        (engine.price_per_million_prompt_tokens, prompt_tokens),
+        (engine.price_per_million_output_tokens, output_tokens),
     )
-    tokens = forecast.token_money(rows, prompt_tokens, output_tokens, prices)
-    if prices.hour is None or tokens is None:
+    hour = engine.price_per_hour
+    if hour is None or tokens is None:
         return tokens
-    return None if engine_seconds is None else tokens + engine_seconds.times(prices.hour / 3600)
+    return None if engine_seconds is None else tokens + engine_seconds.times(hour / 3600)
 
 
 def _notes(spec: JobSpec, made: Estimate) -> list[str]:

@@ -62,15 +62,6 @@ class Range:
         return Range(max(self.low, other.low), middle, max(self.high, other.high))
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Prices of an hour of an engine and of a million tokens; None where the spec has none."""
-
-    hour: float | None
-    prompt: float | None
-    output: float | None
-
-
 def mean_range(values: Sequence[int] | np.ndarray, share: float = 0.0) -> Range:
     """The mean of all rows, from the values of a random sample of a `share` of them."""
     found = np.asarray(values, dtype=float)
@@ -103,12 +94,14 @@ def ratio_range(pairs: Sequence[tuple[float, float]]) -> Range | None:
     return Range(min(float(low), middle), middle, max(float(high), middle))
 
 
-def token_money(
-    rows: int, prompt_tokens: Range | None, output_tokens: Range | None, prices: Prices
-) -> Range | None:
-    """The price of the tokens of so many rows, from those of one; None where they are not known."""
+def token_money(rows: int, *priced: tuple[float | None, Range | None]) -> Range | None:
+    """The price of the tokens of so many rows; None where the tokens are not known.
+
+    Each of `priced` is a price of a million tokens, None where the spec has none, and the tokens of
+    one row.
+    """
     cost = Range.exactly(0.0)
-    for price, tokens in ((prices.prompt, prompt_tokens), (prices.output, output_tokens)):
+    for price, tokens in priced:
         if price is None:
             continue
         if tokens is None:

@@ -22,7 +22,7 @@ from nightshift.common.row_errors import Failure
 from nightshift.common.settings import Settings
 from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, RequestsTask, digest, parse_spec
 from nightshift.common.states import JobState
-from nightshift.producer.estimate import estimate_table
+from nightshift.producer.estimate import estimate_report
 from nightshift.producer.estimate.estimate import Estimate, estimate
 from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.results.sample import sample
@@ -165,7 +165,7 @@ def goes_on(
     agreed: bool,
 ) -> bool:
     """Shows what the whole job would take, and whether it runs; asks unless that is `agreed`."""
-    console.print("", estimate_table.render(made), "", sep="\n")
+    console.print("", estimate_report.render(made), "", sep="\n")
     with ledger.transaction() as connection:
         row = jobs.progress(connection, pilot.job.id)
     allowed = spec.limits.max_failed_fraction

@@ -78,13 +78,12 @@ def measure_prompts(spec: JobSpec, rows: Rows) -> PromptLengths:
     if isinstance(spec.task, GenerateTask) and spec.task.image_columns:
         found.notes.append("images are not counted among the tokens of a prompt")
     prompts = list(_rendered(spec, rows, found))
-    counter = None if isinstance(spec.engine, OpenaiEngineSpec) else _counter(spec, found)
-    if counter is None:
+    tokenizer = None if isinstance(spec.engine, OpenaiEngineSpec) else _tokenizer(spec, found)
+    if tokenizer is None:
         found.is_guess = True
         lengths = [-(-_characters(prompt) // CHARACTERS_A_TOKEN) for prompt in prompts]
     else:
-        lengths = list(counter.lengths(prompts))
-        found.longest = counter.longest
+        lengths = [_tokens(tokenizer, prompt) for prompt in prompts]
     found.lengths = np.array(lengths, dtype=int)
     if found.longest is None:
         return found
@@ -156,31 +155,21 @@ def _characters(prompt: Prompt) -> int:
     return sum(len(each["content"] if isinstance(each, dict) else each) for each in prompt)
 
 
-class _TokenCounter:
-    """Counts tokens as the engines do: chat prompts in the model's own template."""
-
-    def __init__(self, tokenizer: Any, longest: int | None) -> None:
-        self.longest = longest
-        self._tokenizer = tokenizer
-        self._has_template = getattr(tokenizer, "chat_template", None) is not None
-
-    def lengths(self, prompts: list[Prompt]) -> Iterator[int]:
-        """Tokens of each prompt."""
-        for prompt in prompts:
-            if isinstance(prompt, tuple):
-                yield len(self._tokenizer(*prompt)["input_ids"])
-            elif isinstance(prompt, str) or not self._has_template:
-                text = prompt if isinstance(prompt, str) else prompt[0]["content"]
-                yield len(self._tokenizer(text)["input_ids"])
-            else:
-                text = self._tokenizer.apply_chat_template(
-                    prompt, tokenize=False, add_generation_prompt=True
-                )
-                yield len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+def _tokens(tokenizer: Any, prompt: Prompt) -> int:
+    """Tokens of a prompt, counted as the engines do: a chat prompt in the model's own template."""
+    if isinstance(prompt, tuple):
+        return len(tokenizer(*prompt)["input_ids"])
+    if isinstance(prompt, str) or getattr(tokenizer, "chat_template", None) is None:
+        text = prompt if isinstance(prompt, str) else prompt[0]["content"]
+        return len(tokenizer(text)["input_ids"])
+    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def _counter(spec: JobSpec, found: PromptLengths) -> _TokenCounter | None:
-    """None, and a note with the reason, where the tokenizer cannot be loaded."""
+def _tokenizer(spec: JobSpec, found: PromptLengths) -> Any:
+    """The model's tokenizer; notes the longest prompt that the model takes. None, and a note with
+    the reason, where the tokenizer cannot be loaded.
+    """
     engine = spec.engine
     assert isinstance(engine, VllmEngineSpec | TransformersEngineSpec)
     try:
@@ -215,7 +204,8 @@ def _counter(spec: JobSpec, found: PromptLengths) -> _TokenCounter | None:
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     own = min((each for each in (positions, trained) if each is not None), default=None)
     given = args.get("max_model_len") if isinstance(engine, VllmEngineSpec) else engine.max_length
-    return _TokenCounter(tokenizer, given if isinstance(given, int) else own)
+    found.longest = given if isinstance(given, int) else own
+    return tokenizer
 
 
 def _trained_length(engine: VllmEngineSpec | TransformersEngineSpec) -> int | None:

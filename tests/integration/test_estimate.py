@@ -16,9 +16,8 @@ from nightshift.common.row_errors import Failure
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import JobState, RowErrorKind
-from nightshift.producer.estimate import estimate_table, pilot
+from nightshift.producer.estimate import estimate_report, pilot
 from nightshift.producer.estimate.estimate import Estimate, _estimate, estimate
-from nightshift.producer.estimate.estimate_json import as_json
 from nightshift.producer.estimate.forecast import Range
 from nightshift.producer.estimate.measured_speed import MeasuredSpeed
 from nightshift.producer.estimate.pilot import FinishedPilot
@@ -73,7 +72,7 @@ def commit(world: World, lease: Lease, seconds: float) -> None:
 
 def said(made: Estimate) -> str:
     console = Console(file=io.StringIO(), width=80)
-    console.print(estimate_table.render(made))
+    console.print(estimate_report.render(made))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -160,7 +159,7 @@ def test_rate_limits_bound_the_time_and_a_budget_that_is_too_small_is_said(
     assert bounded.seconds is not None
     assert bounded.seconds.middle is None
     assert bounded.seconds.high > 900
-    assert set(as_json(bounded)["finished_at"]) == {"low", "high"}
+    assert set(estimate_report.as_json(bounded)["finished_at"]) == {"low", "high"}
     assert any("rate limits alone take 0:16:40" in note for note in made.notes)
     assert any("limits.budget 1.00 is not enough" in note for note in made.notes)
 

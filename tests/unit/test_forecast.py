@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nightshift.producer.estimate import forecast
-from nightshift.producer.estimate.forecast import Prices, Range
+from nightshift.producer.estimate.forecast import Range
 
 
 def test_rows_over_a_pace_give_the_longest_time_for_the_slowest() -> None:
@@ -73,8 +73,7 @@ def test_too_few_commits_have_no_range_and_no_time_has_no_pace() -> None:
 
 
 def test_tokens_cost_what_their_prices_say() -> None:
-    prices = Prices(hour=None, prompt=2.0, output=10.0)
-    cost = forecast.token_money(1_000, Range(90, 100, 110), Range(0, None, 50), prices)
+    cost = forecast.token_money(1_000, (2.0, Range(90, 100, 110)), (10.0, Range(0, None, 50)))
     assert cost is not None
     assert (cost.low, cost.high) == pytest.approx((0.18, 0.72))
     assert cost.middle is None
@@ -82,8 +81,8 @@ def test_tokens_cost_what_their_prices_say() -> None:
 
 def test_tokens_that_nobody_knows_cost_nothing_only_where_they_are_free() -> None:
     known = Range.exactly(100)
-    assert forecast.token_money(10, known, None, Prices(None, 1.0, 1.0)) is None
-    assert forecast.token_money(10**6, known, None, Prices(None, 1.0, None)) == Range.exactly(100)
+    assert forecast.token_money(10, (1.0, known), (1.0, None)) is None
+    assert forecast.token_money(10**6, (1.0, known), (None, None)) == Range.exactly(100)
 
 
 def test_a_histogram_counts_every_length_once_in_equal_steps() -> None:

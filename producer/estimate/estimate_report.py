@@ -1,7 +1,9 @@
-"""An estimate as a table: one line a figure, with its range and its source."""
+"""An estimate as a table, one line a figure with its range and its source, and as JSON."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
+from typing import Any
 
 from rich.bar import Bar
 from rich.console import Group, RenderableType
@@ -19,21 +21,21 @@ BAR_WIDTH = 24
 
 def render(made: Estimate) -> RenderableType:
     """The whole estimate; 80 columns are wide enough."""
-    title = Text(made.name, "bold")
+    title = Text(made.spec.name, "bold")
     title.append("  estimate", "not bold bright_black")
     table = fact_grid()
     files = f", {made.files:,} files" if made.files > 1 else ""
     batches = "1 batch" if made.batches == 1 else f"{made.batches:,} batches"
-    table.add_row("rows", f"{made.rows:,} in {batches} of {made.batch_rows:,}{files}")
+    table.add_row("rows", f"{made.rows:,} in {batches} of {made.spec.batch.rows:,}{files}")
     _prompts(table, made)
     _answers(table, made)
     _speed(table, made)
     if made.cost is not None:
         cost = Text.assemble((_range_text(made.cost, money), "bold"))
-        if made.budget is not None:
-            cost.append(f"   limits.budget {money(made.budget)}", "bright_black")
+        if made.spec.limits.budget is not None:
+            cost.append(f"   limits.budget {money(made.spec.limits.budget)}", "bright_black")
         table.add_row("cost", cost)
-    elif made.has_price:
+    elif made.spec.engine.has_price:
         table.add_row("cost", Text("not known", "yellow"))
     notes = [Text(f"· {note}", "yellow") for note in made.notes]
     return Group(title, table, *notes)
@@ -126,3 +128,56 @@ def _whole(value: float) -> str:
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
+
+
+def as_json(made: Estimate) -> dict[str, Any]:
+    """The same figures as the table; null where one is not known."""
+    found = made.prompts
+    lengths = found.lengths
+    measured = made.measured
+    return {
+        "name": made.spec.name,
+        "rows": made.rows,
+        "batches": made.batches,
+        "batch_rows": made.spec.batch.rows,
+        "files": made.files,
+        "prompts": {
+            "sampled": found.sampled,
+            "refused": found.refused,
+            "why": found.why or None,
+            "unit": None if not len(lengths) else "characters/4" if found.is_guess else "tokens",
+            **found.percentiles,
+            "longest_allowed": found.longest,
+            "too_long": found.too_long,
+            "histogram": [list(each) for each in forecast.bins(lengths)] if len(lengths) else [],
+        },
+        "prompt_tokens_a_row": _range(made.prompt_tokens),
+        "output_tokens_a_row": _range(made.output_tokens),
+        "output_tokens_from": made.output_source,
+        "rows_per_engine_second": _range(measured.pace if measured else None),
+        "measured_from": measured.source if measured else None,
+        "rows_measured": measured.rows if measured else 0,
+        "workers": made.workers,
+        "workers_from": made.workers_source,
+        "engine_seconds": _range(made.engine_seconds),
+        "cost": _range(made.cost),
+        "budget": made.spec.limits.budget,
+        "seconds": _range(made.seconds),
+        "finished_at": _finished_at(made),
+        "notes": made.notes,
+    }
+
+
+def _finished_at(made: Estimate) -> dict[str, str] | None:
+    """When the job would be over if it began when the estimate was made."""
+    if made.seconds is None:
+        return None
+    return {
+        bound: (made.made_at + timedelta(seconds=seconds)).isoformat(timespec="seconds")
+        for bound, seconds in asdict(made.seconds).items()
+        if seconds is not None
+    }
+
+
+def _range(value: Range | None) -> dict[str, float | None] | None:
+    return None if value is None else asdict(value)
