@@ -17,7 +17,7 @@ from nightshift.common.spec.file import read_yaml
 from nightshift.producer.judge import judged_rows
 from nightshift.producer.judge.scores import Scale, check
 from nightshift.producer.submit.checks import check_columns, check_output
-from nightshift.producer.submit.resolve import resolved
+from nightshift.producer.submit.submit import resolved
 
 JUDGED_FILE = "rows.parquet"
 

@@ -71,15 +71,9 @@ def check_images(spec: JobSpec, schema: pa.Schema) -> None:
     """A column of images holds bytes or URIs; BadInput names one that holds something else."""
     if not isinstance(spec.task, GenerateTask):
         return
-    allowed = (
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_string,
-        pa.types.is_large_string,
-    )
+    allowed = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
     for name in sorted(spec.task.image_columns):
-        kind = schema.field(name).type
-        if not any(is_allowed(kind) for is_allowed in allowed):
+        if (kind := schema.field(name).type) not in allowed:
             raise BadInput(
                 f"task.messages has images of the column {name!r}, which is {kind}: it must hold "
                 "the bytes of image files, or URIs as text"

@@ -25,7 +25,6 @@ from nightshift.common.formats.parquet.writer import regrouped
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
 from nightshift.producer.submit import csv_input
-from nightshift.producer.submit.csv_types import ColumnTypes
 
 MOST_AT_ONCE = 4
 """Most conversions that run at once: each holds a row group and some blocks of its file."""
@@ -78,7 +77,7 @@ class Converter:
 
     def _write_csv(self, info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
         delimiter = csv_input.delimiter_of(info.uri, self.spec_input.delimiter)
-        columns = ColumnTypes(_header(info.uri, delimiter))
+        columns = csv_input.ColumnTypes(_header(info.uri, delimiter))
         with pq.ParquetWriter(sink, columns.schema, compression="zstd") as writer:
             records = _limited(_records(info.uri, columns, delimiter), limit)
             for table in regrouped(records, columns.schema):
@@ -93,7 +92,7 @@ def _header(uri: str, delimiter: str) -> list[str]:
     return csv_input.header(uri, head, delimiter) if head.strip(b"\xef\xbb\xbf\r\n") else []
 
 
-def _records(uri: str, columns: ColumnTypes, delimiter: str) -> Iterator[pa.RecordBatch]:
+def _records(uri: str, columns: csv_input.ColumnTypes, delimiter: str) -> Iterator[pa.RecordBatch]:
     if not columns.names:
         return
     with _open_stream(uri) as stream:

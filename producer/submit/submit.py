@@ -1,24 +1,32 @@
-"""Submit: a checked spec and a plan become a job and its batches in one transaction, or nothing."""
+"""Submit: a resolved spec and a plan become a job and its batches in one transaction, or nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 
+from nightshift.common import remotes, storage
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import output_schema
+from nightshift.common.formats import hive, output_schema
 from nightshift.common.ledger import Ledger, job_submit, jobs, workers
 from nightshift.common.ledger.job_submit import NewJob
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
-from nightshift.common.spec import JobSpec, RequestsTask, digest
+from nightshift.common.spec import (
+    JobSpec,
+    OpenaiEngineSpec,
+    RequestsTask,
+    TransformersEngineSpec,
+    VllmEngineSpec,
+    digest,
+)
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
 from nightshift.producer.submit import checks, openai_batch_file, planner
 from nightshift.producer.submit.convert import Converter
 from nightshift.producer.submit.planner import Plan
-from nightshift.producer.submit.resolve import prepared, resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,7 @@ def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = Fal
 
     Raises BadInput with one sentence for everything that can be refused without a worker.
     """
-    spec, infos = prepared(spec, settings)
+    spec, infos = _prepared(spec, settings)
     existing = _existing(ledger, spec, infos, new)
     if existing is not None:
         return existing
@@ -71,7 +79,7 @@ def survey(spec: JobSpec, settings: Settings, *, copies: str | None = None) -> t
     A folder for `copies` of the input takes the place of the output directory, which is then not
     checked.
     """
-    spec, infos = prepared(spec, settings, copies)
+    spec, infos = _prepared(spec, settings, copies)
     if copies is None:
         checks.check_output(spec, infos)
     return spec, _plan(spec, infos)
@@ -79,7 +87,7 @@ def survey(spec: JobSpec, settings: Settings, *, copies: str | None = None) -> t
 
 def spec_and_identity(spec: JobSpec, settings: Settings) -> tuple[JobSpec, str]:
     """The resolved spec, and the identity of the job that a submit of it would make or find."""
-    spec, infos = prepared(spec, settings)
+    spec, infos = _prepared(spec, settings)
     return spec, _identity(spec, infos)
 
 
@@ -87,6 +95,58 @@ def is_known(ledger: Ledger, spec: JobSpec) -> bool:
     """Whether the ledger has a job for the output directory of this spec."""
     with ledger.transaction() as connection:
         return jobs.by_output(connection, resolved(spec).output.uri) is not None
+
+
+def _prepared(
+    spec: JobSpec, settings: Settings, output: str | None = None
+) -> tuple[JobSpec, list[FileInfo]]:
+    """The resolved spec with what its input files say of it, and the files.
+
+    Everything must lie below the allowed folders. An `output` takes the place of the spec's own
+    and may lie anywhere.
+    """
+    spec = resolved(spec)
+    storage.check_roots(spec.input.uris, settings.allowed_roots)
+    if output is None:
+        storage.check_roots([spec.output.uri], settings.allowed_roots)
+    else:
+        spec = spec.model_copy(update={"output": spec.output.model_copy(update={"uri": output})})
+    if isinstance(spec.engine, OpenaiEngineSpec):
+        remotes.check(spec.engine.base_url, settings.allowed_remotes)
+    infos = storage.expand(spec.input.uris)
+    # A link below an allowed folder may lead out of it.
+    storage.check_roots([info.uri for info in infos], settings.allowed_roots)
+    return openai_batch_file.with_endpoint(with_partitioning(spec, infos), infos), infos
+
+
+def resolved(spec: JobSpec) -> JobSpec:
+    """The spec with local paths made absolute, so that it means the same in every folder."""
+    uris = [storage.resolve(uri) for uri in spec.input.uris]
+    engine = spec.engine
+    if isinstance(engine, VllmEngineSpec | TransformersEngineSpec):
+        folder = Path(engine.model)
+        if engine.model.startswith(("./", "../")) and not folder.is_dir():
+            raise BadInput(f"engine.model {engine.model} is no folder here")
+        if folder.is_dir():
+            engine = engine.model_copy(update={"model": str(folder.resolve())})
+    return spec.model_copy(
+        update={
+            "input": spec.input.model_copy(update={"uri": uris}),
+            "output": spec.output.model_copy(
+                update={"uri": storage.resolve(spec.output.uri).rstrip("/")}
+            ),
+            "engine": engine,
+        }
+    )
+
+
+def with_partitioning(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:
+    """The spec with what the paths of its input say about partitions, so that workers know it."""
+    if spec.input.partitioning == "none" or not hive.detected(
+        spec.input, [info.uri for info in infos]
+    ):
+        return spec
+    return spec.model_copy(update={"input": spec.input.model_copy(update={"partitioning": "hive"})})
 
 
 def _plan(spec: JobSpec, infos: Sequence[FileInfo]) -> Plan:

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from pathspec import PathSpec
 
 from nightshift.common.spec import VllmEngineSpec, load_spec
-from nightshift.producer.submit.resolve import resolved
+from nightshift.producer.submit.submit import resolved
 from tests.deploy.commands import FOREIGN, refusal, settings_variables
 from tests.deploy.images import (
     IMAGES,

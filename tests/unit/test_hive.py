@@ -16,7 +16,7 @@ from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec, JobSpec, parse_spec
 from nightshift.producer.submit import planner
 from nightshift.producer.submit.checks import check_columns
-from nightshift.producer.submit.resolve import with_partitioning
+from nightshift.producer.submit.submit import with_partitioning
 
 
 def tree(folder: Path, *names: str) -> Path:
