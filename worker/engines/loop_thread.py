@@ -1,11 +1,16 @@
-"""The thread that runs the event loop of an engine."""
+"""The thread that runs the event loop of an engine, and the rows of a batch on that loop."""
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
+
+from nightshift.worker.telemetry.events import Stage, StagePassed
+
+from nightshift.common.errors import StorageUnavailable
+from nightshift.worker.engines.protocol import Work
 
 T = TypeVar("T")
 
@@ -45,6 +50,33 @@ class LoopThread:
         self._thread.join(timeout)
         if not self._thread.is_alive():
             self.loop.close()
+
+
+async def run_rows(
+    work: Work, rows: Iterable[Coroutine[Any, Any, StorageUnavailable | None]]
+) -> None:
+    """Runs the rows of a batch side by side.
+
+    An error that one row raises ends the others. An outage that one row returns is raised when all
+    rows are over.
+    """
+    began_at = work.recorder.clock()
+    tasks = [asyncio.create_task(row) for row in rows]
+    count = 0
+    try:
+        # gather, not a TaskGroup: gather raises the first error as it is.
+        outages = await asyncio.gather(*tasks)
+        count = 1
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    finally:
+        seconds = work.recorder.clock() - began_at
+        work.recorder.emit(StagePassed, Stage.INFER, seconds, count=count)
+    for outage in filter(None, outages):
+        raise outage
 
 
 async def _cancel_tasks() -> None:

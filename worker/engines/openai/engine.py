@@ -29,7 +29,7 @@ from nightshift.common.spec import GenerateTask, OpenaiEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.images import BadImage, BatchReads, Reads
-from nightshift.worker.engines.loop_thread import LoopThread
+from nightshift.worker.engines.loop_thread import LoopThread, run_rows
 from nightshift.worker.engines.openai.client import Client
 from nightshift.worker.engines.openai.errors import (
     RequestError,
@@ -116,7 +116,10 @@ class OpenaiEngine:
         StorageUnavailable when a store of images was away: rows that were answered stay answered.
         """
         endpoint = endpoint_for(work.task, self._spec)
-        batch = self._loop_thread.submit(self._all(work, endpoint))
+        reads = BatchReads(self._reads)
+        places = range(len(work.requests))
+        rows = (self._one(work, endpoint, reads, position) for position in places)
+        batch = self._loop_thread.submit(run_rows(work, rows))
         work.on_stop(batch.cancel)
         return batch
 
@@ -151,25 +154,6 @@ class OpenaiEngine:
     def _tick(self) -> None:
         self._ticked_at = time.monotonic()
         self._loop_thread.loop.call_later(TICK_SECONDS, self._tick)
-
-    async def _all(self, work: Work, endpoint: Endpoint) -> None:
-        began_at = work.recorder.clock()
-        count = 0
-        reads = BatchReads(self._reads)
-        rows = [
-            asyncio.create_task(self._one(work, endpoint, reads, position))
-            for position in range(len(work.requests))
-        ]
-        try:
-            outages = await asyncio.gather(*rows)
-            count = 1
-        finally:
-            for row in rows:  # an outage that one row met ends the others, too
-                row.cancel()
-            await asyncio.gather(*rows, return_exceptions=True)
-            work.recorder.stage_passed(Stage.INFER, work.recorder.clock() - began_at, count=count)
-        for outage in filter(None, outages):
-            raise outage
 
     async def _one(
         self, work: Work, endpoint: Endpoint, reads: BatchReads, position: int

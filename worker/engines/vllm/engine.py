@@ -5,7 +5,7 @@ The thread of a batch tokenises its rows, so that the loop thread only moves tok
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Self
 
@@ -33,7 +33,7 @@ from nightshift.common.spec.engines import SERVER_ARGUMENTS
 from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines import hub
-from nightshift.worker.engines.loop_thread import LoopThread
+from nightshift.worker.engines.loop_thread import LoopThread, run_rows
 from nightshift.worker.engines.protocol import Refusal, Work, timed_out
 from nightshift.worker.engines.vllm.generate import Generation
 from nightshift.worker.engines.vllm.model import Model, TaskHandler
@@ -102,7 +102,8 @@ class VllmEngine:
         handler = self._handler(work)
         with work.recorder.span(Stage.TOKENIZE):
             prompts = handler.prepare(work)
-        batch = self._loop_thread.submit(self._all(work, handler, prompts))
+        rows = (self._one(work, handler, *each) for each in prompts)
+        batch = self._loop_thread.submit(run_rows(work, rows))
         work.on_stop(batch.cancel)
         return batch
 
@@ -161,22 +162,6 @@ class VllmEngine:
                 return Requests(self._serving, task)
             case other:
                 raise Permanent(f"this engine was loaded for another task.kind than {other.kind}")
-
-    async def _all(
-        self, work: Work, handler: TaskHandler, prompts: Sequence[tuple[int, Any]]
-    ) -> None:
-        began_at = work.recorder.clock()
-        count = 0
-        try:
-            # gather, not a TaskGroup: gather raises the first EngineDead as it is.
-            outages = await asyncio.gather(
-                *(self._one(work, handler, position, prompt) for position, prompt in prompts)
-            )
-            count = 1
-        finally:
-            work.recorder.stage_passed(Stage.INFER, work.recorder.clock() - began_at, count=count)
-        for outage in filter(None, outages):
-            raise outage
 
     async def _one(
         self, work: Work, handler: TaskHandler, position: int, prompt: Any
