@@ -35,8 +35,8 @@ from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines import images
 from nightshift.worker.engines.images import Image
 from nightshift.worker.engines.openai.engine import OpenaiEngine
+from nightshift.worker.engines.openai.requests import estimated_tokens
 from nightshift.worker.engines.openai.server import RetryPolicy
-from nightshift.worker.engines.openai.tokens import estimated_tokens
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 from tests.support.fleet import wait_until
 from tests.support.remote import Call, Remote, Reply, answered, refused

@@ -7,10 +7,10 @@ import errno
 import io
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
@@ -50,6 +50,9 @@ T = TypeVar("T")
 
 DATA_URI = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 WEB_URI = re.compile(r"https?://", re.IGNORECASE)
+
+
+Messages = Sequence[Mapping[str, Any]]
 
 
 class BadImage(ValueError):
@@ -188,14 +191,13 @@ class Image:
         try:
             location = storage.resolve(uri)
             storage.check_roots([location], self.roots)
-            for attempt in Retrying(
+            retrying = Retrying(
                 retry=retry_if_exception(_may_end),
                 wait=wait_random_exponential(multiplier=0.5, max=5),
                 stop=stop_after_attempt(READ_TRIES),
                 reraise=True,
-            ):
-                with attempt:
-                    return _read(location)
+            )
+            return retrying(_read, location)
         except FileNotFoundError as error:
             raise BadImage(f"the image {uri[:200]} is not there") from error
         except BadInput as error:
@@ -204,7 +206,24 @@ class Image:
             if _may_end(error):
                 raise
             raise BadImage(str(error)) from error
-        raise AssertionError("a retry ends with a result or an error")
+
+
+def with_images(
+    messages: Messages, make_part: Callable[[Image], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The messages with `make_part(image)` as the part of each image."""
+    return [
+        {
+            **message,
+            "content": [
+                make_part(part["image"]) if part["type"] == "image" else dict(part)
+                for part in message["content"]
+            ],
+        }
+        if isinstance(message["content"], list)
+        else dict(message)
+        for message in messages
+    ]
 
 
 def _read(location: str) -> bytes:

@@ -30,7 +30,6 @@ from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.images import BadImage, BatchReads, Reads
 from nightshift.worker.engines.loop_thread import LoopThread, run_rows
-from nightshift.worker.engines.openai.client import Client
 from nightshift.worker.engines.openai.errors import (
     RequestError,
     redactor,
@@ -40,13 +39,13 @@ from nightshift.worker.engines.openai.errors import (
 from nightshift.worker.engines.openai.limiter import Limiter, Rates, Reservation
 from nightshift.worker.engines.openai.requests import (
     UNSAMPLED,
+    Body,
     Endpoint,
-    SizedBody,
     endpoint_for,
+    estimated_tokens,
     parsed_outcome,
-    sized_body,
 )
-from nightshift.worker.engines.openai.server import RequestHistory, RetryPolicy, Server
+from nightshift.worker.engines.openai.server import Client, RequestHistory, RetryPolicy, Server
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
 from nightshift.worker.engines.resampling import RowSampling, sample_until_valid
 
@@ -55,8 +54,7 @@ TICK_SECONDS = 1.0
 
 CLOSE_SECONDS = 5.0
 
-
-MakeBody = Callable[[], Awaitable[SizedBody]]
+MakeBody = Callable[[], Awaitable[Body]]
 """Makes the body of a row anew for each try: no row that waits holds a body, which has megabytes
 where it has images.
 """
@@ -189,8 +187,8 @@ class OpenaiEngine:
         """
         history = RequestHistory()
 
-        async def make_body(sampling: RowSampling) -> SizedBody:
-            make = partial(sized_body, endpoint, request, sampling)
+        async def make_body(sampling: RowSampling) -> Body:
+            make = partial(endpoint.body, request, sampling)
             if isinstance(work.task, GenerateTask) and work.task.image_columns:
                 # Images are read from their stores, for which the loop must not wait.
                 return await reads.run(make)
@@ -238,8 +236,8 @@ class OpenaiEngine:
         row waits for its next try.
         """
         async with self._places:
-            body, tokens = await make_body()
-            reservation = await self._limiter.admit(tokens)
+            body = await make_body()
+            reservation = await self._limiter.admit(estimated_tokens(body))
             work.recorder.rows_entered()
             history.sent_at = began = time.monotonic()
             try:

@@ -1,7 +1,7 @@
 """How rows become requests of the OpenAI API, and responses become outcomes; a class a task."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -21,8 +21,8 @@ from nightshift.common.spec import (
 )
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines import pooling
+from nightshift.worker.engines.images import Image, with_images
 from nightshift.worker.engines.openai.errors import RequestError
-from nightshift.worker.engines.openai.tokens import estimated_tokens, usage
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
 from nightshift.worker.engines.resampling import RowSampling
 from nightshift.worker.engines.structured import AnswerCheck
@@ -30,10 +30,16 @@ from nightshift.worker.engines.structured import AnswerCheck
 UNSAMPLED = RowSampling(0.0, None)
 """For rows that are not sampled, or whose body says how."""
 
-Body = dict[str, Any]
+BYTES_A_TOKEN = 4
+"""About how many UTF-8 bytes of English a token has."""
 
-SizedBody = tuple[Body, float]
-"""A body, and about how many tokens it uses at most."""
+IMAGE_TOKENS = 1000
+"""Estimate for an image, until the server has counted its tokens."""
+
+DATA_URL = "data:image/"
+"""How an image in a body begins."""
+
+Body = dict[str, Any]
 
 
 class Endpoint(Protocol):
@@ -70,12 +76,6 @@ def endpoint_for(task: Task, engine: OpenaiEngineSpec) -> Endpoint:
             raise Permanent(f"engine.backend openai does not run task.kind {other.kind}")
 
 
-def sized_body(endpoint: Endpoint, request: Request, sampling: RowSampling) -> SizedBody:
-    """The body of a row's request; ValueError for a row that cannot be sent."""
-    body = endpoint.body(request, sampling)
-    return body, estimated_tokens(body)
-
-
 def parsed_outcome(endpoint: Endpoint, response: httpx2.Response) -> Outcome | RequestError:
     """The outcome in a 2xx response; RequestError for one that the API does not know."""
     try:
@@ -102,13 +102,10 @@ class ChatCompletions(Endpoint):
         """Messages, sampling and structured output; `engine.args` replace what they name."""
         fields = {
             "model": self._engine.model,
-            "messages": [
-                {**message, "content": _content(message["content"])}
-                for message in request.messages or ()
-            ],
+            "messages": with_images(request.messages or (), _image_part),
             "temperature": sampling.temperature,
-            **({} if sampling.seed is None else {"seed": sampling.seed}),
-            **_sampling(self._task.sampling, request, _max_tokens_field(self._engine.base_url)),
+            "seed": sampling.seed,
+            **_sampling(self._task.sampling, request, self._engine.base_url),
             **_structured_output(self._task.output),
         }
         return _with_args(fields, self._engine.args)
@@ -137,19 +134,9 @@ class ChatCompletions(Endpoint):
         return self._check.outcome(content or "", reason, prompt_tokens, output_tokens)
 
 
-def _content(content: str | Sequence[Mapping[str, Any]]) -> str | list[Body]:
-    """A message's content with images as data: URLs, since the server can read no store of ours.
-
-    BadImage for the first image that cannot be used.
-    """
-    if isinstance(content, str):
-        return content
-    return [
-        {"type": "image_url", "image_url": {"url": part["image"].data_url()}}
-        if part["type"] == "image"
-        else dict(part)
-        for part in content
-    ]
+def _image_part(image: Image) -> Body:
+    """The image as a data: URL, since the server can read no store of ours; or BadImage."""
+    return {"type": "image_url", "image_url": {"url": image.data_url()}}
 
 
 class Embeddings(Endpoint):
@@ -244,16 +231,12 @@ class PassThrough(Endpoint):
         return Refusal(error.kind, str(error), columns=columns)
 
 
-def _max_tokens_field(base_url: str) -> str:
-    """OpenAI's newer models take only the new name, and many other servers only the old one."""
-    is_openai = urlsplit(base_url).hostname == urlsplit(remotes.OPENAI).hostname
-    return "max_completion_tokens" if is_openai else "max_tokens"
-
-
-def _sampling(sampling: Sampling, request: Request, max_tokens_field: str) -> Body:
+def _sampling(sampling: Sampling, request: Request, base_url: str) -> Body:
     """The fields of OpenAI, and those of other servers where they are not the default."""
     longest = min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
-    body: Body = {max_tokens_field: longest}
+    # OpenAI's newer models take only the new name, and many other servers only the old one.
+    is_openai = urlsplit(base_url).hostname == urlsplit(remotes.OPENAI).hostname
+    body: Body = {"max_completion_tokens" if is_openai else "max_tokens": longest}
     if sampling.stop:
         body["stop"] = list(sampling.stop)
     for name in (
@@ -290,3 +273,49 @@ def _structured_output(output: StructuredOutput | None) -> Body:
 def _with_args(body: Body, args: Mapping[str, Any]) -> Body:
     """The body with `engine.args`, of which a null removes a field."""
     return {name: value for name, value in {**body, **args}.items() if value is not None}
+
+
+def estimated_tokens(body: Mapping[str, Any]) -> float:
+    """About what a request uses at most: its text, its images and its longest answer."""
+    images: list[str] = []
+    prompts = [_without_images(body.get(name), images) for name in ("messages", "prompt", "input")]
+    text = json.dumps([each for each in prompts if each is not None], ensure_ascii=False)
+    size = len(text.encode(errors="surrogatepass"))
+    longest = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+    answers = body.get("n") or 1
+    if not isinstance(longest, int) or not isinstance(answers, int):
+        longest = answers = 0  # the server refuses such a body
+    tokens = size / BYTES_A_TOKEN + len(images) * IMAGE_TOKENS
+    return tokens + max(0, longest * answers)
+
+
+def _without_images(value: Any, images: list[str]) -> Any:
+    """The value with None in place of its images, which are added to `images`.
+
+    An image may have 80 MB, of which no copy is made.
+    """
+    match value:
+        case str() if value.startswith(DATA_URL):
+            images.append(value)
+            return None
+        case Mapping():
+            return {name: _without_images(each, images) for name, each in value.items()}
+        case list() | tuple():
+            return [_without_images(each, images) for each in value]
+    return value
+
+
+def usage(data: Mapping[str, Any]) -> tuple[int, int]:
+    """Prompt and output tokens as the server counts them, cached and reasoning tokens included.
+
+    A count that is missing or impossible is 0.
+    """
+    counts = data.get("usage")
+    if not isinstance(counts, Mapping):
+        return 0, 0
+    return _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
+
+
+def _count(value: Any) -> int:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return int(value) if is_whole and 0 <= value < 2**31 else 0

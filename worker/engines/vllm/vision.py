@@ -5,7 +5,7 @@ decoded image is dropped once vLLM's processor has taken it, before its row is a
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,12 @@ from vllm.renderers import ChatParams
 from nightshift.common.errors import JobRefused
 from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.engines.images import BadImage, BatchReads, Image
+from nightshift.worker.engines.images import BadImage, BatchReads, Image, Messages, with_images
 from nightshift.worker.engines.protocol import Refusal, Work
 from nightshift.worker.engines.vllm.generate import Generation
 from nightshift.worker.engines.vllm.model import Model
 
 CHAT = ChatParams(chat_template_kwargs={"add_generation_prompt": True})
-
-Messages = Sequence[Mapping[str, Any]]
 
 
 class Vision(Generation):
@@ -51,7 +49,7 @@ class Vision(Generation):
     async def _ready(self, prompt: Messages) -> Any:
         # Anew for each sample: vLLM keeps only the newest of the images that it was sent.
         try:
-            fetched = await self._reads.run(partial(_with_images, prompt, _fetched))
+            fetched = await self._reads.run(partial(with_images, prompt, _fetched))
             async with self._model.decoding:
                 ready = await self._rendered(fetched)
         except BadImage as error:
@@ -64,27 +62,9 @@ class Vision(Generation):
         return self.too_long(count) if count >= self._model.longest else ready
 
     async def _rendered(self, messages: Messages) -> Any:
-        decoded = await asyncio.to_thread(_with_images, messages, _decoded)
+        decoded = await asyncio.to_thread(with_images, messages, _decoded)
         _, (ready,) = await self._model.llm.renderer.render_chat_async([decoded], CHAT)
         return ready
-
-
-def _with_images(
-    messages: Messages, make_part: Callable[[Image], dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """The messages with `make_part(image)` as the part of each image."""
-    return [
-        {
-            **message,
-            "content": [
-                make_part(part["image"]) if part["type"] == "image" else dict(part)
-                for part in message["content"]
-            ],
-        }
-        if isinstance(message["content"], list)
-        else dict(message)
-        for message in messages
-    ]
 
 
 def _fetched(image: Image) -> dict[str, Any]:
