@@ -27,7 +27,7 @@ made: list[Limiter] = []
 
 
 def member(url: str | None, bucket: str, rates: Rates) -> Limiter:
-    made.append(Limiter.connected(url, bucket, uuid.uuid4().hex, rates))
+    made.append(Limiter(url, bucket, uuid.uuid4().hex, rates))
     return made[-1]
 
 

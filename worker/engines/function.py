@@ -38,14 +38,12 @@ class FunctionEngine:
     revision: str | None = None
     concurrency = CONCURRENT_ROWS
 
-    def __init__(
-        self, function: Function, where: str, thread: ThreadPoolExecutor | None = None
-    ) -> None:
+    def __init__(self, function: Function, where: str) -> None:
         self.version = f"python {sys.version_info.major}.{sys.version_info.minor}"
         self._function = function
         self._where = where
         # All calls run in one thread: some libraries keep state by thread.
-        self._thread = thread or _new_thread()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="function")
         self._call_ends_at: float | None = None
 
     @classmethod
@@ -71,16 +69,26 @@ class FunctionEngine:
             raise EngineLoadFailed(
                 f"{spec.callable!r} cannot be imported: {type(error).__name__}: {error}"
             ) from error
-        thread = _new_thread()
+        engine = cls(found, spec.callable)
         if isinstance(found, type):
-            found = _instance(found, spec, thread)
+            engine._make_instance(found, spec)
         elif spec.args:
             raise EngineLoadFailed(
                 f"engine.args are for a class, and {spec.callable!r} is a {type(found).__name__}"
             )
-        if not callable(found):
+        if not callable(engine._function):
             raise EngineLoadFailed(f"{spec.callable!r} is not callable")
-        return cls(found, spec.callable, thread)
+        return engine
+
+    def _make_instance(self, kind: type, spec: FunctionEngineSpec) -> None:
+        try:
+            self._function = self._thread.submit(kind, **spec.args).result()
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            self.close()
+            raise EngineLoadFailed(
+                f"{spec.callable!r} cannot be made with engine.args: {type(error).__name__}: "
+                f"{error}"
+            ) from error
 
     def start(self, work: Work) -> "Future[None]":
         """Queues one call for the batch. An exception or a wrong number of results is isolated by
@@ -146,20 +154,6 @@ class FunctionEngine:
                 "columns",
             )
         return Answer(columns=result)
-
-
-def _new_thread() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="function")
-
-
-def _instance(kind: type, spec: FunctionEngineSpec, thread: ThreadPoolExecutor) -> Any:
-    try:
-        return thread.submit(kind, **spec.args).result()
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
-        thread.shutdown(wait=False)
-        raise EngineLoadFailed(
-            f"{spec.callable!r} cannot be made with engine.args: {type(error).__name__}: {error}"
-        ) from error
 
 
 def _refuse_collision(module_name: str, paths: Sequence[Path]) -> None:

@@ -142,7 +142,7 @@ class OpenaiEngine:
         self._server = Server(self._client, spec.base_url, bool(key), self._policy, self._redact)
         rates = Rates(spec.requests_per_minute, spec.tokens_per_minute)
         name = f"{remotes.address(spec.base_url)} {spec.model}"
-        self._limiter = Limiter.connected(broker_url, name, uuid.uuid4().hex, rates)
+        self._limiter = Limiter(broker_url, name, uuid.uuid4().hex, rates)
         self._tick()
 
     async def _disconnect(self) -> None:

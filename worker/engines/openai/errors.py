@@ -121,9 +121,9 @@ def spent_limit(headers: Mapping[str, str]) -> float | None:
 def _message_and_code(body: object) -> tuple[str, str | None]:
     """Message and code of an error's body, in each form that servers write."""
     match body:
-        case {"message": str(message), **rest}:
-            return message, _text(rest.get("code"))
-        case {"detail": str(message)} | {"error": str(message)}:
+        case {"message": str(message), "code": str(code)}:
+            return message, code
+        case {"message": str(message)} | {"detail": str(message)} | {"error": str(message)}:
             return message, None
         case str(message):
             return " ".join(message.split()) or "no message", None
@@ -139,10 +139,6 @@ def _json_text(text: str) -> str | None:
     except (ValueError, RecursionError):
         return None
     return text
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _number(text: str | None) -> float | None:

@@ -10,8 +10,8 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import redis.asyncio
 import structlog
@@ -86,11 +86,6 @@ class Rates:
     requests: int | None = None
     tokens: int | None = None
 
-    @property
-    def is_limited(self) -> bool:
-        """Whether there is any limit."""
-        return self.requests is not None or self.tokens is not None
-
     def seconds(self, tokens: float) -> tuple[float, float]:
         """Seconds of a minute's rate that one request of so many tokens takes, of each bucket."""
         return (
@@ -127,7 +122,6 @@ class Reservation:
     is_local: bool = False
 
 
-@dataclass(slots=True)
 class Limiter:
     """Admits requests at the rate of the fleet, one at a time; for one event loop.
 
@@ -136,35 +130,27 @@ class Limiter:
     above its rate. `_members` is the latest count, `_counted_at` its time.
     """
 
-    rates: Rates
-    name: str
-    member: str
-    client: Any = None
-    _admit: Any = None
-    _pause: Any = None
-    _local: LocalBucket = field(default_factory=LocalBucket)
-    _members: int = 1
-    _counted_at: float = -math.inf
-    _away_since: float | None = None
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _paused_until: float = -math.inf
-    _retry_at: float = -math.inf
-    _ratio: float = 1.0
-
-    @classmethod
-    def connected(cls, url: str | None, name: str, member: str, rates: Rates) -> Self:
+    def __init__(self, url: str | None, name: str, member: str, rates: Rates) -> None:
         """A limiter over the Redis at `url`; without a URL, a limiter of this process alone."""
-        limiter = cls(rates, f"nightshift:rate:{{{name}}}", member)
+        self.rates = rates
+        self.name = f"nightshift:rate:{{{name}}}"
+        self.member = member
+        self.client: Any = None
+        self._local = LocalBucket()
+        self._members = 1
+        self._counted_at = self._paused_until = self._retry_at = -math.inf
+        self._away_since: float | None = None
+        self._turn = asyncio.Lock()
+        self._ratio = 1.0
         if url is not None:
-            limiter.client = redis.asyncio.Redis.from_url(
+            self.client = redis.asyncio.Redis.from_url(
                 url,
                 socket_timeout=None,
                 socket_connect_timeout=REDIS_TIMEOUT_SECONDS,
                 retry=Retry(NoBackoff(), 0),
             )
-            limiter._admit = limiter.client.register_script(ADMIT)
-            limiter._pause = limiter.client.register_script(PAUSE)
-        return limiter
+            self._admit = self.client.register_script(ADMIT)
+            self._pause = self.client.register_script(PAUSE)
 
     async def admit(self, estimate: float) -> Reservation:
         """Waits until a request of about `estimate` tokens may be sent, and reserves its tokens.
@@ -220,7 +206,7 @@ class Limiter:
             self._members, self._counted_at = max(1, members), time.monotonic()
             self._away_since = None
             return float(milliseconds) / 1000
-        if not self.rates.is_limited:
+        if self.rates == Rates():
             return 0.0
         away_since = now if self._away_since is None else self._away_since
         if self.client is not None and away_since - self._counted_at >= MEMBER_SECONDS:
