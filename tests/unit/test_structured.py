@@ -16,8 +16,12 @@ from nightshift.common.spec import STORED, GenerateTask, JobSpec, StructuredOutp
 from nightshift.common.spec.json_schema import SCALARS, scalar_properties
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
-from nightshift.worker.engines.resampling import RowSampling, row_seed, sample_until_valid
-from nightshift.worker.engines.structured import AnswerCheck
+from nightshift.worker.engines.structured import (
+    AnswerCheck,
+    RowSampling,
+    row_seed,
+    sample_until_valid,
+)
 from nightshift.worker.rows.results import PartTable, RowResults, part_table
 
 INPUTS = pa.schema([("id", pa.string()), ("text", pa.string()), ("parsed", pa.string())])

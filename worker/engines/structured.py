@@ -1,16 +1,29 @@
-"""Checks of structured output: does a text follow the choice, JSON schema, regex or grammar."""
+"""Structured output: is an answer valid, which JSON is refused, and which rows are asked again."""
 
+import dataclasses
+import hashlib
+import json
+import math
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import jsonschema
 from referencing.exceptions import Unresolvable
 
-from nightshift.common.spec import StructuredOutput
-from nightshift.common.spec.json_schema import scalar_properties, validator
+from nightshift.common.spec import GenerateTask, StructuredOutput
+from nightshift.common.spec.json_schema import Scalar, scalar_properties, validator
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.engines import strict_json
+from nightshift.common.text import HALF_CHARACTER, has_half_characters
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
+
+RESAMPLED = (RowErrorKind.TRUNCATED, RowErrorKind.INVALID_OUTPUT)
+
+TEMPERATURE = 0.7
+"""For further samples of a greedy task, which would give the same answer again."""
+
+INT64 = range(-(2**63), 2**63)
 
 
 class AnswerCheck:
@@ -72,13 +85,13 @@ class AnswerCheck:
     def _json_mismatch(self, text: str) -> str | None:
         assert self._schema is not None
         try:
-            value = strict_json.loads(text)
+            value = strict_json(text)
         except ValueError as error:
             return f"the answer is no JSON ({str(error)[:200]})"
         try:
             self._schema.validate(value)
             if self._scalars is not None:
-                strict_json.typed(value, self._scalars)
+                typed(value, self._scalars)
         except jsonschema.ValidationError as error:
             return f"the answer does not fit the schema ({error.message[:200]})"
         except (Unresolvable, RecursionError) as error:
@@ -86,3 +99,113 @@ class AnswerCheck:
         except ValueError as error:
             return f"the answer has no place in the column parsed ({str(error)[:200]})"
         return None
+
+
+def strict_json(text: str) -> Any:
+    """The value of a JSON text; ValueError with the reason for other text.
+
+    Also refused are NaN and numbers beyond a double, a key that comes twice, lone surrogates, and
+    nesting that is too deep for Python.
+    """
+    try:
+        value = json.loads(
+            text, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite
+        )
+        may_hold_halves = "\\u" in text or not text.isascii()
+        if may_hold_halves and has_half_characters(json.dumps(value, ensure_ascii=False)):
+            raise ValueError(f"it {HALF_CHARACTER}")
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    return value
+
+
+def typed(value: object, scalars: Mapping[str, Scalar]) -> dict[str, Any]:
+    """The properties of an object in the types of their columns; missing ones are null.
+
+    ValueError for an integer beyond 64 bits, a number beyond a double, and another type.
+    """
+    if not isinstance(value, dict):
+        raise ValueError("it is no object")
+    return {name: _scalar(name, value.get(name), kind) for name, kind in scalars.items()}
+
+
+def _scalar(name: str, value: Any, kind: Scalar) -> Any:
+    if value is None:
+        return None
+    match kind, value:
+        case ("string", str()) | ("boolean", bool()):
+            return value
+        case "integer", int() | float() if not isinstance(value, bool) and value == value // 1:
+            if int(value) in INT64:
+                return int(value)
+            raise ValueError(f"{name!r} is an integer of more than 64 bits")
+        case "number", int() | float() if not isinstance(value, bool):
+            try:
+                return float(value)
+            except OverflowError as error:
+                raise ValueError(f"{name!r} is a number beyond a double") from error
+    raise ValueError(f"{name!r} is no {kind}")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"it has the key {twice!r} twice")
+    return value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"it has the number {text}, which is none or is too large")
+    return value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowSampling:
+    """How a row is sampled; `seed` is None for greedy sampling."""
+
+    temperature: float
+    seed: int | None
+
+
+async def sample_until_valid(
+    task: GenerateTask, row_index: int, sample_once: Callable[[RowSampling], Awaitable[Outcome]]
+) -> Outcome:
+    """The first valid answer, or the last refusal, with the tokens of all samples.
+
+    `sample_once` runs the model once and checks the answer.
+    """
+    retries = 0
+    if task.output is not None and task.output.on_invalid is not None:
+        retries = task.output.on_invalid.retries
+    prompt_tokens = output_tokens = 0
+    for number in range(retries + 1):
+        outcome = await sample_once(_row_sampling(task, row_index, number))
+        prompt_tokens += outcome.prompt_tokens
+        output_tokens += outcome.output_tokens
+        if not isinstance(outcome, Refusal) or outcome.kind not in RESAMPLED:
+            break
+    if isinstance(outcome, Refusal) and number:
+        message = f"in {number + 1} tries, at last: {outcome.message}"
+        outcome = dataclasses.replace(outcome, message=message)
+    return dataclasses.replace(outcome, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+
+
+def row_seed(seed: int, row_index: int, number: int = 0) -> int:
+    """The seed of a sampled row: a hash of the job's seed, the row's index and the try."""
+    text = f"{seed}:{row_index}" + (f":{number}" if number else "")
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def _row_sampling(task: GenerateTask, row_index: int, number: int) -> RowSampling:
+    temperature = task.sampling.temperature
+    if number:
+        assert task.output is not None
+        assert task.output.on_invalid is not None
+        own = task.output.on_invalid.temperature
+        temperature = (temperature or TEMPERATURE) if own is None else own
+    seed = row_seed(task.sampling.seed, row_index, number) if temperature > 0 else None
+    return RowSampling(temperature, seed)

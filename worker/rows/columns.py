@@ -10,7 +10,7 @@ from nightshift.common.formats.values import arrow_value, is_kept
 from nightshift.common.row_errors import Failure
 from nightshift.common.spec.json_schema import Scalar
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.engines import strict_json
+from nightshift.worker.engines.structured import strict_json, typed
 
 CAST_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError)
 """What Arrow raises for a value that a type cannot hold; UnicodeError is a ValueError."""
@@ -45,7 +45,7 @@ def parsed_column(field: pa.Field, scalars: Mapping[str, Scalar], texts: Sequenc
         value = None
         try:
             if isinstance(text, str):
-                value = strict_json.typed(strict_json.loads(text), scalars)
+                value = typed(strict_json(text), scalars)
         except ValueError as error:
             message = f"the answer cannot be parsed: {error}"
             failures[position] = Failure.of(RowErrorKind.INVALID_OUTPUT, message)

@@ -47,7 +47,7 @@ from nightshift.worker.engines.openai.requests import (
 )
 from nightshift.worker.engines.openai.server import Client, RequestHistory, RetryPolicy, Server
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
-from nightshift.worker.engines.resampling import RowSampling, sample_until_valid
+from nightshift.worker.engines.structured import RowSampling, sample_until_valid
 
 TICK_SECONDS = 1.0
 """How often the loop shows that it lives: every request has its own end, so only it can stall."""

@@ -24,8 +24,7 @@ from nightshift.worker.engines import pooling
 from nightshift.worker.engines.images import Image, with_images
 from nightshift.worker.engines.openai.errors import RequestError
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
-from nightshift.worker.engines.resampling import RowSampling
-from nightshift.worker.engines.structured import AnswerCheck
+from nightshift.worker.engines.structured import AnswerCheck, RowSampling
 
 UNSAMPLED = RowSampling(0.0, None)
 """For rows that are not sampled, or whose body says how."""

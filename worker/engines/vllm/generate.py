@@ -10,8 +10,7 @@ from nightshift.common.errors import EngineDead
 from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
-from nightshift.worker.engines.resampling import RowSampling, sample_until_valid
-from nightshift.worker.engines.structured import AnswerCheck
+from nightshift.worker.engines.structured import AnswerCheck, RowSampling, sample_until_valid
 from nightshift.worker.engines.vllm.model import Model, TaskHandler, request_id
 from nightshift.worker.engines.vllm.sampling_params import (
     grammar_check,

@@ -13,7 +13,7 @@ from vllm.v1.structured_output.utils import grammar_is_likely_lark
 from nightshift.common.errors import JobRefused, Retryable
 from nightshift.common.spec import GenerateTask
 from nightshift.worker.engines.protocol import Request
-from nightshift.worker.engines.resampling import RowSampling
+from nightshift.worker.engines.structured import RowSampling
 
 INVALID_PARAMS = (ValueError, VLLMClientError)
 """What vLLM raises for structured outputs or sampling that it does not take."""
