@@ -118,7 +118,7 @@ def test_a_form_that_vllm_cannot_hold_ends_the_job_not_row_after_row(
 
 def test_what_says_nothing_of_the_task_ends_no_job(vllm_engine: Engine) -> None:
     from nightshift.worker.engines.vllm.engine import VllmEngine
-    from nightshift.worker.engines.vllm.sampling_params import verified
+    from nightshift.worker.engines.vllm.generate import verified
 
     def make() -> NoReturn:
         raise ImportError("this machine lacks a library")

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import Any, Self
 
 import structlog
@@ -64,24 +65,21 @@ class VllmEngine:
         self._moved_at = time.monotonic()
         self._in_flight = 0
         self._loop_thread = LoopThread()
-        try:
+        self._pooling_model: PoolingModel | None = None
+        with ExitStack() as failed:
+            failed.callback(self._loop_thread.close, SHUTDOWN_SECONDS)
             self._llm = self._loop_thread.run(self._start(spec, revision, runner))
-        except BaseException:
-            self._loop_thread.close(SHUTDOWN_SECONDS)
-            raise
-        self._model = Model(
-            self._llm, self._llm.get_tokenizer(), int(self._llm.model_config.max_model_len)
-        )
-        self._serving = Serving(self._llm, spec)
-        try:
-            self._pooling_model = None if runner == "generate" else self._load_pooling(runner)
+            config = self._llm.model_config
+            self._model = Model(self._llm, self._llm.get_tokenizer(), int(config.max_model_len))
+            failed.callback(self.close)
+            self._serving = Serving(self._llm, spec)
+            if runner != "generate":
+                tasks = self._loop_thread.run(self._llm.get_supported_tasks())
+                self._pooling_model = PoolingModel(config, runner, tasks)
             if SERVER_ARGUMENTS & spec.args.keys():
                 self._loop_thread.run(self._serving.state())  # refuses wrong arguments now
-        except BaseException:
-            self.close()
-            raise
+            failed.pop_all()
         self.concurrency = int(self._llm.vllm_config.scheduler_config.max_num_seqs)
-        config = self._llm.model_config
         self.revision = hub.loaded_commit(config.model, config.hf_config, config.revision)
         log.info("vllm_started", **effective(self._llm.vllm_config))
         # A row's deadline begins here, not in the queue of a large batch.
@@ -117,10 +115,6 @@ class VllmEngine:
         self._model.reads.close()
         self._loop_thread.close(SHUTDOWN_SECONDS)
 
-    def _load_pooling(self, runner: str) -> PoolingModel:
-        tasks = self._loop_thread.run(self._llm.get_supported_tasks())
-        return PoolingModel(self._llm.model_config, runner, tasks)
-
     async def _start(self, spec: VllmEngineSpec, revision: str | None, runner: str) -> AsyncLLM:
         # AsyncLLM starts its output handler on the loop that runs here.
         defaults: dict[str, Any] = {"disable_log_stats": True, "enable_log_requests": False}
@@ -137,13 +131,10 @@ class VllmEngine:
         return AsyncLLM.from_vllm_config(
             config,
             usage_context=UsageContext.LLM_CLASS,
-            stat_loggers=[self._progress_logger],
+            stat_loggers=[lambda *_: _ProgressLogger(self._moved)],
             enable_log_requests=arguments.enable_log_requests,
             disable_log_stats=arguments.disable_log_stats,
         )
-
-    def _progress_logger(self, _config: object, _index: int = 0) -> StatLoggerBase:
-        return _ProgressLogger(self._moved)
 
     def _moved(self) -> None:
         self._moved_at = time.monotonic()
