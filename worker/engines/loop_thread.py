@@ -7,10 +7,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from nightshift.worker.telemetry.events import Stage, StagePassed
-
 from nightshift.common.errors import StorageUnavailable
 from nightshift.worker.engines.protocol import Work
+from nightshift.worker.telemetry.recorder import Stage
 
 T = TypeVar("T")
 
@@ -74,7 +73,7 @@ async def run_rows(
         raise
     finally:
         seconds = work.recorder.clock() - began_at
-        work.recorder.emit(StagePassed, Stage.INFER, seconds, count=count)
+        work.recorder.stage_passed(Stage.INFER, seconds, count=count)
     for outage in filter(None, outages):
         raise outage
 
