@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from nightshift.common.errors import StorageUnavailable
+from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.protocol import Work
-from nightshift.worker.telemetry.recorder import Stage
 
 T = TypeVar("T")
 
