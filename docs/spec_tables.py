@@ -14,6 +14,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from nightshift.common import spec
+from nightshift.common.spec import sections
+from nightshift.common.spec.tasks import generate, structured
 
 PAGE = Path(__file__).with_name("spec.md")
 
@@ -27,10 +29,13 @@ TABLES: tuple[tuple[tuple[str, type[BaseModel]], ...], ...] = (
     (("input.", spec.InputSpec),),
     (("task.", spec.GenerateTask),),
     (("task.messages[].", spec.Message),),
-    (("task.messages[].content[].", spec.TextPart), ("task.messages[].content[].", spec.ImagePart)),
+    (
+        ("task.messages[].content[].", generate.TextPart),
+        ("task.messages[].content[].", spec.ImagePart),
+    ),
     (("task.sampling.", spec.Sampling),),
     (("task.output.", spec.StructuredOutput),),
-    (("task.output.on_invalid.", spec.OnInvalid),),
+    (("task.output.on_invalid.", structured.OnInvalid),),
     (("task.", spec.EmbedTask),),
     (("task.", spec.ClassifyTask),),
     (("task.", spec.ScoreTask),),
@@ -41,10 +46,10 @@ TABLES: tuple[tuple[tuple[str, type[BaseModel]], ...], ...] = (
     (("engine.", spec.OpenaiEngineSpec),),
     (("engine.", spec.FunctionEngineSpec),),
     (("engine.price", spec.FunctionEngineSpec),),
-    (("output.", spec.OutputSpec),),
-    (("batch.", spec.BatchSpec),),
-    (("retry.", spec.RetrySpec),),
-    (("limits.", spec.LimitsSpec),),
+    (("output.", sections.OutputSpec),),
+    (("batch.", sections.BatchSpec),),
+    (("retry.", sections.RetrySpec),),
+    (("limits.", sections.LimitsSpec),),
 )
 
 TYPES = {"task": "one of the kinds below", "engine": "one of the backends below"}
@@ -82,7 +87,8 @@ def _lines(table: tuple[tuple[str, type[BaseModel]], ...]) -> Iterator[str]:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    return "" if field.default_factory or field.default is None else f"`{field.default}`"
+    default = None if isinstance(field.default, BaseModel) else field.default
+    return "" if field.default_factory or default is None else f"`{default}`"
 
 
 def _type(annotation: Any) -> str:

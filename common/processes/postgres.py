@@ -25,12 +25,7 @@ import psycopg
 from nightshift.common.errors import BadInput, Retryable
 from nightshift.common.processes.home import kept_port, sync, write_whole
 from nightshift.common.processes.process_group import ProcessGroup, until_none_left
-from nightshift.common.processes.servers import (
-    STOP_SECONDS,
-    EmbeddedServer,
-    launch_server,
-    tail,
-)
+from nightshift.common.processes.servers import STOP_SECONDS, EmbeddedServer, launch_server, tail
 
 _INITDB_SECONDS = 300.0
 

@@ -8,18 +8,9 @@ from nightshift.common.spec.engines import (
 )
 from nightshift.common.spec.job import RESERVED_ANSWERS, RESERVED_COLUMNS, JobSpec, digest
 from nightshift.common.spec.parse import load_spec, parse_spec
-from nightshift.common.spec.section import STORED
-from nightshift.common.spec.sections import (
-    BatchSpec,
-    InputSpec,
-    LimitsSpec,
-    OutputSpec,
-    RetrySpec,
-)
-from nightshift.common.spec.tasks import Task
-from nightshift.common.spec.tasks.function import FunctionTask
-from nightshift.common.spec.tasks.generate import PARSED, GenerateTask
-from nightshift.common.spec.tasks.messages import ImagePart, Message, TextPart
+from nightshift.common.spec.sections import STORED, InputSpec
+from nightshift.common.spec.tasks import FunctionTask, Task
+from nightshift.common.spec.tasks.generate import PARSED, GenerateTask, ImagePart, Message, Sampling
 from nightshift.common.spec.tasks.pooling import ClassifyTask, EmbedTask, ScoreTask
 from nightshift.common.spec.tasks.requests import (
     REQUEST_COLUMNS,
@@ -27,9 +18,8 @@ from nightshift.common.spec.tasks.requests import (
     Endpoint,
     RequestsTask,
 )
-from nightshift.common.spec.tasks.sampling import Sampling
 from nightshift.common.spec.tasks.section import TaskSection
-from nightshift.common.spec.tasks.structured import OnInvalid, StructuredOutput
+from nightshift.common.spec.tasks.structured import StructuredOutput
 
 __all__ = [
     "PARSED",
@@ -38,7 +28,6 @@ __all__ = [
     "RESERVED_ANSWERS",
     "RESERVED_COLUMNS",
     "STORED",
-    "BatchSpec",
     "ClassifyTask",
     "EmbedTask",
     "Endpoint",
@@ -48,19 +37,14 @@ __all__ = [
     "ImagePart",
     "InputSpec",
     "JobSpec",
-    "LimitsSpec",
     "Message",
-    "OnInvalid",
     "OpenaiEngineSpec",
-    "OutputSpec",
     "RequestsTask",
-    "RetrySpec",
     "Sampling",
     "ScoreTask",
     "StructuredOutput",
     "Task",
     "TaskSection",
-    "TextPart",
     "TransformersEngineSpec",
     "VllmEngineSpec",
     "digest",

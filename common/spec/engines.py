@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from nightshift.common.spec.section import STORED, Section
+from nightshift.common.spec.sections import STORED, Absent, Section
 
 PRICES = frozenset(
     {"price_per_hour", "price_per_million_prompt_tokens", "price_per_million_output_tokens"}
@@ -36,23 +36,16 @@ class EngineSection(Section):
     tasks: ClassVar[frozenset[str]] = frozenset()
     """Kinds of task that the engine runs."""
 
-    price_per_hour: float | None = Field(
+    price_per_hour: Absent[float] = Field(
         None,
         ge=0,
-        exclude_if=lambda value: value is None,
         description="Money for an hour of one engine (one worker slot), in any one currency.",
     )
-    price_per_million_prompt_tokens: float | None = Field(
-        None,
-        ge=0,
-        exclude_if=lambda value: value is None,
-        description="Money for a million prompt tokens.",
+    price_per_million_prompt_tokens: Absent[float] = Field(
+        None, ge=0, description="Money for a million prompt tokens."
     )
-    price_per_million_output_tokens: float | None = Field(
-        None,
-        ge=0,
-        exclude_if=lambda value: value is None,
-        description="Money for a million output tokens.",
+    price_per_million_output_tokens: Absent[float] = Field(
+        None, ge=0, description="Money for a million output tokens."
     )
 
     @property
@@ -77,15 +70,10 @@ class VllmEngineSpec(EngineSection):
 
     @field_validator("args")
     @classmethod
-    def _no_doubles(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _fit_args(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         for key in ("model", "revision"):
             if key in value:
                 raise ValueError(f"say {key} beside args, not inside it")
-        return value
-
-    @field_validator("args")
-    @classmethod
-    def _no_media(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         for key in MEDIA_ARGUMENTS:
             if key in value and info.context != STORED:
                 raise ValueError(

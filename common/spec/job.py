@@ -7,13 +7,14 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from nightshift.common.spec.engines import PRICES, SERVER_ARGUMENTS, EngineSpec, VllmEngineSpec
-from nightshift.common.spec.section import STORED, Section
 from nightshift.common.spec.sections import (
+    STORED,
     BatchSpec,
     InputSpec,
     LimitsSpec,
     OutputSpec,
     RetrySpec,
+    Section,
 )
 from nightshift.common.spec.tasks import Task
 from nightshift.common.spec.tasks.generate import PARSED
@@ -42,15 +43,9 @@ class JobSpec(Section):
     task: Task = Field(description="What is done with a row.")
     engine: EngineSpec = Field(description="What does it.")
     output: OutputSpec = Field(description="Where the parts go.")
-    batch: BatchSpec = Field(
-        default_factory=lambda: BatchSpec.model_validate({}), description="Unit of leasing."
-    )
-    retry: RetrySpec = Field(
-        default_factory=lambda: RetrySpec.model_validate({}), description="How often, how long."
-    )
-    limits: LimitsSpec = Field(
-        default_factory=lambda: LimitsSpec.model_validate({}), description="When it stops itself."
-    )
+    batch: BatchSpec = Field(BatchSpec.model_validate({}), description="Unit of leasing.")
+    retry: RetrySpec = Field(RetrySpec.model_validate({}), description="How often, how long.")
+    limits: LimitsSpec = Field(LimitsSpec.model_validate({}), description="When it stops itself.")
 
     @model_validator(mode="before")
     @classmethod

@@ -1,10 +1,26 @@
-"""Sections of a spec that say which rows go in, where answers go, and within which bounds."""
+"""What every section of a spec has in common, and the sections that say which rows go in, where
+answers go, and within which bounds.
+"""
 
-from typing import Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from nightshift.common.spec.section import Section
+STORED = {"stored": True}
+"""Context of reading and writing a spec in the ledger. A stored spec obeyed the rules of its time;
+later rules do not apply to it, so that its job can always be read."""
+
+Value = TypeVar("Value")
+
+Absent = Annotated[Value | None, Field(exclude_if=lambda value: value is None)]
+"""A field that the ledger's JSON does not have where it is null: a job from before the field keeps its
+identity."""
+
+
+class Section(BaseModel):
+    """A section refuses unknown keys and cannot be changed after it was read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class InputSpec(Section):
@@ -18,18 +34,16 @@ class InputSpec(Section):
         description="Format of every file; inferred from the suffix when absent. openai is an "
         "OpenAI batch file, which goes with task.kind requests: either implies the other.",
     )
-    delimiter: str | None = Field(
+    delimiter: Absent[str] = Field(
         None,
         min_length=1,
         max_length=1,
         description="What stands between the fields of CSV; absent: a tab in .tsv, else a comma.",
-        exclude_if=lambda value: value is None,
     )
-    partitioning: Literal["hive", "none"] | None = Field(
+    partitioning: Absent[Literal["hive", "none"]] = Field(
         None,
         description="hive makes columns of folders called key=value; none does not. Absent: hive "
         "where every file lies in folders of the same keys.",
-        exclude_if=lambda value: value is None,
     )
     id: str | None = Field(
         None,
@@ -81,7 +95,7 @@ class OutputSpec(Section):
         "the first answers decide.",
     )
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     @field_validator("uri")
     @classmethod
@@ -120,10 +134,9 @@ class LimitsSpec(Section):
     max_failed_fraction: float = Field(
         0.5, ge=0, le=1, description="Share of failed rows that pauses the job, after 200 rows."
     )
-    budget: float | None = Field(
+    budget: Absent[float] = Field(
         None,
         gt=0,
-        exclude_if=lambda value: value is None,
         description="Money, in the currency of the engine's prices, that the job may spend: it "
         "pauses before it would pass it.",
     )

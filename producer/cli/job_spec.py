@@ -137,7 +137,7 @@ def _engine_args(given: list[str]) -> dict[str, Any]:
 
 
 def _json_file(path: Path) -> Any:
-    from nightshift.common.spec.file import read_text
+    from nightshift.common.spec.parse import read_text
 
     text = read_text(path, "JSON schema")
     try:
@@ -147,7 +147,7 @@ def _json_file(path: Path) -> Any:
 
 
 def _grammar_file(path: Path) -> str:
-    from nightshift.common.spec.file import read_text
+    from nightshift.common.spec.parse import read_text
 
     return read_text(path, "grammar")
 

@@ -13,7 +13,7 @@ from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
-from nightshift.common.spec.file import read_yaml
+from nightshift.common.spec.parse import read_yaml
 from nightshift.producer.judge import judged_rows
 from nightshift.producer.judge.scores import Scale, check
 from nightshift.producer.submit.checks import check_columns, check_output

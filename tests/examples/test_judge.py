@@ -11,7 +11,7 @@ import pytest
 from nightshift.common.formats.part_io import part_metadata
 from nightshift.common.provenance import code_version
 from nightshift.common.spec import parse_spec
-from nightshift.common.spec.file import read_yaml
+from nightshift.common.spec.parse import read_yaml
 from tests.support.example import EXAMPLES, Example
 
 EXAMPLE = EXAMPLES / "judge"

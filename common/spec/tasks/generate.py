@@ -1,17 +1,112 @@
-"""Task generate: text in, text out, by a language model."""
+"""Task generate: text in, text out, by a language model; its messages and its sampling."""
 
-from typing import Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from nightshift.common.spec.json_schema import Scalar, scalar_properties
-from nightshift.common.spec.tasks.messages import ImagePart, Message
-from nightshift.common.spec.tasks.sampling import Sampling
+from nightshift.common.spec.sections import Absent, Section
 from nightshift.common.spec.tasks.section import TaskSection
 from nightshift.common.spec.tasks.structured import StructuredOutput
 
 PARSED = "parsed"
 """Column of typed answers, beside their text."""
+
+
+class TextPart(Section):
+    """Text among the images of a message."""
+
+    type: Literal["text"] = Field(description="A part of the text.")
+    text: str = Field(description="Template over the row's columns.")
+
+
+class ImagePart(Section):
+    """An image of a message."""
+
+    type: Literal["image"] = Field(description="An image, for models that take them.")
+    column: str = Field(
+        min_length=1,
+        description="Column that holds it: the bytes of an image file, or a URI as text.",
+    )
+
+
+ContentPart = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+
+
+def _kind_of_content(value: object) -> str:
+    return "parts" if isinstance(value, list) else "template"
+
+
+class Message(Section):
+    """One chat message; `content` is a Jinja template over the row's columns, or a list of parts."""
+
+    role: Literal["system", "user", "assistant"] = Field(description="Who speaks.")
+    content: Annotated[
+        Annotated[str, Tag("template")] | Annotated[list[ContentPart], Tag("parts")],
+        Discriminator(_kind_of_content),
+    ] = Field(description="Template over the row's columns, or a list of parts: text and images.")
+
+    @field_validator("content")
+    @classmethod
+    def _some_part(cls, value: str | list[ContentPart]) -> str | list[ContentPart]:
+        if value == []:
+            raise ValueError("names no part")
+        return value
+
+    @property
+    def parts(self) -> Sequence[ContentPart]:
+        """The content as parts, whichever way it was written."""
+        if isinstance(self.content, str):
+            return [TextPart(type="text", text=self.content)]
+        return self.content
+
+    @property
+    def templates(self) -> list[str]:
+        """The templates of its text, in order."""
+        return [part.text for part in self.parts if isinstance(part, TextPart)]
+
+
+class Sampling(Section):
+    """How the next token is chosen; the names and ranges of vLLM's SamplingParams."""
+
+    temperature: float = Field(0.0, ge=0, le=10, description="0 is greedy.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus share of probability mass.")
+    top_k: int = Field(0, ge=0, description="Keep the k likeliest tokens; 0 keeps all.")
+    min_p: float = Field(0.0, ge=0, le=1, description="Least probability relative to the best.")
+    repetition_penalty: float = Field(
+        1.0, gt=0, le=10, description="Above 1 makes tokens that occurred less likely."
+    )
+    presence_penalty: float = Field(
+        0.0, ge=-2, le=2, description="Taken off the logit of each token that occurred."
+    )
+    frequency_penalty: float = Field(
+        0.0, ge=-2, le=2, description="Taken off the logit for each time a token occurred."
+    )
+    max_tokens: int = Field(256, ge=1, le=1_000_000, description="Longest answer, in tokens.")
+    max_tokens_column: Absent[str] = Field(
+        None,
+        min_length=1,
+        description="Integer column that holds a row's own longest answer, in tokens; at most "
+        "max_tokens, which also holds where it is null.",
+    )
+    min_tokens: int = Field(0, ge=0, description="Shortest answer, in tokens.")
+    stop: list[str] = Field(default_factory=list, description="Strings that end the answer.")
+    ignore_eos: bool = Field(False, description="Go on to max_tokens; for benchmarks.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of the job; a row's own is derived.")
+
+    @field_validator("stop")
+    @classmethod
+    def _no_empty_stop(cls, value: list[str]) -> list[str]:
+        if not all(value):
+            raise ValueError("an empty stop string would end every answer at once")
+        return value
+
+    @model_validator(mode="after")
+    def _min_below_max(self) -> Self:
+        if self.min_tokens > self.max_tokens:
+            raise ValueError("min_tokens is larger than max_tokens")
+        return self
 
 
 class GenerateTask(TaskSection):
@@ -25,7 +120,7 @@ class GenerateTask(TaskSection):
         "model has a chat template, else as plain text.",
     )
     sampling: Sampling = Field(
-        default_factory=lambda: Sampling.model_validate({}),
+        Sampling.model_validate({}),
         description="How the next token is chosen.",
     )
     output: StructuredOutput | None = Field(

@@ -4,7 +4,7 @@ from typing import ClassVar, Self
 
 from pydantic import model_validator
 
-from nightshift.common.spec.section import Section
+from nightshift.common.spec.sections import Section
 from nightshift.common.templates.sandbox import template_columns
 
 

@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from nightshift.common.spec.json_schema import refuse_unusable
-from nightshift.common.spec.section import STORED, Section
+from nightshift.common.spec.sections import STORED, Absent, Section
 
 
 class OnInvalid(Section):
@@ -37,10 +37,8 @@ class StructuredOutput(Section):
     json_schema: dict[str, Any] | None = Field(None, description="The answer is JSON of this form.")
     regex: str | None = Field(None, description="The answer matches this regular expression.")
     grammar: str | None = Field(None, description="The answer follows this EBNF grammar.")
-    on_invalid: OnInvalid | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        description="What becomes of a row whose answer does not fit; a row error without it.",
+    on_invalid: Absent[OnInvalid] = Field(
+        None, description="What becomes of a row whose answer does not fit; a row error without it."
     )
 
     @field_validator("json_schema", mode="before")
