@@ -19,7 +19,7 @@ from nightshift.common.errors import (
     StorageUnavailable,
 )
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.formats import dataset, part_names
+from nightshift.common.formats import input_rows, part_names
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.part_store import PartStore
 from nightshift.common.ledger.batches.records import Lease
@@ -170,7 +170,7 @@ class BatchRunner:
         # The job may have been submitted where other roots are allowed.
         storage.check_roots([lease.descriptor.source.uri, spec.output.uri], self._allowed_roots)
         with self._recorder.span(Stage.READ):
-            rows = dataset.read_rows(
+            rows = input_rows.read_rows(
                 spec,
                 dataclasses.replace(lease.descriptor, rows=lease.todo),
                 spec.read_columns,

@@ -1,20 +1,25 @@
-"""The rows of a descriptor, whatever the format of its file: each row comes back, good or bad."""
+"""The rows of a batch, whatever the format of its file: each row comes back, good or bad.
+
+They are read out of a copy where the file itself cannot be read from the middle, and have the columns
+that stand in the path of the file.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import SourceChanged
-from nightshift.common.formats import csv_copy
+from nightshift.common.formats import hive, input_copies
 from nightshift.common.formats.jsonl import openai_batch
 from nightshift.common.formats.jsonl import reader as jsonl
 from nightshift.common.formats.jsonl.lines import parse_line
 from nightshift.common.formats.parquet import reader as parquet
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.row_errors import Failure
+from nightshift.common.spec import JobSpec
 from nightshift.common.states import RowErrorKind
 
 _GONE = (
@@ -44,30 +49,75 @@ class Rows:
 
 
 def read_rows(
+    spec: JobSpec,
+    descriptor: Descriptor,
+    columns: Sequence[str] | None,
+    cache: ReadCache,
+    schema: pa.Schema,
+) -> Rows:
+    """The rows of a batch with `columns` and the id, see `read_file_rows`.
+
+    `schema` is that of the job's input. Also raises SourceChanged when a copy is gone.
+    """
+    source, column = descriptor.source, spec.input.id
+    path = hive.columns(spec.input, source.uri)
+    if columns is not None and column is not None:
+        columns = list(dict.fromkeys([*columns, column]))
+    rows = read_file_rows(
+        replace(descriptor, source=_readable(spec, source)),
+        None if columns is None else [name for name in columns if name not in path],
+        cache,
+        schema=schema,
+        id_column=None if column in path else column,
+    )
+    if not path:
+        return rows
+    return replace(
+        rows,
+        table=hive.with_path_columns(rows.table, len(rows.row_index), path, columns, schema),
+        bad_table=hive.with_path_columns(rows.bad_table, len(rows.bad), path, columns, schema),
+    )
+
+
+def _readable(spec: JobSpec, source: SourceFile) -> SourceFile:
+    uri = input_copies.copy_of(spec.input, spec.output.uri, source)
+    if uri is None:
+        return source
+    try:
+        info = storage.stat(uri)
+    except FileNotFoundError as error:
+        raise SourceChanged(
+            f"{uri}, the copy of {source.uri} that is read, is gone; submit the same spec once more, "
+            "which makes it again, and run `nightshift retry JOB --dead`"
+        ) from error
+    return replace(source, uri=uri, size=info.size, fingerprint=info.fingerprint, origin=source.uri)
+
+
+def read_file_rows(
     descriptor: Descriptor,
     columns: Sequence[str] | None,
     cache: ReadCache,
     *,
-    schema: pa.Schema | None = None,
+    schema: pa.Schema,
     id_column: str | None = None,
 ) -> Rows:
-    """The rows of a batch, with `columns` and the id; every row asked for comes back, good or bad.
+    """The rows of a batch out of its file; every row that is asked for comes back, good or bad.
 
-    `columns` None reads all. `schema` has the planned types: JSONL values are brought to them,
+    `columns` has the id, too; None reads all. `schema` has the planned types: JSONL values are brought to them,
     and a row with a value that cannot be is `bad_type`. A nested column may come wider than
     planned, with keys that the first rows of the file lacked. A null id is `bad_record`.
 
     Raises SourceChanged when the file is gone or not the one that was planned, StorageUnavailable
     when it cannot be read now, BadInput for a Parquet column that does not exist.
     """
-    if columns is not None and id_column is not None:
-        columns = [*columns, *({id_column} - set(columns))]
     _check_unchanged(descriptor.source)
     wanted = list(descriptor.rows)
     try:
         table, found, place = _read(descriptor, columns, cache, schema)
         if id_column is not None:
-            for index, valid in zip(wanted, _validity(table, id_column), strict=True):
+            has_ids = id_column in table.column_names
+            ids = table.column(id_column) if has_ids else pa.nulls(table.num_rows)
+            for index, valid in zip(wanted, ids.is_valid().to_pylist(), strict=True):
                 if not valid:
                     found.setdefault(index, Failure(RowErrorKind.BAD_RECORD, "id is null"))
         bad = {
@@ -91,33 +141,24 @@ def _read(
     descriptor: Descriptor,
     columns: Sequence[str] | None,
     cache: ReadCache,
-    schema: pa.Schema | None,
+    schema: pa.Schema,
 ) -> Found:
     source = descriptor.source
-    if source.format == "parquet":
-        table, bad, place = parquet.read(descriptor, columns, cache, _check_unchanged)
-        return _typed_nulls(table, schema), bad, place
-    if source.format == "csv":
-        return _read_csv(descriptor, columns, cache, schema)
-    parse = openai_batch.parse_request if source.format == "openai" else parse_line
-    found = jsonl.read(descriptor, columns, schema, parse)
-    _check_unchanged(source)
-    return found
-
-
-def _read_csv(
-    descriptor: Descriptor,
-    columns: Sequence[str] | None,
-    cache: ReadCache,
-    schema: pa.Schema | None,
-) -> Found:
-    names = None if columns is None else [*columns, csv_copy.WHY]
+    if source.format in ("jsonl", "openai"):
+        parse = openai_batch.parse_request if source.format == "openai" else parse_line
+        found = jsonl.read(descriptor, columns, schema, parse)
+        _check_unchanged(source)
+        return found
+    is_csv = source.format == "csv"
+    names = [*columns, input_copies.WHY] if is_csv and columns is not None else columns
     table, bad, place = parquet.read(descriptor, names, cache, _check_unchanged)
+    if not is_csv:
+        return _typed_nulls(table, schema), bad, place
     wanted = list(descriptor.rows)
-    for index, why in zip(wanted, table.column(csv_copy.WHY).to_pylist(), strict=True):
+    for index, why in zip(wanted, table.column(input_copies.WHY).to_pylist(), strict=True):
         if why is not None:
             bad[index] = Failure(RowErrorKind.BAD_RECORD, why)
-    converted, misfits = csv_copy.converted(table.drop_columns(csv_copy.WHY), schema)
+    converted, misfits = input_copies.converted(table.drop_columns(input_copies.WHY), schema)
     for at, why in misfits.items():
         bad.setdefault(wanted[at], Failure(RowErrorKind.BAD_TYPE, why))
     return converted, bad, place
@@ -136,18 +177,11 @@ def _check_unchanged(source: SourceFile) -> None:
         )
 
 
-def _typed_nulls(table: pa.Table, schema: pa.Schema | None) -> pa.Table:
+def _typed_nulls(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Columns of only nulls get the type that other files give them."""
-    planned = {} if schema is None else {field.name: field.type for field in schema}
+    planned = dict(zip(schema.names, schema.types, strict=True))
     for at, column in enumerate(table.schema):
         if pa.types.is_null(column.type) and column.name in planned:
             typed = table.column(at).cast(planned[column.name])
             table = table.set_column(at, column.name, typed)
     return table
-
-
-def _validity(table: pa.Table, column: str) -> list[bool]:
-    if column not in table.column_names:
-        return [False] * table.num_rows
-    valid: list[bool] = table.column(column).is_valid().to_pylist()
-    return valid

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from nightshift.common.descriptor import Descriptor, RowRanges
-from nightshift.common.formats import dataset
+from nightshift.common.formats import input_rows
 from nightshift.common.formats.input_rows import Rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import JobSpec
@@ -29,7 +29,7 @@ def sample_rows(plan: Plan, spec: JobSpec, count: int, seed: int) -> Rows:
     cache = ReadCache(CACHE_BYTES)
 
     def read(batch: Descriptor) -> Rows:
-        return dataset.read_rows(spec, batch, spec.read_columns, cache, plan.schema)
+        return input_rows.read_rows(spec, batch, spec.read_columns, cache, plan.schema)
 
     with ThreadPoolExecutor(READING_THREADS) as threads:
         return _joined(list(threads.map(read, _sampled_batches(plan, count, seed))))

@@ -3,7 +3,7 @@
 from nightshift.common import storage
 from nightshift.common.errors import Permanent
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.formats import dataset, part_names
+from nightshift.common.formats import input_copies, part_names
 from nightshift.common.ledger import Ledger, job_end, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer.results import part_files
@@ -48,5 +48,5 @@ def sweep_copies(ledger: Ledger, job: Job) -> None:
     """Removes copies of the input that the job does not read; a retry needs the others."""
     with ledger.transaction() as connection:
         files = jobs.files(connection, job.id)
-    copies = (dataset.copy_of(job.spec.input, job.output_uri, file) for file in files)
+    copies = (input_copies.copy_of(job.spec.input, job.output_uri, file) for file in files)
     convert.sweep(job.output_uri, {uri for uri in copies if uri is not None})

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import SourceChanged
-from nightshift.common.formats import dataset, input_rows, output_schema, part_names
+from nightshift.common.formats import input_rows, output_schema, part_names
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.part_store import PartStore
 from nightshift.common.ledger import Ledger, Row
@@ -114,12 +114,12 @@ def read_input(
     columns: Sequence[str],
     cache: ReadCache | None = None,
 ) -> input_rows.Rows:
-    """Some rows of a batch read from the input again; raises what `dataset.read_rows` raises.
+    """Some rows of a batch read from the input again; raises what `input_rows.read_rows` raises.
 
     `batch` says where the rows lie, as the rows of `pages` do; the children of a root batch lie
     where the root lay.
     """
-    return dataset.read_rows(
+    return input_rows.read_rows(
         job.spec,
         replace(records.descriptor(batch), rows=rows),
         columns,

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from nightshift.common import storage
 from nightshift.common.descriptor import InputFormat, SourceFile
 from nightshift.common.errors import BadInput, StorageUnavailable
-from nightshift.common.formats import csv_copy, dataset, registry
+from nightshift.common.formats import input_copies, registry
 from nightshift.common.formats.jsonl.lines import content_start, is_blank
 from nightshift.common.formats.parquet.writer import regrouped
 from nightshift.common.spec import InputSpec
@@ -48,20 +48,20 @@ class Converter:
         and StorageUnavailable.
         """
         facts = (info.size, info.fingerprint)
-        uri = dataset.copy_uri(self.spec_input, self.output_uri, info.uri, kind, facts, limit)
+        uri = input_copies.copy_uri(self.spec_input, self.output_uri, info.uri, kind, facts, limit)
         if not storage.exists(uri):
             self._make(uri, info, kind, limit)
         return storage.stat(uri)
 
     def restore(self, files: Sequence[SourceFile]) -> None:
         """Makes missing copies of a planned job again; raises what `copy` raises."""
-        folder = f"{self.output_uri.rstrip('/')}/{dataset.FOLDER}"
+        folder = f"{self.output_uri.rstrip('/')}/{input_copies.FOLDER}"
         there = {f"{folder}/{name}" for name in storage.list_names(folder)}
         for file in files:
-            uri = dataset.copy_of(self.spec_input, self.output_uri, file)
+            uri = input_copies.copy_of(self.spec_input, self.output_uri, file)
             if uri is not None and file.rows and uri not in there:
                 info = FileInfo(file.uri, file.size, file.fingerprint)
-                self._make(uri, info, file.format, dataset.rows_left(self.spec_input, file))
+                self._make(uri, info, file.format, input_copies.rows_left(self.spec_input, file))
 
     def _make(self, uri: str, info: FileInfo, kind: InputFormat, limit: int | None) -> None:
         write = self._write_csv if kind == "csv" else _write_lines
@@ -82,7 +82,7 @@ class Converter:
             records = _limited(_records(info.uri, columns, delimiter), limit)
             for table in regrouped(records, columns.schema):
                 writer.write_table(table)
-            writer.add_key_value_metadata(csv_copy.encoded_types(columns.types))
+            writer.add_key_value_metadata(input_copies.encoded_types(columns.types))
 
 
 def _header(uri: str, delimiter: str) -> list[str]:
@@ -184,7 +184,7 @@ def _content_errors(uri: str) -> Iterator[None]:
 
 def sweep(output_uri: str, wanted: set[str]) -> None:
     """Removes what a failed or killed submit has left among the copies of a job."""
-    folder = f"{output_uri.rstrip('/')}/{dataset.FOLDER}"
+    folder = f"{output_uri.rstrip('/')}/{input_copies.FOLDER}"
     for name in storage.list_names(folder):
         if f"{folder}/{name}" not in wanted:
             storage.delete(f"{folder}/{name}")

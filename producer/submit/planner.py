@@ -14,7 +14,7 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, InputFormat, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import csv_copy, dataset, hive, registry
+from nightshift.common.formats import hive, input_copies, registry
 from nightshift.common.formats.jsonl import openai_batch
 from nightshift.common.formats.jsonl.reader import HEAD_ROWS, head_schema
 from nightshift.common.formats.parquet.footer import Footer, input_schema, known_nulls, read_footer
@@ -71,7 +71,7 @@ class _ExaminedFile:
     rows: int
     schema: pa.Schema
     scan: Scan | None = None
-    csv_types: csv_copy.Types | None = None
+    csv_types: input_copies.Types | None = None
 
 
 def plan(
@@ -95,7 +95,7 @@ def plan(
     def examine(info: FileInfo, kind: InputFormat, limit: int | None = None) -> _ExaminedFile:
         registry.check_content(info, kind)
         read = info
-        if dataset.is_streamed(info.uri, kind):
+        if input_copies.is_streamed(info.uri, kind):
             if output_uri is None:
                 raise BadInput(f"{info.uri} must be copied to be planned: name an output directory")
             read = Converter(spec_input, output_uri).copy(info, kind, limit)
@@ -131,12 +131,12 @@ def _merged_schema(
 ) -> pa.Schema:
     """The columns of all files and those of their path; BadInput for a used one that is in both."""
     known = [file.csv_types for file in files if file.csv_types is not None]
-    types = csv_copy.common_types(known, id_column)
+    types = input_copies.common_types(known, id_column)
 
     def schema_of(file: _ExaminedFile) -> pa.Schema:
         if file.csv_types is None:
             return file.schema
-        return csv_copy.schema_of({name: types[name] for name in file.csv_types})
+        return input_copies.schema_of({name: types[name] for name in file.csv_types})
 
     in_files = merge_schemas(
         ((file.info.uri, file.kind, schema_of(file)) for file in files),
@@ -165,9 +165,9 @@ def _examine_parquet(info: FileInfo, id_column: str | None, limit: int | None) -
 
 def _examine_csv(info: FileInfo, copy: FileInfo, limit: int | None) -> _ExaminedFile:
     footer = read_footer(copy.uri)
-    types = csv_copy.types_of(footer)
+    types = input_copies.types_of(footer)
     return _ExaminedFile(
-        info, "csv", _rows_of(footer, limit), csv_copy.schema_of(types), csv_types=types
+        info, "csv", _rows_of(footer, limit), input_copies.schema_of(types), csv_types=types
     )
 
 

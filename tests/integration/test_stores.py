@@ -14,7 +14,7 @@ from moto.s3.models import s3_backends
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
-from nightshift.common.formats import dataset, part_io
+from nightshift.common.formats import input_rows, part_io
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import parse_spec
 from nightshift.common.storage import objects
@@ -115,7 +115,9 @@ def test_thousands_of_keys_are_all_found_and_only_as_many_files_opened_as_a_limi
     found = [
         row
         for batch in plan.batches()
-        for row in dataset.read_rows(spec, batch, None, ReadCache(0), plan.schema).table.to_pylist()
+        for row in input_rows.read_rows(
+            spec, batch, None, ReadCache(0), plan.schema
+        ).table.to_pylist()
     ]
     assert found == [{"id": at * 5, "day": 0} for at in range(7)]
 
@@ -208,7 +210,7 @@ def test_every_format_is_planned_read_and_written_there(bucket: str) -> None:
     spec = with_partitioning(spec_of(f"{root}/in", f"{root}/out"), infos)
     plan = planner.plan(spec.input, 100, infos=infos, output_uri=spec.output.uri)
     tables = [
-        dataset.read_rows(spec, batch, None, ReadCache(2**20), plan.schema).table
+        input_rows.read_rows(spec, batch, None, ReadCache(2**20), plan.schema).table
         for batch in plan.batches()
     ]
     whole = pa.concat_tables(tables)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import dataset, output_schema, part_io
+from nightshift.common.formats import input_rows, output_schema, part_io
 from nightshift.common.formats.parquet.column_types import canonical_type
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_rows
@@ -105,7 +105,7 @@ def passed_through(folder: Path, columns: list[str], batch_rows: int = 2) -> pa.
     schema = output_schema.deserialize(output_schema.serialize(schema))
     whole = []
     for number, batch in enumerate(plan.batches()):
-        rows = dataset.read_rows(spec, batch, columns, ReadCache(2**20), inputs)
+        rows = input_rows.read_rows(spec, batch, columns, ReadCache(2**20), inputs)
         results = RowResults(rows.row_index, rows.table.select(columns))
         results.outcomes = {index: Answer({"loud": "X"}) for index in rows.row_index}
         assert len(to_rows(rows.table)) == len(rows.row_index)
@@ -172,7 +172,7 @@ def test_python_sees_values_and_not_layouts(tmp_path):
     pq.write_table(pa.table({name: COLUMNS[name] for name in shown}), path)
     spec = spec_of(tmp_path, [])
     plan = planner.plan(spec.input, 10)
-    rows = dataset.read_rows(spec, next(plan.batches()), None, ReadCache(2**20), plan.schema)
+    rows = input_rows.read_rows(spec, next(plan.batches()), None, ReadCache(2**20), plan.schema)
     assert to_rows(rows.table)[0] == shown
 
 
@@ -199,7 +199,7 @@ def test_json_lines_bring_back_what_they_take(tmp_path, name):
     pq.write_table(pa.table({"c": COLUMNS[name]}), path)
     spec = spec_of(tmp_path, ["c"], format="jsonl")
     plan = planner.plan(spec.input, 10)
-    rows = dataset.read_rows(spec, next(plan.batches()), ["c"], ReadCache(2**20), plan.schema)
+    rows = input_rows.read_rows(spec, next(plan.batches()), ["c"], ReadCache(2**20), plan.schema)
     table = rows.table.cast(plan.schema)
     if name in NOT_IN_JSON:
         with pytest.raises(BadInput, match="which JSON lines cannot bring back"):

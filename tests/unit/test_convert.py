@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, SourceChanged
-from nightshift.common.formats import csv_copy, dataset
+from nightshift.common.formats import input_copies, input_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import parse_spec
 from nightshift.producer.submit import convert, csv_input, planner
@@ -60,7 +60,9 @@ def rows_of(spec, planned=None):
     planned = planned or plan(spec)
     found = {}
     for batch in planned.batches():
-        rows = dataset.read_rows(spec, batch, spec.read_columns, ReadCache(2**20), planned.schema)
+        rows = input_rows.read_rows(
+            spec, batch, spec.read_columns, ReadCache(2**20), planned.schema
+        )
         assert rows.table.schema.names == rows.bad_table.schema.names
         found |= dict(zip(rows.row_index, rows.table.to_pylist(), strict=True))
         found |= {index: why.message for index, why in rows.bad.items()}
@@ -549,7 +551,7 @@ def test_the_sweep_leaves_the_copies_of_the_job_alone(tmp_path):
     folder = tmp_path / "out" / "_input"
     (folder / ".half.parquet.3f").write_bytes(b"x")
     (folder / "of-another-submit.parquet").write_bytes(b"x")
-    wanted = dataset.copy_of(spec.input, spec.output.uri, source)
+    wanted = input_copies.copy_of(spec.input, spec.output.uri, source)
     convert.sweep(spec.output.uri, {wanted})
     assert [f"{folder}/{name}" for name in copies(tmp_path)] == [wanted]
     convert.sweep(spec.output.uri, set())
@@ -561,10 +563,10 @@ def test_a_crash_in_the_middle_leaves_nothing_that_counts(tmp_path):
     put(tmp_path, **{"a.csv": b"id\n1\n"})
     code = f"""
 import os
-from nightshift.common.formats import csv_copy
+from nightshift.common.formats import input_copies, input_rows
 from nightshift.common.spec import InputSpec
 from nightshift.producer.submit import planner
-csv_copy.encoded_types = lambda _: os._exit(9)
+input_copies.encoded_types = lambda _: os._exit(9)
 planner.plan(InputSpec(uri="{tmp_path}/in"), 1000, output_uri="{tmp_path}/out")
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
@@ -603,7 +605,7 @@ def test_the_copy_of_csv_holds_the_texts_as_they_stand(tmp_path):
     put(tmp_path, **{"a.csv": b"id,x\n1,007\n2,1.50\n"})
     plan(spec_of(tmp_path))
     table = pq.read_table(tmp_path / "out" / "_input" / copies(tmp_path)[0])
-    assert table.drop_columns(csv_copy.WHY).to_pylist() == [
+    assert table.drop_columns(input_copies.WHY).to_pylist() == [
         {"id": "1", "x": "007"},
         {"id": "2", "x": "1.50"},
     ]

@@ -15,7 +15,7 @@ from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
 from nightshift.common.formats import part_io, registry
-from nightshift.common.formats.input_rows import read_rows
+from nightshift.common.formats.input_rows import read_file_rows
 from nightshift.common.formats.jsonl import reader
 from nightshift.common.formats.parquet import row_groups
 from nightshift.common.formats.parquet.read_cache import ReadCache
@@ -55,7 +55,8 @@ def jsonl_batch(path, lines, ranges=None, first_row=0) -> Descriptor:
 
 def read(descriptor, columns=None, **options):
     """Reads, and holds the promise that no row is lost."""
-    rows = read_rows(descriptor, columns, options.pop("cache", ReadCache(BIG)), **options)
+    cache = options.pop("cache", ReadCache(BIG))
+    rows = read_file_rows(descriptor, columns, cache, **{"schema": pa.schema([]), **options})
     assert sorted([*rows.row_index, *rows.bad]) == list(descriptor.rows)
     assert rows.row_index == sorted(rows.row_index)
     assert rows.table.num_rows == len(rows.row_index)
@@ -141,7 +142,7 @@ def test_what_other_writers_choose_becomes_plain_types(tmp_path):
 def test_a_null_id_is_a_bad_record_and_its_other_columns_stay(tmp_path):
     table = pa.table({"id": ["a", None, "c"], "text": ["x", "y", "z"]})
     source = parquet_file(tmp_path / "a.parquet", table, 10)
-    rows = read(Descriptor(source, RowRanges.of((10, 13))), ["text"], id_column="id")
+    rows = read(Descriptor(source, RowRanges.of((10, 13))), ["text", "id"], id_column="id")
     assert rows.row_index == [10, 12]
     assert rows.bad[11].kind is RowErrorKind.BAD_RECORD
     assert messages(rows) == {11: f"{source.uri} row 2: id is null"}
@@ -402,7 +403,9 @@ def test_deep_nesting_is_kept_as_text(tmp_path):
 def test_values_are_brought_to_the_planned_type_or_are_bad(tmp_path, kind, value, found):
     schema = pa.schema([("id", pa.int64()), ("a", kind)])
     lines = [{"id": 1}, {"id": 2, "a": value}, {"id": 3, "a": None}]
-    rows = read(jsonl_batch(tmp_path / "a.jsonl", lines), ["a"], schema=schema, id_column="id")
+    rows = read(
+        jsonl_batch(tmp_path / "a.jsonl", lines), ["a", "id"], schema=schema, id_column="id"
+    )
     assert rows.table.schema == pa.schema([("a", kind), ("id", pa.int64())])
     if found is ...:
         assert rows.row_index == [0, 2]
@@ -431,7 +434,7 @@ def test_without_columns_new_keys_are_read_too_and_missing_ones_are_null(tmp_pat
 
 def test_a_row_without_its_id_is_a_bad_record_with_its_line(tmp_path):
     lines = [{"id": 1, "a": "x"}, b"", {"id": None, "a": "y"}, {"a": "z"}]
-    rows = read(jsonl_batch(tmp_path / "a.jsonl", lines), ["a"], id_column="id")
+    rows = read(jsonl_batch(tmp_path / "a.jsonl", lines), ["a", "id"], id_column="id")
     assert rows.row_index == [0]
     assert messages(rows) == {
         1: f"{tmp_path}/a.jsonl line 3: id is null",

@@ -11,7 +11,7 @@ import pytest
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import dataset, hive
+from nightshift.common.formats import hive, input_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec, JobSpec, parse_spec
 from nightshift.producer.submit import planner
@@ -56,7 +56,7 @@ def read(spec: JobSpec) -> pa.Table:
     planned = planner.plan(spec.input, 10, columns=spec.read_columns, output_uri=spec.output.uri)
     check_columns(spec, planned.schema)
     tables = [
-        dataset.read_rows(spec, batch, spec.read_columns, ReadCache(2**20), planned.schema).table
+        input_rows.read_rows(spec, batch, spec.read_columns, ReadCache(2**20), planned.schema).table
         for batch in planned.batches()
     ]
     return pa.concat_tables(tables)

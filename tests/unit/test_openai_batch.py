@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import dataset, input_rows, output_schema
+from nightshift.common.formats import input_rows, output_schema
 from nightshift.common.formats.jsonl import openai_batch
 from nightshift.common.formats.jsonl.lines import BadLine
 from nightshift.common.formats.parquet.read_cache import ReadCache
@@ -118,7 +118,7 @@ def test_every_line_is_a_row_good_or_bad(tmp_path: Path) -> None:
     )
     info = storage.stat(str(path))
     source = SourceFile(info.uri, "openai", info.size, info.fingerprint, 4, 0)
-    rows = input_rows.read_rows(
+    rows = input_rows.read_file_rows(
         Descriptor(source, RowRanges.of((0, 4)), Locator(0, 0, source.size)),
         ["custom_id", "method", "url", "body"],
         ReadCache(0),
@@ -162,7 +162,7 @@ def test_a_batch_file_may_be_compressed(tmp_path: Path, suffix: str) -> None:
         spec.input, 8, columns=spec.read_columns, infos=infos, output_uri=spec.output.uri
     )
     (only,) = plan.batches()
-    rows = dataset.read_rows(spec, only, None, ReadCache(0), plan.schema)
+    rows = input_rows.read_rows(spec, only, None, ReadCache(0), plan.schema)
     assert rows.table.column("custom_id").to_pylist() == ["a", "c"]
     assert rows.table.column("body").to_pylist() == ["{}", '{"x": 1}']
     assert f"{path} line 2" in rows.bad[1].message

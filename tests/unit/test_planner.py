@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.formats.input_rows import read_rows
+from nightshift.common.formats.input_rows import read_file_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec, parse_spec
 from nightshift.producer.submit import line_scan, planner
@@ -31,7 +31,7 @@ def ids(plan: Plan, column="id") -> list:
     """The ids of every batch in order, each read by itself."""
     found = []
     for descriptor in plan.batches():
-        rows = read_rows(descriptor, [column], ReadCache(2**20))
+        rows = read_file_rows(descriptor, [column], ReadCache(2**20), schema=pa.schema([]))
         assert not rows.bad
         found += rows.table.column(column).to_pylist()
     return found
@@ -148,13 +148,13 @@ def test_planner_and_reader_agree_on_every_line(
     seen: list[str] = []
     for descriptor in plan.batches():
         assert 1 <= len(descriptor.rows) <= batch_rows
-        rows = read_rows(descriptor, ["v"], ReadCache(0))
+        rows = read_file_rows(descriptor, ["v"], ReadCache(0), schema=pa.schema([]))
         assert rows.row_index == list(descriptor.rows)
         assert not rows.bad
         seen += rows.table.column("v").to_pylist()
         some = data.draw(st.sets(st.sampled_from(rows.row_index), min_size=1))
         part = Descriptor(descriptor.source, RowRanges.from_indices(some), descriptor.locator)
-        subset = read_rows(part, ["v"], ReadCache(0))
+        subset = read_file_rows(part, ["v"], ReadCache(0), schema=pa.schema([]))
         assert subset.row_index == sorted(some)
         assert subset.table.column("v").to_pylist() == [reference[index] for index in sorted(some)]
     assert seen == reference

@@ -11,7 +11,7 @@ import pytest
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import SourceChanged, StorageUnavailable
-from nightshift.common.formats.input_rows import read_rows
+from nightshift.common.formats.input_rows import read_file_rows
 from nightshift.common.formats.parquet import reader
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.parquet.row_group_stream import RowGroupStream
@@ -71,7 +71,7 @@ def batches(source: SourceFile) -> list[Descriptor]:
 
 
 def read(descriptor: Descriptor, cache: ReadCache) -> list[int]:
-    rows = read_rows(descriptor, ["id", "text"], cache)
+    rows = read_file_rows(descriptor, ["id", "text"], cache, schema=pa.schema([]))
     assert not rows.bad
     found = rows.table.column("id").to_pylist()
     assert found == list(descriptor.rows)
@@ -129,7 +129,7 @@ def test_damage_spoils_what_lies_behind_it_and_is_met_once(source, read_bytes):
     broken = SourceFile(info.uri, "parquet", info.size, info.fingerprint, ROWS, 0)
     cache, bad, good = ReadCache(2**20), 0, 0
     for descriptor in batches(broken):
-        rows = read_rows(descriptor, ["id", "text"], cache)
+        rows = read_file_rows(descriptor, ["id", "text"], cache, schema=pa.schema([]))
         bad, good = bad + len(rows.bad), good + len(rows.row_index)
         assert all("row group 0 is damaged" in why.message for why in rows.bad.values())
     assert good >= ROWS // 3
@@ -192,7 +192,9 @@ def test_only_a_few_row_groups_stay_open(tmp_path):
     many = SourceFile(info.uri, "parquet", info.size, info.fingerprint, 60_000, 0)
     cache = ReadCache(0)
     for first in [*range(0, 60_000, 10_000), 0, 30_000]:
-        rows = read_rows(Descriptor(many, RowRanges.of((first, first + 9))), None, cache)
+        rows = read_file_rows(
+            Descriptor(many, RowRanges.of((first, first + 9))), None, cache, schema=pa.schema([])
+        )
         assert rows.table.column("id").to_pylist() == list(range(first, first + 9))
     assert len([one for one in cache._streams.values() if one._batches is not None]) <= 4
 

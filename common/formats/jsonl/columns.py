@@ -74,13 +74,13 @@ def _holds(target: pa.DataType, items: int) -> bool:
 
 
 def to_table(
-    rows: Sequence[dict[str, Any]], columns: Sequence[str] | None, schema: pa.Schema | None
+    rows: Sequence[dict[str, Any]], columns: Sequence[str] | None, schema: pa.Schema
 ) -> tuple[pa.Table, dict[int, str]]:
     """Rows as columns, and by position why a row does not fit the types of the schema.
 
     Without `columns` the table has the columns of the schema and all others that the rows have.
     """
-    planned = {} if schema is None else {field.name: field.type for field in schema}
+    planned = dict(zip(schema.names, schema.types, strict=True))
     names = dict.fromkeys(chain(planned, *rows) if columns is None else columns)
     arrays: dict[str, pa.Array | pa.ChunkedArray] = {}
     bad: dict[int, str] = {}

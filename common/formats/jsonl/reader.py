@@ -67,7 +67,7 @@ def _head(uri: str, rows: int, name: str) -> Iterator[list[dict[str, Any]]]:
 def read(
     descriptor: Descriptor,
     columns: Sequence[str] | None,
-    schema: pa.Schema | None,
+    schema: pa.Schema,
     parse: Callable[[bytes], dict[str, Any]] = parse_line,
 ) -> tuple[pa.Table, dict[int, Failure], Callable[[int], str]]:
     """The rows of a batch; see `input_rows.Found`.

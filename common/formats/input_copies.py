@@ -1,17 +1,25 @@
-"""CSV as it is kept for reading: a Parquet copy of the texts as they stand in the file.
+"""Copies of input files that cannot be read from the middle: where a copy lies, and what it holds.
 
-The type of a column is decided over every file of a dataset, and the texts become values of that
+The copy of a CSV file is Parquet with the texts as they stand in the file. The type of a column is decided over every file of a dataset, and the texts become values of that
 type when they are read. A record that is no row of the table is kept as a row with the reason.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Literal
 
 import pyarrow as pa
 
+from nightshift.common.descriptor import InputFormat, SourceFile
+from nightshift.common.formats import registry
 from nightshift.common.formats.jsonl.columns import misfit, to_array
 from nightshift.common.formats.parquet.footer import METADATA_PREFIX, Footer
+from nightshift.common.spec import InputSpec, digest
+
+FOLDER = "_input"
+"""Folder of copies in the output directory; readers of datasets skip names with an underscore."""
 
 Candidate = Literal["int64", "double", "bool"]
 
@@ -25,6 +33,45 @@ TYPES = f"{METADATA_PREFIX}types"
 """Key in the copy's metadata: for each column the candidates that all of its texts fit."""
 
 Types = dict[str, list[Candidate]]
+
+
+def is_streamed(uri: str, kind: InputFormat) -> bool:
+    """True for a file that can only be read from its start, so that a copy of it is needed."""
+    return kind == "csv" or registry.compression(uri) is not None
+
+
+def copy_uri(
+    spec_input: InputSpec,
+    output_uri: str,
+    uri: str,
+    kind: InputFormat,
+    facts: tuple[int, str],
+    limit: int | None,
+) -> str:
+    """Where the copy of a file lies.
+
+    The name is made of the file, its size and fingerprint (`facts`), what the spec says about
+    reading it, and how many of its first rows are copied at most.
+    """
+    delimiter = spec_input.delimiter if kind == "csv" else None
+    identity = [uri, kind, *facts, delimiter, limit]
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePosixPath(uri).name)[:80]
+    suffix = "parquet" if kind == "csv" else kind
+    return f"{output_uri.rstrip('/')}/{FOLDER}/{digest(identity)[:16]}-{stem}.{suffix}"
+
+
+def copy_of(spec_input: InputSpec, output_uri: str, source: SourceFile) -> str | None:
+    """Where the copy of a planned file lies; None where the file needs no copy."""
+    if not is_streamed(source.uri, source.format):
+        return None
+    facts = (source.size, source.fingerprint)
+    limit = rows_left(spec_input, source)
+    return copy_uri(spec_input, output_uri, source.uri, source.format, facts, limit)
+
+
+def rows_left(spec_input: InputSpec, source: SourceFile) -> int | None:
+    """How many rows of the input's limit are left after the files before this one."""
+    return None if spec_input.limit is None else spec_input.limit - source.first_row
 
 
 def encoded_types(types: Mapping[str, Sequence[Candidate]]) -> dict[str, str]:
@@ -69,11 +116,11 @@ def common_types(every: Sequence[Types], id_column: str | None) -> Types:
     return found
 
 
-def converted(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, dict[int, str]]:
+def converted(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]:
     """The table with its texts as values of the planned types, and by position of the row why a
     text does not fit its type.
     """
-    planned = {} if schema is None else {field.name: field.type for field in schema}
+    planned = dict(zip(schema.names, schema.types, strict=True))
     bad: dict[int, str] = {}
     for at, name in enumerate(table.column_names):
         kind = planned.get(name, pa.string())
