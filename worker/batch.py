@@ -21,7 +21,7 @@ from nightshift.common.errors import (
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import input_rows, part_names
 from nightshift.common.formats.parquet.read_cache import ReadCache
-from nightshift.common.formats.part_store import PartStore
+from nightshift.common.formats.part_rows import PartStore
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.settings import Settings
 from nightshift.common.states import RowErrorKind

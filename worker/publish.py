@@ -12,7 +12,7 @@ from nightshift.common import storage
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import LeaseLost, Retryable, StorageUnavailable
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.formats import part_io
+from nightshift.common.formats import part_rows
 from nightshift.common.formats.part_names import final, part_name, staged
 from nightshift.common.group_commit import GroupCommit
 from nightshift.common.ledger import jobs
@@ -301,10 +301,10 @@ class Publisher:
 def _stored(each: Publication) -> Part:
     lease, output, table = each.lease, each.spec.output, each.table
     if each.encoded is None:
-        each.encoded = part_io.encode_part(table.table, output.format, each.provenance)
+        each.encoded = part_rows.encode_part(table.table, output.format, each.provenance)
     split_id = None if lease.is_root else lease.batch_id
     name = part_name(lease.seq, split_id, lease.attempt, output.format, bare=each.bare)
-    facts = part_io.write_encoded(staged(output.uri, name), each.encoded)
+    facts = part_rows.write_encoded(staged(output.uri, name), each.encoded)
     return Part(
         name,
         facts.bytes,

@@ -7,7 +7,6 @@ import pyarrow as pa
 
 from nightshift.common.formats.arrow_types import arrow_type
 from nightshift.common.formats.jsonl.json_types import storable_type
-from nightshift.common.formats.part_names import is_bare
 from nightshift.common.formats.values import arrow_value
 from nightshift.common.spec import (
     PARSED,
@@ -37,45 +36,28 @@ SCALAR_TYPES: dict[Scalar, pa.DataType] = {
 
 def output_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema | None:
     """The schema of every part of a job; None where the first answers decide."""
-    match spec.task:
-        case GenerateTask() as task:
-            return _around(
-                spec,
-                inputs,
-                [
-                    pa.field("output", pa.string()),
-                    *_parsed_field(task),
-                    pa.field("finish_reason", pa.string()),
-                    *TOKENS,
-                ],
-            )
-        case ScoreTask():
-            return _around(spec, inputs, [pa.field("score", pa.float32()), PROMPT_TOKENS])
-        case RequestsTask():
-            return _around(
-                spec,
-                inputs,
-                [
-                    pa.field("status_code", pa.int32()),
-                    pa.field("request_id", pa.string()),
-                    pa.field("response", pa.string()),
-                    *TOKENS,
-                ],
-            )
     declared = spec.output.output_schema
-    if declared is None:
-        return None
-    return _around(
-        spec, inputs, [pa.field(name, arrow_type(alias)) for name, alias in declared.items()]
-    )
-
-
-def _parsed_field(task: GenerateTask) -> list[pa.Field]:
-    scalars = task.parsed
-    if scalars is None:
-        return []
-    fields = [pa.field(name, SCALAR_TYPES[kind]) for name, kind in scalars.items()]
-    return [pa.field(PARSED, pa.struct(fields))]
+    match spec.task:
+        case GenerateTask(parsed=parsed):
+            columns = [pa.field("output", pa.string())]
+            if parsed is not None:
+                scalars = [(name, SCALAR_TYPES[kind]) for name, kind in parsed.items()]
+                columns.append(pa.field(PARSED, pa.struct(scalars)))
+            columns += [pa.field("finish_reason", pa.string()), *TOKENS]
+        case ScoreTask():
+            columns = [pa.field("score", pa.float32()), PROMPT_TOKENS]
+        case RequestsTask():
+            columns = [
+                pa.field("status_code", pa.int32()),
+                pa.field("request_id", pa.string()),
+                pa.field("response", pa.string()),
+                *TOKENS,
+            ]
+        case _ if declared is None:
+            return None
+        case _:
+            columns = [pa.field(name, arrow_type(alias)) for name, alias in declared.items()]
+    return _around(spec, inputs, columns)
 
 
 def inferred_schema(
@@ -123,11 +105,6 @@ def _pooled_fields(task: EmbedTask | ClassifyTask, answer: Mapping[str, Any]) ->
 def bare_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema:
     """The columns that stand in every part, whatever the task answers."""
     return _around(spec, inputs, [])
-
-
-def stored_schema(name: str, spec: JobSpec, inputs: pa.Schema, schema: pa.Schema) -> pa.Schema:
-    """The columns in the file of a part, where the job has `schema` by now."""
-    return bare_schema(spec, inputs) if is_bare(name) else schema
 
 
 def passed_fields(spec: JobSpec, inputs: pa.Schema) -> list[pa.Field]:

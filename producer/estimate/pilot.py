@@ -13,7 +13,7 @@ from rich.prompt import Confirm
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import part_io
+from nightshift.common.formats import part_rows
 from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
@@ -93,7 +93,7 @@ def _write_requests(source: str, table: pa.Table, _: Sequence[int]) -> None:
 def _write(source: str, table: pa.Table, row_index: Sequence[int]) -> None:
     if not table.num_columns:  # a template without a column; Parquet counts rows by columns
         table = pa.table({"row": row_index})
-    part_io.write_batches(source, table.to_batches(), table.schema, "parquet", {}, replace=True)
+    part_rows.write_batches(source, table.to_batches(), table.schema, "parquet", {})
 
 
 def _spec(spec: JobSpec, source: str, output: str, rows: int) -> JobSpec:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput, Permanent, SourceChanged
-from nightshift.common.formats import part_io
+from nightshift.common.formats import part_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, Row
@@ -88,7 +88,7 @@ def write(
     """
     schema = pa.schema([each.field for each in chosen])
     rows = part_files.read_ahead(_rows(ledger, job, chosen, schema, positions))
-    return part_io.write_batches(target, rows, schema, "parquet", metadata, replace=True)
+    return part_rows.write_batches(target, rows, schema, "parquet", metadata)
 
 
 def _rows(

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import part_io, part_names
+from nightshift.common.formats import part_names, part_rows
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
@@ -117,7 +117,7 @@ def _is_written(ledger: Ledger, spec: JobSpec, sample: JudgedSample) -> bool:
 
 
 def _written_sample(uri: str) -> JudgedSample | None:
-    text = part_io.part_metadata(uri).get(METADATA_KEY)
+    text = part_rows.part_metadata(uri).get(METADATA_KEY)
     return None if text is None else JudgedSample(**json.loads(text))
 
 

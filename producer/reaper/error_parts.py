@@ -9,7 +9,7 @@ import structlog
 from nightshift.common import provenance
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import NightshiftError
-from nightshift.common.formats import part_io, part_names, part_tables
+from nightshift.common.formats import part_names, part_rows
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches import error_parts
 from nightshift.common.ledger.batches.records import Part
@@ -40,7 +40,7 @@ def write_all(ledger: Ledger, job: Job) -> None:
 def _write(job: Job, batch: Row) -> Part:
     """Rows that an earlier part has an answer for keep it."""
     failed = batch["rows"] if batch["redo"] is None else batch["redo"]
-    table = part_tables.failures_table(
+    table = part_rows.failures_table(
         part_files.schema_of(job),
         list(failed),
         _passed_columns(job, batch, failed),
@@ -61,16 +61,16 @@ def _write(job: Job, batch: Row) -> Part:
             bare=job.output_schema is None,
         )
     )
-    facts = part_io.write_part(
+    facts = part_rows.write_part(
         part_names.staged(job.output_uri, name), table, job.spec.output.format, made_by
     )
     return Part(
         name,
         facts.bytes,
         facts.checksum,
-        part_tables.column_sum(table, "prompt_tokens"),
-        part_tables.column_sum(table, "output_tokens"),
-        part_tables.row_errors(table, job.spec.input.id),
+        part_rows.column_sum(table, "prompt_tokens"),
+        part_rows.column_sum(table, "output_tokens"),
+        part_rows.row_errors(table, job.spec.input.id),
     )
 
 

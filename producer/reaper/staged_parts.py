@@ -3,7 +3,7 @@
 import secrets
 
 from nightshift.common import storage
-from nightshift.common.formats import part_io, part_names
+from nightshift.common.formats import part_names, part_rows
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import commits
 from nightshift.common.ledger.jobs import Job
@@ -25,7 +25,7 @@ def complete_columns(ledger: Ledger, job: Job) -> None:
 def _complete(ledger: Ledger, job: Job, bare: str, batch: int) -> None:
     name = unique(bare.replace(part_names.BARE, ""))
     uri, parts = part_files.place(job, bare), part_files.store(job)
-    facts = part_io.write_part(
+    facts = part_rows.write_part(
         part_names.staged(job.output_uri, name),
         parts.read(bare, uri),
         job.spec.output.format,

@@ -6,12 +6,12 @@ import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, Permanent
-from nightshift.common.formats import part_io
+from nightshift.common.formats import part_rows
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer.results import part_files, target_file, vectors
 
-FORMATS: dict[str, part_io.OutputFormat] = {
+FORMATS: dict[str, part_rows.OutputFormat] = {
     ".parquet": "parquet",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -40,7 +40,7 @@ def collect(
     if is_npy:
         vectors.check(schema, job.id)
         return vectors.write(target, ahead, schema, job.spec.input.id)
-    return part_io.write_batches(target, ahead, schema, FORMATS[suffix], {}, replace=True)
+    return part_rows.write_batches(target, ahead, schema, FORMATS[suffix], {})
 
 
 def rows_for(

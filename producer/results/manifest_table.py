@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from nightshift.common import provenance, storage
-from nightshift.common.formats import part_io
+from nightshift.common.formats import part_rows
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import manifest
@@ -44,7 +44,7 @@ COLUMNS = pa.schema(
 )
 """See docs/provenance.md."""
 
-FORMATS: dict[str, part_io.OutputFormat | None] = {
+FORMATS: dict[str, part_rows.OutputFormat | None] = {
     ".parquet": "parquet",
     ".jsonl": "jsonl",
     ".csv": None,
@@ -94,7 +94,7 @@ def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> Manifest
     if kind is None:
         storage.write_whole(target, write_csv, replace=True)
     else:
-        part_io.write_batches(target, batches(), COLUMNS, kind, {}, replace=True)
+        part_rows.write_batches(target, batches(), COLUMNS, kind, {})
     left = progress["rows_total"] - progress["rows_done"] - progress["rows_failed"]
     return ManifestTable(parts, left)
 

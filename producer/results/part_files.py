@@ -13,7 +13,7 @@ from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import SourceChanged
 from nightshift.common.formats import input_rows, output_schema, part_names
 from nightshift.common.formats.parquet.read_cache import ReadCache
-from nightshift.common.formats.part_store import PartStore
+from nightshift.common.formats.part_rows import PartStore
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.connection import Connection

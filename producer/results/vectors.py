@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import part_io
+from nightshift.common.formats import part_rows
 
 SUFFIX = ".npy"
 
@@ -43,13 +43,12 @@ def write(
     folder = Path(target).parent
     with tempfile.TemporaryFile(dir=folder if folder.is_dir() else None) as spool:
         ids = _spooled(batches, names, spool)
-        rows = part_io.write_batches(
+        rows = part_rows.write_batches(
             ids_uri(target),
             ids,
             pa.schema([schema.field(name) for name in names]),
             "parquet",
             {},
-            replace=True,
         )
         spool.seek(0)
         descr = np.dtype(kind.value_type.to_pandas_dtype()).str

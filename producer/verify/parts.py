@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from nightshift.common import storage
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import NightshiftError, SourceChanged
-from nightshift.common.formats import input_rows, part_names, part_tables
+from nightshift.common.formats import input_rows, part_names, part_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, Row
@@ -121,8 +121,8 @@ class PartsAudit:
         counted = {
             # Rows that run again still have their old line, and are not counted meanwhile.
             "rows_failed": len(content.errors) - part["redo_count"],
-            "prompt_tokens": part_tables.column_sum(table, "prompt_tokens"),
-            "output_tokens": part_tables.column_sum(table, "output_tokens"),
+            "prompt_tokens": part_rows.column_sum(table, "prompt_tokens"),
+            "output_tokens": part_rows.column_sum(table, "output_tokens"),
         }
         for what, count in counted.items():
             if count != part[what]:

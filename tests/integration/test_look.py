@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import output_schema, part_io, part_names, part_tables
+from nightshift.common.formats import output_schema, part_names, part_rows
 from nightshift.common.ledger import Ledger, dispatch, job_submit, jobs, workers
 from nightshift.common.ledger.batches import claims, leasing, splits
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
@@ -150,13 +150,13 @@ class Work:
                 "finish_reason": ["stop"] * len(index),
                 "prompt_tokens": pa.array([5] * len(index), pa.int32()),
                 "output_tokens": pa.array([2] * len(index), pa.int32()),
-                "error": part_tables.error_column(failures),
+                "error": part_rows.error_column(failures),
             }
         ).cast(self.schema)
         name = part_names.part_name(
             lease.seq, None if lease.is_root else lease.batch_id, lease.attempt, self.format
         )
-        facts = part_io.write_part(
+        facts = part_rows.write_part(
             part_names.staged(self.spec.output.uri, name), table, self.spec.output.format, {}
         )
         return Part(
@@ -601,7 +601,7 @@ def replace_part(work: Work, change: Callable[[pa.Table], pa.Table]) -> None:
     path = work.some_part()
     table = change(pq.read_table(path))
     path.unlink()
-    facts = part_io.write_part(str(path), table, "parquet", {})
+    facts = part_rows.write_part(str(path), table, "parquet", {})
     work.sql(
         "UPDATE batches SET part_bytes = :bytes, part_checksum = :sum WHERE part_name = :name",
         bytes=facts.bytes,

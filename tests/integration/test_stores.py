@@ -14,7 +14,7 @@ from moto.s3.models import s3_backends
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
-from nightshift.common.formats import input_rows, part_io
+from nightshift.common.formats import input_rows, part_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import parse_spec
 from nightshift.common.storage import objects
@@ -203,8 +203,8 @@ def test_every_format_is_planned_read_and_written_there(bucket: str) -> None:
     """Parquet, JSON lines and CSV out of partitions, the latter by way of copies in the output."""
     root = f"{bucket}/every"
     rows = pa.table({"id": [1, 2], "text": ["a", "b"]})
-    part_io.write_part(f"{root}/in/k=1/a.parquet", rows, "parquet", {})
-    part_io.write_part(f"{root}/in/k=2/b.jsonl", rows, "jsonl", {})
+    part_rows.write_part(f"{root}/in/k=1/a.parquet", rows, "parquet", {})
+    part_rows.write_part(f"{root}/in/k=2/b.jsonl", rows, "jsonl", {})
     storage.write_bytes(f"{root}/in/k=3/c.csv", b"id,text\n1,a\n2,b\n")
     infos = storage.expand([f"{root}/in"])
     spec = with_partitioning(spec_of(f"{root}/in", f"{root}/out"), infos)
@@ -218,6 +218,6 @@ def test_every_format_is_planned_read_and_written_there(bucket: str) -> None:
         {"id": at, "text": text, "k": k} for k in (1, 2, 3) for at, text in ((1, "a"), (2, "b"))
     ]
     assert storage.list_names(f"{root}/out") == ["_input"]
-    facts = part_io.write_part(f"{root}/out/part.parquet", whole, "parquet", {})
+    facts = part_rows.write_part(f"{root}/out/part.parquet", whole, "parquet", {})
     assert storage.checksum(f"{root}/out/part.parquet") == facts.checksum
-    assert part_io.read_part(f"{root}/out/part.parquet", "parquet").equals(whole)
+    assert part_rows.read_part(f"{root}/out/part.parquet", "parquet", whole.schema).equals(whole)

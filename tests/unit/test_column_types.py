@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import input_rows, output_schema, part_io
+from nightshift.common.formats import input_rows, output_schema, part_rows
 from nightshift.common.formats.parquet.column_types import canonical_type
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_rows
@@ -112,13 +112,13 @@ def passed_through(folder: Path, columns: list[str], batch_rows: int = 2) -> pa.
         part = part_table(spec, schema, results)
         assert part.errors == []
         uri = f"{folder}/out/part-{number}.parquet"
-        part_io.write_part(uri, part.table, "parquet", {"job": "1"})
-        assert part_io.part_metadata(uri) == {"job": "1"}
-        again = part_io.read_part(uri, "parquet", schema)
+        part_rows.write_part(uri, part.table, "parquet", {"job": "1"})
+        assert part_rows.part_metadata(uri) == {"job": "1"}
+        again = part_rows.read_part(uri, "parquet", schema)
         assert again.equals(part.table)
         whole += again.to_batches()
     target = f"{folder}/all.parquet"
-    part_io.write_batches(target, whole, schema, "parquet", {})
+    part_rows.write_batches(target, whole, schema, "parquet", {})
     return pq.read_table(target)
 
 
@@ -207,8 +207,8 @@ def test_json_lines_bring_back_what_they_take(tmp_path, name):
         return
     check_jsonl(spec, plan.schema)
     uri = f"{tmp_path}/part.jsonl"
-    part_io.write_part(uri, table, "jsonl", {})
-    found = part_io.read_part(uri, "jsonl", plan.schema)
+    part_rows.write_part(uri, table, "jsonl", {})
+    found = part_rows.read_part(uri, "jsonl", plan.schema)
     assert found.schema.field("c").type == table.schema.field("c").type
     if name != "double":  # infinity becomes null
         assert to_rows(found) == to_rows(table)

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from nightshift.common.descriptor import RowRanges
-from nightshift.common.formats import output_schema, part_io
-from nightshift.common.formats.part_store import PartStore
+from nightshift.common.formats import output_schema, part_rows
+from nightshift.common.formats.part_rows import PartStore
 from nightshift.common.ledger import Ledger
 from nightshift.common.row_errors import Failure
 from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, parse_spec
@@ -210,7 +210,7 @@ def test_a_part_keeps_the_rows_that_did_not_run_again(tmp_path: Path) -> None:
     )
     new = table_of(job, results({1: Answer({"output": "B"}, "stop", 5, 5)}))
     uri = str(tmp_path / "old.parquet")
-    part_io.write_part(uri, old.table, "parquet", {"attempt": "1"})
+    part_rows.write_part(uri, old.table, "parquet", {"attempt": "1"})
     parts = PartStore(job, INPUTS, new.table.schema)
     redone = RowRanges.of((1, 2))
     table, made_by = parts.merge(new.table, {"attempt": "2"}, redone, "old.parquet", uri)
@@ -374,8 +374,8 @@ def test_vectors_are_a_list_of_one_length_that_every_format_brings_back(
     assert np.array_equal(stacked.astype(dtype), VECTORS.astype(dtype))
     for kind in ("parquet", "jsonl"):
         uri = str(tmp_path / f"part.{kind}")
-        part_io.write_part(uri, table, kind, {})
-        assert part_io.read_part(uri, kind, table.schema).equals(table)
+        part_rows.write_part(uri, table, kind, {})
+        assert part_rows.read_part(uri, kind, table.schema).equals(table)
 
 
 def test_what_is_no_vector_of_the_jobs_length_fails_its_row() -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import output_schema, part_io
+from nightshift.common.formats import output_schema, part_rows
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, StructuredOutput, parse_spec
 from nightshift.common.spec.json_schema import SCALARS, scalar_properties
 from nightshift.common.states import RowErrorKind
@@ -465,8 +465,8 @@ def test_typed_answers_come_back_from_parquet_and_json_lines(
     folder = tmp_path_factory.mktemp("parts")
     for kind in ("parquet", "jsonl"):
         uri = str(folder / f"part.{kind}")
-        part_io.write_part(uri, part.table, kind, {})
-        back = part_io.read_part(uri, kind, part.table.schema)
+        part_rows.write_part(uri, part.table, kind, {})
+        back = part_rows.read_part(uri, kind, part.table.schema)
         assert back.schema.equals(part.table.schema)
         assert back.column("parsed").to_pylist() == wanted
         assert back.column("output").to_pylist() == ascii_and_not

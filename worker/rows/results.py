@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightshift.common.formats.part_tables import column_sum, error_column, row_errors
+from nightshift.common.formats.part_rows import column_sum, error_column, row_errors
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger.batches.records import Tokens
 from nightshift.common.row_errors import Failure, RowError
