@@ -13,7 +13,7 @@ from typing import Literal
 import pyarrow as pa
 
 from nightshift.common.descriptor import InputFormat, SourceFile
-from nightshift.common.formats import registry
+from nightshift.common.formats import source_files
 from nightshift.common.formats.jsonl.columns import misfit, to_array
 from nightshift.common.formats.parquet.footer import METADATA_PREFIX, Footer
 from nightshift.common.spec import InputSpec, digest
@@ -37,7 +37,7 @@ Types = dict[str, list[Candidate]]
 
 def is_streamed(uri: str, kind: InputFormat) -> bool:
     """True for a file that can only be read from its start, so that a copy of it is needed."""
-    return kind == "csv" or registry.compression(uri) is not None
+    return kind == "csv" or source_files.compression(uri) is not None
 
 
 def copy_uri(

@@ -12,7 +12,7 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import SourceChanged
-from nightshift.common.formats import hive, input_copies
+from nightshift.common.formats import hive, input_copies, source_files
 from nightshift.common.formats.jsonl import openai_batch
 from nightshift.common.formats.jsonl import reader as jsonl
 from nightshift.common.formats.jsonl.lines import parse_line
@@ -21,12 +21,6 @@ from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.row_errors import Failure
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import RowErrorKind
-
-_GONE = (
-    "{} is gone since the job was submitted; put it back and run `nightshift retry JOB --dead`, or "
-    "submit a new job"
-)
-
 
 Found = tuple[pa.Table, dict[int, Failure], Callable[[int], str]]
 """The rows of a batch in order, null where they are bad; why rows are bad, by row index; and a
@@ -110,7 +104,7 @@ def read_file_rows(
     Raises SourceChanged when the file is gone or not the one that was planned, StorageUnavailable
     when it cannot be read now, BadInput for a Parquet column that does not exist.
     """
-    _check_unchanged(descriptor.source)
+    source_files.check_unchanged(descriptor.source)
     wanted = list(descriptor.rows)
     try:
         table, found, place = _read(descriptor, columns, cache, schema)
@@ -125,7 +119,7 @@ def read_file_rows(
             for index, failure in sorted(found.items())
         }
     except FileNotFoundError as error:
-        raise SourceChanged(_GONE.format(descriptor.source.uri)) from error
+        raise source_files.gone(descriptor.source) from error
     if not bad:
         return Rows(table, wanted, bad, table.slice(0, 0))
     good = [index not in bad for index in wanted]
@@ -147,11 +141,11 @@ def _read(
     if source.format in ("jsonl", "openai"):
         parse = openai_batch.parse_request if source.format == "openai" else parse_line
         found = jsonl.read(descriptor, columns, schema, parse)
-        _check_unchanged(source)
+        source_files.check_unchanged(source)
         return found
     is_csv = source.format == "csv"
     names = [*columns, input_copies.WHY] if is_csv and columns is not None else columns
-    table, bad, place = parquet.read(descriptor, names, cache, _check_unchanged)
+    table, bad, place = parquet.read(descriptor, names, cache)
     if not is_csv:
         return _typed_nulls(table, schema), bad, place
     wanted = list(descriptor.rows)
@@ -162,19 +156,6 @@ def _read(
     for at, why in misfits.items():
         bad.setdefault(wanted[at], Failure(RowErrorKind.BAD_TYPE, why))
     return converted, bad, place
-
-
-def _check_unchanged(source: SourceFile) -> None:
-    try:
-        now = storage.stat(source.uri)
-    except FileNotFoundError as error:
-        raise SourceChanged(_GONE.format(source.uri)) from error
-    if (now.size, now.fingerprint) != (source.size, source.fingerprint):
-        raise SourceChanged(
-            f"{source.uri} changed since the job was submitted (it had {source.size} bytes and has "
-            f"{now.size}); put the old one back and run `nightshift retry JOB --dead`, or submit a "
-            "new job"
-        )
 
 
 def _typed_nulls(table: pa.Table, schema: pa.Schema) -> pa.Table:

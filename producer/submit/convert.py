@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from nightshift.common import storage
 from nightshift.common.descriptor import InputFormat, SourceFile
 from nightshift.common.errors import BadInput, StorageUnavailable
-from nightshift.common.formats import input_copies, registry
+from nightshift.common.formats import input_copies, source_files
 from nightshift.common.formats.jsonl.lines import content_start, is_blank
 from nightshift.common.formats.parquet.writer import regrouped
 from nightshift.common.spec import InputSpec
@@ -137,7 +137,7 @@ def lines(uri: str) -> Iterator[bytes]:
 
     Raises BadInput for what is cut off or damaged, StorageUnavailable.
     """
-    if registry.compression(uri) is None:
+    if source_files.compression(uri) is None:
         with storage.open_input(uri, sequential=True) as handle:
             content_start(handle)
             yield from handle
@@ -151,7 +151,7 @@ def lines(uri: str) -> Iterator[bytes]:
 @contextmanager
 def _open_stream(uri: str) -> Iterator[Any]:
     """The decompressed bytes of a file, from their front."""
-    codec = registry.compression(uri)
+    codec = source_files.compression(uri)
     with storage.open_input(uri, sequential=True) as raw:
         if not raw.peek(1):
             yield pa.BufferReader(b"")
@@ -177,7 +177,7 @@ def _content_errors(uri: str) -> Iterator[None]:
             f"{error}"
         ) from error
     except (pa.ArrowException, OSError) as error:
-        codec = registry.compression(uri)
+        codec = source_files.compression(uri)
         what = "cannot be read" if codec is None else f"is cut off, damaged or no {codec} file"
         raise BadInput(f"{uri} {what}: {error}; copy it again") from error
 

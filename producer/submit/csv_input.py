@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import registry
+from nightshift.common.formats import source_files
 from nightshift.common.formats.input_copies import CANDIDATES, WHY, Candidate, Types
 
 BLOCK_BYTES = 16 * 2**20
@@ -49,7 +49,7 @@ def delimiter_of(uri: str, declared: str | None) -> str:
     if declared is not None:
         return declared
     path = PurePosixPath(uri)
-    bare = path.with_suffix("") if registry.compression(uri) else path
+    bare = path.with_suffix("") if source_files.compression(uri) else path
     return "\t" if bare.suffix.lower() == ".tsv" else ","
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import registry
+from nightshift.common.formats import source_files
 from nightshift.common.formats.jsonl.lines import is_blank, parse_line
 from nightshift.common.formats.jsonl.reader import HEAD_ROWS
 from nightshift.common.spec import Endpoint, JobSpec, RequestsTask
@@ -41,7 +41,7 @@ def with_endpoint(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:
     if not isinstance(task, RequestsTask) or "endpoint" in task.model_fields_set:
         return spec
     for info in infos:
-        registry.check_content(info, "openai")
+        source_files.check_content(info, "openai")
     for line in islice(_lines(infos), HEAD_ROWS):
         url = _parsed(line).get("url")
         if url is None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, InputFormat, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import hive, input_copies, registry
+from nightshift.common.formats import hive, input_copies, source_files
 from nightshift.common.formats.jsonl import openai_batch
 from nightshift.common.formats.jsonl.reader import HEAD_ROWS, head_schema
 from nightshift.common.formats.parquet.footer import Footer, input_schema, known_nulls, read_footer
@@ -90,10 +90,10 @@ def plan(
     what is missing, broken, empty or changes meanwhile, StorageUnavailable for an outage.
     """
     files = list(storage.expand(spec_input.uris) if infos is None else infos)
-    kinds = [registry.file_format(info.uri, spec_input.format) for info in files]
+    kinds = [source_files.file_format(info.uri, spec_input.format) for info in files]
 
     def examine(info: FileInfo, kind: InputFormat, limit: int | None = None) -> _ExaminedFile:
-        registry.check_content(info, kind)
+        source_files.check_content(info, kind)
         read = info
         if input_copies.is_streamed(info.uri, kind):
             if output_uri is None:

@@ -14,10 +14,9 @@ import pytest
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
-from nightshift.common.formats import part_rows, registry
+from nightshift.common.formats import part_rows, source_files
 from nightshift.common.formats.input_rows import read_file_rows
 from nightshift.common.formats.jsonl import reader
-from nightshift.common.formats.parquet import row_groups
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec
 from nightshift.common.states import RowErrorKind
@@ -98,10 +97,13 @@ def test_all_columns_and_no_columns_keep_the_number_of_rows(numbers):
 
 def test_a_row_group_is_decoded_once_for_all_its_batches(tmp_path, monkeypatch):
     decoded = []
-    decode = row_groups.decode
-    monkeypatch.setattr(
-        row_groups, "decode", lambda *args: decoded.append(args[2]) or decode(*args)
-    )
+    decode = pq.ParquetFile.read_row_group
+
+    def noted(file, group, **options):
+        decoded.append(group)
+        return decode(file, group, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
     source = parquet_file(
         tmp_path / "a.parquet", pa.table({"id": range(10_000)}), row_group_size=5000
     )
@@ -465,19 +467,19 @@ def test_no_columns_of_jsonl_still_find_the_bad_lines(tmp_path):
     ],
 )
 def test_the_suffix_tells_the_format(name, kind):
-    assert registry.file_format(name) == kind
+    assert source_files.file_format(name) == kind
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.jsonl.xz", "a.txt", "noname", "a.json"])
 def test_other_suffixes_are_refused_with_what_works(name):
     with pytest.raises(BadInput, match=r"\.parquet, \.pq, \.jsonl, \.ndjson"):
-        registry.file_format(name)
-    assert registry.file_format(name, "jsonl") == "jsonl"
+        source_files.file_format(name)
+    assert source_files.file_format(name, "jsonl") == "jsonl"
 
 
 def test_parquet_with_another_compression_around_it_is_refused():
     with pytest.raises(BadInput, match=r"a\.parquet\.gz: Parquet is compressed inside"):
-        registry.file_format("a.parquet.gz")
+        source_files.file_format("a.parquet.gz")
 
 
 def test_content_that_is_not_what_the_suffix_says_is_bad_input(tmp_path):

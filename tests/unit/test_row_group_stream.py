@@ -13,8 +13,7 @@ from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import SourceChanged, StorageUnavailable
 from nightshift.common.formats.input_rows import read_file_rows
 from nightshift.common.formats.parquet import reader
-from nightshift.common.formats.parquet.read_cache import ReadCache
-from nightshift.common.formats.parquet.row_group_stream import RowGroupStream
+from nightshift.common.formats.parquet.read_cache import ReadCache, RowGroupStream
 from nightshift.common.storage import streams
 
 ROWS, BATCH_ROWS = 40_000, 256
@@ -51,16 +50,6 @@ def read_bytes(monkeypatch):
 
     monkeypatch.setattr(streams._Source, "readinto", counting)
     return lambda: counted[0]
-
-
-class NoShelf:
-    """Keeps nothing."""
-
-    def find(self, number):
-        return None
-
-    def keep(self, number, piece):
-        pass
 
 
 def batches(source: SourceFile) -> list[Descriptor]:
@@ -170,7 +159,7 @@ def test_too_little_memory_is_an_outage_and_no_damage(source, monkeypatch, limit
 def test_pieces_of_an_earlier_stream_of_another_size_are_left_alone(source):
     cache, asked = ReadCache(2**20), batches(source)
     read(asked[20], cache)
-    footer = reader._footer(source, cache, lambda _: None)
+    footer = reader._footer(source, cache)
     footer.group_bytes[0, ("id", "text")] = 64 * 2**20
     cache._streams.clear()
     read(asked[3], cache)
@@ -210,11 +199,11 @@ def test_who_waits_for_a_piece_that_is_passed_gets_it():
         for number in range(10):
             yield pa.record_batch({"n": [number] * rows})
 
-    stream = RowGroupStream(opened, 3, lambda _: False)
+    stream = RowGroupStream(opened, 3, ReadCache(0), ())
     with ThreadPoolExecutor(4) as pool:
-        last = pool.submit(stream.piece, 9, NoShelf())
+        last = pool.submit(stream.piece, 9)
         assert entered.wait(60)
-        others = [pool.submit(stream.piece, number, NoShelf()) for number in (4, 2, 7)]
+        others = [pool.submit(stream.piece, number) for number in (4, 2, 7)]
         while len(stream._wanted) < 4:
             threading.Event().wait(0.001)
         go.set()
@@ -228,9 +217,9 @@ def test_pieces_are_whole_whatever_batches_they_come_in():
         for sizes in (1, 5, 2, 9, 3):
             yield pa.record_batch({"n": pa.array([sizes] * sizes)})
 
-    one = RowGroupStream(opened, 4, lambda _: False)
-    found = [one.piece(number, NoShelf()).column("n").to_pylist() for number in range(5)]
+    one = RowGroupStream(opened, 4, ReadCache(0), ())
+    found = [one.piece(number).column("n").to_pylist() for number in range(5)]
     assert found == [[1, 5, 5, 5], [5, 5, 2, 2], [9] * 4, [9] * 4, [9, 3, 3, 3]]
-    assert one.piece(1, NoShelf()).num_rows == 4
+    assert one.piece(1).num_rows == 4
     one.close()
-    assert one.piece(4, NoShelf()).num_rows == 4
+    assert one.piece(4).num_rows == 4

@@ -1,17 +1,28 @@
-"""Footers and decoded row groups that a child keeps of the files it reads, bounded in bytes."""
+"""Footers and decoded row groups that a child keeps of the files it reads, bounded in bytes, and the
+streams of row groups that are too large to be kept.
+"""
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
-from nightshift.common.formats.parquet.row_group_stream import RowGroupStream
+import pyarrow as pa
 
 MOST_STREAMS = 4
 """Row groups that are open at once: enough for two jobs that each read at a border of two."""
 
 T = TypeVar("T")
+
+OpenBatches = Callable[[int, ExitStack], Iterator[pa.RecordBatch]]
+"""Opens the row group at its start, for reading that many rows at a time; puts what must be closed
+on the stack."""
+
+
+class DamagedError(Exception):
+    """A row group that cannot be decoded; only its own rows are bad."""
 
 
 class ReadCache:
@@ -75,7 +86,7 @@ class ReadCache:
         with self._lock:
             self._keep(key, value, size_bytes)
 
-    def stream(self, key: Hashable, make: Callable[[], RowGroupStream]) -> RowGroupStream:
+    def stream(self, key: Hashable, make: Callable[[], "RowGroupStream"]) -> "RowGroupStream":
         """The open stream of a row group; closes the least recently used one above MOST_STREAMS."""
         with self._lock:
             if key not in self._streams:
@@ -99,3 +110,120 @@ class ReadCache:
         while self._bytes > self.limit_bytes:
             _, (_, dropped) = self._kept.popitem(last=False)
             self._bytes -= dropped
+
+
+class RowGroupStream:
+    """A row group that is too large for the cache, read from its start to its end: pieces of
+    `piece_rows` rows, by number, for many threads.
+
+    A row group can only be decoded from its start. Batches come in almost ascending order. So a reader
+    that stays open and continues where it stopped reads the file once, and not once for each batch.
+
+    One thread at a time reads, for all threads that wait: every piece that it passes goes to the
+    threads that want the piece, and to `cache`, under `key`, its size and its number. An earlier piece
+    that the cache lost costs a new start. A DamagedError is kept, since reading again would meet the
+    same damage.
+    """
+
+    def __init__(
+        self,
+        open_batches: OpenBatches,
+        piece_rows: int,
+        cache: "ReadCache",
+        key: tuple[object, ...],
+    ) -> None:
+        self.piece_rows = piece_rows
+        # An earlier stream may have left pieces of another size in the cache.
+        self._open_batches, self._cache, self._key = open_batches, cache, (*key, piece_rows)
+        self._reading = threading.Lock()
+        self._wanting = threading.Lock()
+        self._wanted: dict[int, Future[pa.Table]] = {}
+        self._stack = ExitStack()
+        self._batches: Iterator[pa.RecordBatch] | None = None
+        self._rest: list[pa.RecordBatch] = []
+        self._next = 0
+        self._last: tuple[int, pa.Table] | None = None
+        self._damage: tuple[int, BaseException] | None = None
+
+    def piece(self, number: int) -> pa.Table:
+        """The rows from `number * piece_rows`; an error is raised for all threads that wait."""
+        with self._wanting:
+            own = self._wanted.setdefault(number, Future())
+        while not own.done():
+            with self._reading:
+                if not own.done():
+                    self._step(number)
+        return own.result()
+
+    def close(self) -> None:
+        """Closes the file; a piece that is wanted later opens it again."""
+        with self._reading:
+            self._shut()
+
+    def _step(self, number: int) -> None:
+        """Reads one piece on the way to `number`."""
+        known = self._last[1] if self._last and self._last[0] == number else None
+        known = known or self._cache.find((*self._key, number))
+        if known is not None:
+            self._hand_out(number, known)
+            return
+        if self._damage is not None and number >= self._damage[0]:
+            self._refuse(self._damage[1], from_piece=self._damage[0])
+            return
+        try:
+            if self._batches is None or number < self._next:
+                self._start_over()
+            table = self._take()
+        except BaseException as error:
+            if isinstance(error, DamagedError):
+                self._damage = (self._next, error)
+                self._refuse(error, from_piece=self._next)
+            else:
+                self._refuse(error, from_piece=0)
+            self._shut()
+            return
+        self._last = (self._next, table)
+        self._next += 1
+        self._cache.put((*self._key, self._last[0]), table, table.nbytes)
+        self._hand_out(*self._last)
+
+    def _start_over(self) -> None:
+        self._shut()
+        self._batches = self._open_batches(self.piece_rows, self._stack)
+
+    def _shut(self) -> None:
+        self._batches, self._rest, self._next, self._last = None, [], 0, None
+        self._stack.close()
+
+    def _take(self) -> pa.Table:
+        """The next piece. Only the last piece of the row group is smaller; reading it closes the file."""
+        assert self._batches is not None
+        held, self._rest = self._rest, []
+        rows = sum(batch.num_rows for batch in held)
+        while rows < self.piece_rows:
+            batch = next(self._batches, None)
+            if batch is None:
+                self._batches = None
+                self._stack.close()
+                break
+            held.append(batch)
+            rows += batch.num_rows
+        assert held, "a piece beyond the row group"
+        if rows > self.piece_rows:
+            last = held.pop()
+            cut = last.num_rows - (rows - self.piece_rows)
+            held, self._rest = [*held, last.slice(0, cut)], [last.slice(cut)]
+        return pa.Table.from_batches(held)
+
+    def _hand_out(self, number: int, table: pa.Table) -> None:
+        with self._wanting:
+            waiting = self._wanted.pop(number, None)
+        if waiting is not None:
+            waiting.set_result(table)
+
+    def _refuse(self, error: BaseException, *, from_piece: int) -> None:
+        with self._wanting:
+            refused = [number for number in self._wanted if number >= from_piece]
+            waiting: list[Future[Any]] = [self._wanted.pop(number) for number in refused]
+        for one in waiting:
+            one.set_exception(error)

@@ -12,8 +12,9 @@ from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged
 from nightshift.common.formats.parquet.column_types import canonical_type
 from nightshift.common.formats.parquet.footer import FAULTS, Footer, no_memory, read_footer
-from nightshift.common.formats.parquet.read_cache import ReadCache
-from nightshift.common.formats.parquet.row_groups import DamagedError, RowGroup, identity
+from nightshift.common.formats.parquet.read_cache import DamagedError, ReadCache
+from nightshift.common.formats.parquet.row_groups import RowGroup, identity
+from nightshift.common.formats.source_files import check_unchanged
 from nightshift.common.formats.values import table_of
 from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
@@ -26,14 +27,10 @@ def read(
     descriptor: Descriptor,
     columns: Sequence[str] | None,
     cache: ReadCache,
-    unchanged: Callable[[SourceFile], None],
 ) -> tuple[pa.Table, dict[int, Failure], Callable[[int], str]]:
-    """The rows of a batch; see `input_rows.Found`.
-
-    `unchanged` is that of RowGroup. The messages of failures do not name the place.
-    """
+    """The rows of a batch; see `input_rows.Found`. The messages of failures do not name the place."""
     source = descriptor.source
-    footer = _footer(source, cache, unchanged)
+    footer = _footer(source, cache)
     names = _checked_names(source.uri, footer, columns)
     pieces: list[pa.Table] = []
     bad: dict[int, Failure] = {}
@@ -43,8 +40,7 @@ def read(
             raise SourceChanged(f"{source.uri} holds fewer rows than when the job was submitted")
         for group, low, high in _spans(footer, first, last) if names else ():
             try:
-                wanted_group = RowGroup(source, footer, group, names, cache, unchanged)
-                pieces += wanted_group.rows(low, high)
+                pieces += RowGroup(source, footer, group, names, cache).rows(low, high)
             except DamagedError as error:
                 pieces.append(_nulls(footer, names, high - low))
                 begin = source.first_row + footer.starts[group]
@@ -63,14 +59,12 @@ def read(
     return table, bad, place
 
 
-def _footer(
-    source: SourceFile, cache: ReadCache, unchanged: Callable[[SourceFile], None]
-) -> Footer:
+def _footer(source: SourceFile, cache: ReadCache) -> Footer:
     def load() -> Footer:
         try:
             return read_footer(source.uri)
         finally:
-            unchanged(source)
+            check_unchanged(source)
 
     # In memory a footer takes about four times its size in the file.
     return cache.get(

@@ -1,10 +1,12 @@
-"""The formats, and which of them a file has by its declaration, its name and its first bytes."""
+"""Files of the input: which format a file has by its declaration, its name and its first bytes, and
+whether it is still the file that was planned.
+"""
 
 from pathlib import PurePosixPath
 
 from nightshift.common import storage
-from nightshift.common.descriptor import InputFormat
-from nightshift.common.errors import BadInput
+from nightshift.common.descriptor import InputFormat, SourceFile
+from nightshift.common.errors import BadInput, SourceChanged
 from nightshift.common.storage import FileInfo
 
 SUFFIXES: dict[str, InputFormat] = {
@@ -78,3 +80,25 @@ def check_content(info: FileInfo, kind: InputFormat) -> None:
         raise BadInput(f"{info.uri} is no Parquet file but {looks or 'something else'}")
     if kind != "parquet" and looks is not None and compression(info.uri) is None:
         raise BadInput(f"{info.uri} is no {_NAMES[kind]} file but {looks}")
+
+
+def check_unchanged(source: SourceFile) -> None:
+    """SourceChanged when the file is gone, or not the one that was planned."""
+    try:
+        now = storage.stat(source.uri)
+    except FileNotFoundError as error:
+        raise gone(source) from error
+    if (now.size, now.fingerprint) != (source.size, source.fingerprint):
+        raise SourceChanged(
+            f"{source.uri} changed since the job was submitted (it had {source.size} bytes and has "
+            f"{now.size}); put the old one back and run `nightshift retry JOB --dead`, or submit a "
+            "new job"
+        )
+
+
+def gone(source: SourceFile) -> SourceChanged:
+    """The error for a file that is not there any more."""
+    return SourceChanged(
+        f"{source.uri} is gone since the job was submitted; put it back and run `nightshift retry JOB "
+        "--dead`, or submit a new job"
+    )
