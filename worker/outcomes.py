@@ -15,7 +15,7 @@ from nightshift.common.errors import (
     StorageUnavailable,
 )
 from nightshift.common.ledger import jobs
-from nightshift.common.ledger.batches import leasing
+from nightshift.common.ledger.batches import failures, leasing
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.text import kept_message
 from nightshift.worker.job_cache import JobCache
@@ -142,7 +142,7 @@ class BatchOutcomes:
         )
         try:
             self._ledger.transact(
-                leasing.fail,
+                failures.fail,
                 lease,
                 kept_message(str(error) or type(error).__name__),
                 permanent=isinstance(error, Permanent),

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from nightshift.common import storage
 from nightshift.common.errors import Retryable
-from nightshift.common.ledger.batches import claims, fair_share, leasing
+from nightshift.common.ledger.batches import claims, leasing
 from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
 from nightshift.common.settings import Settings
@@ -141,7 +141,7 @@ class Runner:
         lease_seconds = self._settings.lease_seconds
         held = self.window.held()
         if not held or time.monotonic() > self._share_until:
-            share = fair_share.fair_share(connection, self._who, lease_seconds)
+            share = claims.fair_share(connection, self._who, lease_seconds)
             if share == 0:
                 return []
             self.window.bound(share)

@@ -11,7 +11,7 @@ from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import NightshiftError
 from nightshift.common.formats import part_names, part_rows
 from nightshift.common.ledger import Ledger, Row
-from nightshift.common.ledger.batches import error_parts
+from nightshift.common.ledger.batches import failures
 from nightshift.common.ledger.batches.records import Part
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.row_errors import Failure
@@ -28,13 +28,13 @@ def write_all(ledger: Ledger, job: Job) -> None:
     """Writes an error part for each dead batch that has none, and names it in the ledger."""
     while True:
         with ledger.transaction() as connection:
-            dead = error_parts.missing(connection, job.id, DEAD_BATCHES_A_ROUND)
+            dead = failures.missing_error_parts(connection, job.id, DEAD_BATCHES_A_ROUND)
         if not dead:
             return
         for batch in dead:
             part = _write(job, batch)
             with ledger.transaction() as connection:
-                error_parts.name_part(connection, batch, part)
+                failures.name_error_part(connection, batch, part)
 
 
 def _write(job: Job, batch: Row) -> Part:

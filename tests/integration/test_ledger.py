@@ -16,13 +16,13 @@ from nightshift.common.ledger import Ledger, dispatch, job_end, job_submit, jobs
 from nightshift.common.ledger.batches import (
     claims,
     commits,
-    error_parts,
+    failures,
     leasing,
     records,
     retries,
     splits,
 )
-from nightshift.common.ledger.batches.fair_share import fair_share
+from nightshift.common.ledger.batches.claims import fair_share
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
@@ -126,7 +126,7 @@ class World:
 
     def fail(self, lease: Lease, *, permanent: bool = False, most: int = 3) -> None:
         with self.ledger.transaction() as connection:
-            leasing.fail(
+            failures.fail(
                 connection, lease, "no", permanent=permanent, max_attempts=most, backoff_seconds=0
             )
 
@@ -148,9 +148,9 @@ class World:
     def finish(self, job_id: int) -> JobState | None:
         """What a reaper does once a job is finishable."""
         with self.ledger.transaction() as connection:
-            for row in error_parts.missing(connection, job_id, 100):
+            for row in failures.missing_error_parts(connection, job_id, 100):
                 rows = records.descriptor(row).rows
-                assert error_parts.name_part(
+                assert failures.name_error_part(
                     connection,
                     row,
                     Part(
@@ -694,7 +694,7 @@ def test_a_failed_batch_waits_and_is_dead_after_its_last_attempt(world: World) -
     job_id = world.job(2)
     lease = world.lease(job_id)
     with world.ledger.transaction() as connection:
-        leasing.fail(
+        failures.fail(
             connection, lease, "disk full", permanent=False, max_attempts=2, backoff_seconds=60
         )
     assert world.admit(job_id) == 0
@@ -904,10 +904,10 @@ def test_a_retry_that_dies_keeps_the_answers_it_did_not_touch(world: World) -> N
     world.fail(world.lease(job_id), permanent=True)
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 2), [0, 1])
     assert world.run(job_end.close, job_id) is None
-    [row] = world.run(error_parts.missing, job_id, 10)
+    [row] = world.run(failures.missing_error_parts, job_id, 10)
     assert row["part_name"] == f"part-{first.batch_id}-a1"
     merged = part_of(first, errors={0: RowErrorKind.BATCH_DEAD, 1: TRUNCATED}, name="merged")
-    assert world.run(error_parts.name_part, row, merged) is True
+    assert world.run(failures.name_error_part, row, merged) is True
     assert (world.rows(job_id), world.failed_rows(job_id)) == ((2, 2), [0, 1])
     assert world.run(job_end.close, job_id) is JobState.FAILED
     assert world.retry(job_id, kind=TRUNCATED).reopened is False
@@ -1092,9 +1092,13 @@ def test_a_dead_batch_is_buried_once(world: World) -> None:
     job_id = world.job(2)
     lease = world.lease(job_id)
     world.fail(lease, permanent=True)
-    [row] = world.run(error_parts.missing, job_id, 10)
-    assert world.run(error_parts.name_part, row, part_of(lease, errors=[0, 1], name="one")) is True
-    assert world.run(error_parts.name_part, row, part_of(lease, errors=[0, 1], name="two")) is False
+    [row] = world.run(failures.missing_error_parts, job_id, 10)
+    assert (
+        world.run(failures.name_error_part, row, part_of(lease, errors=[0, 1], name="one")) is True
+    )
+    assert (
+        world.run(failures.name_error_part, row, part_of(lease, errors=[0, 1], name="two")) is False
+    )
     assert world.batch(lease.batch_id).part_name == "one"
 
 

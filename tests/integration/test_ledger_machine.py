@@ -33,7 +33,7 @@ from nightshift.common.ledger import Ledger, dispatch, job_end, job_submit, jobs
 from nightshift.common.ledger.batches import (
     claims,
     commits,
-    error_parts,
+    failures,
     leasing,
     records,
     retries,
@@ -448,7 +448,7 @@ class LedgerMachine(RuleBasedStateMachine):
             lease = self.pick(before, number, stale)
 
             def act() -> None:
-                leasing.fail(
+                failures.fail(
                     here.connection,
                     lease,
                     "no",
@@ -578,7 +578,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def bury(self, name: str, end: str, job: int) -> None:
         with self.step(name, end) as here:
-            for row in error_parts.missing(here.connection, self.jobs[job], 10):
+            for row in failures.missing_error_parts(here.connection, self.jobs[job], 10):
                 rows = row["rows"]
                 redo = rows if row["redo"] is None else row["redo"]
                 kept = self.errors_beside(here, row["job_id"], rows, redo)
@@ -591,7 +591,7 @@ class LedgerMachine(RuleBasedStateMachine):
                     [RowError(index, None, RowErrorKind.BATCH_DEAD, "dead") for index in redo]
                     + kept,
                 )
-                assert error_parts.name_part(here.connection, row, part)
+                assert failures.name_error_part(here.connection, row, part)
                 here.journal.append(self.answered(row["job_id"], rows, part))
 
     def take_finishable(self, name: str, end: str) -> None:

@@ -20,7 +20,7 @@ from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_schema, part_names, part_rows
 from nightshift.common.ledger import Ledger, dispatch, job_submit, jobs, workers
-from nightshift.common.ledger.batches import claims, leasing, splits
+from nightshift.common.ledger.batches import claims, failures, leasing, splits
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.job_submit import NewJob
 from nightshift.common.ledger.jobs import Job
@@ -547,7 +547,7 @@ def test_verify_finds_nothing_in_a_running_job(work: Work) -> None:
     work.split(second, RowRanges.of((8, 10)))
     with work.ledger.transaction() as connection:
         leasing.release(connection, rest[:1])
-        leasing.fail(
+        failures.fail(
             connection, rest[1], "no luck", permanent=True, max_attempts=3, backoff_seconds=1
         )
     assert messages(work) == []
@@ -556,7 +556,7 @@ def test_verify_finds_nothing_in_a_running_job(work: Work) -> None:
 def test_verify_finds_nothing_after_dead_lost_and_halved_batches(work: Work) -> None:
     leases = work.claim()
     with work.ledger.transaction() as connection:
-        leasing.fail(
+        failures.fail(
             connection, leases[0], "no luck", permanent=True, max_attempts=3, backoff_seconds=1
         )
     for lease in leases[2:]:

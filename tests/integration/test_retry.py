@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, dispatch, job_end, jobs, workers
-from nightshift.common.ledger.batches import leasing
+from nightshift.common.ledger.batches import failures, leasing
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, live_parts
@@ -313,7 +313,7 @@ def test_tokens_of_a_retry_that_dies_are_those_of_its_part(ledger: Ledger, tmp_p
     assert verify(ledger, work.job) == []
     for lease in work.claim():
         with ledger.transaction() as connection:
-            leasing.fail(
+            failures.fail(
                 connection, lease, "no luck", permanent=True, max_attempts=1, backoff_seconds=1
             )
     assert verify(ledger, work.job) == []

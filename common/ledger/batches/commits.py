@@ -1,4 +1,5 @@
-"""Commit: a finished batch becomes done and names its part; and the answer to a lost COMMIT.
+"""Commit: a finished batch becomes done and names its part, the errors of the part replace those
+that its rows had; and the answer to a lost COMMIT.
 
 Every statement about a held batch is fenced by its id, attempt and owner.
 """
@@ -8,9 +9,10 @@ from typing import Any
 
 from sqlalchemy import text
 
-from nightshift.common.ledger.batches import row_errors
+from nightshift.common.descriptor import RowRanges
 from nightshift.common.ledger.batches.records import LONE_LOSSES, Lease, Part
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.row_errors import RowError
 from nightshift.common.states import Outcome
 
 COMMIT = text("""
@@ -82,6 +84,20 @@ COMMIT = text("""
 """)
 """One group of finished batches: states, parts, old row errors, attempts and spending at once."""
 
+CLEAR_ERRORS = text("""
+    DELETE FROM row_errors e WHERE e.job_id = :job_id
+    AND e.row_index BETWEEN :low AND :high AND CAST(:rows AS int8multirange) @> e.row_index
+""")
+"""The errors of some rows of a job; low and high let Postgres use the primary key."""
+
+INSERT_ERRORS = text("""
+    INSERT INTO row_errors (job_id, row_index, batch_id, row_id, kind, message)
+    SELECT * FROM unnest(CAST(:job_id AS bigint[]), CAST(:row_index AS bigint[]),
+                         CAST(:batch_id AS bigint[]), CAST(:row_id AS text[]),
+                         CAST(:kind AS text[]), CAST(:message AS text[]))
+""")
+"""Errors of any number of rows, jobs and batches."""
+
 
 def commit(
     connection: Connection, finished: Sequence[tuple[Lease, Part]]
@@ -96,7 +112,7 @@ def commit(
     rows = [_finished(lease, part) for lease, part in finished]
     found = connection.execute(COMMIT, {name: [row[name] for row in rows] for name in rows[0]})
     held = frozenset((row.id, row.attempt) for row in found)
-    row_errors.insert(
+    _insert_errors(
         connection,
         [
             (lease.job_id, lease.batch_id, error)
@@ -143,6 +159,26 @@ def rename_part(
     return renamed is not None
 
 
+def replace_errors(
+    connection: Connection,
+    job_id: int,
+    batch_id: int,
+    rows: RowRanges,
+    errors: Sequence[RowError],
+) -> None:
+    """Makes `errors` the only errors of the rows."""
+    connection.execute(
+        CLEAR_ERRORS,
+        {
+            "job_id": job_id,
+            "rows": rows,
+            "low": rows.ranges[0][0],
+            "high": rows.ranges[-1][1] - 1,
+        },
+    )
+    _insert_errors(connection, [(job_id, batch_id, error) for error in errors])
+
+
 def _finished(lease: Lease, part: Part) -> dict[str, Any]:
     """The parameters of one batch of a group."""
     waiting = set(lease.later)
@@ -175,3 +211,20 @@ def _losses_of_rest(lease: Lease) -> int:
     if lease.isolated:
         return LONE_LOSSES
     return LONE_LOSSES + max(0, len(lease.later).bit_length() - 1)
+
+
+def _insert_errors(connection: Connection, errors: Sequence[tuple[int, int, RowError]]) -> None:
+    """Adds (job, batch, error) of rows that have no error in the ledger yet."""
+    if not errors:
+        return
+    connection.execute(
+        INSERT_ERRORS,
+        {
+            "job_id": [job_id for job_id, _, _ in errors],
+            "row_index": [error.row_index for _, _, error in errors],
+            "batch_id": [batch_id for _, batch_id, _ in errors],
+            "row_id": [error.row_id for _, _, error in errors],
+            "kind": [error.kind.value for _, _, error in errors],
+            "message": [error.message for _, _, error in errors],
+        },
+    )

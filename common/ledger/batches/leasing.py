@@ -1,4 +1,4 @@
-"""A lease in the hands of its owner: renewed, released, lost, failed.
+"""A lease in the hands of its owner: renewed, released, lost.
 
 Every statement about a held batch is fenced by its id, attempt and owner.
 """
@@ -67,25 +67,6 @@ FREE = text("""
     SELECT id, row_count, losses FROM freed
 """)
 """Makes locked batches pending again and ends their attempts."""
-
-FAIL = text("""
-    WITH failed AS (
-        UPDATE batches
-        SET failures = failures + 1, last_error = :error, lease_expires_at = NULL,
-            state = CASE WHEN :permanent OR failures + 1 >= :max_attempts
-                         THEN 'dead' ELSE 'pending' END,
-            not_before = CASE WHEN :permanent OR failures + 1 >= :max_attempts THEN NULL
-                              ELSE now() + make_interval(
-                                  secs => :backoff_seconds * power(2, least(failures, 6))) END
-        WHERE id = :id AND attempt = :attempt AND owner = :owner AND state = 'leased'
-        RETURNING id, attempt
-    ), ended AS (
-        UPDATE attempts a SET ended_at = now(), outcome = 'failed', error = :error, row_count = 0
-        FROM failed WHERE a.batch_id = failed.id AND a.attempt = failed.attempt
-    )
-    SELECT id FROM failed
-""")
-"""Charges a failure to a leased batch, dead or pending with backoff, and ends its attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,34 +141,6 @@ def reap(connection: Connection, limit: int = 500) -> int:
     scan_in_order(connection)
     expired = connection.scalars(EXPIRED, {"limit": limit}).all()
     return _lose(connection, expired, "the lease ran out: its worker is gone, frozen or cut off")
-
-
-def fail(
-    connection: Connection,
-    lease: Lease,
-    error: str,
-    *,
-    permanent: bool,
-    max_attempts: int,
-    backoff_seconds: float,
-) -> None:
-    """Charges a failure: pending with backoff (doubling), or dead when permanent or out of
-    attempts.
-
-    Raises LeaseLost when the fence does not match.
-    """
-    failed = connection.scalar(
-        FAIL,
-        {
-            **lease.fence,
-            "error": error,
-            "permanent": permanent,
-            "max_attempts": max_attempts,
-            "backoff_seconds": backoff_seconds,
-        },
-    )
-    if failed is None:
-        raise lease.lost
 
 
 def _lose(connection: Connection, ids: Sequence[int], error: str) -> int:

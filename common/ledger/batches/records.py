@@ -12,6 +12,9 @@ from nightshift.common.row_errors import RowError
 LONE_LOSSES = 2
 """After so many losses a batch runs alone in a child (DESIGN section 5)."""
 
+SOURCE_COLUMNS = ("uri", "format", "size", "fingerprint", "file_rows", "first_row")
+"""The input file of a batch row, in the order of SourceFile."""
+
 NO_ROWS = RowRanges(())
 
 
@@ -110,17 +113,15 @@ class Claimant:
     engine: str
     engine_version: str
 
+    @property
+    def queue(self) -> str:
+        """The queue that has the batches for this child."""
+        return f"{self.pool}.{self.engine_key}"
+
 
 def descriptor(row: RowMapping) -> Descriptor:
     """The descriptor of a batch row that was joined with its input file."""
-    source = SourceFile(
-        row["uri"],
-        row["format"],
-        row["size"],
-        row["fingerprint"],
-        row["file_rows"],
-        row["first_row"],
-    )
+    source = SourceFile(*(row[column] for column in SOURCE_COLUMNS))
     locator = None
     if row["locator_row"] is not None:
         locator = Locator(row["locator_row"], row["byte_offset"], row["byte_length"])

@@ -1,11 +1,11 @@
 """Splits: a batch is replaced by children that cover its rows, at a drain or to find a killer row."""
 
-from sqlalchemy import RowMapping, text
+from sqlalchemy import text
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import LeaseLost
 from nightshift.common.ledger import jobs
-from nightshift.common.ledger.batches import row_errors
+from nightshift.common.ledger.batches import commits
 from nightshift.common.ledger.batches.records import LONE_LOSSES, Lease, Part
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.states import Outcome
@@ -14,7 +14,7 @@ SPLIT_HELD = text("""
     UPDATE batches SET state = 'split', lease_expires_at = NULL, rank = NULL, part_name = NULL,
            part_bytes = NULL, part_checksum = NULL, redo = NULL, redo_count = 0
     WHERE id = :id AND attempt = :attempt AND owner = :owner AND state = 'leased' AND redo IS NULL
-    RETURNING *
+    RETURNING id
 """)
 """Makes a leased batch a split parent, fenced by its lease; a retry is never split."""
 
@@ -22,32 +22,34 @@ SPLIT_FREE = text("""
     UPDATE batches SET state = 'split', lease_expires_at = NULL, rank = NULL, part_name = NULL,
            part_bytes = NULL, part_checksum = NULL, redo = NULL, redo_count = 0, owner = NULL
     WHERE id = :id AND state = 'pending' AND row_count > 1 AND redo IS NULL AND part_name IS NULL
-    RETURNING *
+    RETURNING rows
 """)
 """Makes a batch that nobody holds a split parent, if it has rows to halve and no part.
 
 The owner goes: who lost the lease must not read `split` as the outcome of its own commit.
 """
 
-INSERT_CHILD = text("""
+INSERT_DONE = text("""
     INSERT INTO batches (job_id, seq, parent_id, file_index, rows, row_count, locator_row,
                          byte_offset, byte_length, failures, losses, attempt, owner, state,
                          part_name, part_bytes, part_checksum, rows_failed, prompt_tokens,
                          output_tokens)
-    VALUES (:job_id, :seq, :parent_id, :file_index, :rows, :row_count, :locator_row, :byte_offset,
-            :byte_length, :failures, :losses, :attempt, :owner, :state, :name, :bytes, :checksum,
-            :rows_failed, :prompt_tokens, :output_tokens)
+    SELECT job_id, seq, id, file_index, :rows, :rows_run, locator_row, byte_offset, byte_length,
+           failures, losses, attempt, :owner, 'done', :name, :bytes, :checksum, :rows_failed,
+           :prompt_tokens, :output_tokens
+    FROM batches WHERE id = :id
     RETURNING id
 """)
-"""A child of a split parent: pending, or done with the part that holds its rows."""
+"""A child of a split parent that is done, with the part that holds its rows."""
 
-NO_PART = {
-    "name": None,
-    "bytes": None,
-    "checksum": None,
-    "prompt_tokens": 0,
-    "output_tokens": 0,
-}
+INSERT_PENDING = text("""
+    INSERT INTO batches (job_id, seq, parent_id, file_index, rows, row_count, locator_row,
+                         byte_offset, byte_length, failures, losses, attempt, state)
+    SELECT job_id, seq, id, file_index, :rows, :row_count, locator_row, byte_offset, byte_length,
+           failures, least(losses, :most_losses), attempt, 'pending'
+    FROM batches WHERE id = :id
+""")
+"""A child of a split parent that waits for admission."""
 
 END_ATTEMPT = text("""
     UPDATE attempts SET ended_at = now(), outcome = :outcome, row_count = :rows_run,
@@ -76,24 +78,23 @@ def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part)
     """
     if jobs.lock_shared(connection, lease.job_id).over:
         raise LeaseLost(f"job {lease.job_id} is over, its batches can no longer be split")
-    parent = connection.execute(SPLIT_HELD, lease.fence).mappings().one_or_none()
-    if parent is None:
+    if connection.scalar(SPLIT_HELD, lease.fence) is None:
         raise lease.lost
     ran = {
         **lease.fence,
         **part.facts,
         "job_id": lease.job_id,
         "outcome": Outcome.SPLIT,
+        "rows": finished,
         "rows_run": len(finished),
         "rows_failed": len(part.errors),
         "engine_microseconds": part.engine_microseconds,
         "prompt_spent": part.tokens_spent.prompt,
         "output_spent": part.tokens_spent.output,
     }
-    child = {**ran, **_child(parent, finished), "state": "done"}
-    child_id = int(connection.execute(INSERT_CHILD, child).scalar_one())
-    _insert_pending(connection, parent, lease.descriptor.rows.minus(finished), parent["losses"])
-    row_errors.replace(connection, lease.job_id, child_id, finished, part.errors)
+    child_id = int(connection.execute(INSERT_DONE, ran).scalar_one())
+    _insert_pending(connection, lease.batch_id, lease.descriptor.rows.minus(finished))
+    commits.replace_errors(connection, lease.job_id, child_id, finished, part.errors)
     connection.execute(END_ATTEMPT, ran)
     connection.execute(SPEND, ran)
 
@@ -106,47 +107,20 @@ def halve(connection: Connection, batch_id: int) -> bool:
     # A reaper does not wait here: a batch that is not halved now is halved after its next loss.
     if not jobs.try_lock_shared(connection, int(job_id)):
         return False
-    parent = connection.execute(SPLIT_FREE, {"id": batch_id}).mappings().one_or_none()
-    if parent is None:
+    rows: RowRanges | None = connection.scalar(SPLIT_FREE, {"id": batch_id})
+    if rows is None:
         return False
-    for half in parent["rows"].halves():
+    for half in rows.halves():
         # A half was not lost alone itself yet: it runs alone once more before it is isolated.
-        _insert_pending(connection, parent, half, min(parent["losses"], LONE_LOSSES))
+        _insert_pending(connection, batch_id, half, LONE_LOSSES)
     return True
 
 
 def _insert_pending(
-    connection: Connection, parent: RowMapping, rows: RowRanges, losses: int
+    connection: Connection, parent_id: int, rows: RowRanges, most_losses: int | None = None
 ) -> None:
+    """A child with the losses of its parent, cut to `most_losses` if set."""
     connection.execute(
-        INSERT_CHILD,
-        {
-            **NO_PART,
-            **_child(parent, rows),
-            "losses": losses,
-            "owner": None,
-            "state": "pending",
-            "rows_failed": 0,
-        },
+        INSERT_PENDING,
+        {"id": parent_id, "rows": rows, "row_count": len(rows), "most_losses": most_losses},
     )
-
-
-def _child(parent: RowMapping, rows: RowRanges) -> dict[str, object]:
-    """What a child takes over from its parent, and the rows that it covers."""
-    inherited = (
-        "job_id",
-        "seq",
-        "file_index",
-        "locator_row",
-        "byte_offset",
-        "byte_length",
-        "failures",
-        "losses",
-        "attempt",
-    )
-    return {
-        **{name: parent[name] for name in inherited},
-        "parent_id": parent["id"],
-        "rows": rows,
-        "row_count": len(rows),
-    }
