@@ -3,9 +3,11 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -49,9 +51,8 @@ class Rounds:
         self._seconds = metrics.REAPER_ROUND_SECONDS.live(registry)
         self._last = metrics.REAPER_LAST_ROUND.live(registry)
         self._failures = metrics.REAPER_DUTY_FAILURES.live(registry)
-        for duty in metrics.REAPER_DUTY_FAILURES.labels[
-            "duty"
-        ]:  # so that a first failure is a rise
+        # So that a first failure is a rise.
+        for duty in metrics.REAPER_DUTY_FAILURES.labels["duty"]:
             self._failures.labels(duty)
         self._reaped = metrics.LEASES_REAPED.live(registry)
 
@@ -75,12 +76,12 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSnapshot:
-    """What the ledger said at one moment."""
+    """What the ledger said at one moment, in rows of `queries.figures`."""
 
-    jobs: Sequence[figures.JobFigures]
+    jobs: Sequence[Mapping[Any, Any]]
     jobs_left_out: int
-    pools: Sequence[figures.PoolFigures]
-    workers: Sequence[figures.WorkerFigures]
+    pools: Sequence[Mapping[Any, Any]]
+    workers: Sequence[Mapping[Any, Any]]
     at: float
     """In Unix time."""
 
@@ -162,27 +163,21 @@ def served(settings: Settings) -> Iterator[Rounds]:
         yield rounds
         return
     # A connection of its own, so that no round waits for a snapshot.
-    ledger = Ledger(settings.database_url or "", connections=1, answer_seconds=ANSWER_SECONDS)
+    with closing(
+        Ledger(settings.database_url or "", connections=1, answer_seconds=ANSWER_SECONDS)
+    ) as ledger:
+        registry.register(LedgerGauges(partial(_read, ledger)))
+        open_listener = listener.serve(settings, registry)
+        assert open_listener is not None
+        with closing(open_listener):
+            yield rounds
 
-    def read() -> LedgerSnapshot:
-        with ledger.transaction() as connection:
-            jobs, left_out = figures.jobs(connection, RECENT_SECONDS, MOST_JOBS)
-            return LedgerSnapshot(
-                jobs,
-                left_out,
-                figures.pools(connection),
-                figures.living(connection),
-                time.time(),
-            )
 
-    registry.register(LedgerGauges(read))
-    open_listener = listener.serve(settings, registry)
-    assert open_listener is not None
-    try:
-        yield rounds
-    finally:
-        open_listener.close()
-        ledger.close()
+def _read(ledger: Ledger) -> LedgerSnapshot:
+    with ledger.transaction() as connection:
+        jobs, left_out = figures.jobs(connection, RECENT_SECONDS, MOST_JOBS)
+        pools, workers = figures.pools(connection), figures.living(connection)
+        return LedgerSnapshot(jobs, left_out, pools, workers, time.time())
 
 
 Values = Iterable[tuple[Sequence[object], float]]
@@ -198,22 +193,25 @@ def _family(metric: Metric, values: Values) -> Family:
 
 
 def _of_jobs(snapshot: LedgerSnapshot) -> Iterator[Family]:
-    each = [((job.job, job.name, job.pool), job) for job in snapshot.jobs]
+    each = [((row["job"], row["name"], row["pool"]), row) for row in snapshot.jobs]
     yield _family(metrics.JOBS_LEFT_OUT, [((), snapshot.jobs_left_out)])
-    yield _family(
-        metrics.JOB_ROWS,
-        [((*who, state), rows) for who, job in each for state, rows in job.rows.items()],
-    )
-    yield _family(
-        metrics.JOB_BATCHES,
-        [((*who, state), count) for who, job in each for state, count in job.batches.items()],
-    )
-    yield _family(metrics.JOB_STATUS, [((*who, job.status), 1) for who, job in each])
+    for metric, what in ((metrics.JOB_ROWS, "rows"), (metrics.JOB_BATCHES, "batches")):
+        states = metric.labels["state"]
+        yield _family(
+            metric,
+            [((*who, state), row[f"{what}_{state}"]) for who, row in each for state in states],
+        )
+    yield _family(metrics.JOB_STATUS, [((*who, row["status"]), 1) for who, row in each])
 
 
 def _of_pools(snapshot: LedgerSnapshot) -> Iterator[Family]:
-    pools = snapshot.pools
-    yield _family(metrics.POOL_BATCHES_WAITING, [((p.pool,), p.batches_waiting) for p in pools])
-    yield _family(metrics.POOL_BATCHES_LEASED, [((p.pool,), p.batches_leased) for p in pools])
-    yield _family(metrics.POOL_DESIRED_WORKERS, [((p.pool,), p.desired_workers) for p in pools])
-    yield _family(metrics.POOL_WORKERS, [((w.pool, w.state), w.workers) for w in snapshot.workers])
+    for metric, column in (
+        (metrics.POOL_BATCHES_WAITING, "batches_waiting"),
+        (metrics.POOL_BATCHES_LEASED, "batches_leased"),
+        (metrics.POOL_DESIRED_WORKERS, "desired_workers"),
+    ):
+        yield _family(metric, [((row["pool"],), row[column]) for row in snapshot.pools])
+    workers = snapshot.workers
+    yield _family(
+        metrics.POOL_WORKERS, [((row["pool"], row["state"]), row["workers"]) for row in workers]
+    )

@@ -24,7 +24,7 @@ def test_running_jobs_are_shown_first_and_those_left_out_are_counted(ledger: Led
 
         def shown(most: int) -> tuple[list[str], int]:
             found, left_out = figures.jobs(connection, 3600, most)
-            return [job.name for job in found], left_out
+            return [job["name"] for job in found], left_out
 
         assert shown(200) == ([], 0)
         jobs("paused", 260)

@@ -8,7 +8,6 @@ from prometheus_client import CollectorRegistry
 
 from nightshift.common.errors import LedgerUnavailable
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.queries.figures import JobFigures, PoolFigures, WorkerFigures
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import metrics
 from nightshift.producer.reaper.loop import Reaper
@@ -21,10 +20,22 @@ from nightshift.producer.reaper.metrics import (
 )
 
 SNAPSHOT = LedgerSnapshot(
-    [JobFigures(3, "a", "p", "running", {"total": 9, "done": 4}, {"leased": 2})],
+    [
+        {
+            "job": 3,
+            "name": "a",
+            "pool": "p",
+            "status": "running",
+            "rows_total": 9,
+            "rows_done": 4,
+            "rows_failed": 0,
+            **{f"batches_{state}": 0 for state in ("pending", "queued", "done", "dead")},
+            "batches_leased": 2,
+        }
+    ],
     4,
-    [PoolFigures("p", 5, 2, 1)],
-    [WorkerFigures("p", "ready", 1)],
+    [{"pool": "p", "batches_waiting": 5, "batches_leased": 2, "desired_workers": 1}],
+    [{"pool": "p", "state": "ready", "workers": 1}],
     1000.0,
 )
 
