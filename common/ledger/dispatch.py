@@ -50,8 +50,7 @@ def try_duty(connection: Connection, lock: int) -> bool:
 
 def open_jobs(connection: Connection) -> list[OpenJob]:
     """Running jobs that have batches to admit or to announce, the highest priority first."""
-    found = connection.execute(
-        text("""
+    statement = text("""
         SELECT j.id, j.pool, j.engine_key, j.priority, j.max_parallel,
                c.pending - off.batches AS pending,
                c.queued, c.leased, c.rows_queued, c.rows_leased,
@@ -71,22 +70,19 @@ def open_jobs(connection: Connection) -> list[OpenJob]:
         WHERE j.state = 'running' AND (c.pending > off.batches OR c.queued > 0)
         ORDER BY j.priority DESC, j.id
     """)
-    )
-    return [OpenJob(**row) for row in found.mappings()]
+    return [OpenJob(**row) for row in connection.execute(statement).mappings()]
 
 
 def capacities(connection: Connection, alive_seconds: float) -> list[Capacity]:
     """In-flight capacity of each queue, from children seen within `alive_seconds`."""
-    found = connection.execute(
-        text("""
-            SELECT pool, engine_key, count(*) AS children, sum(window_rows)::bigint AS window_rows
-            FROM workers
-            WHERE state = 'ready' AND seen_at > now() - make_interval(secs => :alive)
-            GROUP BY pool, engine_key
-        """),
-        {"alive": alive_seconds},
-    )
-    return [Capacity(**row) for row in found.mappings()]
+    statement = text("""
+        SELECT pool, engine_key, count(*) AS children, sum(window_rows)::bigint AS window_rows
+        FROM workers
+        WHERE state = 'ready' AND seen_at > now() - make_interval(secs => :alive)
+        GROUP BY pool, engine_key
+    """)
+    found = connection.execute(statement, {"alive": alive_seconds}).mappings()
+    return [Capacity(**row) for row in found]
 
 
 def admit(connection: Connection, job_id: int, limit: int, rank: int) -> int:
@@ -96,20 +92,18 @@ def admit(connection: Connection, job_id: int, limit: int, rank: int) -> int:
     """
     if jobs.lock_shared(connection, job_id) is not JobState.RUNNING:
         return 0
-    moved = connection.execute(
-        text("""
-            UPDATE batches b SET state = 'queued', queue = concat_ws('.', j.pool, j.engine_key),
-                   priority = j.priority, rank = :rank + admitted.place, not_before = NULL
-            FROM jobs j, (SELECT id, row_number() OVER (ORDER BY seq, id) AS place
-                  FROM (SELECT id, seq FROM batches
-                        WHERE job_id = :job_id AND state = 'pending'
-                          AND (not_before IS NULL OR not_before <= now())
-                        ORDER BY seq, id LIMIT :limit FOR UPDATE SKIP LOCKED) AS next
-                 ) AS admitted
-            WHERE b.id = admitted.id AND j.id = :job_id
-        """),
-        {"job_id": job_id, "limit": limit, "rank": rank},
-    )
+    statement = text("""
+        UPDATE batches b SET state = 'queued', queue = concat_ws('.', j.pool, j.engine_key),
+               priority = j.priority, rank = :rank + admitted.place, not_before = NULL
+        FROM jobs j, (SELECT id, row_number() OVER (ORDER BY seq, id) AS place
+              FROM (SELECT id, seq FROM batches
+                    WHERE job_id = :job_id AND state = 'pending'
+                      AND (not_before IS NULL OR not_before <= now())
+                    ORDER BY seq, id LIMIT :limit FOR UPDATE SKIP LOCKED) AS next
+             ) AS admitted
+        WHERE b.id = admitted.id AND j.id = :job_id
+    """)
+    moved = connection.execute(statement, {"job_id": job_id, "limit": limit, "rank": rank})
     return int(moved.rowcount)
 
 
@@ -132,24 +126,22 @@ def next_rank(connection: Connection) -> int:
 
 def fold_counters(connection: Connection, limit: int = 20_000) -> int:
     """Folds counter deltas into one row a job; returns how many rows were folded."""
-    folded = connection.execute(
-        text("""
-            WITH taken AS (
-                DELETE FROM job_counters WHERE ctid = ANY (ARRAY(
-                    SELECT ctid FROM job_counters WHERE job_id IN (
-                        SELECT job_id FROM job_counters GROUP BY job_id HAVING count(*) > 50)
-                    LIMIT :limit FOR UPDATE SKIP LOCKED))
-                RETURNING *
-            ), folded AS (
-                INSERT INTO job_counters
-                SELECT job_id, sum(rows_total), sum(rows_done), sum(rows_failed),
-                       sum(batches_pending), sum(batches_queued), sum(batches_leased),
-                       sum(batches_done), sum(batches_dead), sum(prompt_tokens),
-                       sum(output_tokens), sum(rows_queued), sum(rows_leased)
-                FROM taken GROUP BY job_id
-            )
-            SELECT count(*) FROM taken
-        """),
-        {"limit": limit},
-    )
+    statement = text("""
+        WITH taken AS (
+            DELETE FROM job_counters WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM job_counters WHERE job_id IN (
+                    SELECT job_id FROM job_counters GROUP BY job_id HAVING count(*) > 50)
+                LIMIT :limit FOR UPDATE SKIP LOCKED))
+            RETURNING *
+        ), folded AS (
+            INSERT INTO job_counters
+            SELECT job_id, sum(rows_total), sum(rows_done), sum(rows_failed),
+                   sum(batches_pending), sum(batches_queued), sum(batches_leased),
+                   sum(batches_done), sum(batches_dead), sum(prompt_tokens),
+                   sum(output_tokens), sum(rows_queued), sum(rows_leased)
+            FROM taken GROUP BY job_id
+        )
+        SELECT count(*) FROM taken
+    """)
+    folded = connection.execute(statement, {"limit": limit})
     return int(folded.scalar_one())

@@ -16,25 +16,22 @@ def finishable(connection: Connection, reaper: str, hold_seconds: float) -> Sequ
     Other reapers pass over a taken job, which only saves work: finishing twice is harmless. A
     cancelled or failed job is over once nobody holds a lease of it.
     """
-    found = connection.execute(
-        text("""
-            UPDATE jobs SET finisher = :reaper,
-                   finisher_until = now() + make_interval(secs => :hold)
-            WHERE id IN (
-                SELECT j.id FROM jobs j CROSS JOIN LATERAL (
-                    SELECT coalesce(sum(batches_leased), 0) AS leased,
-                           coalesce(sum(batches_pending + batches_queued), 0) AS waiting
-                    FROM job_counters WHERE job_id = j.id) AS c
-                WHERE j.closed_at IS NULL
-                  AND (j.finisher_until IS NULL OR j.finisher_until < now()
-                       OR j.finisher = :reaper)
-                  AND c.leased = 0 AND (j.state IN ('cancelled', 'failed') OR c.waiting = 0)
-                FOR UPDATE OF j SKIP LOCKED)
-            RETURNING id
-        """),
-        {"reaper": reaper, "hold": hold_seconds},
-    )
-    return [row.id for row in found]
+    statement = text("""
+        UPDATE jobs SET finisher = :reaper,
+               finisher_until = now() + make_interval(secs => :hold)
+        WHERE id IN (
+            SELECT j.id FROM jobs j CROSS JOIN LATERAL (
+                SELECT coalesce(sum(batches_leased), 0) AS leased,
+                       coalesce(sum(batches_pending + batches_queued), 0) AS waiting
+                FROM job_counters WHERE job_id = j.id) AS c
+            WHERE j.closed_at IS NULL
+              AND (j.finisher_until IS NULL OR j.finisher_until < now()
+                   OR j.finisher = :reaper)
+              AND c.leased = 0 AND (j.state IN ('cancelled', 'failed') OR c.waiting = 0)
+            FOR UPDATE OF j SKIP LOCKED)
+        RETURNING id
+    """)
+    return connection.scalars(statement, {"reaper": reaper, "hold": hold_seconds}).all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +62,17 @@ class OpenWork:
 def open_work(connection: Connection, job_id: int) -> OpenWork:
     """Locks the job and counts what is not over in it."""
     state = lock(connection, job_id)
-    left = connection.execute(
-        text("""
-            -- Each by the index of its state: one scan for all would read every batch that is done.
-            SELECT (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'pending')
-                   + (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'queued')
-                   AS waiting,
-                   (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'leased') AS leased,
-                   count(*) AS dead,
-                   count(*) FILTER (WHERE part_name IS NULL OR redo IS NOT NULL) AS without_part
-            FROM batches WHERE job_id = :id AND state = 'dead'
-        """),
-        {"id": job_id},
-    )
-    return OpenWork(state, **left.mappings().one())
+    statement = text("""
+        -- Each by the index of its state: one scan for all would read every batch that is done.
+        SELECT (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'pending')
+               + (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'queued')
+               AS waiting,
+               (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'leased') AS leased,
+               count(*) AS dead,
+               count(*) FILTER (WHERE part_name IS NULL OR redo IS NOT NULL) AS without_part
+        FROM batches WHERE job_id = :id AND state = 'dead'
+    """)
+    return OpenWork(state, **connection.execute(statement, {"id": job_id}).mappings().one())
 
 
 def close(connection: Connection, job_id: int) -> JobState | None:
@@ -103,14 +97,12 @@ def abandon(connection: Connection, job_id: int, reason: str) -> bool:
 
 def _why_dead(connection: Connection, job_id: int, dead: int) -> str:
     """A sentence with the error that most dead batches share."""
-    worst = connection.execute(
-        text("""
-            SELECT last_error, count(*) AS batches FROM batches
-            WHERE job_id = :id AND state = 'dead' AND last_error IS NOT NULL
-            GROUP BY last_error ORDER BY count(*) DESC, min(seq) LIMIT 1
-        """),
-        {"id": job_id},
-    ).one_or_none()
+    statement = text("""
+        SELECT last_error, count(*) AS batches FROM batches
+        WHERE job_id = :id AND state = 'dead' AND last_error IS NOT NULL
+        GROUP BY last_error ORDER BY count(*) DESC, min(seq) LIMIT 1
+    """)
+    worst = connection.execute(statement, {"id": job_id}).one_or_none()
     total = "1 batch is dead" if dead == 1 else f"{dead} batches are dead"
     if worst is None:
         return total
@@ -120,13 +112,11 @@ def _why_dead(connection: Connection, job_id: int, dead: int) -> str:
 
 def _close(connection: Connection, job_id: int, end: JobState, reason: str | None) -> None:
     """Writes the end of a job; what failed or was cancelled keeps the reason that it has."""
-    connection.execute(
-        text("""
-            UPDATE jobs SET state = :state, closed_at = now(), finisher = NULL,
-                   finisher_until = NULL, finished_at = coalesce(finished_at, now()),
-                   reason = CASE WHEN state IN ('failed', 'cancelled') THEN reason
-                                 ELSE :reason END
-            WHERE id = :id AND closed_at IS NULL
-        """),
-        {"id": job_id, "state": end, "reason": reason},
-    )
+    statement = text("""
+        UPDATE jobs SET state = :state, closed_at = now(), finisher = NULL,
+               finisher_until = NULL, finished_at = coalesce(finished_at, now()),
+               reason = CASE WHEN state IN ('failed', 'cancelled') THEN reason
+                             ELSE :reason END
+        WHERE id = :id AND closed_at IS NULL
+    """)
+    connection.execute(statement, {"id": job_id, "state": end, "reason": reason})

@@ -71,14 +71,11 @@ def find(connection: Connection, reference: str) -> Job:
 
 def files(connection: Connection, job_id: int) -> list[SourceFile]:
     """The input files of a job in dataset order."""
-    found = connection.execute(
-        text("""
-            SELECT uri, format, size, fingerprint, row_count, first_row FROM input_files
-            WHERE job_id = :job_id ORDER BY file_index
-        """),
-        {"job_id": job_id},
-    )
-    return [SourceFile(*row) for row in found]
+    statement = text("""
+        SELECT uri, format, size, fingerprint, row_count, first_row FROM input_files
+        WHERE job_id = :job_id ORDER BY file_index
+    """)
+    return [SourceFile(*row) for row in connection.execute(statement, {"job_id": job_id})]
 
 
 def listed(connection: Connection, limit: int = 1000) -> list[RowMapping]:
@@ -140,30 +137,26 @@ def resume(connection: Connection, job_id: int) -> None:
 
 def judge_anew(connection: Connection, job_id: int) -> None:
     """Leaves the rows that failed so far out of the share of failed rows."""
-    connection.execute(
-        text("""
-            UPDATE jobs SET judged_done = c.done, judged_failed = c.failed
-            FROM (SELECT coalesce(sum(rows_done), 0) AS done,
-                         coalesce(sum(rows_failed), 0) AS failed
-                  FROM job_counters WHERE job_id = :id) AS c
-            WHERE id = :id
-        """),
-        {"id": job_id},
-    )
+    statement = text("""
+        UPDATE jobs SET judged_done = c.done, judged_failed = c.failed
+        FROM (SELECT coalesce(sum(rows_done), 0) AS done,
+                     coalesce(sum(rows_failed), 0) AS failed
+              FROM job_counters WHERE job_id = :id) AS c
+        WHERE id = :id
+    """)
+    connection.execute(statement, {"id": job_id})
 
 
 def judge_failures(connection: Connection, job_id: int) -> bool:
     """Pauses a running job whose share of failed rows is above its limit; True if it did."""
-    share = connection.execute(
-        text("""
-            SELECT sum(c.rows_failed) - j.judged_failed AS failed,
-                   sum(c.rows_done + c.rows_failed) - j.judged_done - j.judged_failed AS over,
-                   j.max_failed_fraction AS allowed
-            FROM jobs j JOIN job_counters c ON c.job_id = j.id
-            WHERE j.id = :id AND j.state = 'running' GROUP BY j.id
-        """),
-        {"id": job_id},
-    ).one_or_none()
+    statement = text("""
+        SELECT sum(c.rows_failed) - j.judged_failed AS failed,
+               sum(c.rows_done + c.rows_failed) - j.judged_done - j.judged_failed AS over,
+               j.max_failed_fraction AS allowed
+        FROM jobs j JOIN job_counters c ON c.job_id = j.id
+        WHERE j.id = :id AND j.state = 'running' GROUP BY j.id
+    """)
+    share = connection.execute(statement, {"id": job_id}).one_or_none()
     if share is None or share.over < JUDGE_AFTER_ROWS:
         return False
     if share.failed <= share.allowed * float(share.over):
@@ -204,25 +197,21 @@ def reopen(connection: Connection, job_id: int) -> None:
     if state in (JobState.RUNNING, JobState.PAUSED):
         return
     _move(connection, job_id, state, JobState.RUNNING)
-    connection.execute(
-        text("""
-            UPDATE jobs SET finished_at = NULL, closed_at = NULL, finisher = NULL,
-                   finisher_until = NULL, reason = NULL WHERE id = :id
-        """),
-        {"id": job_id},
-    )
+    statement = text("""
+        UPDATE jobs SET finished_at = NULL, closed_at = NULL, finisher = NULL,
+               finisher_until = NULL, reason = NULL WHERE id = :id
+    """)
+    connection.execute(statement, {"id": job_id})
     _disown(connection, job_id)
 
 
 def fix_output_schema(connection: Connection, job_id: int, schema: bytes) -> bytes:
     """Sets the output schema if none is set (compare-and-set); returns the one that holds."""
-    held = connection.scalar(
-        text("""
-            UPDATE jobs SET output_schema = coalesce(output_schema, :schema) WHERE id = :id
-            RETURNING output_schema
-        """),
-        {"id": job_id, "schema": schema},
-    )
+    statement = text("""
+        UPDATE jobs SET output_schema = coalesce(output_schema, :schema) WHERE id = :id
+        RETURNING output_schema
+    """)
+    held = connection.scalar(statement, {"id": job_id, "schema": schema})
     return bytes(held)
 
 
@@ -230,14 +219,12 @@ def _disown(connection: Connection, job_id: int) -> None:
     """Takes the owners from pending batches: finish may have swept the part that a late owner
     wrote while the job was over, so that owner must not commit it now.
     """
-    connection.execute(
-        text("""
-            UPDATE batches SET owner = NULL WHERE id IN (
-                SELECT id FROM batches WHERE job_id = :id AND state = 'pending'
-                AND owner IS NOT NULL ORDER BY id FOR UPDATE)
-        """),
-        {"id": job_id},
-    )
+    statement = text("""
+        UPDATE batches SET owner = NULL WHERE id IN (
+            SELECT id FROM batches WHERE job_id = :id AND state = 'pending'
+            AND owner IS NOT NULL ORDER BY id FOR UPDATE)
+    """)
+    connection.execute(statement, {"id": job_id})
 
 
 def _move(
@@ -246,24 +233,20 @@ def _move(
     """Sets the state of a job that is in `state`; the caller holds its row FOR UPDATE."""
     if to not in JOB_MOVES[state]:
         raise BadInput(f"job {job_id} is {state} and cannot become {to}")
-    connection.execute(
-        text("""
-            UPDATE jobs SET state = :to, reason = :reason,
-                   finished_at = CASE WHEN :over THEN now() END
-            WHERE id = :id
-        """),
-        {"id": job_id, "to": to, "reason": reason, "over": to.over},
-    )
+    statement = text("""
+        UPDATE jobs SET state = :to, reason = :reason,
+               finished_at = CASE WHEN :over THEN now() END
+        WHERE id = :id
+    """)
+    connection.execute(statement, {"id": job_id, "to": to, "reason": reason, "over": to.over})
 
 
 def _unqueue(connection: Connection, job_id: int) -> None:
     """Moves the queued batches of a job back to pending."""
-    connection.execute(
-        text("""
-            UPDATE batches SET state = 'pending', rank = NULL
-            WHERE id IN (SELECT id FROM batches WHERE job_id = :id AND state = 'queued'
-                         ORDER BY id FOR UPDATE)
-              AND state = 'queued'
-        """),
-        {"id": job_id},
-    )
+    statement = text("""
+        UPDATE batches SET state = 'pending', rank = NULL
+        WHERE id IN (SELECT id FROM batches WHERE job_id = :id AND state = 'queued'
+                     ORDER BY id FOR UPDATE)
+          AND state = 'queued'
+    """)
+    connection.execute(statement, {"id": job_id})

@@ -72,13 +72,11 @@ def set_budget(connection: Connection, job_id: int, budget: float) -> None:
             f"nothing tells what job {job_id} costs, so it can have no budget: its spec has no "
             "engine.price_per_hour and no price of tokens"
         )
-    connection.execute(
-        text("""
-            UPDATE jobs SET spec = jsonb_set(spec, '{limits,budget}', to_jsonb(
-                CAST(:budget AS double precision))) WHERE id = :id
-        """),
-        {"id": job_id, "budget": budget},
-    )
+    statement = text("""
+        UPDATE jobs SET spec = jsonb_set(spec, '{limits,budget}', to_jsonb(
+            CAST(:budget AS double precision))) WHERE id = :id
+    """)
+    connection.execute(statement, {"id": job_id, "budget": budget})
 
 
 def refuse_spent(connection: Connection, job_id: int) -> None:
@@ -112,22 +110,22 @@ def similar_jobs(
     """The latest 20 of them that have run rows, newest first, or `only` the job of that number;
     `task` is the task as JSON.
     """
+    statement = text("""
+        SELECT j.id AS job, j.name, j.spec -> 'task' = CAST(:task AS jsonb) AS same_task,
+               s.rows_run, s.engine_seconds, s.prompt_tokens, s.output_tokens
+        FROM jobs j CROSS JOIN LATERAL (
+            SELECT sum(rows_run)::bigint AS rows_run,
+                   (sum(engine_microseconds) / 1e6)::float8 AS engine_seconds,
+                   sum(prompt_tokens)::bigint AS prompt_tokens,
+                   sum(output_tokens)::bigint AS output_tokens
+            FROM job_spending WHERE job_id = j.id
+        ) AS s
+        WHERE j.pool = :pool AND j.engine_key = :engine_key AND s.rows_run > 0
+          AND (CAST(:only AS bigint) IS NULL OR j.id = :only)
+        ORDER BY j.id DESC LIMIT 20
+    """)
     found = connection.execute(
-        text("""
-            SELECT j.id AS job, j.name, j.spec -> 'task' = CAST(:task AS jsonb) AS same_task,
-                   s.rows_run, s.engine_seconds, s.prompt_tokens, s.output_tokens
-            FROM jobs j CROSS JOIN LATERAL (
-                SELECT sum(rows_run)::bigint AS rows_run,
-                       (sum(engine_microseconds) / 1e6)::float8 AS engine_seconds,
-                       sum(prompt_tokens)::bigint AS prompt_tokens,
-                       sum(output_tokens)::bigint AS output_tokens
-                FROM job_spending WHERE job_id = j.id
-            ) AS s
-            WHERE j.pool = :pool AND j.engine_key = :engine_key AND s.rows_run > 0
-              AND (CAST(:only AS bigint) IS NULL OR j.id = :only)
-            ORDER BY j.id DESC LIMIT 20
-        """),
-        {"pool": pool, "engine_key": engine_key, "task": task, "only": only},
+        statement, {"pool": pool, "engine_key": engine_key, "task": task, "only": only}
     )
     return [SimilarJob(**row) for row in found.mappings()]
 
@@ -136,33 +134,29 @@ def commits_of(connection: Connection, job_ids: Sequence[int]) -> list[tuple[int
     """(rows, engine seconds, output tokens) of the latest commits of these jobs, child by child,
     in order.
     """
-    found = connection.execute(
-        text("""
-            SELECT sum(row_count)::bigint AS row_count,
-                   (sum(engine_microseconds) / 1e6)::float8 AS seconds,
-                   sum(output_tokens)::bigint AS output_tokens
-            FROM (
-                SELECT job_id, worker_id, ended_at, row_count, engine_microseconds, output_tokens
-                FROM attempts
-                WHERE job_id = ANY (CAST(:jobs AS bigint[])) AND outcome IN ('done', 'split')
-                  AND engine_microseconds IS NOT NULL
-                ORDER BY ended_at DESC LIMIT :most
-            ) AS latest
-            -- One batch of each transaction has the engine time of all batches in it.
-            GROUP BY job_id, worker_id, ended_at ORDER BY job_id, worker_id, ended_at
-        """),
-        {"jobs": list(job_ids), "most": COMMITS_LOOKED_AT},
-    )
+    statement = text("""
+        SELECT sum(row_count)::bigint AS row_count,
+               (sum(engine_microseconds) / 1e6)::float8 AS seconds,
+               sum(output_tokens)::bigint AS output_tokens
+        FROM (
+            SELECT job_id, worker_id, ended_at, row_count, engine_microseconds, output_tokens
+            FROM attempts
+            WHERE job_id = ANY (CAST(:jobs AS bigint[])) AND outcome IN ('done', 'split')
+              AND engine_microseconds IS NOT NULL
+            ORDER BY ended_at DESC LIMIT :most
+        ) AS latest
+        -- One batch of each transaction has the engine time of all batches in it.
+        GROUP BY job_id, worker_id, ended_at ORDER BY job_id, worker_id, ended_at
+    """)
+    found = connection.execute(statement, {"jobs": list(job_ids), "most": COMMITS_LOOKED_AT})
     return [(row.row_count, row.seconds, row.output_tokens) for row in found]
 
 
 def slots(connection: Connection, pool: str) -> tuple[int, int]:
     """Living children of a pool, and the rows that one of them holds in flight (0: unknown)."""
-    found = connection.execute(
-        text("""
-            SELECT count(*) AS children, coalesce(max(window_rows), 0) AS window_rows FROM workers
-            WHERE pool = :pool AND state <> 'ended' AND seen_at > now() - interval '1 minute'
-        """),
-        {"pool": pool},
-    ).one()
+    statement = text("""
+        SELECT count(*) AS children, coalesce(max(window_rows), 0) AS window_rows FROM workers
+        WHERE pool = :pool AND state <> 'ended' AND seen_at > now() - interval '1 minute'
+    """)
+    found = connection.execute(statement, {"pool": pool}).one()
     return found.children, found.window_rows

@@ -1,7 +1,7 @@
 """Worker children and their engines: register, heartbeat, end, demand, failed loads."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import RowMapping, text
 
@@ -28,13 +28,11 @@ class Child:
 
 def register(connection: Connection, child: Child) -> None:
     """A child that begins to load its engine."""
-    connection.execute(
-        text("""
-            INSERT INTO workers (id, supervisor, pool, slot, host, pid, engine_key, state)
-            VALUES (:id, :supervisor, :pool, :slot, :host, :pid, :engine_key, 'loading')
-        """),
-        {name: getattr(child, name) for name in Child.__slots__},
-    )
+    statement = text("""
+        INSERT INTO workers (id, supervisor, pool, slot, host, pid, engine_key, state)
+        VALUES (:id, :supervisor, :pool, :slot, :host, :pid, :engine_key, 'loading')
+    """)
+    connection.execute(statement, asdict(child))
 
 
 def held_revision(connection: Connection, pool: str, engine_key: str) -> str | None:
@@ -60,63 +58,51 @@ def ready(
 
     The first load of a model stores its resolved revision; later loads get that one back.
     """
-    connection.execute(
-        text("""
+    statement = text("""
+        WITH loaded AS (
             UPDATE workers SET state = 'ready', engine = :engine, engine_version = :version,
                    code_version = :code_version, window_rows = :window_rows, ready_at = now(),
                    seen_at = now()
             WHERE id = :id
-        """),
-        {
-            "id": child.id,
-            "engine": engine,
-            "version": engine_version,
-            "code_version": code_version,
-            "window_rows": window_rows,
-        },
-    )
-    held: str | None = connection.scalar(
-        text("""
-            INSERT INTO engines (pool, engine_key, engine_version, revision, loaded_at)
-            VALUES (:pool, :engine_key, :version, :revision, now())
-            ON CONFLICT (pool, engine_key) DO UPDATE
-            SET load_failures = 0, last_error = NULL, engine_version = excluded.engine_version,
-                revision = coalesce(engines.revision, excluded.revision), loaded_at = now()
-            RETURNING revision
-        """),
-        {
-            "pool": child.pool,
-            "engine_key": child.engine_key,
-            "version": engine_version,
-            "revision": revision,
-        },
-    )
+        )
+        INSERT INTO engines (pool, engine_key, engine_version, revision, loaded_at)
+        VALUES (:pool, :engine_key, :version, :revision, now())
+        ON CONFLICT (pool, engine_key) DO UPDATE
+        SET load_failures = 0, last_error = NULL, engine_version = excluded.engine_version,
+            revision = coalesce(engines.revision, excluded.revision), loaded_at = now()
+        RETURNING revision
+    """)
+    loaded = {
+        **asdict(child),
+        "engine": engine,
+        "version": engine_version,
+        "code_version": code_version,
+        "window_rows": window_rows,
+        "revision": revision,
+    }
+    held: str | None = connection.scalar(statement, loaded)
     return held
 
 
 def beat(connection: Connection, worker_id: str, state: str, *, busy: bool) -> None:
     """Notes that the child lives, also after a silence; `state` is loading, ready or draining."""
-    connection.execute(
-        text("""
-            UPDATE workers SET seen_at = now(), state = :state, ended_at = NULL, error = NULL,
-                   busy_at = CASE WHEN :busy THEN now() ELSE busy_at END
-            WHERE id = :id
-        """),
-        {"id": worker_id, "state": state, "busy": busy},
-    )
+    statement = text("""
+        UPDATE workers SET seen_at = now(), state = :state, ended_at = NULL, error = NULL,
+               busy_at = CASE WHEN :busy THEN now() ELSE busy_at END
+        WHERE id = :id
+    """)
+    connection.execute(statement, {"id": worker_id, "state": state, "busy": busy})
 
 
 def end(connection: Connection, worker_id: str, *, died: str | None) -> int:
     """The child is gone: its leases are free at once. `died` says why, and charges `losses`;
     None (drained, replaced) charges nothing. Returns how many leases it still held.
     """
-    connection.execute(
-        text("""
-            UPDATE workers SET state = 'ended', ended_at = now(), error = coalesce(error, :error)
-            WHERE id = :id AND state <> 'ended'
-        """),
-        {"id": worker_id, "error": died},
-    )
+    statement = text("""
+        UPDATE workers SET state = 'ended', ended_at = now(), error = coalesce(error, :error)
+        WHERE id = :id AND state <> 'ended'
+    """)
+    connection.execute(statement, {"id": worker_id, "error": died})
     if died is None:
         return leasing.release_owner(connection, worker_id)
     return leasing.lose_owner(connection, worker_id, died)
@@ -126,27 +112,23 @@ def end_supervisor(connection: Connection, supervisor: str) -> int:
     """Ends every child of a supervisor that is known to be dead, charging nothing; returns how
     many leases became free.
     """
-    children = connection.execute(
-        text(
-            "SELECT id FROM workers WHERE supervisor = :supervisor AND state <> 'ended' ORDER BY id"
-        ),
-        {"supervisor": supervisor},
-    ).all()
-    return sum(end(connection, child.id, died=None) for child in children)
+    statement = text("""
+        SELECT id FROM workers WHERE supervisor = :supervisor AND state <> 'ended' ORDER BY id
+    """)
+    children = connection.scalars(statement, {"supervisor": supervisor}).all()
+    return sum(end(connection, child, died=None) for child in children)
 
 
 def end_silent(connection: Connection, silent_seconds: float) -> None:
     """Marks children ended that were not seen for `silent_seconds`; their leases ran out and were
     reaped long before.
     """
-    connection.execute(
-        text("""
-            UPDATE workers SET state = 'ended', ended_at = now(),
-                   error = coalesce(error, 'not seen any more')
-            WHERE state <> 'ended' AND seen_at < now() - make_interval(secs => :silent)
-        """),
-        {"silent": silent_seconds},
-    )
+    statement = text("""
+        UPDATE workers SET state = 'ended', ended_at = now(),
+               error = coalesce(error, 'not seen any more')
+        WHERE state <> 'ended' AND seen_at < now() - make_interval(secs => :silent)
+    """)
+    connection.execute(statement, {"silent": silent_seconds})
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,25 +142,16 @@ class ChildStatus:
 
 def child_statuses(connection: Connection, worker_ids: Sequence[str]) -> dict[str, ChildStatus]:
     """The status of children by their ids, without those that never registered."""
-    found = (
-        connection.execute(
-            text("""
-            SELECT w.id, w.state, CASE WHEN EXISTS (SELECT FROM batches b WHERE b.owner = w.id
-                                              AND b.state = 'leased') THEN 0
-                   ELSE extract(epoch FROM now() - coalesce(w.busy_at, w.ready_at, now()))
-                   END::float8 AS idle_seconds,
-                   extract(epoch FROM now() - w.seen_at)::float8 AS silent_seconds
-            FROM workers w WHERE w.id = ANY(:ids)
-        """),
-            {"ids": list(worker_ids)},
-        )
-        .mappings()
-        .all()
-    )
-    return {
-        row["id"]: ChildStatus(row["state"], row["idle_seconds"], row["silent_seconds"])
-        for row in found
-    }
+    statement = text("""
+        SELECT w.id, w.state, CASE WHEN EXISTS (SELECT FROM batches b WHERE b.owner = w.id
+                                          AND b.state = 'leased') THEN 0
+               ELSE extract(epoch FROM now() - coalesce(w.busy_at, w.ready_at, now()))
+               END::float8 AS idle_seconds,
+               extract(epoch FROM now() - w.seen_at)::float8 AS silent_seconds
+        FROM workers w WHERE w.id = ANY(:ids)
+    """)
+    found = connection.execute(statement, {"ids": list(worker_ids)})
+    return {row.id: ChildStatus(row.state, row.idle_seconds, row.silent_seconds) for row in found}
 
 
 def child_status(connection: Connection, worker_id: str) -> ChildStatus | None:
@@ -195,45 +168,38 @@ def load_failed(
     After MAX_LOAD_FAILURES in a row without one success, and with no living child that has the
     engine, the jobs that need it fail with `error`. Returns the failures so far.
     """
-    failures = int(
-        connection.scalar(
-            text("""
-            INSERT INTO engines (pool, engine_key, load_failures, last_error, retry_at)
-            VALUES (:pool, :engine_key, 1, :error, now() + make_interval(secs => :backoff))
-            ON CONFLICT (pool, engine_key) DO UPDATE
-            SET load_failures = engines.load_failures + (engines.retry_at <= now())::int,
-                last_error = excluded.last_error,
-                retry_at = CASE WHEN engines.retry_at <= now() THEN now() + make_interval(
-                    secs => least(60, :backoff * power(2, least(engines.load_failures, 10))))
-                    ELSE engines.retry_at END
-            RETURNING load_failures
-        """),
-            {"pool": pool, "engine_key": engine_key, "error": error, "backoff": backoff_seconds},
-        )
-        or 0
-    )
+    statement = text("""
+        INSERT INTO engines (pool, engine_key, load_failures, last_error, retry_at)
+        VALUES (:pool, :engine_key, 1, :error, now() + make_interval(secs => :backoff))
+        ON CONFLICT (pool, engine_key) DO UPDATE
+        SET load_failures = engines.load_failures + (engines.retry_at <= now())::int,
+            last_error = excluded.last_error,
+            retry_at = CASE WHEN engines.retry_at <= now() THEN now() + make_interval(
+                secs => least(60, :backoff * power(2, least(engines.load_failures, 10))))
+                ELSE engines.retry_at END
+        RETURNING load_failures
+    """)
+    engine = {"pool": pool, "engine_key": engine_key}
+    failures: int = connection.execute(
+        statement, {**engine, "error": error, "backoff": backoff_seconds}
+    ).scalar_one()
     if failures >= MAX_LOAD_FAILURES and not _has_engine(connection, pool, engine_key):
-        waiting = connection.execute(
-            text("""
-                SELECT id FROM jobs WHERE pool = :pool AND engine_key = :engine_key
-                AND state = 'running' ORDER BY id
-            """),
-            {"pool": pool, "engine_key": engine_key},
-        ).all()
-        for job in waiting:
-            jobs.fail(connection, job.id, f"the engine could not be loaded: {error}")
+        of_engine = text("""
+            SELECT id FROM jobs WHERE pool = :pool AND engine_key = :engine_key
+            AND state = 'running' ORDER BY id
+        """)
+        for job_id in connection.scalars(of_engine, engine).all():
+            jobs.fail(connection, job_id, f"the engine could not be loaded: {error}")
     return failures
 
 
 def forgive_loads(connection: Connection, pool: str, engine_key: str) -> None:
     """Lets the engine of a new or reopened job be loaded again at once, with no failure counted."""
-    connection.execute(
-        text("""
-            UPDATE engines SET load_failures = 0, retry_at = now()
-            WHERE pool = :pool AND engine_key = :engine_key
-        """),
-        {"pool": pool, "engine_key": engine_key},
-    )
+    statement = text("""
+        UPDATE engines SET load_failures = 0, retry_at = now()
+        WHERE pool = :pool AND engine_key = :engine_key
+    """)
+    connection.execute(statement, {"pool": pool, "engine_key": engine_key})
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,28 +217,26 @@ class EngineDemand:
 
 def engine_demand(connection: Connection, pool: str, alive_seconds: float) -> list[EngineDemand]:
     """Engine keys of a pool with batches to claim, best first: priority, fewest children, age."""
-    found = connection.execute(
-        text("""
-            WITH work AS (
-                SELECT j.engine_key, min(j.id) AS job_id, max(j.priority) AS priority,
-                       sum(c.waiting)::bigint AS waiting
-                FROM jobs j CROSS JOIN LATERAL (
-                    SELECT sum(batches_pending + batches_queued) AS waiting
-                    FROM job_counters WHERE job_id = j.id) AS c
-                WHERE j.pool = :pool AND j.state = 'running' AND c.waiting > 0
-                GROUP BY j.engine_key
-            )
-            SELECT w.engine_key, w.job_id, w.priority, w.waiting,
-                   (SELECT count(*) FROM workers
-                    WHERE pool = :pool AND engine_key = w.engine_key AND state <> 'ended'
-                      AND seen_at > now() - make_interval(secs => :alive)) AS children
-            FROM work w LEFT JOIN engines e ON e.pool = :pool AND e.engine_key = w.engine_key
-            WHERE e.retry_at IS NULL OR e.retry_at <= now() OR e.load_failures = 0
-            ORDER BY w.priority DESC, children, w.job_id
-        """),
-        {"pool": pool, "alive": alive_seconds},
-    )
-    return [EngineDemand(**row) for row in found.mappings()]
+    statement = text("""
+        WITH work AS (
+            SELECT j.engine_key, min(j.id) AS job_id, max(j.priority) AS priority,
+                   sum(c.waiting)::bigint AS waiting
+            FROM jobs j CROSS JOIN LATERAL (
+                SELECT sum(batches_pending + batches_queued) AS waiting
+                FROM job_counters WHERE job_id = j.id) AS c
+            WHERE j.pool = :pool AND j.state = 'running' AND c.waiting > 0
+            GROUP BY j.engine_key
+        )
+        SELECT w.engine_key, w.job_id, w.priority, w.waiting,
+               (SELECT count(*) FROM workers
+                WHERE pool = :pool AND engine_key = w.engine_key AND state <> 'ended'
+                  AND seen_at > now() - make_interval(secs => :alive)) AS children
+        FROM work w LEFT JOIN engines e ON e.pool = :pool AND e.engine_key = w.engine_key
+        WHERE e.retry_at IS NULL OR e.retry_at <= now() OR e.load_failures = 0
+        ORDER BY w.priority DESC, children, w.job_id
+    """)
+    found = connection.execute(statement, {"pool": pool, "alive": alive_seconds}).mappings()
+    return [EngineDemand(**row) for row in found]
 
 
 def status(connection: Connection) -> list[RowMapping]:
@@ -282,13 +246,9 @@ def status(connection: Connection) -> list[RowMapping]:
 
 
 def _has_engine(connection: Connection, pool: str, engine_key: str) -> bool:
-    return bool(
-        connection.scalar(
-            text("""
-            SELECT EXISTS (SELECT FROM workers WHERE pool = :pool AND engine_key = :engine_key
-                           AND state IN ('ready', 'draining')
-                           AND seen_at > now() - interval '1 minute')
-        """),
-            {"pool": pool, "engine_key": engine_key},
-        )
-    )
+    statement = text("""
+        SELECT EXISTS (SELECT FROM workers WHERE pool = :pool AND engine_key = :engine_key
+                       AND state IN ('ready', 'draining')
+                       AND seen_at > now() - interval '1 minute')
+    """)
+    return bool(connection.scalar(statement, {"pool": pool, "engine_key": engine_key}))

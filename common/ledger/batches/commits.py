@@ -129,13 +129,11 @@ def is_committed(connection: Connection, lease: Lease) -> bool:
 
     The row of the attempt is read, because the batch may have been retried or lost since.
     """
-    outcome = connection.scalar(
-        text("""
-            SELECT outcome FROM attempts
-            WHERE batch_id = :id AND attempt = :attempt AND worker_id = :owner
-        """),
-        lease.fence,
-    )
+    statement = text("""
+        SELECT outcome FROM attempts
+        WHERE batch_id = :id AND attempt = :attempt AND worker_id = :owner
+    """)
+    outcome = connection.scalar(statement, lease.fence)
     return outcome in (Outcome.DONE, Outcome.SPLIT)
 
 
@@ -143,11 +141,12 @@ def rename_part(
     connection: Connection, batch_id: int, name: str, new_name: str, size: int, checksum: str
 ) -> bool:
     """Names a rewritten part of the same rows; False when the batch has another part by now."""
+    statement = text("""
+        UPDATE batches SET part_name = :new_name, part_bytes = :size, part_checksum = :checksum
+        WHERE id = :id AND part_name = :name AND state IN ('done', 'dead') RETURNING id
+    """)
     renamed = connection.scalar(
-        text("""
-            UPDATE batches SET part_name = :new_name, part_bytes = :size, part_checksum = :checksum
-            WHERE id = :id AND part_name = :name AND state IN ('done', 'dead') RETURNING id
-        """),
+        statement,
         {
             "id": batch_id,
             "name": name,

@@ -71,59 +71,54 @@ class Coverage:
 
 def coverage(connection: Connection, job_id: int) -> Coverage:
     """Every row in exactly one batch means: rows, distinct_rows and stop agree, in one range."""
-    found = connection.execute(
-        text("""
-            WITH live AS (
-                SELECT unnest(rows) AS piece FROM batches
-                WHERE job_id = :id AND state <> 'split'
-            ), covered AS (SELECT unnest(range_agg(piece)) AS piece FROM live)
-            SELECT (SELECT coalesce(sum(upper(piece) - lower(piece)), 0)::bigint FROM live) AS rows,
-                   coalesce(sum(upper(piece) - lower(piece)), 0)::bigint AS distinct_rows,
-                   coalesce(min(lower(piece)), 0) AS first, coalesce(max(upper(piece)), 0) AS stop,
-                   count(*) AS ranges
-            FROM covered
-        """),
-        {"id": job_id},
-    )
-    return Coverage(**found.mappings().one())
+    statement = text("""
+        WITH live AS (
+            SELECT unnest(rows) AS piece FROM batches
+            WHERE job_id = :id AND state <> 'split'
+        ), covered AS (SELECT unnest(range_agg(piece)) AS piece FROM live)
+        SELECT (SELECT coalesce(sum(upper(piece) - lower(piece)), 0)::bigint FROM live) AS rows,
+               coalesce(sum(upper(piece) - lower(piece)), 0)::bigint AS distinct_rows,
+               coalesce(min(lower(piece)), 0) AS first, coalesce(max(upper(piece)), 0) AS stop,
+               count(*) AS ranges
+        FROM covered
+    """)
+    return Coverage(**connection.execute(statement, {"id": job_id}).mappings().one())
 
 
 def miscounted(connection: Connection, job_id: int) -> dict[str, tuple[int, int]]:
     """Counters that differ from a recount of the batches in the same snapshot, as
     (counter, recount). Done and failed rows are counted as the trigger of migration 0001 does.
     """
-    found = connection.execute(
-        text("""
-            WITH kept AS (
-                SELECT *, CASE WHEN part_name IS NULL THEN 0
-                               ELSE row_count - redo_count - rows_failed END AS good,
-                       CASE WHEN part_name IS NOT NULL
-                            THEN rows_failed + (state = 'dead')::int * redo_count
-                            WHEN state = 'dead' THEN row_count ELSE 0 END AS bad
-                FROM batches WHERE job_id = :id AND state <> 'split'
-            )
-            SELECT 1 AS source, sum(rows_total) AS rows_total, sum(rows_done) AS rows_done,
-                   sum(rows_failed) AS rows_failed, sum(batches_pending) AS batches_pending,
-                   sum(batches_queued) AS batches_queued, sum(batches_leased) AS batches_leased,
-                   sum(batches_done) AS batches_done, sum(batches_dead) AS batches_dead,
-                   sum(prompt_tokens) AS prompt_tokens, sum(output_tokens) AS output_tokens,
-                   sum(rows_queued) AS rows_queued, sum(rows_leased) AS rows_leased
-            FROM job_counters WHERE job_id = :id
-            UNION ALL
-            SELECT 2, sum(row_count), sum(good), sum(bad),
-                   count(*) FILTER (WHERE state = 'pending'),
-                   count(*) FILTER (WHERE state = 'queued'),
-                   count(*) FILTER (WHERE state = 'leased'),
-                   count(*) FILTER (WHERE state = 'done'),
-                   count(*) FILTER (WHERE state = 'dead'),
-                   sum(prompt_tokens), sum(output_tokens),
-                   sum(row_count) FILTER (WHERE state = 'queued'),
-                   sum(row_count) FILTER (WHERE state = 'leased')
-            FROM kept
-            ORDER BY source
-        """),
-        {"id": job_id},
-    )
+    statement = text("""
+        WITH kept AS (
+            SELECT *, CASE WHEN part_name IS NULL THEN 0
+                           ELSE row_count - redo_count - rows_failed END AS good,
+                   CASE WHEN part_name IS NOT NULL
+                        THEN rows_failed + (state = 'dead')::int * redo_count
+                        WHEN state = 'dead' THEN row_count ELSE 0 END AS bad
+            FROM batches WHERE job_id = :id AND state <> 'split'
+        )
+        SELECT 1 AS source, sum(rows_total) AS rows_total, sum(rows_done) AS rows_done,
+               sum(rows_failed) AS rows_failed, sum(batches_pending) AS batches_pending,
+               sum(batches_queued) AS batches_queued, sum(batches_leased) AS batches_leased,
+               sum(batches_done) AS batches_done, sum(batches_dead) AS batches_dead,
+               sum(prompt_tokens) AS prompt_tokens, sum(output_tokens) AS output_tokens,
+               sum(rows_queued) AS rows_queued, sum(rows_leased) AS rows_leased
+        FROM job_counters WHERE job_id = :id
+        UNION ALL
+        SELECT 2, sum(row_count), sum(good), sum(bad),
+               count(*) FILTER (WHERE state = 'pending'),
+               count(*) FILTER (WHERE state = 'queued'),
+               count(*) FILTER (WHERE state = 'leased'),
+               count(*) FILTER (WHERE state = 'done'),
+               count(*) FILTER (WHERE state = 'dead'),
+               sum(prompt_tokens), sum(output_tokens),
+               sum(row_count) FILTER (WHERE state = 'queued'),
+               sum(row_count) FILTER (WHERE state = 'leased')
+        FROM kept
+        ORDER BY source
+    """)
+    found = connection.execute(statement, {"id": job_id})
     counters, recount = found.mappings().all()
     pairs = {name: (int(counters[name] or 0), int(recount[name] or 0)) for name in counters}
     return {name: pair for name, pair in pairs.items() if name != "source" and pair[0] != pair[1]}
@@ -131,31 +126,26 @@ def miscounted(connection: Connection, job_id: int) -> dict[str, tuple[int, int]
 
 def unlisted(connection: Connection, job_id: int) -> tuple[int, int]:
     """Failed rows as the counters have them, and as failed_rows lists them in the same snapshot."""
-    found = connection.execute(
-        text("""
-            SELECT (SELECT coalesce(sum(rows_failed), 0)::bigint FROM job_counters
-                    WHERE job_id = :id) AS counted,
-                   (SELECT count(*) FROM failed_rows WHERE job = :id) AS listed
-        """),
-        {"id": job_id},
-    ).one()
+    statement = text("""
+        SELECT (SELECT coalesce(sum(rows_failed), 0)::bigint FROM job_counters
+                WHERE job_id = :id) AS counted,
+               (SELECT count(*) FROM failed_rows WHERE job = :id) AS listed
+    """)
+    found = connection.execute(statement, {"id": job_id}).one()
     return found.counted, found.listed
 
 
 def orphaned_leases(connection: Connection, job_id: int) -> list[Row]:
     """Leased batches whose lease ran out or whose owner is ended or unknown."""
-    found = connection.execute(
-        text("""
-            SELECT b.id AS batch, b.attempt, b.owner, b.lease_expires_at < now() AS expired,
-                   coalesce(w.state, 'unknown') AS worker_state
-            FROM batches b LEFT JOIN workers w ON w.id = b.owner
-            WHERE b.job_id = :id AND b.state = 'leased'
-              AND (b.lease_expires_at < now() OR w.id IS NULL OR w.state = 'ended')
-            ORDER BY b.id
-        """),
-        {"id": job_id},
-    )
-    return list(found.mappings())
+    statement = text("""
+        SELECT b.id AS batch, b.attempt, b.owner, b.lease_expires_at < now() AS expired,
+               coalesce(w.state, 'unknown') AS worker_state
+        FROM batches b LEFT JOIN workers w ON w.id = b.owner
+        WHERE b.job_id = :id AND b.state = 'leased'
+          AND (b.lease_expires_at < now() OR w.id IS NULL OR w.state = 'ended')
+        ORDER BY b.id
+    """)
+    return list(connection.execute(statement, {"id": job_id}).mappings())
 
 
 def broken_attempts(connection: Connection, job_id: int, limit: int = 1000) -> list[Row]:
@@ -175,17 +165,14 @@ def idle_transactions(connection: Connection) -> list[Row]:
     A transaction without a snapshot or a lock stops nobody and is left out: a process may be
     frozen between BEGIN and the limits that would end its session.
     """
-    found = connection.execute(
-        text("""
-            SELECT pid, extract(epoch FROM clock_timestamp() - state_change)::float8 AS idle_seconds
-            FROM pg_stat_activity a
-            WHERE application_name = 'nightshift' AND datname = current_database()
-              AND state LIKE 'idle in transaction%'
-              AND (backend_xmin IS NOT NULL OR EXISTS (
-                  SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.locktype <> 'virtualxid'))
-              AND state_change < clock_timestamp() - make_interval(secs => :idle)
-            ORDER BY pid
-        """),
-        {"idle": IDLE_SECONDS},
-    )
-    return list(found.mappings())
+    statement = text("""
+        SELECT pid, extract(epoch FROM clock_timestamp() - state_change)::float8 AS idle_seconds
+        FROM pg_stat_activity a
+        WHERE application_name = 'nightshift' AND datname = current_database()
+          AND state LIKE 'idle in transaction%'
+          AND (backend_xmin IS NOT NULL OR EXISTS (
+              SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.locktype <> 'virtualxid'))
+          AND state_change < clock_timestamp() - make_interval(secs => :idle)
+        ORDER BY pid
+    """)
+    return list(connection.execute(statement, {"idle": IDLE_SECONDS}).mappings())

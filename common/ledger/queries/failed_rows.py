@@ -8,48 +8,39 @@ from nightshift.common.ledger.connection import Connection, Row
 
 def in_parts(connection: Connection, job_id: int, first: int, stop: int) -> list[Row]:
     """The errors that stand in parts, with `first` <= row_index < `stop`, ascending."""
-    found = connection.execute(
-        text("""
-            SELECT row_index, row_id, kind, message FROM row_errors
-            WHERE job_id = :id AND row_index >= :first AND row_index < :stop ORDER BY row_index
-        """),
-        {"id": job_id, "first": first, "stop": stop},
-    )
+    statement = text("""
+        SELECT row_index, row_id, kind, message FROM row_errors
+        WHERE job_id = :id AND row_index >= :first AND row_index < :stop ORDER BY row_index
+    """)
+    found = connection.execute(statement, {"id": job_id, "first": first, "stop": stop})
     return list(found.mappings())
 
 
 def count_by_kind(connection: Connection, job_id: int) -> dict[str, int]:
     """How many row errors of each kind the job has, the most frequent first."""
-    found = connection.execute(
-        text("""
-            SELECT kind, count(*) AS rows FROM failed_rows WHERE job = :id
-            GROUP BY kind ORDER BY rows DESC, kind
-        """),
-        {"id": job_id},
-    )
-    return {row.kind: int(row.rows) for row in found}
+    statement = text("""
+        SELECT kind, count(*) AS rows FROM failed_rows WHERE job = :id
+        GROUP BY kind ORDER BY rows DESC, kind
+    """)
+    return {row.kind: int(row.rows) for row in connection.execute(statement, {"id": job_id})}
 
 
 def first(connection: Connection, job_id: int, *, kind: str | None, limit: int) -> list[Row]:
     """The first failed rows of a job in dataset order, of one kind if named."""
-    found = connection.execute(
-        text("""
-            SELECT row_index, row_id, kind, message FROM failed_rows
-            WHERE job = :id AND (CAST(:kind AS text) IS NULL OR kind = :kind)
-            ORDER BY row_index LIMIT :limit
-        """),
-        {"id": job_id, "kind": kind, "limit": limit},
-    )
+    statement = text("""
+        SELECT row_index, row_id, kind, message FROM failed_rows
+        WHERE job = :id AND (CAST(:kind AS text) IS NULL OR kind = :kind)
+        ORDER BY row_index LIMIT :limit
+    """)
+    found = connection.execute(statement, {"id": job_id, "kind": kind, "limit": limit})
     return list(found.mappings())
 
 
 def among(connection: Connection, job_id: int, rows: RowRanges) -> RowRanges:
     """The rows of `rows` that failed."""
-    found: RowRanges = connection.execute(
-        text("""
-            SELECT coalesce(range_agg(int8range(row_index, row_index, '[]')), '{}') * :among
-            FROM failed_rows WHERE job = :id
-        """),
-        {"id": job_id, "among": rows},
-    ).scalar_one()
+    statement = text("""
+        SELECT coalesce(range_agg(int8range(row_index, row_index, '[]')), '{}') * :among
+        FROM failed_rows WHERE job = :id
+    """)
+    found: RowRanges = connection.execute(statement, {"id": job_id, "among": rows}).scalar_one()
     return found

@@ -64,25 +64,20 @@ def revision(connection: Connection, job_id: int) -> str | None:
     """The revision that the job's model resolved to; None before its first load, and where there
     is none.
     """
-    found: str | None = connection.scalar(
-        text("""
-            SELECT e.revision FROM jobs j JOIN engines e USING (pool, engine_key) WHERE j.id = :id
-        """),
-        {"id": job_id},
-    )
+    statement = text("""
+        SELECT e.revision FROM jobs j JOIN engines e USING (pool, engine_key) WHERE j.id = :id
+    """)
+    found: str | None = connection.scalar(statement, {"id": job_id})
     return found
 
 
 def makers(connection: Connection, job_id: int) -> list[Row]:
     """The engines and versions that finished batches of the job, and the code around them."""
-    found = connection.execute(
-        text("""
-            SELECT DISTINCT had.engine, had.engine_version, w.code_version FROM (
-                SELECT DISTINCT worker_id, engine, engine_version FROM attempts
-                WHERE job_id = :id AND outcome IN ('done', 'split')
-            ) AS had LEFT JOIN workers w ON w.id = had.worker_id
-            ORDER BY 1, 2, 3
-        """),
-        {"id": job_id},
-    )
-    return list(found.mappings())
+    statement = text("""
+        SELECT DISTINCT had.engine, had.engine_version, w.code_version FROM (
+            SELECT DISTINCT worker_id, engine, engine_version FROM attempts
+            WHERE job_id = :id AND outcome IN ('done', 'split')
+        ) AS had LEFT JOIN workers w ON w.id = had.worker_id
+        ORDER BY 1, 2, 3
+    """)
+    return list(connection.execute(statement, {"id": job_id}).mappings())
