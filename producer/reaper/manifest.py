@@ -7,7 +7,7 @@ from nightshift.common import provenance, storage
 from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.queries import manifest
+from nightshift.common.ledger.queries import live_parts
 from nightshift.common.states import JobState
 from nightshift.producer.results import part_files
 
@@ -28,7 +28,7 @@ def write(ledger: Ledger, job: Job) -> tuple[JobState, int]:
     def fill(sink: BinaryIO) -> None:
         sink.write(head.removesuffix("\n}").encode() + b',\n "parts": [')
         separator = b"\n  "
-        for entries in part_files.pages_of(ledger, job, manifest.entries_between):
+        for entries in part_files.pages_of(ledger, job, live_parts.entries_between):
             for entry in entries:
                 sink.write(separator + entry.encode())
                 separator = b",\n  "
@@ -48,8 +48,8 @@ def _end(job: Job, progress: Row) -> JobState:
 def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, object]:
     with ledger.transaction() as connection:
         files = jobs.files(connection, job.id)
-        revision = manifest.revision(connection, job.id)
-        makers = manifest.makers(connection, job.id)
+        revision = live_parts.revision(connection, job.id)
+        makers = live_parts.makers(connection, job.id)
     over = progress["rows_done"] + progress["rows_failed"]
     return {
         "job": job.id,

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -10,9 +11,9 @@ from pyarrow import csv
 
 from nightshift.common import provenance, storage
 from nightshift.common.formats import part_rows
-from nightshift.common.ledger import Ledger, Row, jobs
+from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.queries import manifest
+from nightshift.common.ledger.queries import live_parts
 from nightshift.producer.results import part_files, target_file
 
 COLUMNS = pa.schema(
@@ -71,7 +72,7 @@ def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> Manifest
     target_file.check(job, target, force=force)
     with ledger.transaction() as connection:
         progress = jobs.progress(connection, job.id)
-        revision = manifest.revision(connection, job.id)
+        revision = live_parts.revision(connection, job.id)
     constant = {
         "job": job.id,
         "job_name": job.spec.name,
@@ -82,9 +83,9 @@ def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> Manifest
 
     def batches() -> Iterator[pa.RecordBatch]:
         nonlocal parts
-        for page in part_files.pages_of(ledger, job, manifest.rows_between):
+        for page in part_files.pages_of(ledger, job, live_parts.entries_between):
             parts += len(page)
-            yield pa.RecordBatch.from_pylist([_line(constant, row) for row in page], COLUMNS)
+            yield pa.RecordBatch.from_pylist([_line(constant, entry) for entry in page], COLUMNS)
 
     def write_csv(sink: BinaryIO) -> None:
         with csv.CSVWriter(sink, COLUMNS) as writer:
@@ -99,7 +100,11 @@ def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> Manifest
     return ManifestTable(parts, left)
 
 
-def _line(constant: dict[str, Any], row: Row) -> dict[str, Any]:
-    earlier = row["earlier_attempts"]
-    text = None if earlier is None else json.dumps(earlier, ensure_ascii=False)
-    return {**constant, **row, "earlier_attempts": text}
+def _line(constant: dict[str, Any], entry: str) -> dict[str, Any]:
+    row = json.loads(entry)
+    for column in ("claimed_at", "ended_at"):
+        if column in row:
+            row[column] = datetime.fromisoformat(row[column])
+    if "earlier_attempts" in row:
+        row["earlier_attempts"] = json.dumps(row["earlier_attempts"], ensure_ascii=False)
+    return {**constant, **row}

@@ -1,4 +1,4 @@
-"""The live parts of a job: which part holds which rows, in dataset order."""
+"""The live parts of a job in dataset order: which rows and bytes each has, and what made it."""
 
 from collections.abc import Sequence
 
@@ -7,16 +7,44 @@ from sqlalchemy import text
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.ledger.connection import Connection, Row
 
+ENTRIES = text("""
+    SELECT json_strip_nulls(row_to_json(entry))::text FROM (
+        SELECT b.part_name AS name, b.row_count AS rows, b.rows_failed,
+               nullif(b.redo_count, 0) AS rows_open, b.part_bytes AS bytes,
+               b.part_checksum AS sha256, b.id AS batch, b.attempt,
+               coalesce(a.worker_id, p.worker_id, b.owner) AS worker,
+               coalesce(a.engine, p.engine) AS engine,
+               coalesce(a.engine_version, p.engine_version) AS engine_version,
+               w.code_version, b.prompt_tokens, b.output_tokens, b.seq, lower(b.rows) AS first_row,
+               coalesce(a.claimed_at, p.claimed_at) AS claimed_at,
+               coalesce(a.ended_at, p.ended_at) AS ended_at,
+               CASE WHEN b.attempt > 1 THEN (
+                   SELECT json_agg(json_build_object(
+                              'attempt', e.attempt, 'worker', e.worker_id, 'engine', e.engine,
+                              'engine_version', e.engine_version) ORDER BY e.attempt)
+                   FROM attempts e
+                   WHERE e.batch_id = b.id AND e.attempt < b.attempt AND e.outcome = 'done') END
+                   AS earlier_attempts
+        FROM batches b
+        LEFT JOIN attempts a ON a.batch_id = b.id AND a.attempt = b.attempt
+        LEFT JOIN attempts p ON a.batch_id IS NULL AND p.batch_id = b.parent_id
+                            AND p.attempt = b.attempt
+        LEFT JOIN workers w ON w.id = coalesce(a.worker_id, p.worker_id)
+        WHERE b.job_id = :id AND b.seq >= :first AND b.seq < :stop
+          AND b.part_name IS NOT NULL AND b.state <> 'split'
+    ) AS entry ORDER BY entry.seq, entry.first_row
+""")
+"""The live parts of some roots in dataset order, each as JSON, with who made them.
+
+The done child of a drain had no lease of its own: the attempt of its parent stands for it.
+`earlier_attempts` made the rows of a part that did not run again.
+"""
+
 
 def roots(connection: Connection, job_id: int) -> int:
     """How many root batches the job has; they are numbered by `seq` from 0."""
-    return int(
-        connection.scalar(
-            text("SELECT coalesce(max(seq) + 1, 0) FROM batches WHERE job_id = :id"),
-            {"id": job_id},
-        )
-        or 0
-    )
+    statement = text("SELECT coalesce(max(seq) + 1, 0) FROM batches WHERE job_id = :id")
+    return int(connection.execute(statement, {"id": job_id}).scalar_one())
 
 
 def parts_between(connection: Connection, job_id: int, first: int, stop: int) -> list[Row]:
@@ -39,6 +67,14 @@ def parts_between(connection: Connection, job_id: int, first: int, stop: int) ->
     """)
     found = connection.execute(statement, {"id": job_id, "first": first, "stop": stop})
     return list(found.mappings())
+
+
+def entries_between(connection: Connection, job_id: int, first: int, stop: int) -> list[str]:
+    """The same parts, each as its JSON object of a manifest, without what is null.
+
+    Postgres makes the JSON, which takes a minute less than Python for a million parts.
+    """
+    return list(connection.scalars(ENTRIES, {"id": job_id, "first": first, "stop": stop}))
 
 
 def part_names_between(
@@ -90,3 +126,26 @@ def finished_rows(connection: Connection, job_id: int) -> RowRanges:
     """)
     found: RowRanges = connection.execute(statement, {"id": job_id}).scalar_one()
     return found
+
+
+def revision(connection: Connection, job_id: int) -> str | None:
+    """The revision that the job's model resolved to; None before its first load, and where there
+    is none.
+    """
+    statement = text("""
+        SELECT e.revision FROM jobs j JOIN engines e USING (pool, engine_key) WHERE j.id = :id
+    """)
+    found: str | None = connection.scalar(statement, {"id": job_id})
+    return found
+
+
+def makers(connection: Connection, job_id: int) -> list[Row]:
+    """The engines and versions that finished batches of the job, and the code around them."""
+    statement = text("""
+        SELECT DISTINCT had.engine, had.engine_version, w.code_version FROM (
+            SELECT DISTINCT worker_id, engine, engine_version FROM attempts
+            WHERE job_id = :id AND outcome IN ('done', 'split')
+        ) AS had LEFT JOIN workers w ON w.id = had.worker_id
+        ORDER BY 1, 2, 3
+    """)
+    return list(connection.execute(statement, {"id": job_id}).mappings())
