@@ -2,16 +2,21 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from nightshift.common.errors import StorageUnavailable
+from nightshift.common.errors import EngineDead, EngineUnavailable, StorageUnavailable
+from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
-from nightshift.worker.engines.protocol import Work
+from nightshift.worker.engines.images import BadImage
+from nightshift.worker.engines.protocol import Outcome, Refusal, Work
 
 T = TypeVar("T")
+
+RefusalText = Callable[[str], str]
+"""Makes the message of a row from the exception that the row raised."""
 
 CANCEL_SECONDS = 1.0
 """How long cancelled tasks may take to end."""
@@ -52,15 +57,16 @@ class LoopThread:
 
 
 async def run_rows(
-    work: Work, rows: Iterable[Coroutine[Any, Any, StorageUnavailable | None]]
+    work: Work, rows: Iterable[tuple[int, Coroutine[Any, Any, Outcome]]], refused: RefusalText
 ) -> None:
-    """Runs the rows of a batch side by side.
+    """Runs the rows of a batch side by side, and emits the outcome of each.
 
-    An error that one row raises ends the others. An outage that one row returns is raised when all
-    rows are over.
+    A row is its position and what makes its outcome. EngineDead and EngineUnavailable of one row
+    end the others. StorageUnavailable is raised when all rows are over. Any other exception is an
+    error of its row alone, with the message that `refused` makes.
     """
     began_at = work.recorder.clock()
-    tasks = [asyncio.create_task(row) for row in rows]
+    tasks = [asyncio.create_task(_run_row(work, position, row, refused)) for position, row in rows]
     count = 0
     try:
         # gather, not a TaskGroup: gather raises the first error as it is.
@@ -76,6 +82,24 @@ async def run_rows(
         work.recorder.stage_passed(Stage.INFER, seconds, count=count)
     for outage in filter(None, outages):
         raise outage
+
+
+async def _run_row(
+    work: Work, position: int, row: Coroutine[Any, Any, Outcome], refused: RefusalText
+) -> StorageUnavailable | None:
+    """Emits the row's outcome, or returns the outage of a store of images."""
+    try:
+        outcome = await row
+    except (EngineDead, EngineUnavailable):
+        raise
+    except StorageUnavailable as error:
+        return error
+    except BadImage as error:
+        outcome = Refusal(RowErrorKind.RENDER_ERROR, str(error))
+    except Exception as error:
+        outcome = Refusal(RowErrorKind.REFUSED, refused(f"{type(error).__name__}: {error}"))
+    work.emit(position, outcome)
+    return None
 
 
 async def _cancel_tasks() -> None:

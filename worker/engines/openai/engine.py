@@ -21,14 +21,12 @@ from nightshift.common import remotes
 from nightshift.common.errors import (
     BadInput,
     EngineLoadFailed,
-    EngineUnavailable,
-    StorageUnavailable,
 )
 from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
-from nightshift.worker.engines.images import BadImage, BatchReads, Reads
+from nightshift.worker.engines.images import BatchReads, Reads
 from nightshift.worker.engines.loop_thread import LoopThread, run_rows
 from nightshift.worker.engines.openai.errors import (
     RequestError,
@@ -46,7 +44,7 @@ from nightshift.worker.engines.openai.requests import (
     parsed_outcome,
 )
 from nightshift.worker.engines.openai.server import Client, RequestHistory, RetryPolicy, Server
-from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
+from nightshift.worker.engines.protocol import Outcome, Request, Work
 from nightshift.worker.engines.structured import RowSampling, sample_until_valid
 
 TICK_SECONDS = 1.0
@@ -115,9 +113,12 @@ class OpenaiEngine:
         """
         endpoint = endpoint_for(work.task, self._spec)
         reads = BatchReads(self._reads)
-        places = range(len(work.requests))
-        rows = (self._one(work, endpoint, reads, position) for position in places)
-        batch = self._loop_thread.submit(run_rows(work, rows))
+        rows = (self._answer(work, endpoint, reads, request) for request in work.requests)
+        batch = self._loop_thread.submit(
+            run_rows(
+                work, enumerate(rows), lambda why: self._redact(f"the row cannot be sent: {why}")
+            )
+        )
         work.on_stop(batch.cancel)
         return batch
 
@@ -153,38 +154,14 @@ class OpenaiEngine:
         self._ticked_at = time.monotonic()
         self._loop_thread.loop.call_later(TICK_SECONDS, self._tick)
 
-    async def _one(
-        self, work: Work, endpoint: Endpoint, reads: BatchReads, position: int
-    ) -> StorageUnavailable | None:
-        """Emits the row's outcome, or returns the outage of a store of images."""
-        asked_at = work.recorder.clock()
-        seconds = 0.0
-        try:
-            outcome, seconds = await self._answer(work, endpoint, reads, work.requests[position])
-        except EngineUnavailable:
-            raise
-        except StorageUnavailable as error:
-            return error
-        except BadImage as error:
-            outcome = Refusal(RowErrorKind.RENDER_ERROR, str(error))
-        except Exception as error:  # an error that one row causes ends no other row
-            outcome = Refusal(
-                RowErrorKind.REFUSED,
-                self._redact(f"the row cannot be sent: {type(error).__name__}: {error}"),
-            )
-        work.recorder.stage_passed(
-            Stage.QUEUE, max(0.0, work.recorder.clock() - asked_at - seconds)
-        )
-        work.emit(position, outcome)
-        return None
-
     async def _answer(
         self, work: Work, endpoint: Endpoint, reads: BatchReads, request: Request
-    ) -> tuple[Outcome, float]:
-        """The row's outcome, and the seconds that it spent in the server.
+    ) -> Outcome:
+        """The row's outcome.
 
         EngineUnavailable and EngineRefused when it is not the row's fault that there is none.
         """
+        asked_at = work.recorder.clock()
         history = RequestHistory()
 
         async def make_body(sampling: RowSampling) -> Body:
@@ -203,7 +180,9 @@ class OpenaiEngine:
             outcome = await sample_until_valid(work.task, request.row_index, sample_once)
         else:
             outcome = await sample_once(UNSAMPLED)
-        return outcome, history.spent_seconds
+        queued = work.recorder.clock() - asked_at - history.spent_seconds
+        work.recorder.stage_passed(Stage.QUEUE, max(0.0, queued))
+        return outcome
 
     async def _persist(
         self, work: Work, endpoint: Endpoint, make_body: MakeBody, history: RequestHistory

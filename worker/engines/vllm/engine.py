@@ -21,7 +21,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from nightshift.common.errors import EngineDead, Permanent, StorageUnavailable
+from nightshift.common.errors import EngineDead, Permanent
 from nightshift.common.spec import (
     ClassifyTask,
     EmbedTask,
@@ -31,11 +31,10 @@ from nightshift.common.spec import (
     VllmEngineSpec,
 )
 from nightshift.common.spec.engines import SERVER_ARGUMENTS
-from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines import hub
 from nightshift.worker.engines.loop_thread import LoopThread, run_rows
-from nightshift.worker.engines.protocol import Refusal, Work, timed_out
+from nightshift.worker.engines.protocol import Outcome, Work, timed_out
 from nightshift.worker.engines.vllm.generate import Generation
 from nightshift.worker.engines.vllm.model import Model, TaskHandler
 from nightshift.worker.engines.vllm.pooling import Pooling, PoolingModel
@@ -100,8 +99,11 @@ class VllmEngine:
         handler = self._handler(work)
         with work.recorder.span(Stage.TOKENIZE):
             prompts = handler.prepare(work)
-        rows = (self._one(work, handler, *each) for each in prompts)
-        batch = self._loop_thread.submit(run_rows(work, rows))
+        rows = (
+            (position, self._outcome(work, handler, position, prompt))
+            for position, prompt in prompts
+        )
+        batch = self._loop_thread.submit(run_rows(work, rows, "vLLM refused the row: {}".format))
         work.on_stop(batch.cancel)
         return batch
 
@@ -154,41 +156,29 @@ class VllmEngine:
             case other:
                 raise Permanent(f"this engine was loaded for another task.kind than {other.kind}")
 
-    async def _one(
+    async def _outcome(
         self, work: Work, handler: TaskHandler, position: int, prompt: Any
-    ) -> StorageUnavailable | None:
-        """Emits the row's outcome, or returns the outage of a store of images."""
-        request = work.requests[position]
+    ) -> Outcome:
         asked_at = work.recorder.clock()
-        await self._places.acquire()
-        waited = work.recorder.clock() - asked_at
-        work.recorder.rows_entered()
-        if not self._in_flight:
-            self._moved()
-        self._in_flight += 1
-        try:
-            async with asyncio.timeout(work.row_timeout_seconds):
-                outcome, queued = await handler.run(request, prompt)
-            self._moved()
-            work.recorder.stage_passed(Stage.QUEUE, waited + queued)
-        except TimeoutError:
-            outcome = timed_out(work)
-        except EngineDeadError as error:
-            raise EngineDead("vLLM's engine process died") from error
-        except EngineDead:
-            raise
-        except StorageUnavailable as error:
-            return error
-        except Exception as error:  # an error that one row causes ends no other row
-            outcome = Refusal(
-                RowErrorKind.REFUSED, f"vLLM refused the row: {type(error).__name__}: {error}"
-            )
-        finally:
-            self._in_flight -= 1
-            work.recorder.rows_left()
-            self._places.release()
-        work.emit(position, outcome)
-        return None
+        async with self._places:
+            waited = work.recorder.clock() - asked_at
+            work.recorder.rows_entered()
+            if not self._in_flight:
+                self._moved()
+            self._in_flight += 1
+            try:
+                async with asyncio.timeout(work.row_timeout_seconds):
+                    outcome, queued = await handler.run(work.requests[position], prompt)
+                self._moved()
+                work.recorder.stage_passed(Stage.QUEUE, waited + queued)
+                return outcome
+            except TimeoutError:
+                return timed_out(work)
+            except EngineDeadError as error:
+                raise EngineDead("vLLM's engine process died") from error
+            finally:
+                self._in_flight -= 1
+                work.recorder.rows_left()
 
 
 class _ProgressLogger(StatLoggerBase):

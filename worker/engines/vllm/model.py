@@ -42,7 +42,8 @@ class TaskHandler(Protocol):
     async def run(self, request: Request, prompt: Any) -> tuple[Outcome, float]:
         """The row's outcome, and for how many seconds the row waited in vLLM's queue.
 
-        Every exception but EngineDead and StorageUnavailable becomes a refusal of this row.
+        Every exception but EngineDead and StorageUnavailable becomes a refusal of this row. BadImage
+        becomes a render error.
         """
 
 

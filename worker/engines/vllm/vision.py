@@ -15,9 +15,8 @@ from vllm.renderers import ChatParams
 
 from nightshift.common.errors import JobRefused
 from nightshift.common.spec import GenerateTask
-from nightshift.common.states import RowErrorKind
-from nightshift.worker.engines.images import BadImage, BatchReads, Image, Messages, with_images
-from nightshift.worker.engines.protocol import Refusal, Work
+from nightshift.worker.engines.images import BatchReads, Image, Messages, with_images
+from nightshift.worker.engines.protocol import Work
 from nightshift.worker.engines.vllm.generate import Generation
 from nightshift.worker.engines.vllm.model import Model
 
@@ -52,8 +51,6 @@ class Vision(Generation):
             fetched = await self._reads.run(partial(with_images, prompt, _fetched))
             async with self._model.decoding:
                 ready = await self._rendered(fetched)
-        except BadImage as error:
-            return Refusal(RowErrorKind.RENDER_ERROR, str(error))
         except VLLMValidationError as error:
             if error.parameter != "input_tokens":
                 raise
