@@ -14,7 +14,6 @@ from functools import partial
 from typing import Self
 
 import openai
-from pydantic import SecretStr
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from nightshift.common import remotes
@@ -66,21 +65,23 @@ class OpenaiEngine:
     revision: str | None = None
 
     def __init__(
-        self,
-        spec: OpenaiEngineSpec,
-        key: SecretStr | None,
-        broker_url: str | None,
-        policy: RetryPolicy,
+        self, spec: OpenaiEngineSpec, key: str, broker_url: str | None, policy: RetryPolicy
     ) -> None:
         self.concurrency = spec.concurrency
         self._spec = spec
         self._policy = policy
-        secret = "" if key is None else key.get_secret_value()
-        self._redact = redactor(secret)
+        self._redact = redactor(key)
         self._reads = Reads()
+        self._places = asyncio.Semaphore(self.concurrency)
+        # One connection more than rows have: a probe must not wait behind the rows it is about.
+        self._client = Client(spec.base_url, key, self.concurrency + 1)
+        self._server = Server(self._client, spec.base_url, bool(key), policy, self._redact)
+        rates = Rates(spec.requests_per_minute, spec.tokens_per_minute)
+        name = f"{remotes.address(spec.base_url)} {spec.model}"
+        self._limiter = Limiter(broker_url, name, uuid.uuid4().hex, rates)
         self._ticked_at = time.monotonic()
         self._loop_thread = LoopThread()
-        self._loop_thread.run(self._connect(secret, broker_url))
+        self._loop_thread.loop.call_soon_threadsafe(self._tick)
 
     @classmethod
     def load(
@@ -97,7 +98,8 @@ class OpenaiEngine:
                 "a rate of the whole fleet is held in Redis: set NIGHTSHIFT_BROKER_URL, or leave "
                 "engine.requests_per_minute and engine.tokens_per_minute out"
             )
-        engine = cls(spec, key, settings.broker_url, policy or RetryPolicy())
+        secret = "" if key is None else key.get_secret_value()
+        engine = cls(spec, secret, settings.broker_url, policy or RetryPolicy())
         try:
             engine._loop_thread.run(engine._server.check_key())
         except BaseException:
@@ -134,17 +136,6 @@ class OpenaiEngine:
             self._loop_thread.run(self._disconnect(), CLOSE_SECONDS)
         self._reads.close()
         self._loop_thread.close(CLOSE_SECONDS)
-
-    async def _connect(self, key: str, broker_url: str | None) -> None:
-        spec = self._spec
-        self._places = asyncio.Semaphore(self.concurrency)
-        # One connection more than rows have: a probe must not wait behind the rows it is about.
-        self._client = Client(spec.base_url, key, self.concurrency + 1)
-        self._server = Server(self._client, spec.base_url, bool(key), self._policy, self._redact)
-        rates = Rates(spec.requests_per_minute, spec.tokens_per_minute)
-        name = f"{remotes.address(spec.base_url)} {spec.model}"
-        self._limiter = Limiter(broker_url, name, uuid.uuid4().hex, rates)
-        self._tick()
 
     async def _disconnect(self) -> None:
         await self._client.close()

@@ -52,7 +52,7 @@ class Endpoint(Protocol):
     def probe(self) -> Body:
         """The body of the smallest request of this kind."""
 
-    def outcome(self, text: str, status: int, request_id: str | None) -> Outcome:
+    def outcome(self, response: httpx2.Response) -> Outcome:
         """The row's outcome; ValueError, KeyError, TypeError, IndexError or AttributeError for a
         response that the API does not know.
         """
@@ -78,9 +78,7 @@ def endpoint_for(task: Task, engine: OpenaiEngineSpec) -> Endpoint:
 def parsed_outcome(endpoint: Endpoint, response: httpx2.Response) -> Outcome | RequestError:
     """The outcome in a 2xx response; RequestError for one that the API does not know."""
     try:
-        return endpoint.outcome(
-            response.text, response.status_code, response.headers.get("x-request-id")
-        )
+        return endpoint.outcome(response)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         return RequestError(
             f"the server's answer is none of the OpenAI API ({type(error).__name__}: {error})"
@@ -114,9 +112,9 @@ class ChatCompletions(Endpoint):
         hello = Request(0, messages=[{"role": "user", "content": "Hi"}], max_tokens=1)
         return self.body(hello, UNSAMPLED)
 
-    def outcome(self, text: str, status: int, request_id: str | None) -> Outcome:
+    def outcome(self, response: httpx2.Response) -> Outcome:
         """The text of the first choice, checked against the structured output."""
-        data = json.loads(text)
+        data = json.loads(response.text)
         choice = data["choices"][0]
         message, reason = choice["message"], choice.get("finish_reason")
         prompt_tokens, output_tokens = usage(data)
@@ -160,9 +158,9 @@ class Embeddings(Endpoint):
         """One word."""
         return self.body(Request(0, text="Hi"), UNSAMPLED)
 
-    def outcome(self, text: str, status: int, request_id: str | None) -> Outcome:
+    def outcome(self, response: httpx2.Response) -> Outcome:
         """The first vector, cut and scaled as the task says; a cut vector is scaled by default."""
-        data = json.loads(text)
+        data = json.loads(response.text)
         prompt_tokens, _ = usage(data)
         vector = np.asarray(data["data"][0]["embedding"], dtype=np.float64)
         if vector.ndim != 1 or not vector.size or not np.isfinite(vector).all():
@@ -205,16 +203,16 @@ class PassThrough(Endpoint):
         """The smallest request of the endpoint."""
         return {"model": self._engine.model, **PROBES[self.path]}
 
-    def outcome(self, text: str, status: int, request_id: str | None) -> Outcome:
+    def outcome(self, response: httpx2.Response) -> Outcome:
         """The response as it is."""
-        data = json.loads(text)
+        data = json.loads(response.text)
         if not isinstance(data, dict):
             raise TypeError("the answer is no JSON object")
         prompt_tokens, output_tokens = usage(data)
         columns = {
-            "status_code": status,
-            "request_id": request_id or data.get("id"),
-            "response": text,
+            "status_code": response.status_code,
+            "request_id": response.headers.get("x-request-id") or data.get("id"),
+            "response": response.text,
         }
         return Answer(columns, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 

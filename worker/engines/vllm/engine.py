@@ -159,6 +159,7 @@ class VllmEngine:
     async def _outcome(
         self, work: Work, handler: TaskHandler, position: int, prompt: Any
     ) -> Outcome:
+        """The row's outcome, once the row had a place; EngineDead when vLLM's process died."""
         asked_at = work.recorder.clock()
         async with self._places:
             waited = work.recorder.clock() - asked_at
