@@ -39,21 +39,18 @@ class HeldBatch:
     publishing: bool = False
     over: bool = False
     claimed_at: float = field(default_factory=time.monotonic)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def attach(self, work: Work) -> None:
         """From now on a stop reaches the engine; a stop that came before is passed on now."""
-        with self._lock:
-            self.work = work
+        # `stop` writes and reads in the other order, so one of the two sees what the other wrote.
+        self.work = work
         if self.stopped:
             work.stop()
 
     def stop(self) -> None:
         """The engine drops the rows that it has not finished; finished rows are kept."""
-        with self._lock:
-            self.stopped = True
-            work = self.work
-        if work is not None:
+        self.stopped = True
+        if (work := self.work) is not None:
             work.stop()
 
     def give_up(self, *, lost: bool) -> None:
