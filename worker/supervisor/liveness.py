@@ -61,19 +61,22 @@ class SupervisorLiveness:
         self._leave_seconds = settings.leave_seconds
         self._since: dict[int, tuple[tuple[str, str | None], float]] = {}
         self._killed_at: dict[str, float] = {}
-        self._has_looked = False
-        self._slots: list[dict[str, object]] = []
-        self._draining = False
+        self._state: dict[str, object] = {
+            "slots": [],
+            "has_looked": False,
+            "draining": False,
+            "leave_seconds": self._leave_seconds,
+        }
         self._write()
 
     def round_over(self) -> None:
         """A round of the supervisor is over, with or without an error."""
-        self._has_looked = True
+        self._state["has_looked"] = True
         self._write()
 
     def step(self, slots: Sequence[Slot], *, draining: bool = False) -> None:
         """The supervisor goes on; these are its slots."""
-        self._slots, self._draining = [self._facts(slot) for slot in slots], draining
+        self._state |= {"slots": [self._facts(slot) for slot in slots], "draining": draining}
         self._write()
 
     def killing(self, child: ChildConfig) -> None:
@@ -115,14 +118,8 @@ class SupervisorLiveness:
         return min(ends, default=None)
 
     def _write(self, seconds: float = 0.0) -> None:
-        _write(
-            self._file,
-            time.monotonic() + STEPS * (self._step_seconds + seconds),
-            slots=self._slots,
-            has_looked=self._has_looked,
-            draining=self._draining,
-            leave_seconds=self._leave_seconds,
-        )
+        late_at = time.monotonic() + STEPS * (self._step_seconds + seconds)
+        _write(self._file, late_at, **self._state)
 
 
 class ChildLiveness:
