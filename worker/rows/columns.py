@@ -116,12 +116,9 @@ def _cast(value: Any, kind: pa.DataType) -> Any:
 
 def _is_basic(kind: pa.DataType) -> bool:
     """Whether Arrow's safe cast from or to a type raises in place of losing a part of the value."""
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_null(kind)
-        or pa.types.is_string(kind)
-    )
+    types = pa.types
+    tests = (types.is_integer, types.is_floating, types.is_null, types.is_string)
+    return any(test(kind) for test in tests)
 
 
 def _text(value: Any) -> str:

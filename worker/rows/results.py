@@ -64,7 +64,8 @@ def part_table(spec: JobSpec, schema: pa.Schema, results: RowResults) -> PartTab
     error `bad_type`.
     """
     rows = results.finished()
-    passed = _passed_columns(results, rows)
+    position = {row: at for at, row in enumerate(results.row_index)}
+    passed = results.passed.take(pa.array([position.get(row) for row in rows], pa.int64()))
     failures = results.failures | _failures(schema, results)
     _refuse_changed_columns(results, rows, passed, failures)
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
@@ -101,12 +102,6 @@ def with_kept_rows(new: PartTable, table: pa.Table, id_column: str | None) -> Pa
         output_tokens=column_sum(table, "output_tokens"),
         spent=Tokens(new.prompt_tokens, new.output_tokens),
     )
-
-
-def _passed_columns(results: RowResults, rows: Sequence[int]) -> pa.Table:
-    """The id and pass-through columns of the finished rows; null for a row without them."""
-    position = {row: at for at, row in enumerate(results.row_index)}
-    return results.passed.take(pa.array([position.get(row) for row in rows], pa.int64()))
 
 
 def _failures(schema: pa.Schema, results: RowResults) -> dict[int, Failure]:
