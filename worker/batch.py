@@ -220,7 +220,7 @@ class BatchRunner:
         group = [first]
         while not finished.empty():
             group.append(finished.get())
-        ready: list[tuple[HeldBatch, Publication]] = []
+        ready: list[Publication] = []
         unpublished: list[tuple[HeldBatch, BaseException | None]] = []
         for loaded, future in group:
             publication, failure = None, None
@@ -231,11 +231,11 @@ class BatchRunner:
             if publication is None:
                 unpublished.append((loaded.batch, failure))
             else:
-                ready.append((loaded.batch, publication))
+                ready.append(publication)
         if ready:
-            self._publisher.publish([publication for _, publication in ready])
-        for batch, publication in ready:
-            self._outcomes.end(batch, publication.error, committed=publication.committed)
+            self._publisher.publish(ready)
+        for each in ready:
+            self._outcomes.end(each.batch, each.error, committed=each.committed)
         # Last, since a dead engine ends the child here: what was finished is committed before.
         for batch, failure in unpublished:
             self._outcomes.end(batch, failure)
@@ -269,19 +269,7 @@ class BatchRunner:
         schema, bare = self._jobs.output_schema(job, loaded.results)
         with self._recorder.span(Stage.TABLE):
             table = part_table(job.spec, schema, loaded.results)
-        made_by = self._provenance(lease, job)
-        if lease.redo is not None and lease.kept_part is not None:
-            uri = part_names.located(job.spec.output.uri, lease.kept_part)
-            if uri is None:
-                raise Permanent(f"the part {lease.kept_part} with the kept answers is gone")
-            parts = PartStore(job.spec, job.inputs, schema)
-            whole, made_by = parts.merge(table.table, made_by, lease.todo, lease.kept_part, uri)
-            table = with_kept_rows(table, whole, job.spec.input.id)
-        claimed_at = loaded.batch.claimed_at
-        return Publication(lease, job.spec, table, made_by, kept_rows, bare, claimed_at)
-
-    def _provenance(self, lease: Lease, job: KnownJob) -> dict[str, str]:
-        return {
+        made_by = {
             **job.provenance,
             "batch": str(lease.batch_id),
             "attempt": str(lease.attempt),
@@ -290,3 +278,11 @@ class BatchRunner:
             "engine_version": self._engine.version,
             "revision": self._engine.revision or "",
         }
+        if lease.redo is not None and lease.kept_part is not None:
+            uri = part_names.located(job.spec.output.uri, lease.kept_part)
+            if uri is None:
+                raise Permanent(f"the part {lease.kept_part} with the kept answers is gone")
+            parts = PartStore(job.spec, job.inputs, schema)
+            whole, made_by = parts.merge(table.table, made_by, lease.todo, lease.kept_part, uri)
+            table = with_kept_rows(table, whole, job.spec.input.id)
+        return Publication(loaded.batch, lease, job.spec, table, made_by, kept_rows, bare)

@@ -121,14 +121,9 @@ class ChildProcess:
         self._heartbeat.start()
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
         threading.Thread(target=self._drain, name="drain", daemon=True).start()
+        rows, seconds = self._runner.window.rows, time.monotonic() - began
         recorder.engine_loaded(
-            EngineLoaded(
-                engine.name,
-                engine.version,
-                engine.concurrency,
-                self._runner.window.rows,
-                time.monotonic() - began,
-            )
+            EngineLoaded(engine.name, engine.version, engine.concurrency, rows, seconds)
         )
         self._telemetry.start()
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from nightshift.common.errors import Retryable
 from nightshift.common.failpoints import Moment, reached
@@ -17,6 +18,7 @@ AGAIN_SECONDS = 1.0
 """Pause before a failed beat is tried again: leases run out meanwhile."""
 
 
+@dataclass(eq=False)
 class Heartbeat:
     """A thread that beats every `heartbeat_seconds` until it is stopped.
 
@@ -24,52 +26,41 @@ class Heartbeat:
     `engine_stall_seconds` is ended through `stalled`, and its leases go to others.
     """
 
-    def __init__(
-        self,
-        worker_id: str,
-        ledger: Ledger,
-        engine: Engine,
-        window: Window,
-        settings: Settings,
-        stalled: Callable[[str], None],
-        liveness: ChildLiveness,
-        recorder: Recorder,
-    ) -> None:
-        self.state = "ready"
-        self._worker_id = worker_id
-        self._ledger = ledger
-        self._engine = engine
-        self._window = window
-        self._settings = settings
-        self._stalled = stalled
-        self._liveness = liveness
-        self._recorder = recorder
+    worker_id: str
+    ledger: Ledger
+    engine: Engine
+    window: Window
+    settings: Settings
+    stalled: Callable[[str], None]
+    liveness: ChildLiveness
+    recorder: Recorder
+    state: str = "ready"
+
+    def __post_init__(self) -> None:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
 
     def start(self) -> None:
         """Begins to beat."""
-        self._liveness.write(self.state)
+        self.liveness.write(self.state)
         self._thread.start()
 
     def stop(self) -> None:
         """Ends the heartbeat; returns when a beat under way is over."""
         self._ended.set()
         self._thread.join(timeout=15)
-        self._liveness.write("closing")
+        self.liveness.write("closing")
 
     def beat(self) -> None:
         """One beat: renews the leases, and stops the batches that are lost or not wanted any more."""
-        held = self._window.held()
+        held = self.window.held()
         leases = [(batch.lease.batch_id, batch.lease.attempt) for batch in held]
-        with self._ledger.transaction() as connection:
-            workers.beat(connection, self._worker_id, self.state, busy=bool(held))
-            renewal = leasing.renew(
-                connection, self._worker_id, leases, self._settings.lease_seconds
-            )
+        with self.ledger.transaction() as connection:
+            workers.beat(connection, self.worker_id, self.state, busy=bool(held))
+            renewal = leasing.renew(connection, self.worker_id, leases, self.settings.lease_seconds)
             reached(Moment.RENEWING)
         lost = sum(self._is_lost_now(batch, renewal) for batch in held)
-        self._recorder.leases_renewed(len(renewal.held), lost)
+        self.recorder.leases_renewed(len(renewal.held), lost)
 
     def _is_lost_now(self, batch: HeldBatch, renewal: leasing.Renewal) -> bool:
         """Stops a batch whose lease is lost or whose job is over; True when the loss is new."""
@@ -77,7 +68,7 @@ class Heartbeat:
         if lease not in renewal.held:
             # A batch that is being published may have been committed since the beat began.
             if not batch.publishing and not batch.lost:
-                self._recorder.lease_lost(*lease)
+                self.recorder.lease_lost(*lease)
                 batch.give_up(lost=True)
                 return True
         elif lease in renewal.unwanted:
@@ -86,22 +77,21 @@ class Heartbeat:
 
     def _beat_on(self) -> None:
         stalls = 0
-        pause = self._settings.heartbeat_seconds
+        pause = self.settings.heartbeat_seconds
         while not self._ended.wait(pause):
-            pause = self._settings.heartbeat_seconds
+            pause = self.settings.heartbeat_seconds
             # A stall must be seen twice: after a freeze the clock jumps before the engine moves.
-            stalled_seconds = self._engine.stalled_seconds()
+            stalled_seconds = self.engine.stalled_seconds()
             # Liveness is written first: Postgres may not answer.
-            self._liveness.write(self.state, stalled_seconds)
-            stalled = stalled_seconds > self._settings.engine_stall_seconds
-            stalls = stalls + 1 if stalled else 0
+            self.liveness.write(self.state, stalled_seconds)
+            stalls = stalls + 1 if stalled_seconds > self.settings.engine_stall_seconds else 0
             if stalls > 1:
-                self._stalled("the engine made no progress in time")
+                self.stalled("the engine made no progress in time")
                 return
             try:
                 self.beat()
             except Retryable as error:
-                self._recorder.heartbeat_failed(error)
+                self.recorder.heartbeat_failed(error)
                 pause = min(pause, AGAIN_SECONDS)
             except Exception as error:
-                self._recorder.crash("heartbeat_crashed", error)
+                self.recorder.crash("heartbeat_crashed", error)

@@ -2,8 +2,9 @@
 
 import math
 import threading
-from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tenacity import (
     RetryCallState,
@@ -64,3 +65,14 @@ class PatientLedger:
         tries = state.attempt_number
         if tries & (tries - 1) == 0 and state.outcome is not None:
             self._recorder.problem("waiting", tries=tries, error=str(state.outcome.exception()))
+
+
+@contextmanager
+def suppressed(
+    kind: type[Exception], recorder: Recorder, problem: str, **fields: Any
+) -> Iterator[None]:
+    """Reports an error of this kind as a problem: the child goes on without what failed."""
+    try:
+        yield
+    except kind as error:
+        recorder.problem(problem, **fields, error=str(error))

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from nightshift.common.errors import (
     EngineDead,
@@ -19,7 +20,7 @@ from nightshift.common.ledger.batches import failures, leasing
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.text import kept_message
 from nightshift.worker.job_cache import JobCache
-from nightshift.worker.outages import PatientLedger
+from nightshift.worker.outages import PatientLedger, suppressed
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
 
@@ -30,25 +31,18 @@ OUTAGE_PAUSE_SECONDS = 5.0
 """A batch that was released because of an outage is not claimed again for so long."""
 
 
+@dataclass(frozen=True, slots=True)
 class BatchOutcomes:
     """Ends each held batch once: tells the ledger, then drops the batch from the window.
 
     `engine_died` is called when the engine can serve no batch any more.
     """
 
-    def __init__(
-        self,
-        ledger: PatientLedger,
-        jobs_known: JobCache,
-        window: Window,
-        engine_died: Callable[[str], None],
-        recorder: Recorder,
-    ) -> None:
-        self._ledger = ledger
-        self._jobs = jobs_known
-        self._window = window
-        self._engine_died = engine_died
-        self._recorder = recorder
+    ledger: PatientLedger
+    jobs: JobCache
+    window: Window
+    engine_died: Callable[[str], None]
+    recorder: Recorder
 
     def end(
         self, batch: HeldBatch, error: BaseException | None, *, committed: bool = False
@@ -65,28 +59,25 @@ class BatchOutcomes:
             elif not committed:
                 outcome = self._release(lease, outcome="lost" if batch.lost else "released")
         except BaseException as crash:  # the lease runs out, and the batch goes to others
-            self._recorder.crash(
-                "end_failed", crash, batch_id=lease.batch_id, attempt=lease.attempt
-            )
+            self.recorder.crash("end_failed", crash, batch_id=lease.batch_id, attempt=lease.attempt)
         finally:
             batch.over, batch.work = True, None
-            self._window.remove(batch)
-            self._recorder.batch_ended(outcome)
+            self.window.remove(batch)
+            self.recorder.batch_ended(outcome)
 
     def pause_job(self, lease: Lease, error: Exception) -> None:
         """Nobody claims more of the job until a person has mended what `error` says."""
-        self._recorder.problem("engine_refused", job_id=lease.job_id, error=str(error))
-        try:
-            self._ledger.transact(jobs.pause, lease.job_id, kept_message(str(error)))
-        except NightshiftError as unreachable:  # the job is over, or the ledger is away for good
-            self._recorder.problem("pause_failed", job_id=lease.job_id, error=str(unreachable))
+        self.recorder.problem("engine_refused", job_id=lease.job_id, error=str(error))
+        # The job may be over, or the ledger away for good.
+        with suppressed(NightshiftError, self.recorder, "pause_failed", job_id=lease.job_id):
+            self.ledger.transact(jobs.pause, lease.job_id, kept_message(str(error)))
 
     def _judge(self, lease: Lease, error: BaseException) -> str | None:
         match error:
             case LeaseLost():
                 return self._lost(lease)
             case EngineDead():
-                self._engine_died(str(error))
+                self.engine_died(str(error))
                 return None
             case StorageUnavailable() | LedgerUnavailable() | EngineUnavailable():
                 # An outage is nobody's fault: the batch is not charged for it.
@@ -96,13 +87,13 @@ class BatchOutcomes:
             case NightshiftError():
                 return self._fail(lease, error)
             case _:
-                self._recorder.crash(
+                self.recorder.crash(
                     "batch_crashed", error, batch_id=lease.batch_id, attempt=lease.attempt
                 )
                 return self._fail(lease, error)
 
     def _lost(self, lease: Lease) -> str:
-        self._recorder.lease_lost(lease.batch_id, lease.attempt)
+        self.recorder.lease_lost(lease.batch_id, lease.attempt)
         return "lost"
 
     def _release(
@@ -112,52 +103,47 @@ class BatchOutcomes:
         given up, the supervisor's report of this child's end releases the lease.
         """
         if outage is not None:
-            self._recorder.problem("outage", batch_id=lease.batch_id, error=str(outage))
-        if isinstance(outage, LedgerUnavailable) and self._ledger.given_up.is_set():
+            self.recorder.problem("outage", batch_id=lease.batch_id, error=str(outage))
+        if isinstance(outage, LedgerUnavailable) and self.ledger.given_up.is_set():
             return None
-        try:
-            self._ledger.transact(
+        with suppressed(Retryable, self.recorder, "release_failed", batch_id=lease.batch_id):
+            self.ledger.transact(
                 leasing.release,
                 [lease],
                 error=None if outage is None else kept_message(str(outage)),
                 pause_seconds=0 if outage is None else OUTAGE_PAUSE_SECONDS,
             )
-        except Retryable as error:
-            self._recorder.problem("release_failed", batch_id=lease.batch_id, error=str(error))
-            return None
-        return outcome
+            return outcome
+        return None
 
     def _fail_job(self, lease: Lease, error: JobRefused) -> str | None:
         """Fails the job before the batch is released, or a sibling would claim the batch."""
-        self._recorder.problem("job_refused", job_id=lease.job_id, error=str(error))
-        try:
-            self._ledger.transact(jobs.fail, lease.job_id, kept_message(str(error)))
-        except Retryable as unreachable:
-            self._recorder.problem("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
+        self.recorder.problem("job_refused", job_id=lease.job_id, error=str(error))
+        with suppressed(Retryable, self.recorder, "fail_failed", batch_id=lease.batch_id):
+            self.ledger.transact(jobs.fail, lease.job_id, kept_message(str(error)))
         return self._release(lease)
 
     def _fail(self, lease: Lease, error: BaseException) -> str | None:
-        self._recorder.problem(
+        self.recorder.problem(
             "batch_failed", batch_id=lease.batch_id, attempt=lease.attempt, error=str(error)
         )
-        try:
-            self._ledger.transact(
-                failures.fail,
-                lease,
-                kept_message(str(error) or type(error).__name__),
-                permanent=isinstance(error, Permanent),
-                max_attempts=self._max_attempts(lease),
-                backoff_seconds=random.uniform(0.5, 1.5),
-            )
-        except LeaseLost:
-            return self._lost(lease)
-        except Retryable as unreachable:
-            self._recorder.problem("fail_failed", batch_id=lease.batch_id, error=str(unreachable))
-            return None
-        return "failed"
+        with suppressed(Retryable, self.recorder, "fail_failed", batch_id=lease.batch_id):
+            try:
+                self.ledger.transact(
+                    failures.fail,
+                    lease,
+                    kept_message(str(error) or type(error).__name__),
+                    permanent=isinstance(error, Permanent),
+                    max_attempts=self._max_attempts(lease),
+                    backoff_seconds=random.uniform(0.5, 1.5),
+                )
+            except LeaseLost:
+                return self._lost(lease)
+            return "failed"
+        return None
 
     def _max_attempts(self, lease: Lease) -> int:
         try:
-            return self._jobs.get(lease.job_id).spec.retry.max_attempts
+            return self.jobs.get(lease.job_id).spec.retry.max_attempts
         except Exception:  # a spec that this code cannot read is a reason to fail, too
             return DEFAULT_MAX_ATTEMPTS

@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 
 import pyarrow as pa
@@ -20,10 +20,11 @@ from nightshift.common.ledger.batches import commits, splits
 from nightshift.common.ledger.batches.records import Lease, Part
 from nightshift.common.spec import JobSpec
 from nightshift.common.telemetry.metrics import Stage
-from nightshift.worker.outages import PatientLedger
+from nightshift.worker.outages import PatientLedger, suppressed
 from nightshift.worker.rows.results import PartTable
 from nightshift.worker.telemetry.engine_time import EngineTime
 from nightshift.worker.telemetry.recorder import BatchCommitted, Recorder
+from nightshift.worker.window import HeldBatch
 
 Commit = tuple[Lease, Part]
 
@@ -43,20 +44,21 @@ WRITE_RETRY_SECONDS = 60.0
 class Publication:
     """A batch whose rows are finished, and what becomes of it.
 
-    `bare` says that the job's columns are not known yet. With `kept_rows` only those rows are kept
-    and the rest is split off. `claimed_at` is in monotonic seconds. `encoded` are the bytes of the
+    `lease` is that of the batch, narrowed where only some rows of a retry are finished. `bare` says
+    that the job's columns are not known yet. With `kept_rows` only those rows are kept and the rest
+    is split off. `encoded` are the bytes of the
     part, which are made once, however often the store refuses them. In the end the batch is
     `committed`, or `error` says why not: LeaseLost when the batch belongs to somebody else,
     StorageUnavailable or LedgerUnavailable when it was given up.
     """
 
+    batch: HeldBatch
     lease: Lease
     spec: JobSpec
     table: PartTable
     provenance: dict[str, str]
     kept_rows: RowRanges | None = None
     bare: bool = False
-    claimed_at: float = field(default_factory=time.monotonic)
     encoded: pa.Buffer | None = None
     part: Part | None = None
     committed: bool = False
@@ -161,7 +163,7 @@ class Publisher:
                 rows_failed=len(errors),
                 prompt_tokens=part.tokens_spent.prompt,
                 output_tokens=part.tokens_spent.output,
-                seconds=time.monotonic() - each.claimed_at,
+                seconds=time.monotonic() - each.batch.claimed_at,
                 whole=each.kept_rows is None,
             )
         )
@@ -261,41 +263,32 @@ class Publisher:
         and nobody sweeps any more once the job is closed.
         """
         _, part = each.commit()
-        try:
+        with suppressed(Exception, self._recorder, "discard_failed", part=part.name):
             storage.delete(staged(each.spec.output.uri, part.name))
-        except Exception as error:
-            self._recorder.problem("discard_failed", part=part.name, error=str(error))
 
     def _finish(self, group: Sequence[Publication]) -> None:
         """What follows a commit. Should this child die before, the reaper's finish does the same."""
-        try:
-            with storage.gathered_syncs():
-                for each in group:
-                    self._move(each)
-        except Exception as error:
-            self._recorder.problem("settle_failed", error=str(error))
+        with suppressed(Exception, self._recorder, "settle_failed"), storage.gathered_syncs():
+            for each in group:
+                self._move(each)
         if any(each.table.errors for each in group):
             self._judge(group[0].lease.job_id)
 
     def _move(self, each: Publication) -> None:
         lease, part = each.commit()
         uri = each.spec.output.uri
-        try:
+        with suppressed(Exception, self._recorder, "settle_failed", batch_id=lease.batch_id):
             storage.move(staged(uri, part.name), final(uri, part.name))
             reached(Moment.MOVED)
             if lease.kept_part is not None:
                 storage.delete(final(uri, lease.kept_part))
-        except Exception as error:
-            self._recorder.problem("settle_failed", batch_id=lease.batch_id, error=str(error))
 
     def _judge(self, job_id: int) -> None:
-        try:
+        with suppressed(Exception, self._recorder, "judge_failed", job_id=job_id):
             with self._ledger.transaction() as connection:
                 paused = jobs.judge_failures(connection, job_id)
             if paused:
                 self._recorder.problem("job_paused", job_id=job_id, why="too many rows failed")
-        except Exception as error:
-            self._recorder.problem("judge_failed", job_id=job_id, error=str(error))
 
 
 def _stored(each: Publication) -> Part:

@@ -88,8 +88,8 @@ MUTANTS = (
     Mutant(
         "renew",
         "worker/heartbeat.py",
-        "                connection, self._worker_id, leases, self._settings.lease_seconds\n",
-        "                connection, self._worker_id, [], self._settings.lease_seconds\n",
+        "leasing.renew(connection, self.worker_id, leases, ",
+        "leasing.renew(connection, self.worker_id, [], ",
         (f"{FROZEN}::test_leases_obey_the_clock_of_the_database_alone",),
     ),
     Mutant(

@@ -21,6 +21,7 @@ from nightshift.worker.publish import ERRORS_A_COMMIT, Publication, Publisher, _
 from nightshift.worker.rows.results import PartTable
 from nightshift.worker.telemetry.engine_time import EngineTime
 from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.window import HeldBatch
 from tests.support.fleet import wait_until
 
 BATCHES = 6
@@ -71,7 +72,7 @@ def publisher_of(ledger: Ledger) -> Publisher:
 
 
 def publish(publisher: Publisher, lease: Lease, spec: JobSpec, message: str = "no") -> None:
-    made = Publication(lease, spec, table_of(lease, message), {})
+    made = Publication(HeldBatch(lease, 1), lease, spec, table_of(lease, message), {})
     publisher.publish([made])
     if made.error is not None:
         raise made.error
