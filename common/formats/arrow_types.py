@@ -51,6 +51,16 @@ def map_type(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) ->
     return change(kind)
 
 
+def storable_type(kind: pa.DataType) -> pa.DataType:
+    """The type as a file can keep it: only nulls, and objects without a key, become strings."""
+    return map_type(kind, _storable)
+
+
+def _storable(kind: pa.DataType) -> pa.DataType:
+    says_nothing = pa.types.is_null(kind) or (pa.types.is_struct(kind) and not kind.num_fields)
+    return pa.string() if says_nothing else kind
+
+
 def _field(text: str) -> pa.Field:
     name, colon, kind = text.partition(":")
     if not colon or not name.strip():

@@ -1,7 +1,8 @@
 """Copies of input files that cannot be read from the middle: where a copy lies, and what it holds.
 
-The copy of a CSV file is Parquet with the texts as they stand in the file. The type of a column is decided over every file of a dataset, and the texts become values of that
-type when they are read. A record that is no row of the table is kept as a row with the reason.
+The copy of a CSV file is Parquet with the texts as they stand in the file. The type of a column is
+decided over every file of a dataset, and the texts become values of that type when they are read. A
+record that is no row of the table is kept as a row with the reason.
 """
 
 import json

@@ -5,8 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightshift.common.formats.arrow_types import arrow_type
-from nightshift.common.formats.jsonl.json_types import storable_type
+from nightshift.common.formats.arrow_types import arrow_type, storable_type
 from nightshift.common.formats.values import arrow_value
 from nightshift.common.spec import (
     PARSED,
@@ -69,11 +68,9 @@ def inferred_schema(
     of a function has the type of these values, or of the first where they differ, and string where
     all are null.
     """
-    match spec.task:
-        case EmbedTask() | ClassifyTask():
-            first = next(iter(answers), None)
-            own = None if first is None else _pooled_fields(spec.task, first)
-            return None if own is None else _around(spec, inputs, [*own, PROMPT_TOKENS])
+    if isinstance(spec.task, EmbedTask | ClassifyTask):
+        first = next(iter(answers), None)
+        return None if first is None else _around(spec, inputs, _pooled_fields(spec.task, first))
     values: dict[str, list[Any]] = {}
     for answer in answers:
         for name, value in answer.items():
@@ -93,12 +90,13 @@ def _pooled_fields(task: EmbedTask | ClassifyTask, answer: Mapping[str, Any]) ->
     """The columns of a model that pools, as one answer shows them."""
     if isinstance(task, EmbedTask):
         number = pa.float16() if task.dtype == "float16" else pa.float32()
-        return [pa.field("embedding", pa.list_(number, len(answer["embedding"])))]
+        return [pa.field("embedding", pa.list_(number, len(answer["embedding"]))), PROMPT_TOKENS]
     labels = [pa.field(name, pa.float32()) for name in answer["probabilities"]]
     return [
         pa.field("label", pa.string()),
         pa.field("probability", pa.float32()),
         pa.field("probabilities", pa.struct(labels)),
+        PROMPT_TOKENS,
     ]
 
 
@@ -107,16 +105,12 @@ def bare_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema:
     return _around(spec, inputs, [])
 
 
-def passed_fields(spec: JobSpec, inputs: pa.Schema) -> list[pa.Field]:
-    """The id and pass-through columns, as the input has them."""
-    return [inputs.field(name) for name in spec.passed_columns]
-
-
 def _around(spec: JobSpec, inputs: pa.Schema, columns: list[pa.Field]) -> pa.Schema:
+    """These columns between those of every part; id and pass-through columns are as in the input."""
     return pa.schema(
         [
             pa.field("row_index", pa.int64()),
-            *passed_fields(spec, inputs),
+            *(inputs.field(name) for name in spec.passed_columns),
             *columns,
             pa.field("error", ERROR_TYPE),
         ]

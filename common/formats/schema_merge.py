@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from nightshift.common.descriptor import InputFormat
 from nightshift.common.errors import BadInput
-from nightshift.common.formats.jsonl.json_types import merged_type
+from nightshift.common.formats.jsonl.columns import merged_type
 from nightshift.common.formats.parquet.column_types import canonical_type, input_field
 
 
@@ -31,7 +31,9 @@ def merge_schemas(
                 known = merged.get(column.name, pa.null())
                 merged[column.name] = merged_type(known, column.type)
             continue
-        _check_doubles(uri, schema, columns)
+        for name in set(schema.names if columns is None else columns):
+            if len(schema.get_all_field_indices(name)) > 1:
+                raise BadInput(f"{uri} has the column {name!r} more than once")
         for column in schema:
             _agree(uri, column, fixed, used=columns is None or column.name in columns)
     for uri, schema in strict:
@@ -44,12 +46,6 @@ def merge_schemas(
         if not (pa.types.is_null(kind) and name in merged)
     }
     return pa.schema([input_field(name, kind) for name, kind in types.items()])
-
-
-def _check_doubles(uri: str, schema: pa.Schema, columns: Sequence[str] | None) -> None:
-    for name in set(schema.names if columns is None else columns):
-        if len(schema.get_all_field_indices(name)) > 1:
-            raise BadInput(f"{uri} has the column {name!r} more than once")
 
 
 def _agree(

@@ -37,13 +37,6 @@ _MAGIC = {
     b"PK\x03\x04": "a zip file, which is not supported",
 }
 
-_NAMES: dict[InputFormat, str] = {
-    "parquet": "Parquet",
-    "jsonl": "JSONL",
-    "csv": "CSV",
-    "openai": "JSONL",
-}
-
 
 def file_format(uri: str, declared: InputFormat | None = None) -> InputFormat:
     """The declared format, else that of the suffix; BadInput for a suffix of no known format."""
@@ -79,7 +72,8 @@ def check_content(info: FileInfo, kind: InputFormat) -> None:
     if kind == "parquet" and start != b"PAR1":
         raise BadInput(f"{info.uri} is no Parquet file but {looks or 'something else'}")
     if kind != "parquet" and looks is not None and compression(info.uri) is None:
-        raise BadInput(f"{info.uri} is no {_NAMES[kind]} file but {looks}")
+        name = "CSV" if kind == "csv" else "JSONL"
+        raise BadInput(f"{info.uri} is no {name} file but {looks}")
 
 
 def check_unchanged(source: SourceFile) -> None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -80,13 +81,9 @@ def rename(source: Path, target: Path) -> None:
 
 def _make(path: Path) -> None:
     """Makes missing parents too and syncs every directory that got a new name in it."""
-    missing = []
-    at = path
-    while not at.is_dir() and at != at.parent:
-        missing.append(at)
-        at = at.parent
-    if not missing:
+    if path.is_dir():
         return
+    missing = list(takewhile(lambda at: not at.is_dir(), (path, *path.parents)))
     path.mkdir(parents=True, exist_ok=True)
     for made in reversed(missing):
         _sync_now(made.parent)

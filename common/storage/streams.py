@@ -6,7 +6,7 @@ import hashlib
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.storage.driver_errors import guard, writing
@@ -32,19 +32,10 @@ class Written:
     checksum: str
 
 
-class _RawFile(Protocol):
-    """The part of a driver's open file that reading needs."""
-
-    def readinto(self, buffer: Any, /) -> int | None: ...
-    def seek(self, offset: int, whence: int = 0, /) -> int: ...
-    def tell(self) -> int: ...
-    def close(self) -> None: ...
-
-
 class _Source(io.RawIOBase):
     """An open input whose errors are StorageUnavailable, whichever library reads it."""
 
-    def __init__(self, raw: _RawFile, uri: str) -> None:
+    def __init__(self, raw: io.RawIOBase, uri: str) -> None:
         self._raw, self._uri = raw, uri
 
     def readable(self) -> bool:
@@ -70,7 +61,7 @@ class _Source(io.RawIOBase):
             super().close()
 
 
-def checked_reader(raw: _RawFile, uri: str, buffer_bytes: int) -> io.BufferedReader:
+def checked_reader(raw: io.RawIOBase, uri: str, buffer_bytes: int) -> io.BufferedReader:
     """A reader of a driver's open file whose errors are StorageUnavailable."""
     return io.BufferedReader(_Source(raw, uri), buffer_bytes)
 

@@ -57,10 +57,10 @@ def collect(
     with ledger_of(settings) as ledger:
         found = find_job(ledger, job)
         if manifest:
-            written = manifest_table.write(ledger, found, to, force=force)
-            typer.echo(f"{written.parts:,} parts in {to}")
-            if written.rows_left:
-                left = f"{written.rows_left:,} rows are in no part yet"
+            parts, rows_left = manifest_table.write(ledger, found, to, force=force)
+            typer.echo(f"{parts:,} parts in {to}")
+            if rows_left:
+                left = f"{rows_left:,} rows are in no part yet"
                 typer.echo(f"job {found.id} is {found.state}: {left}")
         elif as_format == "openai":
             done = openai_batch_results.collect(ledger, found, to, partial=partial, force=force)

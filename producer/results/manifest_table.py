@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import csv
@@ -53,18 +52,10 @@ FORMATS: dict[str, part_rows.OutputFormat | None] = {
 """By suffix; no job has output in CSV."""
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestTable:
-    """How many parts the written table has, and how many rows of the job are in no part yet."""
-
-    parts: int
-    rows_left: int
-
-
-def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> ManifestTable:
+def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> tuple[int, int]:
     """Writes the table to the file `to` (.parquet, .jsonl or .csv), page by page.
 
-    The table of a running job has the parts that the ledger names now. Raises BadInput for a file
+    Returns how many parts the table has, and how many rows of the job are in no part yet. The table of a running job has the parts that the ledger names now. Raises BadInput for a file
     that cannot be written.
     """
     target = storage.resolve(to)
@@ -87,17 +78,13 @@ def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> Manifest
             parts += len(page)
             yield pa.RecordBatch.from_pylist([_line(constant, entry) for entry in page], COLUMNS)
 
-    def write_csv(sink: BinaryIO) -> None:
-        with csv.CSVWriter(sink, COLUMNS) as writer:
-            for batch in batches():
-                writer.write_batch(batch)
-
     if kind is None:
-        storage.write_whole(target, write_csv, replace=True)
+        rows = pa.RecordBatchReader.from_batches(COLUMNS, batches())
+        storage.write_whole(target, lambda sink: csv.write_csv(rows, sink), replace=True)
     else:
         part_rows.write_batches(target, batches(), COLUMNS, kind, {})
     left = progress["rows_total"] - progress["rows_done"] - progress["rows_failed"]
-    return ManifestTable(parts, left)
+    return parts, left
 
 
 def _line(constant: dict[str, Any], entry: str) -> dict[str, Any]:

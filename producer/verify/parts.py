@@ -180,7 +180,9 @@ class PartsAudit:
         for part, first in zip(page, contents, strict=True):
             content = first
             if content.problems and not self._complete:
-                content = self._read(part) if self._is_live(part) else PartContent()
+                with self._ledger.transaction() as connection:
+                    live = live_parts.part_is_live(connection, self._job.id, part["part_name"])
+                content = self._read(part) if live else PartContent()
             for problem in content.problems:
                 self._checks[problem.check].add(problem.message)
             self.facts[part["part_name"]] = (
@@ -191,10 +193,6 @@ class PartsAudit:
             taken.append(content)
         self._check_errors(taken)
         return taken
-
-    def _is_live(self, part: Row) -> bool:
-        with self._ledger.transaction() as connection:
-            return live_parts.part_is_live(connection, self._job.id, part["part_name"])
 
     def _check_errors(self, contents: Sequence[PartContent]) -> None:
         """The rows of these parts that have an error, in the parts and in the ledger."""

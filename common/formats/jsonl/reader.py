@@ -1,8 +1,8 @@
 """JSONL read: the types of its columns, the rows of a batch, and whole parts."""
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, count
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, count, islice
 from typing import Any
 
 import pyarrow as pa
@@ -10,8 +10,7 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor
 from nightshift.common.errors import BadInput, SourceChanged
-from nightshift.common.formats.jsonl.columns import to_table
-from nightshift.common.formats.jsonl.json_types import json_type, merged_type
+from nightshift.common.formats.jsonl.columns import json_type, merged_type, to_table
 from nightshift.common.formats.jsonl.lines import BadLine, content_start, is_blank, parse_line
 from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
@@ -115,28 +114,18 @@ def read(
 
 def iter_batches(uri: str, schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """A whole file as record batches of one schema; BadInput for a line that does not fit it."""
-    number = 0
     with storage.open_input(uri, sequential=True) as handle:
         content_start(handle)
-        rows: list[dict[str, Any]] = []
-        for number, line in enumerate(handle, 1):
-            if not is_blank(line):
+        lines = ((at, line) for at, line in enumerate(handle, 1) if not is_blank(line))
+        while some := list(islice(lines, batch_rows)):
+            rows = []
+            for number, line in some:
                 try:
                     rows.append(parse_line(line))
                 except ValueError as error:
                     raise BadInput(f"{uri} line {number}: {error}") from error
-            if len(rows) == batch_rows:
-                yield from _batch(uri, rows, schema, number)
-                rows = []
-    if rows:
-        yield from _batch(uri, rows, schema, number)
-
-
-def _batch(
-    uri: str, rows: list[dict[str, Any]], schema: pa.Schema, number: int
-) -> Iterable[pa.RecordBatch]:
-    table, bad = to_table(rows, schema.names, schema)
-    if bad:
-        raise BadInput(f"{uri} in the {len(rows)} rows up to line {number}: {min(bad.items())[1]}")
-    batches: list[pa.RecordBatch] = table.cast(schema).to_batches()
-    return batches
+            table, bad = to_table(rows, schema.names, schema)
+            if bad:
+                why = min(bad.items())[1]
+                raise BadInput(f"{uri} in the {len(rows)} rows up to line {some[-1][0]}: {why}")
+            yield from table.cast(schema).to_batches()

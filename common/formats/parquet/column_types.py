@@ -8,8 +8,7 @@ of a field keeps the type that its column has in the file.
 
 import pyarrow as pa
 
-from nightshift.common.formats.arrow_types import map_type
-from nightshift.common.formats.jsonl.json_types import storable_type
+from nightshift.common.formats.arrow_types import map_type, storable_type
 
 WRITTEN = b"nightshift.written"
 """Key in a field's metadata: a serialized schema with one field, of the type in the file."""

@@ -1,6 +1,7 @@
 """Parquet footers: what a file says of its columns, row groups and metadata."""
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -41,10 +42,9 @@ def read_footer(uri: str) -> Footer:
                 f"{uri}: its Parquet footer is missing or damaged; the file was cut off or is no "
                 "Parquet, copy it again"
             ) from error
-    starts = [0]
-    for group in range(metadata.num_row_groups):
-        starts.append(starts[-1] + metadata.row_group(group).num_rows)
-    return Footer(metadata, schema, starts)
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    starts = accumulate((group.num_rows for group in groups), initial=0)
+    return Footer(metadata, schema, list(starts))
 
 
 def input_schema(footer: Footer) -> pa.Schema:
@@ -59,12 +59,9 @@ def known_nulls(footer: Footer, column: str) -> int:
     if column not in paths:
         return 0
     at = paths.index(column)
-    nulls = 0
-    for group in range(metadata.num_row_groups):
-        statistics = metadata.row_group(group).column(at).statistics
-        if statistics is not None and statistics.has_null_count:
-            nulls += int(statistics.null_count)
-    return nulls
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    found = [group.column(at).statistics for group in groups]
+    return sum(each.null_count for each in found if each is not None and each.has_null_count)
 
 
 def no_memory(uri: str, what: str) -> StorageUnavailable:
