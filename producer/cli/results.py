@@ -91,9 +91,9 @@ def judge(
     Runs here like `run`, or on the fleet that NIGHTSHIFT_DATABASE_URL names. Exits 0 when every
     row has a score, 1 when some have none, 3 when the judge did not come to its end.
     """
-    from nightshift.producer.judge import verdict_table
     from nightshift.producer.judge.judge import judge as judge_job
     from nightshift.producer.judge.scores import Scale, parse_words
+    from nightshift.producer.judge.verdict import render
 
     scale = Scale(column, parse_words(scores))
     messages = console(stderr=as_json)
@@ -103,7 +103,7 @@ def judge(
     if as_json:
         typer.echo(json.dumps(verdict.as_json(), indent=2))
     else:
-        messages.print(verdict_table.render(verdict))
+        messages.print(render(verdict))
     raise typer.Exit(verdict.exit_code)
 
 

@@ -1,64 +1,38 @@
 """Judge: a second job reads the answers of a first one and gives each a score."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+import pyarrow as pa
 from rich.console import Console
 
+from nightshift.common import storage
+from nightshift.common.errors import BadInput
+from nightshift.common.formats import part_names, part_rows
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
-from nightshift.common.spec import JobSpec
+from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.common.spec.parse import read_yaml
 from nightshift.producer.connect import open_ledger, refuse_no_ledger
-from nightshift.producer.judge.prepare import JudgedSample, prepare
-from nightshift.producer.judge.scores import Scale, ScoreStatistics
+from nightshift.producer.judge import judged_rows
+from nightshift.producer.judge.judged_rows import JudgedSample
+from nightshift.producer.judge.scores import Scale, ScoreStatistics, check
+from nightshift.producer.judge.verdict import Verdict
 from nightshift.producer.results import part_files
-from nightshift.producer.submit.submit import submit
+from nightshift.producer.submit.checks import check_columns, check_output
+from nightshift.producer.submit.submit import resolved, submit
 from nightshift.producer.views import progress
+
+JUDGED_FILE = "rows.parquet"
 
 EXIT_UNSCORED = 1
 
 RunJob = Callable[[JobSpec], Job]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The judge's job at its end, and its scores; None where it did not come to its end."""
-
-    sample: JudgedSample
-    job: Job
-    exit_code: int
-    column: str = ""
-    scores: ScoreStatistics | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """For machines; null where there is no number."""
-        result: dict[str, Any] = {
-            "job": self.sample.job,
-            "judge": self.job.id,
-            "status": str(self.job.state),
-            "answered": self.sample.population,
-            "judged": self.sample.rows,
-            "column": self.column or None,
-        }
-        scores = self.scores
-        if scores is None:
-            return result
-        return result | {
-            "scored": scores.count,
-            "unscored": scores.unscored,
-            "failed": scores.failed,
-            "mean": scores.mean if scores.count else None,
-            "deviation": scores.deviation,
-            "standard_error": scores.standard_error,
-            "standard_error_here": scores.standard_error_here,
-            "interval_95": scores.interval,
-            "answers": scores.answers,
-        }
 
 
 def judge(
@@ -107,6 +81,93 @@ def _ledger_and_runner(settings: Settings, console: Console) -> Iterator[tuple[L
             return progress.follow(opened.ledger, done.job_id, console)
 
         yield opened.ledger, submit_and_wait
+
+
+def prepare(
+    ledger: Ledger,
+    judged: Job,
+    path: Path,
+    scale: Scale,
+    settings: Settings,
+    *,
+    count: int | None,
+    seed: int,
+) -> tuple[JobSpec, JudgedSample]:
+    """The judge's spec, whose input is a file with the rows to judge; writes that file unless it is
+    there. Raises BadInput for what cannot be judged.
+    """
+    with ledger.transaction() as connection:
+        done = jobs.progress(connection, judged.id)["rows_done"]
+    if judged.closed_at is None:
+        raise BadInput(f"job {judged.id} is {judged.state}: a judge wants a job that is finished")
+    if not done:
+        raise BadInput(f"job {judged.id} has no answered rows to judge")
+    every = judged_rows.columns(judged)
+    spec = _judge_spec(path, judged, judged_rows.row_index_column(every))
+    check(scale, spec)
+    known = {each.field.name: each for each in every}
+    check_columns(spec, pa.schema([each.field for each in every]))
+    rows = min(done, count or done)
+    sample = JudgedSample(judged.id, judged.retries, done, rows, seed if rows < done else 0)
+    storage.check_roots([spec.output.uri], settings.allowed_roots)
+    if not _is_written(ledger, spec, sample):
+        check_output(spec, [])
+        wanted = spec.read_columns or [each.field.name for each in every if not each.is_copy]
+        names = dict.fromkeys([judged_rows.row_index_column(every), *wanted, *spec.passed_columns])
+        judged_rows.write(
+            ledger,
+            judged,
+            spec.input.uris[0],
+            [known[name] for name in names],
+            judged_rows.sampled_positions(done, count, seed),
+            {judged_rows.METADATA_KEY: json.dumps(asdict(sample))},
+        )
+    return spec, sample
+
+
+def _judge_spec(path: Path, judged: Job, row_index: str) -> JobSpec:
+    """The spec at `path` with the rows to judge as its input."""
+    data = read_yaml(path)
+    if isinstance(data, dict) and "input" in data:
+        raise BadInput(
+            f"{path}: a judge has no input of its own: leave it out, it reads the rows of job "
+            f"{judged.id}"
+        )
+    filled = {"uri": JUDGED_FILE, "id": judged.spec.input.id or row_index}
+    spec = parse_spec({**data, "input": filled} if isinstance(data, dict) else data, str(path))
+    spec = resolved(spec)
+    uri = f"{spec.output.uri}/{part_names.JUDGED}/{JUDGED_FILE}"
+    return spec.model_copy(update={"input": spec.input.model_copy(update={"uri": [uri]})})
+
+
+def _is_written(ledger: Ledger, spec: JobSpec, sample: JudgedSample) -> bool:
+    """Whether a job of this spec reads this sample already; BadInput when it reads another one."""
+    uri = spec.input.uris[0]
+    with ledger.transaction() as connection:
+        job = jobs.by_output(connection, spec.output.uri)
+    if job is None:
+        return False  # a file without a job may lack columns that the spec names now
+    which = f"{spec.output.uri} is the output of job {job.id} ({job.spec.name})"
+    if job.spec_identity != spec.identity:
+        raise BadInput(f"{which}, whose spec differs: name another output directory")
+    if not storage.exists(uri):
+        raise BadInput(f"{uri}, which job {job.id} judges, is gone: name another output directory")
+    text = part_rows.part_metadata(uri).get(judged_rows.METADATA_KEY)
+    written = None if text is None else JudgedSample(**json.loads(text))
+    if written == sample:
+        return True
+    raise BadInput(
+        f"{which}, which judged {_sample_text(written, sample)}: name another output directory"
+    )
+
+
+def _sample_text(written: JudgedSample | None, wanted: JudgedSample) -> str:
+    if written is None:
+        return "rows of no job"
+    if written.job == wanted.job and written.retries != wanted.retries:
+        return f"older answers of job {written.job}, of which rows ran again since"
+    seed = "" if written.rows == written.population else f", seed {written.seed}"
+    return f"{written.rows:,} of {written.population:,} rows of job {written.job}{seed}"
 
 
 def score(ledger: Ledger, job: Job, scale: Scale, population: int) -> tuple[str, ScoreStatistics]:

@@ -25,6 +25,25 @@ PREFIX = "judged_"
 READ_BYTES = 256 * 2**20
 
 
+METADATA_KEY = "judged"
+"""Key in the metadata of that file; the value is a JudgedSample."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedSample:
+    """Which rows of which job are judged: `rows` of its `population` answered ones.
+
+    Another number of `retries` means that some of its answers may be new. Stands as JSON in the
+    metadata of the file with the rows.
+    """
+
+    job: int
+    retries: int
+    population: int
+    rows: int
+    seed: int
+
+
 @dataclass(frozen=True, slots=True)
 class JudgedColumn:
     """A column of the judge's input, and its `source`: a column of the job's output or input."""
@@ -66,10 +85,10 @@ def row_index_column(columns: Sequence[JudgedColumn]) -> str:
     return str(columns[0].field.name)
 
 
-def sampled_positions(total: int, count: int | None, seed: int) -> list[int] | None:
-    """Ascending positions among `total` answered rows in dataset order; None is all of them."""
+def sampled_positions(total: int, count: int | None, seed: int) -> Sequence[int]:
+    """Ascending positions among `total` answered rows in dataset order: `count` of them, or all."""
     if count is None or count >= total:
-        return None
+        return range(total)
     return sorted(random.Random(seed).sample(range(total), count))
 
 
@@ -78,7 +97,7 @@ def write(
     job: Job,
     target: str,
     chosen: Sequence[JudgedColumn],
-    positions: Sequence[int] | None,
+    positions: Sequence[int],
     metadata: dict[str, str],
 ) -> int:
     """Writes the rows to the file `target`, whole or not at all; returns how many.
@@ -96,56 +115,45 @@ def _rows(
     job: Job,
     chosen: Sequence[JudgedColumn],
     schema: pa.Schema,
-    positions: Sequence[int] | None,
+    positions: Sequence[int],
 ) -> Iterator[pa.RecordBatch]:
     cache = ReadCache(READ_BYTES)
-    before = 0
+    wanted = [each.source for each in chosen if not each.is_output]
+    stop = 0
     for parts in part_files.roots(ledger, job):
         answered = sum(
             part["row_count"] - part["redo_count"] - part["rows_failed"] for part in parts
         )
-        here = _between(positions, before, before + answered)
-        before += answered
-        if here is None or here:
-            yield from _root_rows(job, parts, answered, here, chosen, schema, cache).to_batches()
+        first, stop = stop, stop + answered
+        here = positions[bisect_left(positions, first) : bisect_left(positions, stop)]
+        if answered and not here:
+            continue
+        output = _answers(job, parts, answered)
+        if not here:
+            continue  # every row of the batch failed
+        if len(here) < answered:
+            output = output.take(pa.array([position - first for position in here], pa.int64()))
+        index = output.column("row_index")
+        inputs = _inputs(job, parts[0], index, wanted, cache) if wanted else output
+        arrays = [
+            output.column(each.source)
+            if each.is_output
+            else _fitted(inputs.column(each.source), each.field.type)
+            for each in chosen
+        ]
+        yield from pa.Table.from_arrays(arrays, schema=schema).to_batches()
 
 
-def _between(positions: Sequence[int] | None, first: int, stop: int) -> list[int] | None:
-    """The positions from `first` up to `stop`, counted from `first`; None is all of them."""
-    if positions is None:
-        return None
-    found = positions[bisect_left(positions, first) : bisect_left(positions, stop)]
-    return [position - first for position in found]
-
-
-def _root_rows(
-    job: Job,
-    live: Sequence[Row],
-    answered: int,
-    here: list[int] | None,
-    chosen: Sequence[JudgedColumn],
-    schema: pa.Schema,
-    cache: ReadCache,
-) -> pa.Table:
-    """The answered rows of one root batch, or those at positions `here`, with the judge's columns."""
-    output = part_files.root_table(job, live)
+def _answers(job: Job, parts: Sequence[Row], answered: int) -> pa.Table:
+    """The answered rows of one root batch; Permanent where they are not as many as `answered`."""
+    output = part_files.root_table(job, parts)
     output = output.filter(pc.is_null(output.column("error")))
     if len(output) != answered:
         raise Permanent(
-            f"{live[0]['part_name']} of job {job.id} holds {len(output):,} answers and the ledger "
+            f"{parts[0]['part_name']} of job {job.id} holds {len(output):,} answers and the ledger "
             f"says {answered:,}: see `nightshift verify {job.id}`"
         )
-    if here is not None:
-        output = output.take(pa.array(here, pa.int64()))
-    wanted = [each.source for each in chosen if not each.is_output]
-    inputs = _inputs(job, live[0], output.column("row_index"), wanted, cache) if wanted else None
-    arrays = []
-    for each in chosen:
-        if each.is_output or inputs is None:
-            arrays.append(output.column(each.source))
-        else:
-            arrays.append(_fitted(inputs.column(each.source), each.field.type))
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return output
 
 
 def _inputs(

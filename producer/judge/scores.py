@@ -10,7 +10,7 @@ from statistics import NormalDist
 from typing import Any
 
 from nightshift.common.errors import BadInput
-from nightshift.common.spec import ClassifyTask, GenerateTask, JobSpec
+from nightshift.common.spec import RESERVED_COLUMNS, ClassifyTask, GenerateTask, JobSpec
 
 USUAL_COLUMNS = ("score", "parsed", "output", "label")
 """Columns that may hold the score, in this order, where none is named."""
@@ -37,9 +37,10 @@ class Scale:
             found = next((name for name in USUAL_COLUMNS if name in names), None)
             if found is not None:
                 return [found]
+            others = [name for name in names if name not in RESERVED_COLUMNS]
             raise BadInput(
                 f"the judge's output has none of the columns {', '.join(USUAL_COLUMNS)}: say which holds "
-                f"the score, --column {' or '.join(_answer_columns(names)) or 'NAME'}"
+                f"the score, --column {' or '.join(others) or 'NAME'}"
             )
         name, *steps = [self.column] if self.column in names else self.column.split(".")
         if name not in names:
@@ -192,8 +193,3 @@ def _finite(value: float | Decimal) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _answer_columns(names: Sequence[str]) -> list[str]:
-    others = {"row_index", "finish_reason", "prompt_tokens", "output_tokens", "error"}
-    return [name for name in names if name not in others]

@@ -11,10 +11,11 @@ import pytest
 from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.settings import Settings
-from nightshift.producer.judge import verdict_table
-from nightshift.producer.judge.judge import Verdict, score
-from nightshift.producer.judge.prepare import JudgedSample, prepare
+from nightshift.producer.judge import verdict
+from nightshift.producer.judge.judge import prepare, score
+from nightshift.producer.judge.judged_rows import JudgedSample
 from nightshift.producer.judge.scores import Scale
+from nightshift.producer.judge.verdict import Verdict
 from nightshift.producer.reaper import finish
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.verify.verify import verify
@@ -34,9 +35,9 @@ def judge(rows):
 class Bench:
     """A finished job, and a judge's spec beside it."""
 
-    def __init__(self, site: Site, form: str = "parquet") -> None:
+    def __init__(self, site: Site, form: str = "parquet", batch: int = 10) -> None:
         self.site = site
-        site.submit(form)
+        site.submit(form, batch=batch)
         site.work(moody(3))
         self.spec = function_spec("judge", site.folder, site.folder / "verdicts")
         del self.spec["input"]
@@ -79,6 +80,16 @@ def test_a_judge_reads_every_answered_row_with_its_input(
             "text": f"say a-{row['judged_row_index']}",
             "loud": f"SAY A-{row['judged_row_index']}",
         }
+
+
+@pytest.mark.parametrize("count", [None, 7])
+def test_a_batch_whose_rows_all_failed_is_left_out(
+    ledger: Ledger, tmp_path: Path, count: int | None
+) -> None:
+    bench = Bench(Site(ledger, tmp_path), batch=1)
+    assert bench.prepare(count)[1].population == 36
+    assert {row["judged_row_index"] % 10 for row in bench.rows()}.isdisjoint({3})
+    assert len(bench.rows()) == (count or 36)
 
 
 def test_the_same_seed_draws_the_same_rows_and_writes_nothing_again(bench: Bench) -> None:
@@ -212,7 +223,7 @@ def test_a_verdict_counts_scores_answers_without_one_and_failed_rows(bench: Benc
     said = Verdict(sample, site.job, 1, column, scores).as_json()
     assert said["interval_95"][0] < said["mean"] < said["interval_95"][1]
     assert json.loads(json.dumps(said))["failed"] == ids.count(5)
-    assert verdict_table.render(Verdict(sample, site.job, 1, column, scores))
+    assert verdict.render(Verdict(sample, site.job, 1, column, scores))
 
 
 @pytest.fixture

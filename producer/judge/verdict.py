@@ -1,11 +1,54 @@
-"""A judge's verdict as a rich table."""
+"""A judge's verdict, for people as a rich table, and for machines as JSON."""
+
+from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from nightshift.producer.judge.judge import Verdict
+from nightshift.common.ledger.jobs import Job
+from nightshift.producer.judge.judged_rows import JudgedSample
 from nightshift.producer.judge.scores import ScoreStatistics
 from nightshift.producer.views.tables import fact_grid
+
+MOST_ANSWERS = 12
+"""Different answers that stand in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judge's job at its end, and its scores; None where it did not come to its end."""
+
+    sample: JudgedSample
+    job: Job
+    exit_code: int
+    column: str = ""
+    scores: ScoreStatistics | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines; null where there is no number."""
+        result: dict[str, Any] = {
+            "job": self.sample.job,
+            "judge": self.job.id,
+            "status": str(self.job.state),
+            "answered": self.sample.population,
+            "judged": self.sample.rows,
+            "column": self.column or None,
+        }
+        scores = self.scores
+        if scores is None:
+            return result
+        return result | {
+            "scored": scores.count,
+            "unscored": scores.unscored,
+            "failed": scores.failed,
+            "mean": scores.mean if scores.count else None,
+            "deviation": scores.deviation,
+            "standard_error": scores.standard_error,
+            "standard_error_here": scores.standard_error_here,
+            "interval_95": scores.interval,
+            "answers": scores.answers,
+        }
 
 
 def render(found: Verdict) -> RenderableType:
@@ -33,7 +76,8 @@ def render(found: Verdict) -> RenderableType:
         rows.append(f", {scores.failed:,} failed", "red")
     table.add_row("rows", rows)
     if scores.answers:
-        answers = ", ".join(f"{answer} {count:,}" for answer, count in _most(scores))
+        most = list(scores.answers.items())[:MOST_ANSWERS]
+        answers = ", ".join(f"{answer[:60]} {count:,}" for answer, count in most)
         table.add_row("answers", Text(answers))
     return Group(title, table)
 
@@ -45,7 +89,3 @@ def _score(scores: ScoreStatistics) -> Text:
     if scores.standard_error is not None:
         text.append(f" ± {scores.standard_error:.3g} (standard error)", "not bold")
     return text
-
-
-def _most(scores: ScoreStatistics) -> list[tuple[str, int]]:
-    return [(answer[:60], count) for answer, count in list(scores.answers.items())[:12]]
