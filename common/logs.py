@@ -30,7 +30,7 @@ def configure(settings: Settings, **fields: object) -> None:
     """Sets up structlog and the standard library's loggers; `fields` stand on every line."""
     level = getattr(logging, settings.log_level.upper())
     shared: list[structlog.typing.Processor] = [
-        _fields(fields),
+        lambda _logger, _method, event: {**fields, **event},
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _one_line,
@@ -96,12 +96,3 @@ def _one_line(
     return {
         name: one_line(value) if isinstance(value, str) else value for name, value in event.items()
     }
-
-
-def _fields(fields: dict[str, object]) -> structlog.typing.Processor:
-    def add(
-        _logger: object, _method: str, event: structlog.typing.EventDict
-    ) -> structlog.typing.EventDict:
-        return {**fields, **event}
-
-    return add

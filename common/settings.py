@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AliasChoices,
+    BeforeValidator,
     Field,
     SecretStr,
     ValidationError,
@@ -19,7 +20,19 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from nightshift.common import remotes
 from nightshift.common.errors import BadInput
 
-Words = Annotated[tuple[str, ...], NoDecode]
+
+def _separated(by: str) -> BeforeValidator:
+    def words(value: object) -> object:
+        if isinstance(value, str):
+            return tuple(word.strip() for word in value.split(by) if word.strip())
+        return value
+
+    return BeforeValidator(words)
+
+
+Words = Annotated[tuple[str, ...], NoDecode, _separated(",")]
+
+Folders = Annotated[tuple[str, ...], NoDecode, _separated(":")]
 
 Keys = Annotated[dict[str, SecretStr], NoDecode]
 
@@ -66,7 +79,7 @@ class Settings(BaseSettings):
     read_cache_bytes: int = Field(512 * 2**20, ge=0, description="Decoded input kept by a child.")
 
     allowed_modules: Words = Field((), description="Modules that function engines may load.")
-    callable_paths: Words = Field((), description="Folders searched for those, after all others.")
+    callable_paths: Folders = Field((), description="Folders searched for those, after all others.")
     allowed_roots: Words = Field(
         (), description="Prefixes that input and output URIs must have; empty allows all."
     )
@@ -107,20 +120,10 @@ class Settings(BaseSettings):
     log_format: Literal["console", "json"] = Field("console", description="Form of log lines.")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
-    @field_validator("allowed_modules", "allowed_roots", "allowed_remotes", mode="before")
-    @classmethod
-    def _commas(cls, value: object) -> object:
-        return _words(value, ",")
-
-    @field_validator("callable_paths", mode="before")
-    @classmethod
-    def _colons(cls, value: object) -> object:
-        return _words(value, ":")
-
     @field_validator("run_dir", "metrics_key", mode="before")
     @classmethod
     def _unset(cls, value: object) -> object:
-        return None if value == "" else value  # run_dir: as common/telemetry/run_dir.py has it
+        return None if value == "" else value  # run_dir: as common/telemetry/run_state.py has it
 
     @field_validator("api_keys", mode="before")
     @classmethod
@@ -226,9 +229,3 @@ def named_gpus() -> tuple[str, ...] | None:
     if given is None:
         return None
     return tuple(gpu.strip() for gpu in given.split(",") if gpu.strip())
-
-
-def _words(value: object, separator: str) -> object:
-    if isinstance(value, str):
-        return tuple(word.strip() for word in value.split(separator) if word.strip())
-    return value

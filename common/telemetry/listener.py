@@ -5,7 +5,8 @@ import ipaddress
 import socket
 import socketserver
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -26,35 +27,16 @@ StartResponse = Callable[..., Any]
 Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
 
-class Listener:
-    """Serves a registry in threads of its own from its making until it is closed."""
+@contextmanager
+def serve(settings: Settings, registry: CollectorRegistry) -> Iterator[int | None]:
+    """Serves a registry in threads of its own, inside of the context; gives the port.
 
-    def __init__(self, registry: CollectorRegistry, host: str, port: int, key: str | None) -> None:
-        server = _Server6 if ":" in host else _Server
-        try:
-            self._server = make_server(host, port, _guarded(registry, key), server, _Request)
-        except OSError as error:
-            raise BadInput(
-                f"the metrics cannot be served on {host} port {port} "
-                f"({error.strerror or error}): set NIGHTSHIFT_METRICS_PORT to a port that is free, "
-                "and NIGHTSHIFT_METRICS_HOST to an address of this machine"
-            ) from error
-        self.port = self._server.server_port
-        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
-
-    def close(self) -> None:
-        """Ends the listener."""
-        self._server.shutdown()
-        self._server.server_close()
-
-
-def serve(settings: Settings, registry: CollectorRegistry) -> Listener | None:
-    """The listener that the settings ask for; None when they ask for none.
-
-    BadInput when the port is taken, or when others could read without a key.
+    Without a port in the settings nobody listens, and None is given. BadInput when the port is
+    taken, or when others could read without a key.
     """
     if settings.metrics_port is None:
-        return None
+        yield None
+        return
     host, key = settings.metrics_host, settings.metrics_key
     if key is None and not _is_loopback(host):
         raise BadInput(
@@ -62,11 +44,23 @@ def serve(settings: Settings, registry: CollectorRegistry) -> Listener | None:
             "NIGHTSHIFT_METRICS_KEY as well, or leave the host at 127.0.0.1"
         )
     disable_created_metrics()  # one more series for each counter, which no one reads
-    listener = Listener(
-        registry, host, settings.metrics_port, None if key is None else key.get_secret_value()
-    )
-    log.info("metrics_served", host=host, port=listener.port)
-    return listener
+    application = _guarded(registry, None if key is None else key.get_secret_value())
+    kind = _Server6 if ":" in host else _Server
+    try:
+        server = make_server(host, settings.metrics_port, application, kind, _Request)
+    except OSError as error:
+        raise BadInput(
+            f"the metrics cannot be served on {host} port {settings.metrics_port} "
+            f"({error.strerror or error}): set NIGHTSHIFT_METRICS_PORT to a port that is free, "
+            "and NIGHTSHIFT_METRICS_HOST to an address of this machine"
+        ) from error
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    log.info("metrics_served", host=host, port=server.server_port)
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def _is_loopback(host: str) -> bool:

@@ -51,10 +51,9 @@ _WIDE_PERCENT = re.compile(rb"%(?:\([^)]*\))?[-+ #0]*(?:\*|\d{4,}|\d*\.(?:\*|\d{
 _WIDE_BRACES = re.compile(rb"\{[^{}]+\{|\{[^{}]*:[^{}]*\d{4,}")
 _WIDE_TIME = re.compile(rb"%[^A-Za-z%]*\d{4,}")
 _WIDE = {
-    "format": (_WIDE_BRACES,),
-    "format_map": (_WIDE_BRACES,),
-    "strftime": (_WIDE_TIME,),
-    "%": (_WIDE_PERCENT,),
+    **dict.fromkeys(("format", "format_map"), _WIDE_BRACES),
+    "strftime": _WIDE_TIME,
+    "%": _WIDE_PERCENT,
 }
 
 
@@ -280,7 +279,7 @@ def _refuse_wide(name: str, values: Sequence[object]) -> None:
     # The format is the first value, except for dates, where it comes after the date.
     for value in values if name == "strftime" else values[:1]:
         text = value.encode(errors="replace") if isinstance(value, str) else value
-        if isinstance(text, bytes) and any(wide.search(text) for wide in _WIDE[name]):
+        if isinstance(text, bytes) and _WIDE[name].search(text):
             raise SecurityError(f"a field of a format is {WIDEST_FIELD} wide at most, and fixed")
 
 

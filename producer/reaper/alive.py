@@ -6,8 +6,7 @@ The probe reads one file. A round that fails, as all do while Postgres is away, 
 import sys
 import time
 
-from nightshift.common.telemetry.run_dir import EXIT_NO_RUN_DIR, NoRunDir, usable
-from nightshift.common.telemetry.run_state import REAPER, is_late, read_state
+from nightshift.common.telemetry import run_state
 
 
 def answer() -> int:
@@ -15,14 +14,14 @@ def answer() -> int:
     there is no folder to read.
     """
     try:
-        run_dir = usable()
-        reaper = read_state(run_dir / f"{REAPER}.json")
-    except NoRunDir as error:
-        return _print(EXIT_NO_RUN_DIR, str(error))
+        run_dir = run_state.usable()
+        reaper = run_state.read_state(run_dir / f"{run_state.REAPER}.json")
+    except run_state.NoRunDir as error:
+        return _print(run_state.EXIT_NO_RUN_DIR, str(error))
     if reaper is None:
         return _print(1, f"no nightshift reaper runs with NIGHTSHIFT_RUN_DIR={run_dir}")
     silent = time.monotonic() - reaper["at"]
-    if is_late(reaper, time.monotonic()):
+    if run_state.is_late(reaper, time.monotonic()):
         return _print(1, f"the reaper has stood still for {silent:.0f} s")
     return _print(0, f"the reaper was at work {silent:.0f} s ago")
 

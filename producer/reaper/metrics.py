@@ -167,9 +167,7 @@ def served(settings: Settings) -> Iterator[Rounds]:
         Ledger(settings.database_url or "", connections=1, answer_seconds=ANSWER_SECONDS)
     ) as ledger:
         registry.register(LedgerGauges(partial(_read, ledger)))
-        open_listener = listener.serve(settings, registry)
-        assert open_listener is not None
-        with closing(open_listener):
+        with listener.serve(settings, registry):
             yield rounds
 
 

@@ -31,10 +31,11 @@ def serve(registry: CollectorRegistry) -> Iterator[Callable[..., int]]:
     with ExitStack() as closed:
 
         def served(**settings: Any) -> int:
-            open_listener = listener.serve(Settings(metrics_port=0, **settings), registry)
-            assert open_listener is not None
-            closed.callback(open_listener.close)
-            return open_listener.port
+            port = closed.enter_context(
+                listener.serve(Settings(metrics_port=0, **settings), registry)
+            )
+            assert port is not None
+            return port
 
         yield served
 
@@ -54,8 +55,12 @@ def test_without_a_port_nobody_listens_and_no_child_counts(
 ) -> None:
     settings = Settings(run_dir=tmp_path)
     threads = threading.active_count()
-    assert listener.serve(settings, registry) is None
-    with served(settings, "p") as machine, metrics.served(settings) as rounds:
+    with (
+        listener.serve(settings, registry) as port,
+        served(settings, "p") as machine,
+        metrics.served(settings) as rounds,
+    ):
+        assert port is None
         with rounds.round():
             assert machine.child_starts("w-1", 0) == {}
         assert machine.child_ended("w-1", "asked") is None
@@ -84,8 +89,12 @@ def test_with_a_key_only_its_bearer_reads(serve: Callable[..., int]) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.7", "::", "metrics.example"])
 def test_a_host_that_others_reach_wants_a_key(registry: CollectorRegistry, host: str) -> None:
-    with pytest.raises(BadInput, match="set NIGHTSHIFT_METRICS_KEY as well"):
-        listener.serve(Settings(metrics_port=0, metrics_host=host), registry)
+    settings = Settings(metrics_port=0, metrics_host=host)
+    with (
+        pytest.raises(BadInput, match="set NIGHTSHIFT_METRICS_KEY as well"),
+        listener.serve(settings, registry),
+    ):
+        pass
 
 
 def test_a_host_that_others_reach_is_served_with_a_key(serve: Callable[..., int]) -> None:
@@ -97,8 +106,11 @@ def test_a_host_that_others_reach_is_served_with_a_key(serve: Callable[..., int]
 def test_a_port_that_is_taken_is_said_in_one_sentence(registry: CollectorRegistry) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(BadInput, match=f"port {port}.*NIGHTSHIFT_METRICS_PORT"):
-            listener.serve(Settings(metrics_port=port), registry)
+        with (
+            pytest.raises(BadInput, match=f"port {port}.*NIGHTSHIFT_METRICS_PORT"),
+            listener.serve(Settings(metrics_port=port), registry),
+        ):
+            pass
 
 
 def test_a_figure_that_fails_is_an_answer_and_no_end(

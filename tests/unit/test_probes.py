@@ -18,7 +18,7 @@ import pytest
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, workers
 from nightshift.common.settings import Settings, load_settings
-from nightshift.common.telemetry import run_dir, run_state
+from nightshift.common.telemetry import run_state
 from nightshift.producer.reaper import alive as reaper_probe
 from nightshift.worker.supervisor import probes
 from nightshift.worker.supervisor.children import ChildConfig, EndedChild
@@ -373,7 +373,7 @@ def test_probes_and_settings_read_the_same_folder(
     monkeypatch.delenv("NIGHTSHIFT_RUN_DIR", raising=False)
     if said is not None:
         monkeypatch.setenv("NIGHTSHIFT_RUN_DIR", said)
-    assert load_settings().run_dir == run_dir.given()
+    assert load_settings().run_dir == run_state.given()
 
 
 def test_a_folder_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:

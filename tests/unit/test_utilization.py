@@ -177,7 +177,7 @@ def test_the_last_line_of_each_child_counts_and_only_of_the_asked_supervisor(
     assert figures.stages[Stage.COMMIT].count == 12
     assert figures.stages[Stage.COMMIT].longest_seconds == 1
     assert (figures.engine.concurrency, figures.engine.seconds) == (4, 4)
-    assert figures.fewer_share == 1
+    assert figures.engine.fewer_seconds == 4
     shown = io.StringIO()
     report.show(figures, Console(file=shown, width=120))
     assert "commit" in shown.getvalue()

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from nightshift.common.telemetry.run_dir import EXIT_NO_RUN_DIR, NoRunDir, usable
-from nightshift.common.telemetry.run_state import WORKER, child_path, is_alive, is_late, read_state
+from nightshift.common.telemetry import run_state
 
 YES, NO = 0, 1
 
@@ -30,16 +29,16 @@ State = dict[str, Any]
 def answer(command: str) -> int:
     """Runs a probe by its name and says its sentence; returns the exit code."""
     try:
-        code, sentence = answer_of(command, usable())
-    except NoRunDir as error:
-        code, sentence = EXIT_NO_RUN_DIR, str(error)
+        code, sentence = answer_of(command, run_state.usable())
+    except run_state.NoRunDir as error:
+        code, sentence = run_state.EXIT_NO_RUN_DIR, str(error)
     print(f"nightshift-worker {command}: {sentence}", file=sys.stderr if code else sys.stdout)
     return code
 
 
 def answer_of(command: str, run_dir: Path) -> Answer:
     """The exit code of a probe, and its sentence. Where no worker runs, nothing is to be drained."""
-    supervisor = read_state(run_dir / f"{WORKER}.json")
+    supervisor = run_state.read_state(run_dir / f"{run_state.WORKER}.json")
     if supervisor is None:
         no_worker = f"no nightshift-worker runs with NIGHTSHIFT_RUN_DIR={run_dir}"
         return YES if command == "drain" else NO, no_worker
@@ -60,7 +59,7 @@ def started(run_dir: Path, supervisor: State) -> Answer:
 def alive(run_dir: Path, supervisor: State) -> Answer:
     """No when the supervisor stands still, or could not end a child that hangs or stalls."""
     now = time.monotonic()
-    if is_late(supervisor, now):
+    if run_state.is_late(supervisor, now):
         return NO, f"the supervisor has stood still for {now - supervisor['at']:.0f} s"
     for slot, child in _slots(run_dir, supervisor):
         why = _why_stuck(slot, child, now)
@@ -78,8 +77,8 @@ def drain(run_dir: Path, supervisor: State) -> Answer:
         return YES, "the supervisor has just left"
     except PermissionError:
         return NO, f"the supervisor, pid {supervisor['pid']}, belongs to another user"
-    while is_alive(supervisor):
-        now = read_state(run_dir / f"{WORKER}.json")
+    while run_state.is_alive(supervisor):
+        now = run_state.read_state(run_dir / f"{run_state.WORKER}.json")
         if now is not None and now["draining"] and not _children(now):
             return YES, "no child is left"
         if time.monotonic() > until:
@@ -100,7 +99,8 @@ def _slots(run_dir: Path, supervisor: State) -> Iterator[tuple[State, State | No
     """Each slot, and the state that its child wrote; None before the child has written."""
     for slot in supervisor["slots"]:
         child = slot["child"]
-        yield slot, None if child is None else read_state(child_path(run_dir, child))
+        path = None if child is None else run_state.child_path(run_dir, child)
+        yield slot, None if path is None else run_state.read_state(path)
 
 
 def _why_stuck(slot: State, child: State | None, now: float) -> str | None:
@@ -109,7 +109,7 @@ def _why_stuck(slot: State, child: State | None, now: float) -> str | None:
         return f"could not be ended for {now - slot['since']:.0f} s"
     if child is None or slot["state"] == "leaving":
         return None
-    if is_late(child, now):
+    if run_state.is_late(child, now):
         return f"has said nothing for {now - child['at']:.0f} s"
     if child["stalled_seconds"] > child["stall_limit_seconds"]:
         return f"has an engine that has not moved for {child['stalled_seconds']:.0f} s"

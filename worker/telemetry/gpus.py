@@ -39,10 +39,12 @@ class Gpus:
         except Exception as error:  # an import or a driver: only metrics are missing then
             log.debug("no_nvml", error=str(error))
             return NO_GPUS
+        by_index: Callable[[int], Any] = pynvml.nvmlDeviceGetHandleByIndex
+        by_id: Callable[[str], Any] = pynvml.nvmlDeviceGetHandleByUUID
         handles = []
         for name in names:
             try:
-                handles.append((name, _handle(pynvml, name)))
+                handles.append((name, by_index(int(name)) if name.isdigit() else by_id(name)))
             except pynvml.NVMLError as error:
                 log.debug("no_gpu", gpu=name, error=str(error))
         return cls(pynvml, handles)
@@ -57,27 +59,15 @@ class Gpus:
             return
         try:
             for gpu, handle in self._handles:
-                for read in (self._memory, self._utilization):
-                    with suppress(self._nvml.NVMLError):
-                        yield from read(gpu, handle)
+                with suppress(self._nvml.NVMLError):
+                    memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+                    yield metrics.GPU_MEMORY_USED, gpu, float(memory.used)
+                    yield metrics.GPU_MEMORY_TOTAL, gpu, float(memory.total)
+                with suppress(self._nvml.NVMLError):
+                    percent = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu
+                    yield metrics.GPU_UTILIZATION, gpu, percent / 100
         finally:
             self._reading.release()
-
-    def _memory(self, gpu: str, handle: Any) -> list[Reading]:
-        memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-        return [
-            (metrics.GPU_MEMORY_USED, gpu, float(memory.used)),
-            (metrics.GPU_MEMORY_TOTAL, gpu, float(memory.total)),
-        ]
-
-    def _utilization(self, gpu: str, handle: Any) -> list[Reading]:
-        percent = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu
-        return [(metrics.GPU_UTILIZATION, gpu, percent / 100)]
-
-
-def _handle(nvml: Any, name: str) -> Any:
-    by_name: Callable[[Any], Any] = nvml.nvmlDeviceGetHandleByUUID
-    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else by_name(name)
 
 
 NO_GPUS = Gpus(None, ())

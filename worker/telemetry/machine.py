@@ -27,7 +27,7 @@ from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, named_gpus
 from nightshift.common.telemetry import listener, metrics
 from nightshift.common.telemetry.metrics import GaugeMetric, Metric
-from nightshift.common.telemetry.run_dir import VARIABLE
+from nightshift.common.telemetry.run_state import VARIABLE
 from nightshift.worker.telemetry.counts import ROOM_BYTES, has_room
 from nightshift.worker.telemetry.gpus import NO_GPUS, Gpus
 
@@ -43,8 +43,7 @@ Sample = tuple[str, tuple[tuple[str, str], ...]]
 class SampleTotals:
     """Samples by family; samples of one name and labels from several sources are added up."""
 
-    families: dict[str, Family] = field(default_factory=dict)
-    values: dict[str, dict[Sample, float]] = field(default_factory=dict)
+    families: dict[str, tuple[Family, dict[Sample, float]]] = field(default_factory=dict)
 
     def add(self, metric: Metric, value: float, **labels: str) -> None:
         """Adds a sample of this supervisor."""
@@ -63,25 +62,22 @@ class SampleTotals:
     def copy(self) -> "SampleTotals":
         """A copy that later additions do not change."""
         return SampleTotals(
-            dict(self.families), {name: dict(each) for name, each in self.values.items()}
+            {name: (family, dict(values)) for name, (family, values) in self.families.items()}
         )
 
     def samples(self) -> Iterator[Family]:
         """Every family with its samples."""
-        for name, values in self.values.items():
-            known = self.families[name]
+        for known, values in self.families.values():
             family = Family(known.name, known.documentation, known.type)
             for (sample, labels), value in values.items():
                 family.add_sample(sample, dict(labels), value)
             yield family
 
     def _add(self, family: Family, sample: str, labels: Mapping[str, str], value: float) -> None:
-        known = self.families.setdefault(family.name, family)
-        if known.type != family.type:
-            return  # two metrics have one name: only the first is exported
-        values = self.values.setdefault(family.name, {})
-        key = (sample, tuple(sorted(labels.items())))
-        values[key] = values.get(key, 0.0) + value
+        known, values = self.families.setdefault(family.name, (family, {}))
+        if known.type == family.type:  # of two metrics with one name, the first is exported
+            key = (sample, tuple(sorted(labels.items())))
+            values[key] = values.get(key, 0.0) + value
 
 
 @dataclass(slots=True)
@@ -193,11 +189,9 @@ class MachineMetrics(Collector):
     def collect(self) -> Iterable[Family]:
         """Everything, for one scrape."""
         totals = self._counted()
+        slots = Counter(self._slots())
         for state in metrics.CHILDREN.labels["state"]:
-            totals.add(metrics.CHILDREN, 0, pool=self._pool, state=state)
-        for state, slots in Counter(self._slots()).items():
-            if state in metrics.CHILDREN.labels["state"]:
-                totals.add(metrics.CHILDREN, slots, pool=self._pool, state=state)
+            totals.add(metrics.CHILDREN, slots[state], pool=self._pool, state=state)
         for metric, gpu, value in self._gpus.read():
             totals.add(metric, value, gpu=gpu)
         totals.add(metrics.BUILD_INFO, 1, version=code_version())
@@ -226,12 +220,8 @@ def served(settings: Settings, pool: str) -> Iterator[MachineMetrics]:
         found = MachineMetrics(pool, folder, Gpus.find(named_gpus()))
         registry = CollectorRegistry()
         registry.register(found)
-        open_listener = listener.serve(settings, registry)
-        assert open_listener is not None
-        try:
+        with listener.serve(settings, registry):
             yield found
-        finally:
-            open_listener.close()
 
 
 @contextmanager

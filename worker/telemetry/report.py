@@ -6,7 +6,6 @@ killed child leaves those of its last line.
 """
 
 import json
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
@@ -55,11 +54,8 @@ class ProfileFile:
 
 def append(path: Path, text: str) -> None:
     """Appends in one write, so that lines of several processes never mix."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(file, text.encode())
-    finally:
-        os.close(file)
+    with path.open("ab", buffering=0) as file:
+        file.write(text.encode())
 
 
 def checked(path: Path) -> Path:
@@ -96,11 +92,6 @@ class Figures:
             engine=_sum(Occupancy, (line["engine"] for line in lines)),
         )
 
-    @property
-    def fewer_share(self) -> float:
-        """Share of the time at work with fewer rows in the engine than it could run."""
-        return self.engine.fewer_seconds / self.engine.seconds if self.engine.seconds else 0.0
-
 
 def read(path: Path, supervisor: str | None = None) -> dict[str, dict[str, Any]]:
     """The last line of each child by its worker id; of one supervisor's children if it is named."""
@@ -127,18 +118,10 @@ def show(figures: Figures, console: Console) -> None:
             f"{spent.cpu_seconds:,.2f}",
             _ms_each(spent.cpu_seconds, spent.count),
         )
-    batches = figures.stages[Stage.COMMIT].count
-    other = figures.cpu_seconds - known
-    table.add_row("other", "", "", "", "", f"{other:,.2f}", _ms_each(other, batches))
-    table.add_row(
-        "all",
-        f"{batches:,}",
-        "",
-        "",
-        "",
-        f"{figures.cpu_seconds:,.2f}",
-        _ms_each(figures.cpu_seconds, batches),
-    )
+    batches, cpu = figures.stages[Stage.COMMIT].count, figures.cpu_seconds
+    for name, count, seconds in (("other", "", cpu - known), ("all", f"{batches:,}", cpu)):
+        each = _ms_each(seconds, batches)
+        table.add_row(name, count, "", "", "", f"{seconds:,.2f}", each)
     console.print(table)
     console.print(_occupancy(figures.engine), highlight=False)
 
