@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 from pyarrow import csv
@@ -78,9 +78,13 @@ def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> tuple[in
             parts += len(page)
             yield pa.RecordBatch.from_pylist([_line(constant, entry) for entry in page], COLUMNS)
 
+    def write_csv(sink: BinaryIO) -> None:
+        with csv.CSVWriter(sink, COLUMNS) as writer:
+            for batch in batches():
+                writer.write_batch(batch)
+
     if kind is None:
-        rows = pa.RecordBatchReader.from_batches(COLUMNS, batches())
-        storage.write_whole(target, lambda sink: csv.write_csv(rows, sink), replace=True)
+        storage.write_whole(target, write_csv, replace=True)
     else:
         part_rows.write_batches(target, batches(), COLUMNS, kind, {})
     left = progress["rows_total"] - progress["rows_done"] - progress["rows_failed"]
