@@ -1,5 +1,6 @@
 """Columns that stand in the path of a file: folders called key=value, as Hive and Spark write."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import unquote
 
@@ -11,6 +12,8 @@ from nightshift.common.spec import InputSpec
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """Means null in the name of a folder."""
+
+_WHOLE = re.compile("0|[1-9][0-9]{0,17}|-[1-9][0-9]{0,16}")
 
 Path = Mapping[str, str | None]
 
@@ -46,22 +49,16 @@ def schema_of(spec_input: InputSpec, uris: Sequence[str]) -> pa.Schema:
     """The type of each column: int64 where every value is a whole number without a leading zero, else
     string.
     """
-    texts: dict[str, set[str | None]] = {}
+    texts: dict[str, set[str]] = {}
     for uri in uris:
         for key, text in columns(spec_input, uri).items():
-            texts.setdefault(key, set()).add(text)
-    return pa.schema([(key, _type(found - {None})) for key, found in texts.items()])
-
-
-def _type(texts: set[str | None]) -> pa.DataType:
-    return pa.int64() if texts and all(map(_is_whole, texts)) else pa.string()
-
-
-def _is_whole(text: str | None) -> bool:
-    if text is None or len(text) > 18 or not text.isascii():
-        return False
-    digits = text.removeprefix("-")
-    return digits.isdigit() and (text == "0" or digits[0] != "0")
+            texts.setdefault(key, set()).update([] if text is None else [text])
+    return pa.schema(
+        [
+            (key, pa.int64() if found and all(map(_WHOLE.fullmatch, found)) else pa.string())
+            for key, found in texts.items()
+        ]
+    )
 
 
 def with_path_columns(
@@ -84,13 +81,9 @@ def _constant(text: str | None, kind: pa.DataType, rows: int) -> pa.Array:
 
 def _pairs(spec_input: InputSpec, uri: str) -> list[tuple[str, str | None]]:
     below = uri.removeprefix(_root(spec_input, uri)).strip("/").split("/")[:-1]
-    pairs: list[tuple[str, str | None]] = []
-    for folder in below:
-        key, equals, text = folder.partition("=")
-        if key and equals:
-            value = unquote(text)
-            pairs.append((unquote(key), None if value == NO_VALUE else value))
-    return pairs
+    parted = (folder.partition("=") for folder in below)
+    pairs = [(unquote(key), unquote(text)) for key, equals, text in parted if key and equals]
+    return [(key, None if text == NO_VALUE else text) for key, text in pairs]
 
 
 def _root(spec_input: InputSpec, uri: str) -> str:

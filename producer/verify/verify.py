@@ -133,11 +133,9 @@ def _compare_manifest(
         "job": job.id,
         "complete": complete,
         "rows": progress["rows_done"] + progress["rows_failed"],
-        "rows_failed": progress["rows_failed"],
-        "prompt_tokens": progress["prompt_tokens"],
-        "output_tokens": progress["output_tokens"],
-        "status": progress["status"],
     }
+    for name in ("rows_failed", "prompt_tokens", "output_tokens", "status"):
+        expected[name] = progress[name]
     for name, value in expected.items():
         if manifest.get(name) != value:
             check.add(

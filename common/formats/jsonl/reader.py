@@ -38,29 +38,38 @@ def head_schema(uri: str, rows: int = HEAD_ROWS, origin: str | None = None) -> p
     return pa.schema(list(types.items()))
 
 
-def _head(uri: str, rows: int, name: str) -> Iterator[list[dict[str, Any]]]:
+def _head(uri: str, most: int, name: str) -> Iterator[list[dict[str, Any]]]:
     """The first rows, in lists of a few megabytes; a list with one large row may be larger."""
-    parsed: list[dict[str, Any]] = []
-    taken = held_bytes = 0
+    rows: list[dict[str, Any]] = []
+    held_bytes = 0
+    for _, line_bytes, row in islice(_rows(uri, name, HEAD_LINE_BYTES), most):
+        rows.append(row)
+        held_bytes += line_bytes
+        if held_bytes > 4 * 2**20:
+            yield rows
+            rows, held_bytes = [], 0
+    yield rows
+
+
+def _rows(uri: str, name: str, line_limit: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Every row of a file, with the number and the bytes of its line; BadInput, with `name`, for a
+    line that is no row or has `line_limit` bytes (-1: no limit).
+    """
     with storage.open_input(uri, sequential=True) as handle:
         content_start(handle)
         for number in count(1):
-            line = handle.readline(HEAD_LINE_BYTES)
-            if not line or taken == rows:
-                break
-            if len(line) == HEAD_LINE_BYTES:
-                raise BadInput(f"{name} line {number}: longer than {HEAD_LINE_BYTES} bytes")
+            line = handle.readline(line_limit)
+            if not line:
+                return
+            if len(line) == line_limit:
+                raise BadInput(f"{name} line {number}: longer than {line_limit} bytes")
             if is_blank(line):
                 continue
             try:
-                parsed.append(parse_line(line))
+                row = parse_line(line)
             except ValueError as error:
                 raise BadInput(f"{name} line {number}: {error}") from error
-            taken, held_bytes = taken + 1, held_bytes + len(line)
-            if held_bytes > 4 * 2**20:
-                yield parsed
-                parsed, held_bytes = [], 0
-    yield parsed
+            yield number, len(line), row
 
 
 def read(
@@ -114,18 +123,10 @@ def read(
 
 def iter_batches(uri: str, schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """A whole file as record batches of one schema; BadInput for a line that does not fit it."""
-    with storage.open_input(uri, sequential=True) as handle:
-        content_start(handle)
-        lines = ((at, line) for at, line in enumerate(handle, 1) if not is_blank(line))
-        while some := list(islice(lines, batch_rows)):
-            rows = []
-            for number, line in some:
-                try:
-                    rows.append(parse_line(line))
-                except ValueError as error:
-                    raise BadInput(f"{uri} line {number}: {error}") from error
-            table, bad = to_table(rows, schema.names, schema)
-            if bad:
-                why = min(bad.items())[1]
-                raise BadInput(f"{uri} in the {len(rows)} rows up to line {some[-1][0]}: {why}")
-            yield from table.cast(schema).to_batches()
+    found = _rows(uri, uri, -1)
+    while some := list(islice(found, batch_rows)):
+        table, bad = to_table([row for _, _, row in some], schema.names, schema)
+        if bad:
+            last, why = some[-1][0], min(bad.items())[1]
+            raise BadInput(f"{uri} in the {len(some)} rows up to line {last}: {why}")
+        yield from table.cast(schema).to_batches()

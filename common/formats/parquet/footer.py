@@ -1,5 +1,7 @@
 """Parquet footers: what a file says of its columns, row groups and metadata."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -11,9 +13,6 @@ from nightshift.common.errors import BadInput, StorageUnavailable
 
 METADATA_PREFIX = "nightshift."
 """Begins the keys of the provenance in the metadata of a part."""
-
-FAULTS = (pa.ArrowException, OSError)
-"""What pyarrow raises for damaged content; errors of reading are StorageUnavailable already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +30,13 @@ class Footer:
 
 def read_footer(uri: str) -> Footer:
     """The footer of a file; BadInput when it is missing or damaged."""
-    with storage.open_input(uri) as handle:
-        try:
-            metadata = pq.ParquetFile(handle).metadata
-            schema = metadata.schema.to_arrow_schema()
-        except MemoryError as error:
-            raise no_memory(uri, "its footer") from error
-        except FAULTS as error:
-            raise BadInput(
-                f"{uri}: its Parquet footer is missing or damaged; the file was cut off or is no "
-                "Parquet, copy it again"
-            ) from error
+    damaged = BadInput(
+        f"{uri}: its Parquet footer is missing or damaged; the file was cut off or is no Parquet, copy "
+        "it again"
+    )
+    with storage.open_input(uri) as handle, decoding(uri, "its footer", lambda _: damaged):
+        metadata = pq.ParquetFile(handle).metadata
+        schema = metadata.schema.to_arrow_schema()
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     starts = accumulate((group.num_rows for group in groups), initial=0)
     return Footer(metadata, schema, list(starts))
@@ -64,9 +59,16 @@ def known_nulls(footer: Footer, column: str) -> int:
     return sum(each.null_count for each in found if each is not None and each.has_null_count)
 
 
-def no_memory(uri: str, what: str) -> StorageUnavailable:
-    """The error for a lack of memory, which is no fault of the file.
+@contextmanager
+def decoding(uri: str, what: str, damaged: Callable[[Exception], Exception]) -> Iterator[None]:
+    """What pyarrow raises for damaged content becomes the error that `damaged` makes of it.
 
-    Arrow's error is both a MemoryError and an ArrowException.
+    Errors of reading are StorageUnavailable already. A lack of memory, which Arrow raises as both a
+    MemoryError and an ArrowException, is no fault of the file, and StorageUnavailable too.
     """
-    return StorageUnavailable(f"{uri}: not enough memory to decode {what}")
+    try:
+        yield
+    except MemoryError as error:
+        raise StorageUnavailable(f"{uri}: not enough memory to decode {what}") from error
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(error) from error

@@ -29,7 +29,7 @@ class ReadCache:
     """Footers and decoded row groups of recent batches, the oldest dropped first.
 
     Thread-safe; an entry that two threads want at the same time is loaded once. The cache never
-    keeps more than `limit_bytes`; a larger entry is returned and not kept. Row groups that are too
+    keeps more than `limit_bytes`, and has `held_bytes` now; a larger entry is returned and not kept. Row groups that are too
     large are read as streams, each of which also holds one piece and its buffers.
     """
 
@@ -39,12 +39,7 @@ class ReadCache:
         self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._loading: dict[Hashable, Future[Any]] = {}
         self._streams: OrderedDict[Hashable, RowGroupStream] = OrderedDict()
-        self._bytes = 0
-
-    @property
-    def held_bytes(self) -> int:
-        """The size of all entries."""
-        return self._bytes
+        self.held_bytes = 0
 
     def get(self, key: Hashable, load: Callable[[], T], size: Callable[[T], int]) -> T:
         """The entry, loaded if it is not kept; an error of `load` is raised for all that wait for it."""
@@ -102,14 +97,14 @@ class ReadCache:
 
     def _keep(self, key: Hashable, value: object, size_bytes: int) -> None:
         if key in self._kept:
-            self._bytes -= self._kept.pop(key)[1]
+            self.held_bytes -= self._kept.pop(key)[1]
         if size_bytes > self.limit_bytes:
             return
         self._kept[key] = (value, size_bytes)
-        self._bytes += size_bytes
-        while self._bytes > self.limit_bytes:
+        self.held_bytes += size_bytes
+        while self.held_bytes > self.limit_bytes:
             _, (_, dropped) = self._kept.popitem(last=False)
-            self._bytes -= dropped
+            self.held_bytes -= dropped
 
 
 class RowGroupStream:

@@ -11,7 +11,7 @@ from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import BadInput, SourceChanged
 from nightshift.common.formats.parquet.column_types import canonical_type
-from nightshift.common.formats.parquet.footer import FAULTS, Footer, no_memory, read_footer
+from nightshift.common.formats.parquet.footer import Footer, decoding, read_footer
 from nightshift.common.formats.parquet.read_cache import DamagedError, ReadCache
 from nightshift.common.formats.parquet.row_groups import RowGroup, identity
 from nightshift.common.formats.source_files import check_unchanged
@@ -135,9 +135,7 @@ def iter_batches(uri: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
         handle.seek(0)
         # Arrow reads from memory without a call to Python for every piece.
         source = pa.BufferReader(handle.read()) if small else handle
-        try:
+        with decoding(
+            uri, "its rows", lambda error: BadInput(f"{uri} is damaged and cannot be read: {error}")
+        ):
             yield from pq.ParquetFile(source, pre_buffer=not small).iter_batches(batch_rows)
-        except MemoryError as error:
-            raise no_memory(uri, "its rows") from error
-        except FAULTS as error:
-            raise BadInput(f"{uri} is damaged and cannot be read: {error}") from error

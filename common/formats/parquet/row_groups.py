@@ -1,7 +1,7 @@
 """Rows of one row group by way of the cache: decoded whole, or as a stream where it is too large."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from nightshift.common import storage
 from nightshift.common.descriptor import SourceFile
-from nightshift.common.formats.parquet.footer import FAULTS, Footer, no_memory
+from nightshift.common.formats.parquet.footer import Footer, decoding
 from nightshift.common.formats.parquet.read_cache import DamagedError, ReadCache, RowGroupStream
 from nightshift.common.formats.source_files import check_unchanged
 
@@ -73,14 +73,10 @@ class RowGroup:
 
     def _whole(self) -> pa.Table:
         try:
-            with storage.open_input(self.source.uri) as handle:
+            with self._decoding(), storage.open_input(self.source.uri) as handle:
                 file = pq.ParquetFile(handle, metadata=self.footer.metadata, pre_buffer=True)
                 table = file.read_row_group(self.number, columns=list(self.names))
                 table = table.select(self.names)
-        except MemoryError as error:
-            raise no_memory(self.source.uri, f"row group {self.number}") from error
-        except FAULTS as error:
-            raise self._damaged() from error
         finally:
             check_unchanged(self.source)
         self.footer.group_bytes[self.number, self.names] = table.nbytes
@@ -97,7 +93,7 @@ class RowGroup:
         """The row group from its front, with a small buffer for each column."""
         metadata, rows = self.footer.metadata, 0
         buffer_bytes = self.cache.limit_bytes // 8 // max(1, len(self.names))
-        try:
+        with self._decoding():
             file = pq.ParquetFile(
                 stack.enter_context(storage.open_input(self.source.uri)),
                 metadata=metadata,
@@ -110,13 +106,12 @@ class RowGroup:
                 check_unchanged(self.source)
                 rows += batch.num_rows
                 yield batch.select(self.names)
-        except MemoryError as error:
-            raise no_memory(self.source.uri, f"row group {self.number}") from error
-        except FAULTS as error:
-            check_unchanged(self.source)
-            raise self._damaged() from error
         if rows != metadata.row_group(self.number).num_rows:
             raise self._damaged()
 
+    def _decoding(self) -> AbstractContextManager[None]:
+        return decoding(self.source.uri, f"row group {self.number}", lambda _: self._damaged())
+
     def _damaged(self) -> DamagedError:
+        check_unchanged(self.source)
         return DamagedError(f"row group {self.number} is damaged and cannot be read")
