@@ -83,7 +83,7 @@ class TestOpenai(Contract):
         with Remote().running() as remote:
             remote.behave = cls.behave
             spec = OpenaiEngineSpec(backend="openai", model="m", base_url=remote.url, concurrency=8)
-            yield from lent(lambda: OpenaiEngine.load(spec, Settings()))
+            yield from lent(lambda: OpenaiEngine(spec, Settings()))
 
     @staticmethod
     def behave(call: Call) -> Reply:

@@ -74,7 +74,7 @@ async def served(engine: "VllmEngine") -> "uvicorn.Server":
 @pytest.fixture(scope="module")
 def engine(server: Server) -> Iterator[OpenaiEngine]:
     spec = OpenaiEngineSpec(backend="openai", model="my-model", base_url=server.url)
-    engine = OpenaiEngine.load(spec, server.settings)
+    engine = OpenaiEngine(spec, server.settings)
     yield engine
     engine.close()
 

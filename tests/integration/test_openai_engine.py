@@ -66,7 +66,7 @@ def load(remote: Remote) -> Iterator[Callable[..., OpenaiEngine]]:
     def one(settings: Settings | None = None, **fields: Any) -> OpenaiEngine:
         given = {"backend": "openai", "model": "m", "base_url": remote.url, **fields}
         spec = OpenaiEngineSpec.model_validate(given)
-        loaded.append(OpenaiEngine.load(spec, settings or Settings(), QUICK))
+        loaded.append(OpenaiEngine(spec, settings or Settings(), QUICK))
         return loaded[-1]
 
     yield one

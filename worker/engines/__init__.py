@@ -42,7 +42,7 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
         case OpenaiEngineSpec():
             with _installed("the OpenAI client", "openai"):
                 from nightshift.worker.engines.openai.engine import OpenaiEngine
-            return OpenaiEngine.load(spec.engine, settings)
+            return OpenaiEngine(spec.engine, settings)
 
 
 @contextmanager

@@ -86,6 +86,11 @@ class Work:
         self._running.add_done_callback(lambda _: callback())
 
 
+def response_columns(status: int | None, request_id: str | None, response: str) -> dict[str, Any]:
+    """The columns of a row of the task `requests`: a server's answer, or its refusal."""
+    return {"status_code": status, "request_id": request_id, "response": response}
+
+
 def timed_out(work: Work) -> Refusal:
     """The outcome of a row that took longer than it may."""
     seconds = work.row_timeout_seconds

@@ -177,11 +177,9 @@ async def sample_until_valid(
 
     `sample_once` runs the model once and checks the answer.
     """
-    retries = 0
-    if task.output is not None and task.output.on_invalid is not None:
-        retries = task.output.on_invalid.retries
+    on_invalid = task.output and task.output.on_invalid
     prompt_tokens = output_tokens = 0
-    for number in range(retries + 1):
+    for number in range(1 + (on_invalid.retries if on_invalid else 0)):
         outcome = await sample_once(_row_sampling(task, row_index, number))
         prompt_tokens += outcome.prompt_tokens
         output_tokens += outcome.output_tokens
@@ -201,11 +199,10 @@ def row_seed(seed: int, row_index: int, number: int = 0) -> int:
 
 
 def _row_sampling(task: GenerateTask, row_index: int, number: int) -> RowSampling:
+    on_invalid = task.output and task.output.on_invalid
     temperature = task.sampling.temperature
-    if number:
-        assert task.output is not None
-        assert task.output.on_invalid is not None
-        own = task.output.on_invalid.temperature
+    if number and on_invalid:
+        own = on_invalid.temperature
         temperature = (temperature or TEMPERATURE) if own is None else own
     seed = row_seed(task.sampling.seed, row_index, number) if temperature > 0 else None
     return RowSampling(temperature, seed)

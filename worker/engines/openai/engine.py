@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Self
 
 import openai
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
@@ -23,13 +22,11 @@ from nightshift.common.errors import (
 )
 from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec
-from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.images import BatchReads, Reads
 from nightshift.worker.engines.loop_thread import LoopThread, run_rows
 from nightshift.worker.engines.openai.errors import (
     RequestError,
-    redactor,
     request_error,
     spent_limit,
 )
@@ -42,8 +39,8 @@ from nightshift.worker.engines.openai.requests import (
     estimated_tokens,
     parsed_outcome,
 )
-from nightshift.worker.engines.openai.server import Client, RequestHistory, RetryPolicy, Server
-from nightshift.worker.engines.protocol import Outcome, Request, Work
+from nightshift.worker.engines.openai.server import RequestHistory, RetryPolicy, Server
+from nightshift.worker.engines.protocol import Outcome, Request, Work, timed_out
 from nightshift.worker.engines.structured import RowSampling, sample_until_valid
 
 TICK_SECONDS = 1.0
@@ -65,28 +62,8 @@ class OpenaiEngine:
     revision: str | None = None
 
     def __init__(
-        self, spec: OpenaiEngineSpec, key: str, broker_url: str | None, policy: RetryPolicy
+        self, spec: OpenaiEngineSpec, settings: Settings, policy: RetryPolicy | None = None
     ) -> None:
-        self.concurrency = spec.concurrency
-        self._spec = spec
-        self._policy = policy
-        self._redact = redactor(key)
-        self._reads = Reads()
-        self._places = asyncio.Semaphore(self.concurrency)
-        # One connection more than rows have: a probe must not wait behind the rows it is about.
-        self._client = Client(spec.base_url, key, self.concurrency + 1)
-        self._server = Server(self._client, spec.base_url, bool(key), policy, self._redact)
-        rates = Rates(spec.requests_per_minute, spec.tokens_per_minute)
-        name = f"{remotes.address(spec.base_url)} {spec.model}"
-        self._limiter = Limiter(broker_url, name, uuid.uuid4().hex, rates)
-        self._ticked_at = time.monotonic()
-        self._loop_thread = LoopThread()
-        self._loop_thread.loop.call_soon_threadsafe(self._tick)
-
-    @classmethod
-    def load(
-        cls, spec: OpenaiEngineSpec, settings: Settings, policy: RetryPolicy | None = None
-    ) -> Self:
         """Asks whether the server takes the key; EngineLoadFailed if it does not."""
         try:
             remotes.check(spec.base_url, settings.allowed_remotes)
@@ -98,14 +75,23 @@ class OpenaiEngine:
                 "a rate of the whole fleet is held in Redis: set NIGHTSHIFT_BROKER_URL, or leave "
                 "engine.requests_per_minute and engine.tokens_per_minute out"
             )
-        secret = "" if key is None else key.get_secret_value()
-        engine = cls(spec, secret, settings.broker_url, policy or RetryPolicy())
+        self.concurrency = spec.concurrency
+        self._spec = spec
+        self._policy = policy or RetryPolicy()
+        self._reads = Reads()
+        self._places = asyncio.Semaphore(self.concurrency)
+        self._server = Server(spec, "" if key is None else key.get_secret_value(), self._policy)
+        rates = Rates(spec.requests_per_minute, spec.tokens_per_minute)
+        name = f"{remotes.address(spec.base_url)} {spec.model}"
+        self._limiter = Limiter(settings.broker_url, name, uuid.uuid4().hex, rates)
+        self._ticked_at = time.monotonic()
+        self._loop_thread = LoopThread()
+        self._loop_thread.loop.call_soon_threadsafe(self._tick)
         try:
-            engine._loop_thread.run(engine._server.check_key())
+            self._loop_thread.run(self._server.check_key())
         except BaseException:
-            engine.close()
+            self.close()
             raise
-        return engine
 
     def start(self, work: Work) -> "Future[None]":
         """Sends every request as soon as there is a place and the rate allows it.
@@ -118,7 +104,9 @@ class OpenaiEngine:
         rows = (self._answer(work, endpoint, reads, request) for request in work.requests)
         batch = self._loop_thread.submit(
             run_rows(
-                work, enumerate(rows), lambda why: self._redact(f"the row cannot be sent: {why}")
+                work,
+                enumerate(rows),
+                lambda why: self._server.redact(f"the row cannot be sent: {why}"),
             )
         )
         work.on_stop(batch.cancel)
@@ -138,7 +126,7 @@ class OpenaiEngine:
         self._loop_thread.close(CLOSE_SECONDS)
 
     async def _disconnect(self) -> None:
-        await self._client.close()
+        await self._server.client.close()
         await self._limiter.close()
 
     def _tick(self) -> None:
@@ -212,18 +200,15 @@ class OpenaiEngine:
             history.sent_at = began = time.monotonic()
             try:
                 async with asyncio.timeout(work.row_timeout_seconds - history.spent_seconds):
-                    response = await self._client.send(endpoint.path, body)
+                    response = await self._server.client.send(endpoint.path, body)
             except TimeoutError:
                 # The reservation stays: the server may have used the tokens.
                 history.spent_seconds = 0.0
-                return RequestError(
-                    f"no answer within row_timeout_seconds {work.row_timeout_seconds:g}",
-                    kind=RowErrorKind.TIMEOUT,
-                    is_timeout=True,
-                )
+                late = timed_out(work)
+                return RequestError(late.message, kind=late.kind, is_timeout=True)
             except openai.APIError as error:
                 history.spent_seconds += time.monotonic() - began
-                return await self._refused(reservation, request_error(error, self._redact))
+                return await self._refused(reservation, request_error(error, self._server.redact))
             finally:
                 work.recorder.rows_left()
             history.spent_seconds += time.monotonic() - began

@@ -154,9 +154,7 @@ def _seconds_until(date: str) -> float | None:
         then = parsedate_to_datetime(date)
     except ValueError:
         return None
-    if then.tzinfo is None:
-        then = then.replace(tzinfo=UTC)
-    return max(0.0, then.timestamp() - time.time())
+    return max(0.0, then.replace(tzinfo=then.tzinfo or UTC).timestamp() - time.time())
 
 
 def _duration(text: str | None) -> float | None:

@@ -23,7 +23,7 @@ from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines import pooling
 from nightshift.worker.engines.images import Image, with_images
 from nightshift.worker.engines.openai.errors import RequestError
-from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, response_columns
 from nightshift.worker.engines.structured import AnswerCheck, RowSampling
 
 UNSAMPLED = RowSampling(0.0, None)
@@ -209,22 +209,15 @@ class PassThrough(Endpoint):
         if not isinstance(data, dict):
             raise TypeError("the answer is no JSON object")
         prompt_tokens, output_tokens = usage(data)
-        columns = {
-            "status_code": response.status_code,
-            "request_id": response.headers.get("x-request-id") or data.get("id"),
-            "response": response.text,
-        }
+        request_id = response.headers.get("x-request-id") or data.get("id")
+        columns = response_columns(response.status_code, request_id, response.text)
         return Answer(columns, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
     def refusal(self, error: RequestError) -> Refusal:
         """The refusal with the server's response, for the file of errors."""
-        columns: dict[str, Any] = {}
+        columns = {}
         if error.body is not None:
-            columns = {
-                "status_code": error.status,
-                "request_id": error.request_id,
-                "response": error.body,
-            }
+            columns = response_columns(error.status, error.request_id, error.body)
         return Refusal(error.kind, str(error), columns=columns)
 
 

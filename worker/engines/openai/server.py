@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -12,7 +12,8 @@ import structlog
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from nightshift.common.errors import EngineLoadFailed, EngineRefused, EngineUnavailable
-from nightshift.worker.engines.openai.errors import Redact, RequestError, request_error
+from nightshift.common.spec import OpenaiEngineSpec
+from nightshift.worker.engines.openai.errors import RequestError, redactor, request_error
 from nightshift.worker.engines.openai.requests import Endpoint, parsed_outcome
 
 log = structlog.get_logger(__name__)
@@ -31,7 +32,7 @@ class Client(AsyncOpenAI):
     the key away, and retries nothing: the engine does that.
     """
 
-    def __init__(self, base_url: str, key: str | None, connections: int) -> None:
+    def __init__(self, base_url: str, key: str, connections: int) -> None:
         super().__init__(
             base_url=base_url,
             api_key=key or NO_KEY,
@@ -101,31 +102,33 @@ class RequestHistory:
     failing_since: float = 0.0
 
 
-@dataclass(slots=True)
 class Server:
     """The remote server of one engine, whose loop alone uses this.
 
-    `answered_at` is when a row last got an answer (monotonic seconds).
+    `answered_at` is when a row last got an answer (monotonic seconds). `redact` takes the key out
+    of a text.
     """
 
-    client: Client
-    base_url: str
-    has_key: bool
-    policy: RetryPolicy
-    redact: Redact
-    answered_at: float = 0.0
-    _probing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _probed_at: float = -math.inf
-    _probe_succeeded: bool = False
+    def __init__(self, spec: OpenaiEngineSpec, key: str, policy: RetryPolicy) -> None:
+        # One connection more than rows have: a probe must not wait behind the rows it is about.
+        self.client = Client(spec.base_url, key, spec.concurrency + 1)
+        self.redact = redactor(key)
+        self.answered_at = 0.0
+        self._base_url = spec.base_url
+        self._has_key = bool(key)
+        self._policy = policy
+        self._probing = asyncio.Lock()
+        self._probed_at = -math.inf
+        self._probe_succeeded = False
 
     async def check_key(self) -> None:
         """EngineLoadFailed for an address that refuses the key, or redirects its callers.
 
         A server that does not answer fails no load: the batches wait out the outage.
         """
-        base_url, has = self.base_url, "the key" if self.has_key else "no key"
+        base_url, has = self._base_url, "the key" if self._has_key else "no key"
         try:
-            async with asyncio.timeout(self.policy.probe_seconds):
+            async with asyncio.timeout(self._policy.probe_seconds):
                 await self.client.list_models()
         except TimeoutError:
             log.warning("server_away", base_url=base_url, error="no answer in time")
@@ -153,7 +156,7 @@ class Server:
 
         EngineUnavailable or EngineRefused when the server serves no row.
         """
-        now, policy = time.monotonic(), self.policy
+        now, policy = time.monotonic(), self._policy
         history.failing_since = history.failing_since or now
         history.limited += error.is_limit
         history.tries += not error.is_limit
@@ -166,20 +169,20 @@ class Server:
             return True
         if error.needs_person:
             raise EngineRefused(
-                f"{self.base_url} refuses this worker's requests ({error}): mend the key or the "
+                f"{self._base_url} refuses this worker's requests ({error}): mend the key or the "
                 "account, then resume the job"
             )
         if error.is_timeout or is_outage:
-            raise EngineUnavailable(f"{self.base_url} serves nobody: {error}")
+            raise EngineUnavailable(f"{self._base_url} serves nobody: {error}")
         return False
 
     async def _serves(self, endpoint: Endpoint) -> bool:
         """Whether the smallest request gets an answer; a refusal of its body is an answer."""
         async with self._probing:
-            if time.monotonic() - self._probed_at < self.policy.probe_valid_seconds:
+            if time.monotonic() - self._probed_at < self._policy.probe_valid_seconds:
                 return self._probe_succeeded
             try:
-                async with asyncio.timeout(self.policy.probe_seconds):
+                async with asyncio.timeout(self._policy.probe_seconds):
                     response = await self.client.send(endpoint.path, endpoint.probe())
                 # A page of a proxy is no answer, whatever its status.
                 self._probe_succeeded = not isinstance(
