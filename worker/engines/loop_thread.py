@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -11,9 +11,12 @@ from nightshift.common.errors import EngineDead, EngineUnavailable, StorageUnava
 from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.images import BadImage
-from nightshift.worker.engines.protocol import Outcome, Refusal, Work
+from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
 
 T = TypeVar("T")
+
+AnswerRow = Callable[[Request, T], Awaitable[Outcome]]
+"""Makes the outcome of a row from its request and its prompt."""
 
 RefusalText = Callable[[str], str]
 """Makes the message of a row from the exception that the row raised."""
@@ -57,16 +60,16 @@ class LoopThread:
 
 
 async def run_rows(
-    work: Work, rows: Iterable[tuple[int, Coroutine[Any, Any, Outcome]]], refused: RefusalText
+    work: Work, prompts: Iterable[tuple[int, T]], answer: AnswerRow[T], refused: RefusalText
 ) -> None:
     """Runs the rows of a batch side by side, and emits the outcome of each.
 
-    A row is its position and what makes its outcome. EngineDead and EngineUnavailable of one row
-    end the others. StorageUnavailable is raised when all rows are over. Any other exception is an
-    error of its row alone, with the message that `refused` makes.
+    Each prompt comes with the position of its row. EngineDead and EngineUnavailable of one row end
+    the others. StorageUnavailable is raised when all rows are over. Any other exception is an error
+    of its row alone, with the message that `refused` makes.
     """
     began_at = work.recorder.clock()
-    tasks = [asyncio.create_task(_run_row(work, position, row, refused)) for position, row in rows]
+    tasks = [asyncio.create_task(_run_row(work, *each, answer, refused)) for each in prompts]
     count = 0
     try:
         # gather, not a TaskGroup: gather raises the first error as it is.
@@ -85,11 +88,11 @@ async def run_rows(
 
 
 async def _run_row(
-    work: Work, position: int, row: Coroutine[Any, Any, Outcome], refused: RefusalText
+    work: Work, position: int, prompt: T, answer: AnswerRow[T], refused: RefusalText
 ) -> StorageUnavailable | None:
     """Emits the row's outcome, or returns the outage of a store of images."""
     try:
-        outcome = await row
+        outcome = await answer(work.requests[position], prompt)
     except (EngineDead, EngineUnavailable):
         raise
     except StorageUnavailable as error:

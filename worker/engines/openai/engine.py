@@ -101,14 +101,13 @@ class OpenaiEngine:
         """
         endpoint = endpoint_for(work.task, self._spec)
         reads = BatchReads(self._reads)
-        rows = (self._answer(work, endpoint, reads, request) for request in work.requests)
-        batch = self._loop_thread.submit(
-            run_rows(
-                work,
-                enumerate(rows),
-                lambda why: self._server.redact(f"the row cannot be sent: {why}"),
-            )
+        rows = run_rows(
+            work,
+            enumerate(work.requests),
+            lambda request, _: self._answer(work, endpoint, reads, request),
+            lambda why: self._server.redact(f"the row cannot be sent: {why}"),
         )
+        batch = self._loop_thread.submit(rows)
         work.on_stop(batch.cancel)
         return batch
 

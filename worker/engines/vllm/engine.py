@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Self
 
 import structlog
@@ -34,7 +35,7 @@ from nightshift.common.spec.engines import SERVER_ARGUMENTS
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines import hub
 from nightshift.worker.engines.loop_thread import LoopThread, run_rows
-from nightshift.worker.engines.protocol import Outcome, Work, timed_out
+from nightshift.worker.engines.protocol import Outcome, Request, Work, timed_out
 from nightshift.worker.engines.vllm.generate import Generation
 from nightshift.worker.engines.vllm.model import Model, TaskHandler
 from nightshift.worker.engines.vllm.pooling import Pooling, PoolingModel
@@ -99,11 +100,9 @@ class VllmEngine:
         handler = self._handler(work)
         with work.recorder.span(Stage.TOKENIZE):
             prompts = handler.prepare(work)
-        rows = (
-            (position, self._outcome(work, handler, position, prompt))
-            for position, prompt in prompts
-        )
-        batch = self._loop_thread.submit(run_rows(work, rows, "vLLM refused the row: {}".format))
+        answer = partial(self._outcome, work, handler)
+        rows = run_rows(work, prompts, answer, "vLLM refused the row: {}".format)
+        batch = self._loop_thread.submit(rows)
         work.on_stop(batch.cancel)
         return batch
 
@@ -157,7 +156,7 @@ class VllmEngine:
                 raise Permanent(f"this engine was loaded for another task.kind than {other.kind}")
 
     async def _outcome(
-        self, work: Work, handler: TaskHandler, position: int, prompt: Any
+        self, work: Work, handler: TaskHandler, request: Request, prompt: Any
     ) -> Outcome:
         """The row's outcome, once the row had a place; EngineDead when vLLM's process died."""
         asked_at = work.recorder.clock()
@@ -169,7 +168,7 @@ class VllmEngine:
             self._in_flight += 1
             try:
                 async with asyncio.timeout(work.row_timeout_seconds):
-                    outcome, queued = await handler.run(work.requests[position], prompt)
+                    outcome, queued = await handler.run(request, prompt)
                 self._moved()
                 work.recorder.stage_passed(Stage.QUEUE, waited + queued)
                 return outcome
