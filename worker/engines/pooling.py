@@ -42,9 +42,8 @@ def embedding(vector: Numbers, task: EmbedTask, normalizes: bool, tokens: int) -
     `vector` is the pooled vector before the model's own normalisation; `normalizes` says whether
     the model has one.
     """
-    with np.errstate(
-        over="ignore", invalid="ignore"
-    ):  # numbers that are not finite are refused later
+    # Numbers that are not finite are refused later.
+    with np.errstate(over="ignore", invalid="ignore"):
         kept = vector[: task.dimensions].astype(np.float32)
         if normalizes if task.normalize is None else task.normalize:
             kept = kept / max(float(np.linalg.norm(kept)), MIN_LENGTH)
@@ -57,9 +56,8 @@ def probabilities(logits: Numbers, *, is_multi_label: bool) -> Numbers:
     model, a sigmoid of each label.
     """
     logits = logits.astype(np.float64)
-    with np.errstate(
-        over="ignore", invalid="ignore"
-    ):  # numbers that are not finite are refused later
+    # Numbers that are not finite are refused later.
+    with np.errstate(over="ignore", invalid="ignore"):
         if is_multi_label:
             values = 1 / (1 + np.exp(-logits))
         else:

@@ -229,19 +229,11 @@ def _sampling(sampling: Sampling, request: Request, base_url: str) -> Body:
     body: Body = {"max_completion_tokens" if is_openai else "max_tokens": longest}
     if sampling.stop:
         body["stop"] = list(sampling.stop)
-    for name in (
-        "top_p",
-        "presence_penalty",
-        "frequency_penalty",
-        "top_k",
-        "min_p",
-        "repetition_penalty",
-        "min_tokens",
-        "ignore_eos",
-    ):
-        value = getattr(sampling, name)
-        if value != Sampling.model_fields[name].default:
-            body[name] = min(value, longest) if name == "min_tokens" else value
+    # The others have their own place in a body.
+    own = {"temperature", "seed", "stop", "max_tokens", "max_tokens_column"}
+    body |= sampling.model_dump(exclude=own, exclude_defaults=True)
+    if sampling.min_tokens:
+        body["min_tokens"] = min(sampling.min_tokens, longest)
     return body
 
 
@@ -252,11 +244,7 @@ def _structured_output(output: StructuredOutput | None) -> Body:
     if output.json_schema is not None:
         schema = {"name": "answer", "schema": output.json_schema, "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
-    constraint = {
-        name: getattr(output, name)
-        for name in ("choice", "regex", "grammar")
-        if getattr(output, name) is not None
-    }
+    constraint = output.model_dump(include={"choice", "regex", "grammar"}, exclude_none=True)
     return {"structured_outputs": constraint}
 
 

@@ -40,12 +40,11 @@ class Client(AsyncOpenAI):
             max_retries=0,
             http_client=DefaultAsyncHttpxClient(
                 follow_redirects=False,
-                # The engine limits the time of the whole request.
-                timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
                 limits=httpx2.Limits(
                     max_connections=connections, max_keepalive_connections=connections
                 ),
             ),
+            # The engine limits the time of the whole request.
             timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
         )
 

@@ -12,12 +12,12 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.structured_output.utils import grammar_is_likely_lark
 
-from nightshift.common.errors import EngineDead, JobRefused, Retryable
+from nightshift.common.errors import JobRefused, Retryable
 from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
 from nightshift.worker.engines.structured import AnswerCheck, RowSampling, sample_until_valid
-from nightshift.worker.engines.vllm.model import Model, TaskHandler, request_id
+from nightshift.worker.engines.vllm.model import Model, TaskHandler, finished, request_id
 
 ANSWERED = ("stop", "length", "repetition")
 """Finish reasons of an answer; with any other, vLLM gave up on the row."""
@@ -108,7 +108,9 @@ class Generation(TaskHandler):
             ready = await self._ready(prompt)
             if isinstance(ready, Refusal):
                 return ready
-            output = await self._generate(request, ready, sampling)
+            params = sampling_params(self._task, request, sampling)
+            answers = self._model.llm.generate(ready, params, request_id(request))
+            output = await finished(answers)  # FINAL_ONLY: there is one
             queued += _queued_seconds(output)
             return self._checked(output)
 
@@ -140,14 +142,6 @@ class Generation(TaskHandler):
             return str(completion.text)
         with self._model.tokenizing:
             return str(self._model.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
-
-    async def _generate(self, request: Request, ready: Any, sampling: RowSampling) -> RequestOutput:
-        params = sampling_params(self._task, request, sampling)
-        answers = self._model.llm.generate(ready, params, request_id(request))
-        async for answer in answers:  # FINAL_ONLY: there is one
-            if answer.finished:
-                return answer
-        raise EngineDead("vLLM ended a request without an answer")
 
 
 def _queued_seconds(output: RequestOutput) -> float:

@@ -3,12 +3,13 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from nightshift.common.errors import EngineDead
 from nightshift.worker.engines.images import Reads
 from nightshift.worker.engines.protocol import Outcome, Request, Work
 
@@ -45,6 +46,14 @@ class TaskHandler(Protocol):
         Every exception but EngineDead and StorageUnavailable becomes a refusal of this row. BadImage
         becomes a render error.
         """
+
+
+async def finished(outputs: AsyncIterator[Any]) -> Any:
+    """What vLLM yields last for a request; EngineDead when vLLM ends it without that."""
+    async for output in outputs:
+        if output.finished:
+            return output
+    raise EngineDead("vLLM ended a request without an answer")
 
 
 def request_id(request: Request) -> str:

@@ -13,12 +13,12 @@ from vllm.model_executor.model_loader import get_model_cls
 from vllm.model_executor.models.interfaces import supports_score_template
 from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
-from nightshift.common.errors import EngineDead, EngineLoadFailed
+from nightshift.common.errors import EngineLoadFailed
 from nightshift.common.spec import ClassifyTask, EmbedTask, ScoreTask
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines import pooling
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
-from nightshift.worker.engines.vllm.model import Model, TaskHandler, request_id
+from nightshift.worker.engines.vllm.model import Model, TaskHandler, finished, request_id
 
 PoolingTask = EmbedTask | ClassifyTask | ScoreTask
 
@@ -149,10 +149,8 @@ class Pooling(TaskHandler):
             use_activation=self._pooling_model.uses_activation,
             extra_kwargs=extra,
         )
-        async for answer in self._model.llm.encode(prompt, params, request_id(request)):
-            if answer.finished:
-                return answer.outputs.data.float().cpu().numpy()
-        raise EngineDead("vLLM ended a request without an answer")
+        output = await finished(self._model.llm.encode(prompt, params, request_id(request)))
+        return output.outputs.data.float().cpu().numpy()
 
 
 def _token_types(kinds: list[int] | None) -> dict[str, int] | None:
