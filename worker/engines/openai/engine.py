@@ -16,20 +16,13 @@ import openai
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from nightshift.common import remotes
-from nightshift.common.errors import (
-    BadInput,
-    EngineLoadFailed,
-)
+from nightshift.common.errors import BadInput, EngineLoadFailed
 from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.images import BatchReads, Reads
 from nightshift.worker.engines.loop_thread import LoopThread, run_rows
-from nightshift.worker.engines.openai.errors import (
-    RequestError,
-    request_error,
-    spent_limit,
-)
+from nightshift.worker.engines.openai.errors import RequestError, request_error, spent_limit
 from nightshift.worker.engines.openai.limiter import Limiter, Rates, Reservation
 from nightshift.worker.engines.openai.requests import (
     UNSAMPLED,

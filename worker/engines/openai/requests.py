@@ -10,15 +10,7 @@ import numpy as np
 
 from nightshift.common import remotes
 from nightshift.common.errors import Permanent
-from nightshift.common.spec import (
-    EmbedTask,
-    GenerateTask,
-    OpenaiEngineSpec,
-    RequestsTask,
-    Sampling,
-    StructuredOutput,
-    Task,
-)
+from nightshift.common.spec import EmbedTask, GenerateTask, OpenaiEngineSpec, RequestsTask, Task
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines import pooling
 from nightshift.worker.engines.images import Image, with_images
@@ -102,8 +94,8 @@ class ChatCompletions(Endpoint):
             "messages": with_images(request.messages or (), _image_part),
             "temperature": sampling.temperature,
             "seed": sampling.seed,
-            **_sampling(self._task.sampling, request, self._engine.base_url),
-            **_structured_output(self._task.output),
+            **_sampling(self._task, request, self._engine.base_url),
+            **_structured_output(self._task),
         }
         return _with_args(fields, self._engine.args)
 
@@ -221,8 +213,9 @@ class PassThrough(Endpoint):
         return Refusal(error.kind, str(error), columns=columns)
 
 
-def _sampling(sampling: Sampling, request: Request, base_url: str) -> Body:
+def _sampling(task: GenerateTask, request: Request, base_url: str) -> Body:
     """The fields of OpenAI, and those of other servers where they are not the default."""
+    sampling = task.sampling
     longest = min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
     # OpenAI's newer models take only the new name, and many other servers only the old one.
     is_openai = urlsplit(base_url).hostname == urlsplit(remotes.OPENAI).hostname
@@ -237,8 +230,9 @@ def _sampling(sampling: Sampling, request: Request, base_url: str) -> Body:
     return body
 
 
-def _structured_output(output: StructuredOutput | None) -> Body:
+def _structured_output(task: GenerateTask) -> Body:
     """`response_format` for a schema; vLLM's `structured_outputs` for what the API lacks."""
+    output = task.output
     if output is None:
         return {}
     if output.json_schema is not None:

@@ -23,14 +23,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from nightshift.common.errors import EngineDead, Permanent
-from nightshift.common.spec import (
-    ClassifyTask,
-    EmbedTask,
-    GenerateTask,
-    RequestsTask,
-    ScoreTask,
-    VllmEngineSpec,
-)
+from nightshift.common.spec import GenerateTask, RequestsTask, VllmEngineSpec
 from nightshift.common.spec.engines import SERVER_ARGUMENTS
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines import hub
@@ -38,7 +31,7 @@ from nightshift.worker.engines.loop_thread import LoopThread, run_rows
 from nightshift.worker.engines.protocol import Outcome, Request, Work, timed_out
 from nightshift.worker.engines.vllm.generate import Generation
 from nightshift.worker.engines.vllm.model import Model, TaskHandler
-from nightshift.worker.engines.vllm.pooling import Pooling, PoolingModel
+from nightshift.worker.engines.vllm.pooling import Pooling, PoolingModel, PoolingTask
 from nightshift.worker.engines.vllm.requests import Requests, Serving
 from nightshift.worker.engines.vllm.vision import Vision
 
@@ -142,16 +135,12 @@ class VllmEngine:
 
     def _handler(self, work: Work) -> TaskHandler:
         match work.task:
-            case GenerateTask() as task if task.image_columns:
-                return Vision(self._model, task)
             case GenerateTask() as task:
-                return Generation(self._model, task)
-            case EmbedTask() | ClassifyTask() | ScoreTask() as task if (
-                self._pooling_model is not None
-            ):
-                return Pooling(self._model, self._pooling_model, task)
+                return (Vision if task.image_columns else Generation)(self._model, task)
             case RequestsTask() as task:
                 return Requests(self._serving, task)
+            case task if self._pooling_model is not None and isinstance(task, PoolingTask):
+                return Pooling(self._model, self._pooling_model, task)
             case other:
                 raise Permanent(f"this engine was loaded for another task.kind than {other.kind}")
 
