@@ -170,6 +170,10 @@ class RowSampling:
     seed: int | None
 
 
+UNSAMPLED = RowSampling(0.0, None)
+"""For rows that are not sampled, or whose body says how."""
+
+
 async def sample_until_valid(
     task: GenerateTask, row_index: int, sample_once: Callable[[RowSampling], Awaitable[Outcome]]
 ) -> Outcome:

@@ -24,17 +24,10 @@ from nightshift.worker.engines.images import BatchReads, Reads
 from nightshift.worker.engines.loop_thread import LoopThread, run_rows
 from nightshift.worker.engines.openai.errors import RequestError, request_error, spent_limit
 from nightshift.worker.engines.openai.limiter import Limiter, Rates, Reservation
-from nightshift.worker.engines.openai.requests import (
-    UNSAMPLED,
-    Body,
-    Endpoint,
-    endpoint_for,
-    estimated_tokens,
-    parsed_outcome,
-)
+from nightshift.worker.engines.openai.requests import Body, Endpoint, endpoint_for, estimated_tokens
 from nightshift.worker.engines.openai.server import RequestHistory, RetryPolicy, Server
 from nightshift.worker.engines.protocol import Outcome, Request, Work, timed_out
-from nightshift.worker.engines.structured import RowSampling, sample_until_valid
+from nightshift.worker.engines.structured import UNSAMPLED, RowSampling, sample_until_valid
 
 TICK_SECONDS = 1.0
 """How often the loop shows that it lives: every request has its own end, so only it can stall."""
@@ -204,7 +197,7 @@ class OpenaiEngine:
             finally:
                 work.recorder.rows_left()
             history.spent_seconds += time.monotonic() - began
-        outcome = parsed_outcome(endpoint, response)
+        outcome = endpoint.parsed(response)
         if isinstance(outcome, RequestError):
             return outcome
         self._server.answered_at = time.monotonic()

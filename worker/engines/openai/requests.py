@@ -16,10 +16,7 @@ from nightshift.worker.engines import pooling
 from nightshift.worker.engines.images import Image, with_images
 from nightshift.worker.engines.openai.errors import RequestError
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, response_columns
-from nightshift.worker.engines.structured import AnswerCheck, RowSampling
-
-UNSAMPLED = RowSampling(0.0, None)
-"""For rows that are not sampled, or whose body says how."""
+from nightshift.worker.engines.structured import UNSAMPLED, AnswerCheck, RowSampling
 
 BYTES_A_TOKEN = 4
 """About how many UTF-8 bytes of English a token has."""
@@ -49,6 +46,15 @@ class Endpoint(Protocol):
         response that the API does not know.
         """
 
+    def parsed(self, response: httpx2.Response) -> Outcome | RequestError:
+        """The outcome in a 2xx response; RequestError for one that the API does not know."""
+        try:
+            return self.outcome(response)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            return RequestError(
+                f"the server's answer is none of the OpenAI API ({type(error).__name__}: {error})"
+            )
+
     def refusal(self, error: RequestError) -> Refusal:
         """The outcome of a row that is itself to blame for the error."""
         return Refusal(error.kind, str(error))
@@ -65,16 +71,6 @@ def endpoint_for(task: Task, engine: OpenaiEngineSpec) -> Endpoint:
             return PassThrough(task, engine)
         case other:
             raise Permanent(f"engine.backend openai does not run task.kind {other.kind}")
-
-
-def parsed_outcome(endpoint: Endpoint, response: httpx2.Response) -> Outcome | RequestError:
-    """The outcome in a 2xx response; RequestError for one that the API does not know."""
-    try:
-        return endpoint.outcome(response)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-        return RequestError(
-            f"the server's answer is none of the OpenAI API ({type(error).__name__}: {error})"
-        )
 
 
 class ChatCompletions(Endpoint):

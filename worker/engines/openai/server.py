@@ -14,7 +14,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from nightshift.common.errors import EngineLoadFailed, EngineRefused, EngineUnavailable
 from nightshift.common.spec import OpenaiEngineSpec
 from nightshift.worker.engines.openai.errors import RequestError, redactor, request_error
-from nightshift.worker.engines.openai.requests import Endpoint, parsed_outcome
+from nightshift.worker.engines.openai.requests import Endpoint
 
 log = structlog.get_logger(__name__)
 
@@ -184,9 +184,7 @@ class Server:
                 async with asyncio.timeout(self._policy.probe_seconds):
                     response = await self.client.send(endpoint.path, endpoint.probe())
                 # A page of a proxy is no answer, whatever its status.
-                self._probe_succeeded = not isinstance(
-                    parsed_outcome(endpoint, response), RequestError
-                )
+                self._probe_succeeded = not isinstance(endpoint.parsed(response), RequestError)
             except (openai.APIError, TimeoutError) as error:
                 status = getattr(error, "status_code", None)
                 self._probe_succeeded = status in (400, 413, 422)
