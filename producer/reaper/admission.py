@@ -1,13 +1,23 @@
-"""Admission: how many batches of which job become queued now (DESIGN section 6, dispatch)."""
+"""Admission: how many batches of which job become queued now (DESIGN section 6, dispatch), and the
+hints that tell children of them; hints may be lost.
+"""
 
 import heapq
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import structlog
+
+from nightshift.common.broker import Announcer
+from nightshift.common.errors import Retryable
 from nightshift.common.ledger import dispatch
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.dispatch import Capacity, OpenJob
+from nightshift.common.settings import Settings
+
+log = structlog.get_logger(__name__)
 
 WINDOWS_AHEAD = 2
 """Rows kept queued for a queue, in multiples of what its living children hold in flight."""
@@ -17,6 +27,9 @@ LEAST_QUEUED = 16
 
 MOST_ADMITTED = 400
 """Most batches admitted in one round, so that its transaction stays short."""
+
+BROKER_PAUSE_SECONDS = 30.0
+"""Longest pause after a broker did not answer: each try of a silent broker costs 5 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +127,34 @@ def _most_of(job: OpenJob) -> int:
     if job.max_parallel is None:
         return job.pending
     return min(job.pending, max(0, job.max_parallel - job.queued - job.leased))
+
+
+class Hints:
+    """Sends hints to the broker of the settings; after a failure none are sent for a while, longer
+    after each further failure.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._announcer = Announcer(settings.broker_url) if settings.broker_url else None
+        self._first_pause_seconds = settings.poll_seconds
+        self._pause_seconds = 0.0
+        self._paused_until = 0.0
+
+    def send(self, queue: Queue) -> None:
+        """Brings the queue's messages up to its queued batches."""
+        if self._announcer is None or time.monotonic() < self._paused_until:
+            return
+        try:
+            self._announcer.top_up(queue.pool, queue.engine_key, queue.queued)
+            self._pause_seconds = 0.0
+        except Retryable as error:
+            self._pause_seconds = min(
+                BROKER_PAUSE_SECONDS, 2 * self._pause_seconds or self._first_pause_seconds
+            )
+            self._paused_until = time.monotonic() + self._pause_seconds
+            log.warning("announce_failed", error=str(error))
+
+    def close(self) -> None:
+        """Closes the connection to the broker."""
+        if self._announcer is not None:
+            self._announcer.close()

@@ -16,7 +16,7 @@ from nightshift.common.ledger.batches.records import Part
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.row_errors import Failure
 from nightshift.common.states import RowErrorKind
-from nightshift.producer.reaper.staged_parts import unique
+from nightshift.producer.reaper import output_directory
 from nightshift.producer.results import part_files
 
 log = structlog.get_logger(__name__)
@@ -52,18 +52,14 @@ def _write(job: Job, batch: Row) -> Part:
         uri = part_files.place(job, batch["part_name"])
         parts = part_files.store(job)
         table, made_by = parts.merge(table, made_by, failed, batch["part_name"], uri)
-    name = unique(
-        part_names.part_name(
-            batch["seq"],
-            None if batch["parent_id"] is None else batch["id"],
-            batch["attempt"],
-            job.spec.output.format,
-            bare=job.output_schema is None,
-        )
+    name = part_names.part_name(
+        batch["seq"],
+        None if batch["parent_id"] is None else batch["id"],
+        batch["attempt"],
+        job.spec.output.format,
+        bare=job.output_schema is None,
     )
-    facts = part_rows.write_part(
-        part_names.staged(job.output_uri, name), table, job.spec.output.format, made_by
-    )
+    name, facts = output_directory.write(job, name, table, made_by)
     return Part(
         name,
         facts.bytes,

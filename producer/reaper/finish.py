@@ -15,7 +15,7 @@ from nightshift.common.ledger import Ledger, job_end, jobs
 from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState
-from nightshift.producer.reaper import error_parts, manifest, staged_parts, sweep
+from nightshift.producer.reaper import error_parts, manifest, output_directory
 
 log = structlog.get_logger(__name__)
 
@@ -51,13 +51,13 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
     with ledger.transaction() as connection:
         retries.undo(connection, job_id)
     error_parts.write_all(ledger, job)
-    staged_parts.complete_columns(ledger, job)
-    staged_parts.move(ledger, job)
+    output_directory.complete_columns(ledger, job)
+    output_directory.move(ledger, job)
     reached(Moment.FINISHING)
     # Swept before the job is closed: no reaper comes back for a closed job.
-    if not sweep.sweep_parts(ledger, job):
+    if not output_directory.sweep_parts(ledger, job):
         return
-    sweep.sweep_copies(ledger, job)
+    output_directory.sweep_copies(ledger, job)
     reached(Moment.CLOSING)
     state = _close(ledger, job)
     if state is not None:

@@ -20,7 +20,6 @@ from nightshift.common.ledger.batches import leasing
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry.run_state import StateFile
 from nightshift.producer.reaper import admission, finish, metrics
-from nightshift.producer.reaper.hints import Hints
 from nightshift.producer.reaper.metrics import Rounds
 
 log = structlog.get_logger(__name__)
@@ -102,7 +101,7 @@ class Reaper:
         self._rounds = rounds
         self._settings = settings
         self._name = f"r-{uuid.uuid4().hex[:8]}"
-        self._hints = Hints(settings)
+        self._hints = admission.Hints(settings)
         # A process that renews in time may miss half of a lease, and no more.
         self._silence_seconds = max(settings.lease_seconds / 2, 2 * settings.dispatch_seconds)
         self._heard_at = time.monotonic()

@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "list before ledger",
-        "producer/reaper/sweep.py",
+        "producer/reaper/output_directory.py",
         """    reached(Moment.SWEEPING)
     with ledger.transaction() as connection:
         if job_end.open_work(connection, job.id).may_commit:

@@ -1,13 +1,62 @@
-"""The sweep: removes the files of a finished job's output directory that nothing needs."""
+"""Files in the output directory of a job that ends: named parts get all their columns and their
+place, and what nothing needs is removed.
+"""
+
+import secrets
+
+import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import Permanent
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.formats import input_copies, part_names
+from nightshift.common.formats import input_copies, part_names, part_rows
 from nightshift.common.ledger import Ledger, job_end, jobs
+from nightshift.common.ledger.batches import commits
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer.results import part_files
 from nightshift.producer.submit import convert
+
+
+def write(
+    job: Job, name: str, table: pa.Table, made_by: dict[str, str]
+) -> tuple[str, storage.Written]:
+    """Writes a part to the staging folder; returns its name and facts. No other reaper gives the
+    name to the same rows: a part is never written over.
+    """
+    stem, _, suffix = name.rpartition(".")
+    name = f"{stem}-{secrets.token_hex(3)}.{suffix}"
+    uri = part_names.staged(job.output_uri, name)
+    return name, part_rows.write_part(uri, table, job.spec.output.format, made_by)
+
+
+def complete_columns(ledger: Ledger, job: Job) -> None:
+    """Rewrites the parts that were written before the columns of the answers were known.
+
+    A reader of the directory takes the columns of the first part for those of all parts.
+    """
+    if job.output_schema is None or not job.spec.task.has_open_columns:
+        return
+    parts = part_files.store(job)
+    for bare, batch in part_files.names(ledger, job):
+        if not part_names.is_bare(bare):
+            continue
+        uri = part_files.place(job, bare)
+        whole = bare.replace(part_names.BARE, "")
+        name, facts = write(job, whole, parts.read(bare, uri), parts.provenance(uri))
+        with ledger.transaction() as connection:
+            commits.rename_part(connection, batch, bare, name, facts.bytes, facts.checksum)
+
+
+def move(ledger: Ledger, job: Job) -> None:
+    """Moves the named parts that a dead worker left in the staging folder."""
+    staged = set(storage.list_names(part_names.staged(job.output_uri, "")))
+    if not staged:
+        return
+    for name, _ in part_files.names(ledger, job):
+        if name in staged:
+            storage.move(
+                part_names.staged(job.output_uri, name), part_names.final(job.output_uri, name)
+            )
 
 
 def sweep_parts(ledger: Ledger, job: Job) -> bool:
