@@ -85,16 +85,13 @@ class Ledger:
         # Nothing relies on session state, so each transaction sets its limits. BEGIN and the limits
         # are one message: a process frozen between the two would hold a transaction without limits.
         # The JIT is off: compiling costs more than any of our short statements.
-        self._begin = "BEGIN; SET LOCAL jit = off; " + "; ".join(
-            f"SET LOCAL {name} = {round(seconds * 1000)}"
-            for name, seconds in (
-                ("lock_timeout", min(LOCK_SECONDS, answer_seconds)),
-                ("statement_timeout", answer_seconds),
-                (
-                    "idle_in_transaction_session_timeout",
-                    min(IDLE_IN_TRANSACTION_SECONDS, answer_seconds),
-                ),
-            )
+        limits = {
+            "lock_timeout": min(LOCK_SECONDS, answer_seconds),
+            "statement_timeout": answer_seconds,
+            "idle_in_transaction_session_timeout": min(IDLE_IN_TRANSACTION_SECONDS, answer_seconds),
+        }
+        self._begin = "BEGIN; SET LOCAL jit = off" + "".join(
+            f"; SET LOCAL {name} = {round(seconds * 1000)}" for name, seconds in limits.items()
         )
         self._silence_seconds = answer_seconds + SILENCE_SECONDS
         event.listen(self.engine, "begin", self._begin_limited)
@@ -113,10 +110,8 @@ class Ledger:
                 yield connection
         except PoolTimeout as error:
             raise LedgerUnavailable(f"no free connection to Postgres at {self.place}") from error
-        except DBAPIError as error:
+        except (DBAPIError, psycopg.Error) as error:
             raise _wrapped(error, self.place) from error
-        except psycopg.Error as error:
-            raise _wrapped_driver(error, self.place) from error
 
     def close(self) -> None:
         """Closes every idle connection."""
@@ -197,20 +192,16 @@ class RowRangesLoader(Loader):
         return RowRanges(tuple(zip(bounds[::2], bounds[1::2], strict=True)))
 
 
-def _wrapped(error: DBAPIError, place: str) -> Exception:
-    if isinstance(error.orig, psycopg.Error):
-        return _wrapped_driver(error.orig, place)
-    return Permanent(f"Postgres at {place} refused a statement: {error.orig}")
-
-
-def _wrapped_driver(error: psycopg.Error, place: str) -> Exception:
-    message = " ".join(str(error).split())
-    if error.sqlstate is not None and error.sqlstate.startswith(("28", "3D")):
+def _wrapped(error: DBAPIError | psycopg.Error, place: str) -> Exception:
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    message = " ".join(str(cause).split())
+    sqlstate: str | None = getattr(cause, "sqlstate", None)
+    if sqlstate is not None and sqlstate.startswith(("28", "3D")):
         return BadInput(f"Postgres at {place} refused the connection: {message}")
-    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+    if isinstance(cause, psycopg.OperationalError) and sqlstate is None:
         return LedgerUnavailable(f"Postgres at {place} cannot be reached: {message}")
-    if isinstance(error, psycopg.InterfaceError) or (
-        error.sqlstate is not None and not error.sqlstate.startswith(OUR_FAULT)
+    if isinstance(cause, psycopg.InterfaceError) or (
+        sqlstate is not None and not sqlstate.startswith(OUR_FAULT)
     ):
         return LedgerUnavailable(f"Postgres at {place} gave up on a statement: {message}")
     return Permanent(f"Postgres at {place} refused a statement: {message}")
