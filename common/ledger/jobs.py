@@ -80,10 +80,8 @@ def files(connection: Connection, job_id: int) -> list[SourceFile]:
 
 def listed(connection: Connection, limit: int = 1000) -> list[RowMapping]:
     """Rows of the view job_progress, newest job first."""
-    found = connection.execute(
-        text("SELECT * FROM job_progress ORDER BY job DESC LIMIT :limit"), {"limit": limit}
-    )
-    return list(found.mappings())
+    statement = text("SELECT * FROM job_progress ORDER BY job DESC LIMIT :limit")
+    return list(connection.execute(statement, {"limit": limit}).mappings())
 
 
 def progress(connection: Connection, job_id: int) -> RowMapping:
@@ -94,26 +92,20 @@ def progress(connection: Connection, job_id: int) -> RowMapping:
 
 def lock(connection: Connection, job_id: int) -> JobState:
     """Takes the job row FOR UPDATE: what pause, resume, cancel, retry and close begin with."""
-    state = connection.scalar(
-        text("SELECT state FROM jobs WHERE id = :id FOR UPDATE"), {"id": job_id}
-    )
-    return JobState(state)
+    statement = text("SELECT state FROM jobs WHERE id = :id FOR UPDATE")
+    return JobState(connection.scalar(statement, {"id": job_id}))
 
 
 def lock_shared(connection: Connection, job_id: int) -> JobState:
     """Takes the job row FOR SHARE: what every transaction that inserts batches begins with."""
-    state = connection.scalar(
-        text("SELECT state FROM jobs WHERE id = :id FOR SHARE"), {"id": job_id}
-    )
-    return JobState(state)
+    statement = text("SELECT state FROM jobs WHERE id = :id FOR SHARE")
+    return JobState(connection.scalar(statement, {"id": job_id}))
 
 
 def try_lock_shared(connection: Connection, job_id: int) -> bool:
     """The same without waiting; False when another transaction holds the row FOR UPDATE."""
-    found = connection.scalar(
-        text("SELECT id FROM jobs WHERE id = :id FOR SHARE SKIP LOCKED"), {"id": job_id}
-    )
-    return found is not None
+    statement = text("SELECT id FROM jobs WHERE id = :id FOR SHARE SKIP LOCKED")
+    return connection.scalar(statement, {"id": job_id}) is not None
 
 
 def pause(connection: Connection, job_id: int, reason: str | None = None) -> None:
@@ -121,7 +113,6 @@ def pause(connection: Connection, job_id: int, reason: str | None = None) -> Non
     state = lock(connection, job_id)
     if state is not JobState.PAUSED:
         _move(connection, job_id, state, JobState.PAUSED, reason)
-        _unqueue(connection, job_id)
 
 
 def resume(connection: Connection, job_id: int) -> None:
@@ -176,7 +167,6 @@ def cancel(connection: Connection, job_id: int) -> None:
     state = lock(connection, job_id)
     if state is not JobState.CANCELLED:
         _move(connection, job_id, state, JobState.CANCELLED)
-        _unqueue(connection, job_id)
 
 
 def fail(connection: Connection, job_id: int, reason: str) -> None:
@@ -184,7 +174,6 @@ def fail(connection: Connection, job_id: int, reason: str) -> None:
     state = lock(connection, job_id)
     if not state.over:
         _move(connection, job_id, state, JobState.FAILED, reason)
-        _unqueue(connection, job_id)
 
 
 def reopen(connection: Connection, job_id: int) -> None:
@@ -197,12 +186,19 @@ def reopen(connection: Connection, job_id: int) -> None:
     if state in (JobState.RUNNING, JobState.PAUSED):
         return
     _move(connection, job_id, state, JobState.RUNNING)
-    statement = text("""
+    opened = text("""
         UPDATE jobs SET finished_at = NULL, closed_at = NULL, finisher = NULL,
                finisher_until = NULL, reason = NULL WHERE id = :id
     """)
-    connection.execute(statement, {"id": job_id})
-    _disown(connection, job_id)
+    connection.execute(opened, {"id": job_id})
+    # Finish may have swept the part that a late owner wrote while the job was over: that owner must
+    # not commit it now.
+    disowned = text("""
+        UPDATE batches SET owner = NULL WHERE id IN (
+            SELECT id FROM batches WHERE job_id = :id AND state = 'pending'
+            AND owner IS NOT NULL ORDER BY id FOR UPDATE)
+    """)
+    connection.execute(disowned, {"id": job_id})
 
 
 def fix_output_schema(connection: Connection, job_id: int, schema: bytes) -> bytes:
@@ -211,42 +207,29 @@ def fix_output_schema(connection: Connection, job_id: int, schema: bytes) -> byt
         UPDATE jobs SET output_schema = coalesce(output_schema, :schema) WHERE id = :id
         RETURNING output_schema
     """)
-    held = connection.scalar(statement, {"id": job_id, "schema": schema})
-    return bytes(held)
-
-
-def _disown(connection: Connection, job_id: int) -> None:
-    """Takes the owners from pending batches: finish may have swept the part that a late owner
-    wrote while the job was over, so that owner must not commit it now.
-    """
-    statement = text("""
-        UPDATE batches SET owner = NULL WHERE id IN (
-            SELECT id FROM batches WHERE job_id = :id AND state = 'pending'
-            AND owner IS NOT NULL ORDER BY id FOR UPDATE)
-    """)
-    connection.execute(statement, {"id": job_id})
+    return bytes(connection.scalar(statement, {"id": job_id, "schema": schema}))
 
 
 def _move(
     connection: Connection, job_id: int, state: JobState, to: JobState, reason: str | None = None
 ) -> None:
-    """Sets the state of a job that is in `state`; the caller holds its row FOR UPDATE."""
+    """Sets the state of a job that is in `state`; its batches leave the queue unless it runs. The
+    caller holds the row of the job FOR UPDATE.
+    """
     if to not in JOB_MOVES[state]:
         raise BadInput(f"job {job_id} is {state} and cannot become {to}")
-    statement = text("""
+    moved = text("""
         UPDATE jobs SET state = :to, reason = :reason,
                finished_at = CASE WHEN :over THEN now() END
         WHERE id = :id
     """)
-    connection.execute(statement, {"id": job_id, "to": to, "reason": reason, "over": to.over})
-
-
-def _unqueue(connection: Connection, job_id: int) -> None:
-    """Moves the queued batches of a job back to pending."""
-    statement = text("""
+    connection.execute(moved, {"id": job_id, "to": to, "reason": reason, "over": to.over})
+    if to is JobState.RUNNING:
+        return
+    unqueued = text("""
         UPDATE batches SET state = 'pending', rank = NULL
         WHERE id IN (SELECT id FROM batches WHERE job_id = :id AND state = 'queued'
                      ORDER BY id FOR UPDATE)
           AND state = 'queued'
     """)
-    connection.execute(statement, {"id": job_id})
+    connection.execute(unqueued, {"id": job_id})
