@@ -56,25 +56,22 @@ def run(
     the settings ask for cannot be served.
     """
     with metrics.served(settings) as rounds:
-        _run(Reaper(ledger, settings, rounds, state), settings, stop, rounds)
-
-
-def _run(reaper: "Reaper", settings: Settings, stop: threading.Event, rounds: Rounds) -> None:
-    log.info("reaper_started")
-    finisher = threading.Thread(target=_finish_jobs, args=(reaper, settings, stop), daemon=True)
-    finisher.start()
-    try:
-        while not stop.is_set():
-            reaper.check_schema()
-            with rounds.round():
-                reaper.round()
-            stop.wait(settings.dispatch_seconds / (PRESSED_SPEEDUP if reaper.pressed else 1))
-    finally:
-        stop.set()
-        # Another reaper, or the next start, takes up a finish that is cut off.
-        finisher.join(FINISH_LEAVE_SECONDS)
-        reaper.close()
-    log.info("reaper_ended")
+        reaper = Reaper(ledger, settings, rounds, state)
+        log.info("reaper_started")
+        finisher = threading.Thread(target=_finish_jobs, args=(reaper, settings, stop), daemon=True)
+        finisher.start()
+        try:
+            while not stop.is_set():
+                reaper.check_schema()
+                with rounds.round():
+                    reaper.round()
+                stop.wait(settings.dispatch_seconds / (PRESSED_SPEEDUP if reaper.pressed else 1))
+        finally:
+            stop.set()
+            # Another reaper, or the next start, takes up a finish that is cut off.
+            finisher.join(FINISH_LEAVE_SECONDS)
+            reaper.close()
+        log.info("reaper_ended")
 
 
 def _finish_jobs(reaper: "Reaper", settings: Settings, stop: threading.Event) -> None:

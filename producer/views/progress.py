@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -23,34 +23,30 @@ EXIT_ANSWERED, EXIT_ROW_ERRORS, EXIT_NOT_FINISHED = 0, 1, 3
 
 
 @dataclass(slots=True)
-class Outage:
-    """Since when Postgres does not answer, in monotonic seconds; None while it does."""
+class LiveView:
+    """What is on the screen: the last figures of the ledger, and a note during an outage.
 
-    since: float | None = None
+    `away_since` says since when Postgres does not answer, in monotonic seconds; None while it does.
+    """
+
+    content: RenderableType = ""
+    away_since: float | None = None
     message: str = ""
 
-    def begin(self, error: Retryable) -> None:
+    def begin_outage(self, error: Retryable) -> None:
         """Keeps the time of the first error and the message of the latest."""
-        self.since = self.since or time.monotonic()
+        self.away_since = self.away_since or time.monotonic()
         self.message = str(error)
 
     def note(self) -> Text | None:
         """The line below the last figures while the outage lasts."""
-        if self.since is None:
+        if self.away_since is None:
             return None
-        seconds = time.monotonic() - self.since
+        seconds = time.monotonic() - self.away_since
         return Text(f"{self.message} ({seconds:.0f} s ago; the job goes on without us)", "yellow")
 
-
-@dataclass(slots=True)
-class LiveView:
-    """What is on the screen: the last figures of the ledger, and a note during an outage."""
-
-    content: RenderableType = ""
-    outage: Outage = field(default_factory=Outage)
-
     def __rich__(self) -> RenderableType:
-        note = self.outage.note()
+        note = self.note()
         return self.content if note is None else Group(self.content, note)
 
 
@@ -103,16 +99,16 @@ def follow(
                 view.content = tables.job(seen.progress, seen.workers, closing=_closing(seen))
             elif seen.at_rest or time.monotonic() - printed_at >= LINE_SECONDS:
                 printed_at = time.monotonic()
-                line = view.outage.note() or tables.line(seen.progress)
+                line = view.note() or tables.line(seen.progress)
                 console.print(line, soft_wrap=True, highlight=False)
             if seen.at_rest or (stop is not None and stop()):
                 return seen.job
             time.sleep(interval_seconds)
             try:
                 seen = snapshot(ledger, job_id)
-                view.outage.since = None
+                view.away_since = None
             except Retryable as error:
-                view.outage.begin(error)
+                view.begin_outage(error)
 
 
 def watch_all(ledger: Ledger, console: Console, interval_seconds: float = 0.5) -> None:
@@ -126,9 +122,9 @@ def watch_all(ledger: Ledger, console: Console, interval_seconds: float = 0.5) -
             time.sleep(interval_seconds)
             try:
                 view.content = _all_jobs(ledger)
-                view.outage.since = None
+                view.away_since = None
             except Retryable as error:
-                view.outage.begin(error)
+                view.begin_outage(error)
 
 
 def report_end(ledger: Ledger, job: Job, console: Console) -> int:

@@ -104,21 +104,18 @@ def next_steps(row: Values) -> list[str]:
     return steps
 
 
-def job_table(rows: Sequence[Values]) -> Table:
-    """One line a job, newest first, with the place of its output."""
-    return _job_lines(rows, bars=False)
-
-
 def overview(rows: Sequence[Values], workers: Sequence[Values]) -> RenderableType:
     """Every job with a bar, then every worker."""
     if not rows:
         return Text("no jobs yet", "bright_black")
     below = worker_table(workers) if workers else Text("no workers", "bright_black")
-    return Group(_job_lines(rows, bars=True), "", below)
+    return Group(job_table(rows, bars=True), "", below)
 
 
-def _job_lines(rows: Sequence[Values], *, bars: bool) -> Table:
-    """Costs have a column where any job has a price; bars take the place of output directories."""
+def job_table(rows: Sequence[Values], *, bars: bool = False) -> Table:
+    """One line a job, newest first. Costs have a column where any job has a price; bars take the
+    place of output directories.
+    """
     priced = any(row["cost"] is not None for row in rows)
     table = list_table()
     table.add_column("job", justify="right")
