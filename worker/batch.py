@@ -180,15 +180,9 @@ class BatchRunner:
         reached(Moment.READING)
         passed = [part.select(spec.passed_columns) for part in (rows.table, rows.bad_table)]
         row_index = [*rows.row_index, *rows.bad]
-        results = RowResults(row_index, pa.concat_tables(passed), failures=dict(rows.bad))
-        requests: list[Request] = []
         with self._recorder.span(Stage.RENDER):
-            for rendered in job.renderer.render(rows.table, rows.row_index):
-                if isinstance(rendered, Request):
-                    requests.append(rendered)
-                else:
-                    index, refusal = rendered
-                    results.outcomes[index] = refusal
+            requests, refused = job.renderer.render(rows.table, rows.row_index)
+        results = RowResults(row_index, pa.concat_tables(passed), {**refused}, dict(rows.bad))
         self._window.row_finished(batch, len(lease.todo) - len(requests))
         return LoadedBatch(batch, job, results, requests)
 

@@ -23,7 +23,7 @@ from nightshift.common.states import RowErrorKind
 from nightshift.producer.submit.checks import check_images
 from nightshift.worker.engines import images
 from nightshift.worker.engines.images import BadImage, BatchReads, Image, Reads
-from nightshift.worker.engines.protocol import Refusal, Request
+from nightshift.worker.engines.protocol import Request
 from nightshift.worker.rows.prompts import Renderer
 
 
@@ -56,10 +56,10 @@ PHOTO = {"type": "image", "column": "photo"}
 ASK = {"type": "text", "text": "{{ name }}?"}
 
 
-def rendered(photo: Any, roots: tuple[str, ...] = ()) -> Request | tuple[int, Refusal]:
+def rendered(photo: Any, roots: tuple[str, ...] = ()) -> Request:
     table = pa.table({"what": ["it"], "name": ["cat"], "photo": [photo]})
-    (found,) = Renderer(spec(PHOTO, ASK, PHOTO).task, roots).render(table, [5])
-    return found
+    (request,), _ = Renderer(spec(PHOTO, ASK, PHOTO).task, roots).render(table, [5])
+    return request
 
 
 # ---------------------------------------------------------------- messages
@@ -68,7 +68,6 @@ def rendered(photo: Any, roots: tuple[str, ...] = ()) -> Request | tuple[int, Re
 @pytest.mark.parametrize("value", [png(), "s3://bucket/cat.png", "data:image/png;base64,AA=="])
 def test_parts_come_in_order_with_the_row_s_own_image(value: bytes | str) -> None:
     request = rendered(value, ("/data",))
-    assert isinstance(request, Request)
     image = {"type": "image", "image": Image(value, ("/data",))}
     assert request.messages == [
         {"role": "system", "content": "Look at it."},
@@ -79,10 +78,10 @@ def test_parts_come_in_order_with_the_row_s_own_image(value: bytes | str) -> Non
 @pytest.mark.parametrize("value", [None, b"", ""])
 def test_a_row_without_an_image_is_refused(value: Any) -> None:
     table = pa.table({"what": ["it"], "name": ["cat"], "photo": pa.array([value])})
-    (found,) = Renderer(spec(PHOTO).task).render(table, [5])
-    assert isinstance(found, tuple)
-    assert found[1].kind is RowErrorKind.RENDER_ERROR
-    assert "the column 'photo' holds no image" in found[1].message
+    requests, refused = Renderer(spec(PHOTO).task).render(table, [5])
+    assert requests == []
+    assert refused[5].kind is RowErrorKind.RENDER_ERROR
+    assert "the column 'photo' holds no image" in refused[5].message
 
 
 def test_columns_of_images_are_read_and_must_hold_bytes_or_text() -> None:

@@ -48,14 +48,13 @@ def generate(prompt: str) -> dict[str, Any]:
 INPUTS = pa.schema([("id", pa.string()), ("text", pa.string())])
 
 
-def rendered(prompt: str, rows: list[dict[str, Any]]) -> list[Request | tuple[int, Refusal]]:
+def rendered(prompt: str, rows: list[dict[str, Any]]) -> tuple[list[Request], dict[int, Refusal]]:
     table = pa.Table.from_pylist(rows, schema=INPUTS)
-    return list(Renderer(spec(generate(prompt)).task).render(table, range(len(rows))))
+    return Renderer(spec(generate(prompt)).task).render(table, range(len(rows)))
 
 
 def test_a_prompt_is_one_user_message() -> None:
-    (request,) = rendered("Say: {{ text }}", [{"id": "a", "text": "hé"}])
-    assert isinstance(request, Request)
+    (request,), _ = rendered("Say: {{ text }}", [{"id": "a", "text": "hé"}])
     assert request.messages == [{"role": "user", "content": "Say: hé"}]
     assert request.is_plain_prompt
 
@@ -64,21 +63,17 @@ def test_a_row_that_cannot_be_rendered_is_refused_alone() -> None:
     good, bad = rendered(
         "{{ text.upper() }}", [{"id": "a", "text": "x"}, {"id": "b", "text": None}]
     )
-    assert isinstance(good, Request)
-    assert isinstance(bad, tuple)
-    assert bad[0] == 1
-    assert bad[1].kind is RowErrorKind.RENDER_ERROR
+    assert [request.row_index for request in good] == [0]
+    assert {row: refusal.kind for row, refusal in bad.items()} == {1: RowErrorKind.RENDER_ERROR}
 
 
 def test_a_row_may_bring_its_own_longest_answer() -> None:
     task = {**generate("{{ text }}"), "sampling": {"max_tokens_column": "budget"}}
     table = pa.table({"text": ["a", "b", "c"], "budget": [7, None, 0]})
-    own, none, refused = Renderer(spec(task).task).render(table, range(3))
-    assert isinstance(own, Request)
-    assert isinstance(none, Request)
-    assert (own.max_tokens, none.max_tokens) == (7, None)
-    assert isinstance(refused, tuple)
-    assert "'budget' holds 0" in refused[1].message
+    requests, refused = Renderer(spec(task).task).render(table, range(3))
+    assert [request.max_tokens for request in requests] == [7, None]
+    assert list(refused) == [2]
+    assert "'budget' holds 0" in refused[2].message
 
 
 @pytest.mark.parametrize(
@@ -90,9 +85,9 @@ def test_a_row_may_bring_its_own_longest_answer() -> None:
     ],
 )
 def test_templates_cannot_reach_python_objects(template: str) -> None:
-    (outcome,) = rendered(template, [{"id": "a", "text": "x"}])
-    assert isinstance(outcome, tuple)
-    assert outcome[1].kind is RowErrorKind.RENDER_ERROR
+    requests, refused = rendered(template, [{"id": "a", "text": "x"}])
+    assert requests == []
+    assert refused[0].kind is RowErrorKind.RENDER_ERROR
 
 
 def results(outcomes: dict[int, Outcome], failures: dict[int, Failure] | None = None) -> RowResults:
@@ -227,12 +222,12 @@ def test_messages_are_cut_and_cleaned_once() -> None:
 
 
 def test_a_null_that_a_template_prints_is_a_row_error_and_not_the_word_none() -> None:
-    (outcome,) = rendered("Say: {{ text }}", [{"id": "a", "text": None}])
-    assert isinstance(outcome, tuple)
-    assert outcome[1].kind is RowErrorKind.RENDER_ERROR
-    assert "null" in outcome[1].message
-    (allowed,) = rendered("Say: {{ text or '-' }}", [{"id": "a", "text": None}])
-    assert isinstance(allowed, Request)
+    requests, refused = rendered("Say: {{ text }}", [{"id": "a", "text": None}])
+    assert requests == []
+    assert refused[0].kind is RowErrorKind.RENDER_ERROR
+    assert "null" in refused[0].message
+    allowed, _ = rendered("Say: {{ text or '-' }}", [{"id": "a", "text": None}])
+    assert len(allowed) == 1
 
 
 @pytest.mark.parametrize(
@@ -282,8 +277,7 @@ def test_an_empty_dict_does_not_make_a_part_that_cannot_be_written() -> None:
 
 def test_nanoseconds_reach_a_function_as_microseconds() -> None:
     table = pa.table({"at": pa.array([1_700_000_000_123_456_789], pa.timestamp("ns", "UTC"))})
-    (request,) = Renderer(spec().task).render(table, [0])
-    assert isinstance(request, Request)
+    (request,), _ = Renderer(spec().task).render(table, [0])
     assert request.row is not None
     assert request.row["at"].microsecond == 123456
 
@@ -317,9 +311,7 @@ def test_a_request_is_its_body_and_another_url_is_refused() -> None:
     ]
     table = pa.Table.from_pylist(rows, schema=REQUEST_INPUTS)
     good, bad = Renderer(requests_spec().task).render(table, range(2))
-    assert isinstance(good, Request)
-    assert good.body == {"prompt": "x", "n": 1}
-    assert isinstance(bad, tuple)
+    assert [request.body for request in good] == [{"prompt": "x", "n": 1}]
     assert bad[1].kind is RowErrorKind.BAD_RECORD
     assert bad[1].message == "the url is '/v1/embeddings', and the job is for /v1/completions"
 

@@ -35,20 +35,23 @@ class Renderer:
 
     def render(
         self, table: pa.Table, row_index: Sequence[int]
-    ) -> Iterator[Request | tuple[int, Refusal]]:
-        """One request a row, or the row's index and why the row cannot be rendered.
+    ) -> tuple[list[Request], dict[int, Refusal]]:
+        """The requests of the rows, and by row index why a row cannot be rendered.
 
         `table` holds the columns that the task uses, aligned with `row_index`.
         """
+        requests: list[Request] = []
+        refused: dict[int, Refusal] = {}
         for index, row in zip(row_index, to_rows(table), strict=True):
             try:
-                yield self._request(index, row)
+                requests.append(self._request(index, row))
             except OtherEndpoint as error:
-                yield index, Refusal(RowErrorKind.BAD_RECORD, str(error))
+                refused[index] = Refusal(RowErrorKind.BAD_RECORD, str(error))
             # A template calls methods and operators of the row's values, which raise any type.
             except Exception as error:
                 why = f"the row cannot be rendered: {type(error).__name__}: {error}"
-                yield index, Refusal(RowErrorKind.RENDER_ERROR, why)
+                refused[index] = Refusal(RowErrorKind.RENDER_ERROR, why)
+        return requests, refused
 
     def _request(self, index: int, row: dict[str, Any]) -> Request:
         match self._task:
