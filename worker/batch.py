@@ -73,26 +73,24 @@ LeftEngine = tuple[LoadedBatch, "Future[None]"]
 """A batch that left the engine, and how."""
 
 
+@dataclasses.dataclass(eq=False)
 class BatchRunner:
     """Runs groups of leased batches up to their commits. For many threads at once."""
 
-    def __init__(
-        self,
-        ledger: PatientLedger,
-        engine: Engine,
-        settings: Settings,
-        window: Window,
-        engine_died: Callable[[str], None],
-        recorder: Recorder,
-    ) -> None:
-        self._engine = engine
-        self._window = window
-        self._recorder = recorder
-        self._allowed_roots = settings.allowed_roots
-        self._jobs = JobCache(ledger, settings.allowed_roots)
-        self._cache = ReadCache(settings.read_cache_bytes)
-        self._publisher = Publisher(ledger, recorder, window.engine_time)
-        self._outcomes = BatchOutcomes(ledger, self._jobs, window, engine_died, recorder)
+    ledger: PatientLedger
+    engine: Engine
+    settings: Settings
+    window: Window
+    engine_died: Callable[[str], None]
+    recorder: Recorder
+
+    def __post_init__(self) -> None:
+        self._jobs = JobCache(self.ledger, self.settings.allowed_roots)
+        self._cache = ReadCache(self.settings.read_cache_bytes)
+        self._publisher = Publisher(self.ledger, self.recorder, self.window.engine_time)
+        self._outcomes = BatchOutcomes(
+            self.ledger, self._jobs, self.window, self.engine_died, self.recorder
+        )
         self._turns = threading.RLock()
 
     def run(self, group: Sequence[HeldBatch]) -> None:
@@ -168,8 +166,10 @@ class BatchRunner:
         job = self._jobs.get(lease.job_id)
         spec = job.spec
         # The job may have been submitted where other roots are allowed.
-        storage.check_roots([lease.descriptor.source.uri, spec.output.uri], self._allowed_roots)
-        with self._recorder.span(Stage.READ):
+        storage.check_roots(
+            [lease.descriptor.source.uri, spec.output.uri], self.settings.allowed_roots
+        )
+        with self.recorder.span(Stage.READ):
             rows = input_rows.read_rows(
                 spec,
                 dataclasses.replace(lease.descriptor, rows=lease.todo),
@@ -180,10 +180,10 @@ class BatchRunner:
         reached(Moment.READING)
         passed = [part.select(spec.passed_columns) for part in (rows.table, rows.bad_table)]
         row_index = [*rows.row_index, *rows.bad]
-        with self._recorder.span(Stage.RENDER):
+        with self.recorder.span(Stage.RENDER):
             requests, refused = job.renderer.render(rows.table, rows.row_index)
         results = RowResults(row_index, pa.concat_tables(passed), {**refused}, dict(rows.bad))
-        self._window.row_finished(batch, len(lease.todo) - len(requests))
+        self.window.row_finished(batch, len(lease.todo) - len(requests))
         return LoadedBatch(batch, job, results, requests)
 
     def _infer(self, loaded: LoadedBatch) -> "Future[None]":
@@ -192,7 +192,7 @@ class BatchRunner:
 
         def emit(position: int, outcome: Outcome) -> None:
             if loaded.take(position, outcome):
-                self._window.row_finished(batch)
+                self.window.row_finished(batch)
                 reached(Moment.ANSWERED)
 
         if batch.lease.isolated:
@@ -203,11 +203,9 @@ class BatchRunner:
             nothing: Future[None] = Future()
             nothing.set_result(None)
             return nothing
-        work = Work(
-            spec.task, loaded.requests, spec.retry.row_timeout_seconds, emit, self._recorder
-        )
+        work = Work(spec.task, loaded.requests, spec.retry.row_timeout_seconds, emit, self.recorder)
         batch.attach(work)
-        return self._engine.start(work)
+        return self.engine.start(work)
 
     def _publish(self, first: LeftEngine, finished: "SimpleQueue[LeftEngine]") -> int:
         """Publishes a batch that left the engine, with all that have left by now; their number."""
@@ -261,16 +259,16 @@ class BatchRunner:
     ) -> Publication:
         job = loaded.job
         schema, bare = self._jobs.output_schema(job, loaded.results)
-        with self._recorder.span(Stage.TABLE):
+        with self.recorder.span(Stage.TABLE):
             table = part_table(job.spec, schema, loaded.results)
         made_by = {
             **job.provenance,
             "batch": str(lease.batch_id),
             "attempt": str(lease.attempt),
             "worker": lease.owner,
-            "engine": self._engine.name,
-            "engine_version": self._engine.version,
-            "revision": self._engine.revision or "",
+            "engine": self.engine.name,
+            "engine_version": self.engine.version,
+            "revision": self.engine.revision or "",
         }
         if lease.redo is not None and lease.kept_part is not None:
             uri = part_names.located(job.spec.output.uri, lease.kept_part)

@@ -83,7 +83,11 @@ class BatchOutcomes:
                 # An outage is nobody's fault: the batch is not charged for it.
                 return self._release(lease, error)
             case JobRefused():
-                return self._fail_job(lease, error)
+                # The job fails before the batch is released, or a sibling would claim the batch.
+                self.recorder.problem("job_refused", job_id=lease.job_id, error=str(error))
+                with suppressed(Retryable, self.recorder, "fail_failed", batch_id=lease.batch_id):
+                    self.ledger.transact(jobs.fail, lease.job_id, kept_message(str(error)))
+                return self._release(lease)
             case NightshiftError():
                 return self._fail(lease, error)
             case _:
@@ -115,13 +119,6 @@ class BatchOutcomes:
             )
             return outcome
         return None
-
-    def _fail_job(self, lease: Lease, error: JobRefused) -> str | None:
-        """Fails the job before the batch is released, or a sibling would claim the batch."""
-        self.recorder.problem("job_refused", job_id=lease.job_id, error=str(error))
-        with suppressed(Retryable, self.recorder, "fail_failed", batch_id=lease.batch_id):
-            self.ledger.transact(jobs.fail, lease.job_id, kept_message(str(error)))
-        return self._release(lease)
 
     def _fail(self, lease: Lease, error: BaseException) -> str | None:
         self.recorder.problem(

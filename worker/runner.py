@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from nightshift.common import storage
 from nightshift.common.errors import Retryable
@@ -26,6 +27,7 @@ HINT_SECONDS = 1.0
 """Celery looks for the next hint within this time."""
 
 
+@dataclass(eq=False)
 class Runner:
     """Keeps one engine full with the batches of its queue.
 
@@ -34,24 +36,21 @@ class Runner:
     Postgres was last asked for batches (monotonic seconds).
     """
 
-    def __init__(
-        self,
-        who: Claimant,
-        ledger: PatientLedger,
-        engine: Engine,
-        settings: Settings,
-        engine_died: Callable[[str], None],
-        recorder: Recorder,
-    ) -> None:
+    who: Claimant
+    ledger: PatientLedger
+    engine: Engine
+    settings: Settings
+    engine_died: Callable[[str], None]
+    recorder: Recorder
+
+    def __post_init__(self) -> None:
         # Twice what the engine runs at once: as many rows wait in it as it works on.
-        self.window = Window(rows=2 * engine.concurrency)
+        self.window = Window(rows=2 * self.engine.concurrency)
         self.draining = threading.Event()
         self.asked_at = time.monotonic()
-        self._who = who
-        self._settings = settings
-        self._recorder = recorder
-        self._ledger = ledger
-        self._batches = BatchRunner(ledger, engine, settings, self.window, engine_died, recorder)
+        self._batches = BatchRunner(
+            self.ledger, self.engine, self.settings, self.window, self.engine_died, self.recorder
+        )
         self._claiming = threading.Lock()
         self._unsure_until = self._looked_at = -math.inf
         self._usual_rows = 1
@@ -116,7 +115,7 @@ class Runner:
         for batch in self.window.held():
             batch.stop()
         if not self.window.wait_empty(max(5.0, seconds / 2)):
-            self._ledger.given_up.set()
+            self.ledger.given_up.set()
             self.window.wait_empty(5.0)
 
     def _claim(self, woken: str) -> list[Lease] | None:
@@ -124,24 +123,24 @@ class Runner:
         self.asked_at = time.monotonic()
         try:
             self._release_unknown()
-            with self._recorder.span(Stage.CLAIM) as span, self._ledger.transaction() as connection:
+            with self.recorder.span(Stage.CLAIM) as span, self.ledger.transaction() as connection:
                 leases = self._claim_share(connection, woken)
                 span.count = len(leases)
         except Retryable as error:
-            self._recorder.problem("claim_failed", error=str(error))
+            self.recorder.problem("claim_failed", error=str(error))
             self._unsure_until = math.inf
             return None
-        self._recorder.batches_claimed(len(leases))
+        self.recorder.batches_claimed(len(leases))
         if leases:
             self._usual_rows = max(1, sum(len(lease.todo) for lease in leases) // len(leases))
         return leases
 
     def _claim_share(self, connection: Connection, woken: str) -> list[Lease]:
         """Claims as much as there is room for; where little is left, no more than a fair share."""
-        lease_seconds = self._settings.lease_seconds
+        lease_seconds = self.settings.lease_seconds
         held = self.window.held()
         if not held or time.monotonic() > self._share_until:
-            share = claims.fair_share(connection, self._who, lease_seconds)
+            share = claims.fair_share(connection, self.who, lease_seconds)
             if share == 0:
                 return []
             self.window.bound(share)
@@ -151,7 +150,7 @@ class Runner:
             return []
         return claims.claim(
             connection,
-            self._who,
+            self.who,
             room_rows=rows,
             # No more than may fit: what a claim looks at is locked for its siblings.
             max_batches=min(most, rows // self._usual_rows + 1),
@@ -169,8 +168,8 @@ class Runner:
         if time.monotonic() > self._unsure_until:
             return
         known = [batch.lease.batch_id for batch in self.window.held()]
-        with self._ledger.transaction() as connection:
-            leasing.release_owner(connection, self._who.owner, kept=known)
+        with self.ledger.transaction() as connection:
+            leasing.release_owner(connection, self.who.owner, kept=known)
         last = time.monotonic() + IDLE_IN_TRANSACTION_SECONDS
         self._unsure_until = min(self._unsure_until, last)
 
