@@ -4,12 +4,12 @@ Run by the supervisor as `python -m nightshift.worker.celery_app CONFIG`, CONFIG
 """
 
 import gc
+import json
 import os
 import sys
 import threading
 import time
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -278,7 +278,7 @@ class ChildTelemetry:
 
 def main() -> None:
     """Entry of `python -m nightshift.worker.celery_app`."""
-    config = replace(ChildConfig.from_argument(sys.argv[1]), pid=os.getpid())
+    config = ChildConfig(**{**json.loads(sys.argv[1]), "pid": os.getpid()})
     settings = load_settings()
     logs.configure(settings, worker_id=config.id)
     # Celery warns the user root about messages that carry code; ours are JSON.

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import uuid
 from pathlib import Path
 from typing import Annotated
 
@@ -62,10 +63,10 @@ def serve(
             ledger,
             settings,
             pool=pool,
-            slots=slots or max(1, len(gpus)),
+            slot_count=slots or max(1, len(gpus)),
             gpus=gpus,
             engine_key=engine_key,
-            identity=supervisor_id,
+            identity=supervisor_id or f"s-{uuid.uuid4().hex[:12]}",
             profile=profile,
             metrics=metrics,
         )

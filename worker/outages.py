@@ -6,14 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    stop_after_delay,
-    stop_when_event_set,
-    wait_random_exponential,
-)
+import tenacity
 
 from nightshift.common.errors import LedgerUnavailable
 from nightshift.common.ledger import Ledger
@@ -47,20 +40,20 @@ class PatientLedger:
 
         return self._until_answered(once)
 
-    def retrying(self, kind: type[Exception], seconds: float = math.inf) -> Retrying:
+    def retrying(self, kind: type[Exception], seconds: float = math.inf) -> tenacity.Retrying:
         """Tries again after each error of this kind, for so long.
 
         Make it once and share it between threads: it counts for each thread apart.
         """
-        return Retrying(
-            retry=retry_if_exception_type(kind),
-            wait=wait_random_exponential(multiplier=0.2, max=3),
-            stop=stop_when_event_set(self.given_up) | stop_after_delay(seconds),
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(kind),
+            wait=tenacity.wait_random_exponential(multiplier=0.2, max=3),
+            stop=tenacity.stop_when_event_set(self.given_up) | tenacity.stop_after_delay(seconds),
             before_sleep=self._tell_wait,
             reraise=True,
         )
 
-    def _tell_wait(self, state: RetryCallState) -> None:
+    def _tell_wait(self, state: tenacity.RetryCallState) -> None:
         """Tells of the first try, the second, the fourth and so on: many batches wait for long."""
         tries = state.attempt_number
         if tries & (tries - 1) == 0 and state.outcome is not None:

@@ -24,6 +24,7 @@ from nightshift.worker.supervisor import probes
 from nightshift.worker.supervisor.children import ChildConfig, EndedChild
 from nightshift.worker.supervisor.liveness import ChildLiveness, SupervisorLiveness
 from nightshift.worker.supervisor.supervisor import Supervisor
+from nightshift.worker.telemetry.machine import MachineMetrics
 
 HERE = Path(__file__).parents[2]
 
@@ -167,7 +168,17 @@ def test_each_child_that_is_reported_is_a_sign_of_life(
 ) -> None:
     """A machine of many slots reports many deaths, each of which may take Postgres seconds."""
     ledger = cast(Ledger, SimpleNamespace(transaction=nullcontext))
-    supervisor = Supervisor(ledger, settings, pool="default", slots=1, gpus=())
+    supervisor = Supervisor(
+        ledger,
+        settings,
+        pool="default",
+        slot_count=1,
+        gpus=(),
+        engine_key=None,
+        identity="s",
+        profile=None,
+        metrics=MachineMetrics("default"),
+    )
     left: list[int] = []
     said = lambda *_, **__: left.append(len(supervisor._unreported))  # noqa: E731
     monkeypatch.setattr(SupervisorLiveness, "step", said)

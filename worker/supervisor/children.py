@@ -1,12 +1,10 @@
 """Children of a supervisor: what each is told, what its exit code means, and the slot it has."""
 
-import json
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Self
 
 from nightshift.common.ledger.workers import Child
 from nightshift.common.processes.process_group import ProcessGroup
@@ -34,22 +32,13 @@ NOT_WHILE_LOADING = (ExitCode.LOAD_FAILED, ExitCode.LEDGER_AWAY)
 
 @dataclass(frozen=True, slots=True)
 class ChildConfig(Child):
-    """What a child is told on its command line: who it is, a job whose engine it loads, the file
+    """What a child is told on its command line, as JSON: who it is, a job whose engine it loads, the file
     for its `profile`, and the folder for its `metrics`. The child itself fills in its `pid`.
     """
 
     job_id: int
     profile: str | None = None
     metrics: str | None = None
-
-    def argument(self) -> str:
-        """For the command line."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_argument(cls, argument: str) -> Self:
-        """From the command line."""
-        return cls(**json.loads(argument))
 
 
 @dataclass(frozen=True, slots=True)

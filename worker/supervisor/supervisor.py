@@ -1,11 +1,13 @@
 """The supervisor of one machine: one child a slot, its engine chosen by the open work."""
 
+import json
 import socket
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import structlog
@@ -30,55 +32,48 @@ CHOOSE_SECONDS = 1.0
 """Pause between two looks at the ledger for a slot without a child; none after a child ended."""
 
 
+@dataclass(eq=False)
 class Supervisor:
-    """Keeps `slots` children of one pool alive until it is asked to stop.
+    """Keeps `slot_count` children of one pool alive until it is asked to stop.
 
-    With `engine_key` it serves that engine alone.
+    With `engine_key` it serves that engine alone. `profile` is the file for the children's times.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        settings: Settings,
-        *,
-        pool: str,
-        slots: int,
-        gpus: Sequence[str],
-        engine_key: str | None = None,
-        identity: str | None = None,
-        profile: Path | None = None,
-        metrics: MachineMetrics | None = None,
-    ) -> None:
-        self.identity = identity or f"s-{uuid.uuid4().hex[:12]}"
-        self._ledger = ledger
-        self._settings = settings
+    ledger: Ledger
+    settings: Settings
+    pool: str
+    slot_count: int
+    gpus: Sequence[str]
+    engine_key: str | None
+    identity: str
+    profile: Path | None
+    metrics: MachineMetrics
+
+    def __post_init__(self) -> None:
         # The supervisor alone serves metrics, so no child needs the key of the listener.
-        self._child_settings = settings.model_copy(
+        self._child_settings = self.settings.model_copy(
             update={"metrics_port": None, "metrics_key": None}
         )
-        self._pool = pool
-        self._engine_key = engine_key
-        self._profile = None if profile is None else str(profile)
-        each = len(gpus) // slots
+        each = len(self.gpus) // self.slot_count
         self._slots = [
-            Slot(number, gpus[number * each : (number + 1) * each]) for number in range(slots)
+            Slot(number, self.gpus[number * each : (number + 1) * each])
+            for number in range(self.slot_count)
         ]
         self._unreported: list[EndedChild] = []
-        self._liveness = SupervisorLiveness(settings)
+        self._liveness = SupervisorLiveness(self.settings)
         self._stopping = threading.Event()
         self._schema_mismatch: SchemaMismatch | None = None
         self._chosen_at = 0.0
         self._ledger_heard_since = time.monotonic()
         self._host = socket.gethostname()
-        self._metrics = metrics or MachineMetrics(pool)
-        self._metrics.watch(lambda: [slot.shown_state for slot in self._slots])
+        self.metrics.watch(lambda: [slot.shown_state for slot in self._slots])
 
     def run(self) -> None:
         """Works until `stop`; then drains every child, reports it and returns.
 
         Tables that no longer fit this code end it in the same way, with SchemaMismatch.
         """
-        log.info("supervisor_started", pool=self._pool, slots=len(self._slots))
+        log.info("supervisor_started", pool=self.pool, slots=len(self._slots))
         while not self._stopping.wait(ROUND_SECONDS):
             try:
                 self._look()
@@ -103,12 +98,12 @@ class Supervisor:
         if (not gone or self._unreported) and time.monotonic() - self._chosen_at < CHOOSE_SECONDS:
             return
         now = time.monotonic()
-        if now - self._chosen_at > self._settings.lease_seconds:
+        if now - self._chosen_at > self.settings.lease_seconds:
             # This process was frozen until now, and its children with it.
             self._ledger_heard_since = now
         self._chosen_at = now
         try:
-            schema.check(self._ledger)
+            schema.check(self.ledger)
             self._liveness.step(self._slots)
             self._choose()
         except SchemaMismatch as error:
@@ -125,7 +120,7 @@ class Supervisor:
             return
         code = slot.group.poll()
         overdue = slot.leaving_since is not None and (
-            time.monotonic() - slot.leaving_since > self._settings.leave_seconds
+            time.monotonic() - slot.leaving_since > self.settings.leave_seconds
         )
         if code is None and not overdue:
             return
@@ -134,7 +129,7 @@ class Supervisor:
         self._liveness.child_ended(slot.config)
         asked = slot.leaving_since is not None
         log.info("child_ended", worker_id=slot.config.id, code=code, asked=asked)
-        engine = self._metrics.child_ended(slot.config.id, slot.exit_reason(code))
+        engine = self.metrics.child_ended(slot.config.id, slot.exit_reason(code))
         self._unreported.append(slot.ended(slot.config, engine, code))
 
     def _report(self) -> None:
@@ -143,17 +138,17 @@ class Supervisor:
             self._liveness.step(self._slots, draining=self._stopping.is_set())
             ended = self._unreported[0]
             try:
-                with self._ledger.transaction() as connection:
+                with self.ledger.transaction() as connection:
                     status = workers.child_status(connection, ended.config.id)
                     freed = workers.end(connection, ended.config.id, died=ended.died)
                     unloaded = ended.while_loading and (status is None or status.state == "loading")
                     if unloaded:
                         workers.load_failed(
                             connection,
-                            self._pool,
+                            self.pool,
                             ended.config.engine_key,
                             f"{ended.died} while loading the engine",
-                            self._settings.load_backoff_seconds,
+                            self.settings.load_backoff_seconds,
                         )
             except Retryable as error:
                 log.warning("report_failed", error=str(error))
@@ -162,18 +157,18 @@ class Supervisor:
                 log.error("report_refused", error=str(error))
             else:
                 log.info("leases_freed", worker_id=ended.config.id, batches=freed)
-                self._metrics.reported(ended.engine, freed, ended.died, load_failed=unloaded)
+                self.metrics.reported(ended.engine, freed, ended.died, load_failed=unloaded)
             self._unreported.pop(0)
 
     def _choose(self) -> None:
         """Gives free slots to open work, and ends children whose slot other work should have."""
-        with self._ledger.transaction() as connection:
+        with self.ledger.transaction() as connection:
             demand = [
                 work
                 for work in workers.engine_demand(
-                    connection, self._pool, self._settings.lease_seconds
+                    connection, self.pool, self.settings.lease_seconds
                 )
-                if self._engine_key in (None, work.engine_key)
+                if self.engine_key in (None, work.engine_key)
             ]
             statuses = workers.child_statuses(
                 connection, [slot.config.id for slot in self._slots if slot.config is not None]
@@ -192,7 +187,7 @@ class Supervisor:
                     status,
                     demand,
                     {*self._loaded(), *(other.next_engine_key for other in self._slots)},
-                    self._settings.engine_idle_seconds,
+                    self.settings.engine_idle_seconds,
                 )
                 if slot.next_engine_key is not None:
                     log.info("child_replaced", worker_id=slot.config.id, slot=slot.number)
@@ -211,7 +206,7 @@ class Supervisor:
             return False
         answered_seconds = time.monotonic() - self._ledger_heard_since
         silent_seconds = min(status.silent_seconds, answered_seconds)
-        if status.state == "loading" or silent_seconds < hung_seconds(self._settings):
+        if status.state == "loading" or silent_seconds < hung_seconds(self.settings):
             return False
         slot.fault = f"the worker child hung: not a sign of life for {status.silent_seconds:.0f} s"
         log.error("child_hung", silent_seconds=round(status.silent_seconds))
@@ -221,28 +216,34 @@ class Supervisor:
 
     def _start(self, slot: Slot, work: EngineDemand) -> None:
         identity = f"w-{uuid.uuid4().hex[:12]}"
-        counts = self._metrics.child_starts(identity, slot.number)
+        counts = self.metrics.child_starts(identity, slot.number)
         config = ChildConfig(
             id=identity,
             supervisor=self.identity,
-            pool=self._pool,
+            pool=self.pool,
             slot=slot.number,
             host=self._host,
             pid=0,
             engine_key=work.engine_key,
             job_id=work.job_id,
-            profile=self._profile,
+            profile=None if self.profile is None else str(self.profile),
             metrics=counts.get(FOLDERS_VARIABLE),
         )
         extra = {"VLLM_NO_USAGE_STATS": "1", **counts}
         unless_given = {}
-        if self._settings.log_format == "json":
+        if self.settings.log_format == "json":
             extra |= logs.NO_BARS
             unless_given = logs.JSON_OF_VLLM
         if slot.gpus:
             extra["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
         slot.group = ProcessGroup.start(
-            [sys.executable, "-P", "-m", "nightshift.worker.celery_app", config.argument()],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "nightshift.worker.celery_app",
+                json.dumps(asdict(config)),
+            ],
             env=child_environment(self._child_settings, unless_given, **extra),
         )
         slot.config = config
