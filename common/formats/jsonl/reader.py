@@ -1,8 +1,8 @@
 """JSONL read: the types of its columns, the rows of a batch, and whole parts."""
 
 import io
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, count, islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, count
 from typing import Any
 
 import pyarrow as pa
@@ -38,38 +38,29 @@ def head_schema(uri: str, rows: int = HEAD_ROWS, origin: str | None = None) -> p
     return pa.schema(list(types.items()))
 
 
-def _head(uri: str, most: int, name: str) -> Iterator[list[dict[str, Any]]]:
+def _head(uri: str, rows: int, name: str) -> Iterator[list[dict[str, Any]]]:
     """The first rows, in lists of a few megabytes; a list with one large row may be larger."""
-    rows: list[dict[str, Any]] = []
-    held_bytes = 0
-    for _, line_bytes, row in islice(_rows(uri, name, HEAD_LINE_BYTES), most):
-        rows.append(row)
-        held_bytes += line_bytes
-        if held_bytes > 4 * 2**20:
-            yield rows
-            rows, held_bytes = [], 0
-    yield rows
-
-
-def _rows(uri: str, name: str, line_limit: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Every row of a file, with the number and the bytes of its line; BadInput, with `name`, for a
-    line that is no row or has `line_limit` bytes (-1: no limit).
-    """
+    parsed: list[dict[str, Any]] = []
+    taken = held_bytes = 0
     with storage.open_input(uri, sequential=True) as handle:
         content_start(handle)
         for number in count(1):
-            line = handle.readline(line_limit)
-            if not line:
-                return
-            if len(line) == line_limit:
-                raise BadInput(f"{name} line {number}: longer than {line_limit} bytes")
+            line = handle.readline(HEAD_LINE_BYTES)
+            if not line or taken == rows:
+                break
+            if len(line) == HEAD_LINE_BYTES:
+                raise BadInput(f"{name} line {number}: longer than {HEAD_LINE_BYTES} bytes")
             if is_blank(line):
                 continue
             try:
-                row = parse_line(line)
+                parsed.append(parse_line(line))
             except ValueError as error:
                 raise BadInput(f"{name} line {number}: {error}") from error
-            yield number, len(line), row
+            taken, held_bytes = taken + 1, held_bytes + len(line)
+            if held_bytes > 4 * 2**20:
+                yield parsed
+                parsed, held_bytes = [], 0
+    yield parsed
 
 
 def read(
@@ -123,10 +114,28 @@ def read(
 
 def iter_batches(uri: str, schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """A whole file as record batches of one schema; BadInput for a line that does not fit it."""
-    found = _rows(uri, uri, -1)
-    while some := list(islice(found, batch_rows)):
-        table, bad = to_table([row for _, _, row in some], schema.names, schema)
-        if bad:
-            last, why = some[-1][0], min(bad.items())[1]
-            raise BadInput(f"{uri} in the {len(some)} rows up to line {last}: {why}")
-        yield from table.cast(schema).to_batches()
+    number = 0
+    with storage.open_input(uri, sequential=True) as handle:
+        content_start(handle)
+        rows: list[dict[str, Any]] = []
+        for number, line in enumerate(handle, 1):
+            if not is_blank(line):
+                try:
+                    rows.append(parse_line(line))
+                except ValueError as error:
+                    raise BadInput(f"{uri} line {number}: {error}") from error
+            if len(rows) == batch_rows:
+                yield from _batch(uri, rows, schema, number)
+                rows = []
+    if rows:
+        yield from _batch(uri, rows, schema, number)
+
+
+def _batch(
+    uri: str, rows: list[dict[str, Any]], schema: pa.Schema, number: int
+) -> Iterable[pa.RecordBatch]:
+    table, bad = to_table(rows, schema.names, schema)
+    if bad:
+        raise BadInput(f"{uri} in the {len(rows)} rows up to line {number}: {min(bad.items())[1]}")
+    batches: list[pa.RecordBatch] = table.cast(schema).to_batches()
+    return batches
