@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,10 +12,8 @@ import typer
 # Ruff does not see that each default below is a field of the dataclass:
 # ruff: noqa: RUF009
 
-WHAT, HOW, WHERE = "What runs", "How it answers", "Where and how much"
 
-
-def _flag(place: str | None, text: str, panel: str, *names: str) -> Any:
+def _flag(panel: str, place: str, text: str, *names: str) -> Any:
     """A field that is None without its flag, and carries the option for Typer.
 
     The `place` is that of the value in a spec. `names` are those of the option, if there is
@@ -24,63 +23,62 @@ def _flag(place: str | None, text: str, panel: str, *names: str) -> Any:
     return field(default=None, metadata={"option": option, "place": place})
 
 
+_what = partial(_flag, "What runs")
+_how = partial(_flag, "How it answers")
+_where = partial(_flag, "Where and how much")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flags:
     """The flags of a command line; one that was not given is None or []."""
 
-    model: str | None = _flag(
-        "engine.model", "Hub name or folder of a model, for vLLM.", WHAT, "--model", "-m"
+    model: str | None = _what(
+        "engine.model", "Hub name or folder of a model, for vLLM.", "--model", "-m"
     )
-    base_url: str | None = _flag(
-        "engine.base_url", "Address of a server of the OpenAI API that has the model.", WHAT
+    base_url: str | None = _what(
+        "engine.base_url", "Address of a server of the OpenAI API that has the model."
     )
-    revision: str | None = _flag("engine.revision", "Branch, tag or commit of a hub model.", WHAT)
-    engine_arg: list[str] | None = _flag(
-        "engine.args", "KEY=VALUE for engine.args; the value is JSON or a string.", WHAT
+    revision: str | None = _what("engine.revision", "Branch, tag or commit of a hub model.")
+    engine_arg: list[str] | None = _what(
+        "engine.args", "KEY=VALUE for engine.args; the value is JSON or a string."
     )
-    callable: str | None = _flag(
-        "engine.callable", "module:name of a Python function, instead of a model.", WHAT
+    callable: str | None = _what(
+        "engine.callable", "module:name of a Python function, instead of a model."
     )
-    prompt: str | None = _flag(
-        "task.prompt", "Jinja template over the row's columns.", WHAT, "--prompt", "-p"
+    prompt: str | None = _what(
+        "task.prompt", "Jinja template over the row's columns.", "--prompt", "-p"
     )
-    system: str | None = _flag(None, "System message before the prompt, a template too.", WHAT)
-    choice: list[str] | None = _flag(
-        "task.output.choice", "The answer is one of these, separated by commas.", HOW
+    system: str | None = _what("task.messages", "System message before the prompt, a template too.")
+    choice: list[str] | None = _how(
+        "task.output.choice", "The answer is one of these, separated by commas."
     )
-    schema: Path | None = _flag(
-        "task.output.json_schema",
-        "The answer is JSON of this form: a file with a JSON schema.",
-        HOW,
+    schema: Path | None = _how(
+        "task.output.json_schema", "The answer is JSON of this form: a file with a JSON schema."
     )
-    regex: str | None = _flag(
-        "task.output.regex", "The answer matches this regular expression.", HOW
+    regex: str | None = _how("task.output.regex", "The answer matches this regular expression.")
+    grammar: Path | None = _how(
+        "task.output.grammar", "The answer follows this EBNF grammar: a file with it."
     )
-    grammar: Path | None = _flag(
-        "task.output.grammar", "The answer follows this EBNF grammar: a file with it.", HOW
+    max_tokens: int | None = _how("task.sampling.max_tokens", "Longest answer, in tokens.")
+    temperature: float | None = _how(
+        "task.sampling.temperature", "0 takes the likeliest token each time."
     )
-    max_tokens: int | None = _flag("task.sampling.max_tokens", "Longest answer, in tokens.", HOW)
-    temperature: float | None = _flag(
-        "task.sampling.temperature", "0 takes the likeliest token each time.", HOW
+    seed: int | None = _how("task.sampling.seed", "Seed of sampled answers.")
+    id: str | None = _where("input.id", "Column that names a row.")
+    out: str | None = _where("output.uri", "Output directory.", "--out", "-o")
+    name: str | None = _where("name", "Name of the job; else the input's own name.")
+    format: Literal["parquet", "jsonl", "openai"] | None = _where(
+        "output.format", "Format of the parts; or openai, where the input is an OpenAI batch file."
     )
-    seed: int | None = _flag("task.sampling.seed", "Seed of sampled answers.", HOW)
-    id: str | None = _flag("input.id", "Column that names a row.", WHERE)
-    out: str | None = _flag("output.uri", "Output directory.", WHERE, "--out", "-o")
-    name: str | None = _flag("name", "Name of the job; else the input's own name.", WHERE)
-    format: Literal["parquet", "jsonl", "openai"] | None = _flag(
-        None, "Format of the parts; or openai, where the input is an OpenAI batch file.", WHERE
+    columns: list[str] | None = _where(
+        "output.columns", "Input columns that are passed through, separated by commas."
     )
-    columns: list[str] | None = _flag(
-        "output.columns",
-        "Input columns that are passed through, separated by commas.",
-        WHERE,
-    )
-    batch_rows: int | None = _flag("batch.rows", "Rows a batch.", WHERE)
-    limit: int | None = _flag("input.limit", "Take only the first rows.", WHERE)
-    pool: str | None = _flag("pool", "Group of workers that may run the job.", WHERE)
-    priority: int | None = _flag("priority", "Higher goes first.", WHERE)
-    max_parallel: int | None = _flag(
-        "limits.max_parallel", "Batches of the job under way at once.", WHERE
+    batch_rows: int | None = _where("batch.rows", "Rows a batch.")
+    limit: int | None = _where("input.limit", "Take only the first rows.")
+    pool: str | None = _where("pool", "Group of workers that may run the job.")
+    priority: int | None = _where("priority", "Higher goes first.")
+    max_parallel: int | None = _where(
+        "limits.max_parallel", "Batches of the job under way at once."
     )
 
     def given(self, *names: str) -> list[str]:
@@ -90,20 +88,14 @@ class Flags:
         ]
 
 
-REQUEST_FLAGS = (
-    "prompt",
-    "system",
-    "choice",
-    "schema",
-    "regex",
-    "grammar",
-    "max_tokens",
-    "temperature",
-    "seed",
-)
+def _placed(section: str) -> list[str]:
+    return [each.name for each in fields(Flags) if each.metadata["place"].startswith(section)]
+
+
+REQUEST_FLAGS = _placed("task.")
 """Flags whose values stand in each request of an OpenAI batch file."""
 
-MODEL_FLAGS = ("model", "base_url", "revision", "engine_arg", *REQUEST_FLAGS)
+MODEL_FLAGS = [name for name in _placed("engine.") if name != "callable"] + REQUEST_FLAGS
 
 
 def takes_flags(command: Callable[..., None]) -> Callable[..., None]:

@@ -93,11 +93,10 @@ def _sections(flags: Flags) -> dict[str, Any]:
     """The sections of a spec that the flags give; keys of flags that were not given are left out."""
     sections: dict[str, Any] = {}
     for flag in fields(Flags):
-        if (place := flag.metadata["place"]) is None or not flags.given(flag.name):
-            continue
-        value = READERS.get(flag.name, lambda given: given)(getattr(flags, flag.name))
-        if value is not None:
-            _put(sections, place, value)
+        if flags.given(flag.name):
+            value = READERS.get(flag.name, lambda given: given)(getattr(flags, flag.name))
+            if value is not None:
+                _put(sections, flag.metadata["place"], value)
     if flags.callable is not None:
         _put(sections, "task.kind", "function")
         _put(sections, "engine.backend", "function")
@@ -106,11 +105,9 @@ def _sections(flags: Flags) -> dict[str, Any]:
     if flags.format == "openai":
         _put(sections, "task.kind", "requests")
         _put(sections, "input.format", "openai")
-    elif flags.format is not None:
-        _put(sections, "output.format", flags.format)
     if flags.system is not None:
         user = {"role": "user", "content": sections["task"].pop("prompt")}
-        _put(sections, "task.messages", [{"role": "system", "content": flags.system}, user])
+        sections["task"]["messages"].append(user)
     if "task" in sections:
         sections["task"].setdefault("kind", "generate")
     return sections
@@ -157,6 +154,8 @@ def _words(given: list[str]) -> list[str]:
 
 
 READERS: dict[str, Callable[[Any], Any]] = {
+    "system": lambda given: [{"role": "system", "content": given}],
+    "format": lambda given: None if given == "openai" else given,
     "engine_arg": _engine_args,
     "choice": _words,
     "schema": _json_file,
