@@ -11,13 +11,13 @@ from typer.core import TyperGroup
 
 from nightshift.common.errors import NightshiftError, Permanent, Retryable
 from nightshift.common.text import one_line
-from nightshift.producer.cli import control, fleet, look, results, run
+from nightshift.producer.cli import control, look, results, run
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run": (run.run, run.estimate, run.submit, look.wait, results.collect, results.judge),
     "Look": (look.status, look.watch, look.jobs, look.errors, look.sample, results.verify),
     "Control": (control.pause, control.resume, control.cancel, control.retry),
-    "Fleet": (fleet.migrate, fleet.reaper, fleet.alive),
+    "Fleet": (control.migrate, control.reaper, control.alive),
 }
 
 EXIT_REFUSED = 2

@@ -1,17 +1,18 @@
 """What commands share: their settings, ledger, job and console, and arguments that many take."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from nightshift.common.errors import BadInput
+from nightshift.common.text import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from nightshift.common.ledger import Ledger
     from nightshift.common.ledger.jobs import Job
     from nightshift.common.settings import Settings
@@ -30,6 +31,23 @@ PIPE_COLUMNS = 160
 """Width of a table that is written to a file or a pipe."""
 
 
+class SafeConsole(Console):
+    """A console on which text of users can never steer the terminal.
+
+    Rich removes some control characters from text, but not the one that begins a sequence.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Makes text safe; the sequences of Rich itself are control segments, or styles."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)
+
+
 def command_settings() -> "Settings":
     """Settings of a command that people look at: it logs warnings only, unless the level is set."""
     from nightshift.common import logs
@@ -42,18 +60,16 @@ def command_settings() -> "Settings":
 
 
 @contextmanager
-def ledger_of(settings: "Settings") -> Iterator["Ledger"]:
+def ledger_of(settings: "Settings | None" = None) -> Iterator["Ledger"]:
     """The ledger for the time of one command, whoever keeps it up."""
     from nightshift.producer.connect import open_ledger
 
-    with open_ledger(settings) as opened:
+    with open_ledger(settings or command_settings()) as opened:
         yield opened.ledger
 
 
-def console(*, stderr: bool = False) -> "Console":
+def console(*, stderr: bool = False) -> Console:
     """Where a command prints its tables: as wide as the terminal, if there is one."""
-    from nightshift.producer.cli.console import SafeConsole
-
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return SafeConsole(highlight=False, stderr=stderr, width=None if is_terminal else PIPE_COLUMNS)
 

@@ -1,24 +1,22 @@
-"""Commands that change a job: pause, resume, cancel, retry."""
+"""Commands that change a job, pause, resume, cancel and retry, and those that keep a fleet: migrate,
+reaper, alive.
+"""
 
+import signal
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nightshift.common.errors import BadInput
-from nightshift.producer.cli.context import (
-    JobName,
-    command_settings,
-    find_job,
-    ledger_of,
-    row_error_kind,
-)
+from nightshift.producer.cli import context
 
 if TYPE_CHECKING:
     from nightshift.common.ledger import Connection
 
 
-def pause(job: JobName) -> None:
+def pause(job: context.JobName) -> None:
     """Stop a job from taking more work; batches that are under way end as usual."""
     from nightshift.common.ledger import jobs
 
@@ -26,7 +24,7 @@ def pause(job: JobName) -> None:
 
 
 def resume(
-    job: JobName,
+    job: context.JobName,
     budget: Annotated[
         float | None, typer.Option(help="Money that it may spend in all, as limits.budget.")
     ] = None,
@@ -43,7 +41,7 @@ def resume(
     _change(job, go_on, "goes on")
 
 
-def cancel(job: JobName) -> None:
+def cancel(job: context.JobName) -> None:
     """End a job for good; parts that are written stay."""
     from nightshift.common.ledger import jobs
 
@@ -51,7 +49,7 @@ def cancel(job: JobName) -> None:
 
 
 def retry(
-    job: JobName,
+    job: context.JobName,
     failed: Annotated[bool, typer.Option("--failed", help="Every row that failed.")] = False,
     dead: Annotated[bool, typer.Option("--dead", help="What failed in dead batches.")] = False,
     kind: Annotated[
@@ -64,7 +62,7 @@ def retry(
     not listed as failed; if the job is cancelled before, they keep their old error. Rows of dead
     batches (kind batch_dead) are failed rows too. The manifest goes, and comes back at the end.
     """
-    wanted = row_error_kind(kind)
+    wanted = context.row_error_kind(kind)
     if not failed and not dead:
         raise BadInput("say which rows run again: --failed (with --kind, if only some) or --dead")
     if wanted is not None and not failed:
@@ -72,9 +70,9 @@ def retry(
     from nightshift.producer import retry as retry_job
     from nightshift.producer.connect import open_ledger
 
-    settings = command_settings()
+    settings = context.command_settings()
     with open_ledger(settings) as opened:
-        found = find_job(opened.ledger, job)
+        found = context.find_job(opened.ledger, job)
         done = retry_job.retry(opened.ledger, found, failed=failed, dead=dead, kind=wanted)
     # The `run` that keeps an embedded ledger up may be one of another job.
     nobody = opened.alone or (settings.database_url is None and done.reopened)
@@ -83,8 +81,50 @@ def retry(
 
 def _change(reference: str, change: "Callable[[Connection, int], object]", outcome: str) -> None:
     """Changes the job in one transaction, and prints what became of it."""
-    with ledger_of(command_settings()) as ledger:
-        job = find_job(ledger, reference)
+    with context.ledger_of() as ledger:
+        job = context.find_job(ledger, reference)
         with ledger.transaction() as connection:
             change(connection, job.id)
     typer.echo(f"job {job.id} ({job.spec.name}) {outcome.format(id=job.id)}")
+
+
+def migrate() -> None:
+    """Bring the tables of the ledger up to this code."""
+    from nightshift.common.ledger import schema
+    from nightshift.producer.connect import open_ledger
+
+    with open_ledger(context.command_settings(), checked=False) as opened:
+        found = schema.migrate(opened.ledger)
+        schema.check(opened.ledger)
+        newer = f", newer than the {schema.SCHEMA:04} of this code, which may use it"
+        typer.echo(
+            f"{opened.ledger.place} is at migration {found:04}"
+            f"{newer if found > schema.SCHEMA else ''}"
+        )
+
+
+def reaper() -> None:
+    """Keep the fleet going: take back lost leases, hand out work, finish jobs; run two or more."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    from nightshift.common import logs
+    from nightshift.common.settings import load_settings
+
+    settings = load_settings()
+    logs.configure(settings, process="reaper")
+    if settings.database_url is None:
+        raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a reaper needs the ledger")
+    from nightshift.common.telemetry import run_state
+    from nightshift.producer.reaper import loop
+
+    state = None if settings.run_dir is None else run_state.claim(settings.run_dir, "reaper")
+    with context.ledger_of(settings) as ledger:
+        loop.run(ledger, settings, stop, state)
+
+
+def alive() -> None:
+    """Say whether the reaper of NIGHTSHIFT_RUN_DIR makes its rounds; for a liveness probe."""
+    from nightshift.producer.reaper import alive as probe
+
+    raise typer.Exit(probe.answer())

@@ -8,42 +8,31 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nightshift.common.errors import BadInput
-from nightshift.producer.cli.context import (
-    AsJson,
-    JobName,
-    Seed,
-    SomeJob,
-    allowed_file,
-    command_settings,
-    console,
-    find_job,
-    ledger_of,
-    row_error_kind,
-)
+from nightshift.producer.cli import context
 
 if TYPE_CHECKING:
     from nightshift.common.ledger import Ledger
     from nightshift.common.ledger.jobs import Job
 
 
-def wait(job: JobName) -> None:
+def wait(job: context.JobName) -> None:
     """Wait for a job; exits 0 all answered, 1 with row errors, 3 failed, paused or cancelled."""
     from nightshift.producer.views.progress import report_end
 
     with _followed(job) as (ledger, ended):
-        raise typer.Exit(report_end(ledger, ended, console()))
+        raise typer.Exit(report_end(ledger, ended, context.console()))
 
 
-def watch(job: SomeJob = None) -> None:
+def watch(job: context.SomeJob = None) -> None:
     """Watch a job to its end, or all jobs and workers until Ctrl-C."""
     from nightshift.producer.views import progress
 
     if job is not None:
         with _followed(job) as (ledger, ended):
-            progress.report_end(ledger, ended, console())
+            progress.report_end(ledger, ended, context.console())
         return
-    with ledger_of(command_settings()) as ledger:
-        progress.watch_all(ledger, console())
+    with context.ledger_of() as ledger:
+        progress.watch_all(ledger, context.console())
 
 
 @contextmanager
@@ -52,24 +41,24 @@ def _followed(reference: str) -> Iterator[tuple["Ledger", "Job"]]:
     from nightshift.producer.connect import open_ledger
     from nightshift.producer.views.progress import follow
 
-    with open_ledger(command_settings()) as opened:
-        job = find_job(opened.ledger, reference)
+    with open_ledger(context.command_settings()) as opened:
+        job = context.find_job(opened.ledger, reference)
         if opened.alone and job.closed_at is None and job.state != "paused":
             raise BadInput(f"nobody works on job {job.id}: `nightshift run` with its spec goes on")
-        yield opened.ledger, follow(opened.ledger, job.id, console())
+        yield opened.ledger, follow(opened.ledger, job.id, context.console())
 
 
 def status(
-    job: SomeJob = None,
-    as_json: AsJson = False,
+    job: context.SomeJob = None,
+    as_json: context.AsJson = False,
 ) -> None:
     """Say where a job stands, or all of them."""
     from nightshift.common.ledger import jobs as ledger_jobs
     from nightshift.common.ledger import workers
     from nightshift.producer.views import rates, tables
 
-    with ledger_of(command_settings()) as ledger:
-        number = None if job is None else find_job(ledger, job).id
+    with context.ledger_of() as ledger:
+        number = None if job is None else context.find_job(ledger, job).id
         with ledger.transaction() as connection:
             if number is None:
                 rows = ledger_jobs.listed(connection)
@@ -80,9 +69,9 @@ def status(
         objects = [rates.as_json(row) for row in rows]
         typer.echo(json.dumps(objects if number is None else objects[0], indent=2))
     elif number is None:
-        console().print(tables.overview(rows, here))
+        context.console().print(tables.overview(rows, here))
     else:
-        console().print(tables.status(rows[0], here))
+        context.console().print(tables.status(rows[0], here))
 
 
 def jobs() -> None:
@@ -90,13 +79,16 @@ def jobs() -> None:
     from nightshift.common.ledger import jobs as ledger_jobs
     from nightshift.producer.views import tables
 
-    with ledger_of(command_settings()) as ledger, ledger.transaction() as connection:
+    with (
+        context.ledger_of() as ledger,
+        ledger.transaction() as connection,
+    ):
         rows = ledger_jobs.listed(connection)
-    console().print(tables.job_table(rows) if rows else "no jobs yet")
+    context.console().print(tables.job_table(rows) if rows else "no jobs yet")
 
 
 def errors(
-    job: JobName,
+    job: context.JobName,
     kind: Annotated[str | None, typer.Option(help="Only rows that failed like this.")] = None,
     count: Annotated[int, typer.Option("-n", min=1, help="How many rows.")] = 20,
 ) -> None:
@@ -104,20 +96,20 @@ def errors(
     from nightshift.common.ledger.queries import failed_rows
     from nightshift.producer.views import row_tables
 
-    with ledger_of(command_settings()) as ledger:
-        number = find_job(ledger, job).id
+    with context.ledger_of() as ledger:
+        number = context.find_job(ledger, job).id
         with ledger.transaction() as connection:
             kinds = failed_rows.count_by_kind(connection, number)
             rows = failed_rows.first(connection, number, kind=kind, limit=count)
     if kind is not None and kind not in kinds:
-        row_error_kind(kind)
-    console().print(row_tables.errors(rows, kinds))
+        context.row_error_kind(kind)
+    context.console().print(row_tables.errors(rows, kinds))
 
 
 def sample(
-    job: JobName,
+    job: context.JobName,
     count: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many rows.")] = 20,
-    seed: Seed = 0,
+    seed: context.Seed = 0,
     errors_only: Annotated[
         bool, typer.Option("--errors", help="Draw among the rows that failed.")
     ] = False,
@@ -135,11 +127,11 @@ def sample(
 
     if html is not None and as_json:
         raise BadInput("--html writes a page and --json lines: give one of them")
-    settings = command_settings()
+    settings = context.command_settings()
     if html is not None:
-        allowed_file(settings, html)
-    with ledger_of(settings) as ledger:
-        found = find_job(ledger, job)
+        context.allowed_file(settings, html)
+    with context.ledger_of(settings) as ledger:
+        found = context.find_job(ledger, job)
         drawn = draw_sample(ledger, found, count, seed, errors_only=errors_only)
         if html is not None:
             sample_page.write(ledger, found, drawn, html)
@@ -148,6 +140,6 @@ def sample(
     elif as_json:
         typer.echo(sample_page.lines(drawn), nl=False)
     else:
-        console().print(row_tables.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
+        context.console().print(row_tables.sample_table(drawn.rows, drawn.inputs, drawn.outputs))
     if drawn.note:
         typer.echo(f"nightshift: {drawn.note}", err=True)

@@ -7,22 +7,13 @@ from typing import Annotated, Literal
 import typer
 
 from nightshift.common.errors import BadInput
-from nightshift.producer.cli.context import (
-    AsJson,
-    JobName,
-    Seed,
-    allowed_file,
-    command_settings,
-    console,
-    find_job,
-    ledger_of,
-)
+from nightshift.producer.cli import context
 
 EXIT_PROBLEMS = 1
 
 
 def collect(
-    job: JobName,
+    job: context.JobName,
     to: Annotated[
         str, typer.Option("--to", help="The file: .parquet, .jsonl, or .npy for vectors.")
     ],
@@ -43,8 +34,8 @@ def collect(
     ] = None,
 ) -> None:
     """Write the output of a job as one file, in the order of the dataset."""
-    settings = command_settings()
-    to = allowed_file(settings, to)
+    settings = context.command_settings()
+    to = context.allowed_file(settings, to)
     if manifest and (partial or as_format is not None):
         raise BadInput(
             f"{'--partial' if partial else '--format'} is for the rows of a job, and --manifest "
@@ -54,8 +45,8 @@ def collect(
     from nightshift.producer.results.collect import collect as collect_rows
     from nightshift.producer.results.vectors import ids_uri
 
-    with ledger_of(settings) as ledger:
-        found = find_job(ledger, job)
+    with context.ledger_of(settings) as ledger:
+        found = context.find_job(ledger, job)
         if manifest:
             parts, rows_left = manifest_table.write(ledger, found, to, force=force)
             typer.echo(f"{parts:,} parts in {to}")
@@ -72,19 +63,19 @@ def collect(
 
 
 def judge(
-    job: JobName,
+    job: context.JobName,
     spec: Annotated[Path, typer.Option(help="The judge's job spec, without an input.")],
     count: Annotated[
         int | None, typer.Option("--sample", min=1, help="Judge so many rows, not all.")
     ] = None,
-    seed: Seed = 0,
+    seed: context.Seed = 0,
     column: Annotated[
         str | None, typer.Option(help="Column of the judge's output, or column.property.")
     ] = None,
     scores: Annotated[
         str | None, typer.Option(help="What words are worth, as in good=1,bad=0.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: context.AsJson = False,
 ) -> None:
     """Let a second job judge the answers of a finished one; says the score and how sure it is.
 
@@ -96,9 +87,9 @@ def judge(
     from nightshift.producer.judge.verdict import render
 
     scale = Scale(column, parse_words(scores))
-    messages = console(stderr=as_json)
+    messages = context.console(stderr=as_json)
     verdict = judge_job(
-        command_settings(), job, spec, scale, count=count, seed=seed, console=messages
+        context.command_settings(), job, spec, scale, count=count, seed=seed, console=messages
     )
     if as_json:
         typer.echo(json.dumps(verdict.as_json(), indent=2))
@@ -107,14 +98,14 @@ def judge(
     raise typer.Exit(verdict.exit_code)
 
 
-def verify(job: JobName) -> None:
+def verify(job: context.JobName) -> None:
     """Check from the outside that every row is there exactly once; exits 1 with findings."""
     from nightshift.producer.verify.verify import checks
     from nightshift.producer.views import row_tables
 
-    output, problems = console(), 0
-    with ledger_of(command_settings()) as ledger:
-        for check in checks(ledger, find_job(ledger, job)):
+    output, problems = context.console(), 0
+    with context.ledger_of() as ledger:
+        for check in checks(ledger, context.find_job(ledger, job)):
             messages = [problem.message for problem in check.problems]
             output.print(row_tables.check(check.name, check.summary, messages))
             problems += len(check.problems)

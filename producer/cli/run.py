@@ -7,13 +7,7 @@ from typing import Annotated
 import typer
 
 from nightshift.common.errors import BadInput
-from nightshift.producer.cli.context import (
-    AsJson,
-    allowed_file,
-    command_settings,
-    console,
-    ledger_of,
-)
+from nightshift.producer.cli import context
 from nightshift.producer.cli.flags import Flags, takes_flags
 from nightshift.producer.cli.job_spec import job_spec
 
@@ -56,18 +50,18 @@ def run(
     With --pilot a random sample runs first: its answers and errors are shown, and what the whole
     job would take. Then you are asked. Exits with 3 when the whole job does not run.
     """
-    settings = command_settings()
+    settings = context.command_settings()
     spec = job_spec(target, flags)
     if yes and pilot is None:
         raise BadInput("--yes answers the question after a --pilot: add one, such as --pilot 200")
     if spec.task.kind == "requests":
-        to = allowed_file(settings, to or f"{spec.name}.results.jsonl")
+        to = context.allowed_file(settings, to or f"{spec.name}.results.jsonl")
     elif to is not None:
         raise BadInput("--to is for OpenAI batch files: `nightshift collect` writes other outputs")
     from nightshift.producer.local.run import run as run_job
 
     code = run_job(
-        spec, settings, new=new, console=console(), pilot_rows=pilot, agreed=yes, results=to
+        spec, settings, new=new, console=context.console(), pilot_rows=pilot, agreed=yes, results=to
     )
     raise typer.Exit(code)
 
@@ -81,7 +75,7 @@ def estimate(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Engines at work; else those that live now.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: context.AsJson = False,
 ) -> None:
     """Say what a job would take: prompts, hours, money, and when it would be over.
 
@@ -95,25 +89,25 @@ def estimate(
 
     if flags.out is None and pilot is None:
         flags = dataclasses.replace(flags, out="out")
-    spec, settings = job_spec(target, flags), command_settings()
-    messages = console(stderr=as_json)
+    spec, settings = job_spec(target, flags), context.command_settings()
+    messages = context.console(stderr=as_json)
     made = run_estimate(spec, settings, messages, pilot_rows=pilot, workers=workers)
     if made is None:
         raise typer.Exit(progress.EXIT_NOT_FINISHED)
     if as_json:
         typer.echo(json.dumps(estimate_report.as_json(made), indent=2))
     else:
-        console().print(estimate_report.render(made))
+        context.console().print(estimate_report.render(made))
 
 
 @takes_flags
 def submit(target: Target, *, flags: Flags, new: New = False) -> None:
     """Put a job into the ledger for the fleet; the same spec again gives the same job."""
-    settings = command_settings()
+    settings = context.command_settings()
     spec = job_spec(target, flags)
     from nightshift.producer.submit.submit import submit as submit_job
 
-    with ledger_of(settings) as ledger:
+    with context.ledger_of(settings) as ledger:
         done = submit_job(ledger, spec, settings, new=new)
     state = "submitted" if done.is_new else f"known, {done.state}"
     typer.echo(
