@@ -70,15 +70,23 @@ def serve(
             profile=profile,
             metrics=metrics,
         )
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(signum, supervisor.stop)
-        try:
-            schema.check(ledger)
-        except Retryable as error:
-            raise BadInput(str(error)) from error
-        supervisor.run()
+        _run_until_signal(supervisor, ledger)
     if profile is not None:
         report.show(report.Figures.read(profile, supervisor.identity), Console())
+
+
+def _run_until_signal(supervisor: Supervisor, ledger: Ledger) -> None:
+    """Runs a supervisor whose drain SIGTERM and SIGINT begin.
+
+    Raises BadInput where the ledger does not answer at the start.
+    """
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, supervisor.stop)
+    try:
+        schema.check(ledger)
+    except Retryable as error:
+        raise BadInput(str(error)) from error
+    supervisor.run()
 
 
 @app.command()
