@@ -1,6 +1,7 @@
 """Ranges of figures: means and ratios with their bounds, and the sums made of them; pure."""
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,9 +40,7 @@ class Range:
 
     def __add__(self, other: "Range") -> "Range":
         """The sum; its bounds are those of both figures at the same end."""
-        known = self.middle is not None and other.middle is not None
-        middle = self.middle + other.middle if known else None  # type: ignore[operator]
-        return Range(self.low + other.low, middle, self.high + other.high)
+        return self._with(other, operator.add)
 
     def times(self, factor: float) -> "Range":
         """Every figure times a positive factor."""
@@ -57,9 +56,13 @@ class Range:
 
     def at_least(self, other: "Range") -> "Range":
         """The larger figure at each end."""
-        known = self.middle is not None and other.middle is not None
-        middle = max(self.middle, other.middle) if known else None  # type: ignore[type-var]
-        return Range(max(self.low, other.low), middle, max(self.high, other.high))
+        return self._with(other, max)
+
+    def _with(self, other: "Range", combine: Callable[[float, float], float]) -> "Range":
+        middle = None
+        if self.middle is not None and other.middle is not None:
+            middle = combine(self.middle, other.middle)
+        return Range(combine(self.low, other.low), middle, combine(self.high, other.high))
 
 
 def mean_range(values: Sequence[int] | np.ndarray, share: float = 0.0) -> Range:

@@ -14,13 +14,10 @@ import numpy as np
 from nightshift.common.formats.input_rows import Rows
 from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import (
-    ClassifyTask,
-    EmbedTask,
     GenerateTask,
     JobSpec,
     OpenaiEngineSpec,
     RequestsTask,
-    ScoreTask,
     TransformersEngineSpec,
     VllmEngineSpec,
 )
@@ -127,9 +124,7 @@ def _prompt(task: Any, texts: list[str], row: dict[str, Any]) -> Prompt:
             ]
         case RequestsTask():
             return _request_prompt(json.loads(row["body"]))
-        case EmbedTask() | ClassifyTask() | ScoreTask() if len(texts) > 1:
-            return texts[0], texts[1]
-    return texts[0]
+    return (texts[0], texts[1]) if len(texts) > 1 else texts[0]
 
 
 def _request_prompt(body: dict[str, Any]) -> Prompt:

@@ -60,28 +60,13 @@ class LocalFleet:
         self._drain_seconds = settings.drain_seconds
         settings = _for_worker(spec, settings)
         self._broken: str | None = None
+        python = [sys.executable, "-P", "-m"]
+        worker = ["nightshift.worker.cli", "--pool", spec.pool, "--engine-key", spec.engine_key]
+        worker += ["--supervisor-id", self._supervisor]
+        reaper = ["nightshift.producer.cli", "reaper"]
         self._processes = [
-            FleetProcess(
-                "reaper",
-                [sys.executable, "-P", "-m", "nightshift.producer.cli", "reaper"],
-                child_environment(for_reaper(settings)),
-            ),
-            FleetProcess(
-                "worker",
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "nightshift.worker.cli",
-                    "--pool",
-                    spec.pool,
-                    "--engine-key",
-                    spec.engine_key,
-                    "--supervisor-id",
-                    self._supervisor,
-                ],
-                child_environment(settings),
-            ),
+            FleetProcess("reaper", [*python, *reaper], child_environment(for_reaper(settings))),
+            FleetProcess("worker", [*python, *worker], child_environment(settings)),
         ]
 
     def start(self) -> None:
@@ -204,11 +189,7 @@ def running(fleet: LocalFleet, console: Console) -> Iterator[None]:
 @contextmanager
 def _sigterm_like_ctrl_c() -> Iterator[None]:
     """Makes SIGTERM, which systemd, docker and slurm send, a KeyboardInterrupt."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
