@@ -44,7 +44,7 @@ class FunctionEngine:
         self._where = where
         # All calls run in one thread: some libraries keep state by thread.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="function")
-        self._call_ends_at: float | None = None
+        self._call_ends_at = math.inf
 
     @classmethod
     def load(cls, spec: FunctionEngineSpec, allowed: Sequence[str], paths: Sequence[Path]) -> Self:
@@ -108,8 +108,7 @@ class FunctionEngine:
 
     def stalled_seconds(self) -> float:
         """Infinite once a call has run longer than the time of all its rows, else 0."""
-        ends_at = self._call_ends_at
-        return math.inf if ends_at is not None and time.monotonic() > ends_at else 0.0
+        return math.inf if time.monotonic() > self._call_ends_at else 0.0
 
     def close(self) -> None:
         """Starts no further call; a running call goes on to its end."""
@@ -126,7 +125,7 @@ class FunctionEngine:
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             results, problem = None, f"{self._where} raised {type(error).__name__}: {error}"
         finally:
-            self._call_ends_at = None
+            self._call_ends_at = math.inf
         if problem is None and results is not None:
             for position, result in enumerate(results, start):
                 work.emit(position, self._outcome(result))
@@ -161,11 +160,9 @@ def _refuse_collision(module_name: str, paths: Sequence[Path]) -> None:
     top = module_name.partition(".")[0]
     folders = [str(path) for path in paths]
     own = [folder for folder in sys.path if folder and folder not in folders]
-    is_user_module = importlib.machinery.PathFinder.find_spec(top, folders) is not None
-    is_installed = top in sys.builtin_module_names or importlib.machinery.PathFinder.find_spec(
-        top, own
-    )
-    if is_user_module and is_installed:
+    find_spec = importlib.machinery.PathFinder.find_spec
+    is_installed = top in sys.builtin_module_names or find_spec(top, own)
+    if is_installed and find_spec(top, folders):
         raise EngineLoadFailed(
             f"the module name {top!r} is also the name of an installed module: rename yours"
         )

@@ -38,7 +38,7 @@ class TransformersEngine:
         self.concurrency = SORTED_PASSES * spec.batch_size
         self._tokenizing = threading.Lock()
         self._queue = RowQueue(self.concurrency)
-        self._pass_ends_at: float | None = None
+        self._pass_ends_at = math.inf
         self._most_tokens = math.inf
         self._died: str | None = None
         threading.Thread(target=self._passes, name="passes", daemon=True).start()
@@ -62,8 +62,7 @@ class TransformersEngine:
 
     def stalled_seconds(self) -> float:
         """Seconds for which a pass has run longer than its rows may take."""
-        ends_at = self._pass_ends_at
-        return 0.0 if ends_at is None else max(0.0, time.monotonic() - ends_at)
+        return max(0.0, time.monotonic() - self._pass_ends_at)
 
     def close(self, error: BaseException | None = None) -> None:
         """Starts no further pass; a running pass goes on to its end.
@@ -141,7 +140,7 @@ class TransformersEngine:
             is_too_large = isinstance(error, torch.OutOfMemoryError | MemoryError)
             why = f"the model refused the row: {type(error).__name__}: {error}"
         finally:
-            self._pass_ends_at = None
+            self._pass_ends_at = math.inf
         # Not earlier: the traceback of the error held the memory of the pass.
         if is_too_large:
             self._most_tokens = max(1, _padded(rows) // 2)
