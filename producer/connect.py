@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from nightshift.common.errors import BadInput, Retryable
@@ -10,17 +9,10 @@ from nightshift.common.ledger import Ledger, schema
 from nightshift.common.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """An open ledger; `alone` when only this command keeps its server up, so that no job advances."""
-
-    ledger: Ledger
-    alone: bool
-
-
 @contextmanager
-def open_ledger(settings: Settings, *, checked: bool = True) -> Iterator[Opened]:
-    """The ledger for the time of one command, its schema checked.
+def open_ledger(settings: Settings, *, checked: bool = True) -> Iterator[tuple[Ledger, bool]]:
+    """The ledger for the time of one command, its schema checked; and whether only this command
+    keeps its server up, so that no job advances.
 
     Where NIGHTSHIFT_DATABASE_URL is not set, this is the embedded ledger of the home folder. If no
     `nightshift run` keeps its server up, the server is started under the home lock and stopped at
@@ -28,12 +20,12 @@ def open_ledger(settings: Settings, *, checked: bool = True) -> Iterator[Opened]
     """
     with ExitStack() as stack:
         if settings.database_url is not None:
-            opened = Opened(_connect(stack, settings.database_url, settings), alone=False)
+            ledger, alone = _connect(stack, settings.database_url, settings), False
         else:
-            opened = _embedded(stack, settings)
+            ledger, alone = _embedded(stack, settings)
         if checked:
-            schema.check(opened.ledger)
-        yield opened
+            schema.check(ledger)
+        yield ledger, alone
 
 
 def has_ledger(settings: Settings) -> bool:
@@ -44,18 +36,19 @@ def has_ledger(settings: Settings) -> bool:
 def refuse_no_ledger(home: Path) -> None:
     """Raises BadInput for a home folder without an embedded ledger."""
     if not (home / "postgres").is_dir():
+        here = Path.cwd()
+        short = f"./{home.relative_to(here)}" if home.is_relative_to(here) else home
         raise BadInput(
-            "NIGHTSHIFT_DATABASE_URL is not set and no `nightshift run` has made a ledger in "
-            f"{_short_path(home)}"
+            f"NIGHTSHIFT_DATABASE_URL is not set and no `nightshift run` has made a ledger in {short}"
         )
 
 
-def _embedded(stack: ExitStack, settings: Settings) -> Opened:
+def _embedded(stack: ExitStack, settings: Settings) -> tuple[Ledger, bool]:
     home = settings.home.absolute()
     refuse_no_ledger(home)
     running = _running(stack, home, settings)
     if running is not None:
-        return Opened(running, alone=False)
+        return running, False
     # Only here are the programs of the wheels needed.
     from nightshift.common.processes.home import home_lock
     from nightshift.common.processes.postgres import EmbeddedPostgres
@@ -64,7 +57,7 @@ def _embedded(stack: ExitStack, settings: Settings) -> Opened:
     postgres = EmbeddedPostgres()
     url = postgres.start(home)
     stack.callback(postgres.stop)
-    return Opened(_connect(stack, url, settings), alone=True)
+    return _connect(stack, url, settings), True
 
 
 def _running(stack: ExitStack, home: Path, settings: Settings) -> Ledger | None:
@@ -86,10 +79,3 @@ def _connect(stack: ExitStack, url: str, settings: Settings) -> Ledger:
     ledger = Ledger(url, connections=2, answer_seconds=settings.answer_seconds)
     stack.callback(ledger.close)
     return ledger
-
-
-def _short_path(home: Path) -> str:
-    try:
-        return f"./{home.relative_to(Path.cwd())}"
-    except ValueError:
-        return str(home)

@@ -64,8 +64,8 @@ def ledger_of(settings: "Settings | None" = None) -> Iterator["Ledger"]:
     """The ledger for the time of one command, whoever keeps it up."""
     from nightshift.producer.connect import open_ledger
 
-    with open_ledger(settings or command_settings()) as opened:
-        yield opened.ledger
+    with open_ledger(settings or command_settings()) as (ledger, _):
+        yield ledger
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -71,11 +71,11 @@ def retry(
     from nightshift.producer.connect import open_ledger
 
     settings = context.command_settings()
-    with open_ledger(settings) as opened:
-        found = context.find_job(opened.ledger, job)
-        done = retry_job.retry(opened.ledger, found, failed=failed, dead=dead, kind=wanted)
+    with open_ledger(settings) as (ledger, alone):
+        found = context.find_job(ledger, job)
+        done = retry_job.retry(ledger, found, failed=failed, dead=dead, kind=wanted)
     # The `run` that keeps an embedded ledger up may be one of another job.
-    nobody = opened.alone or (settings.database_url is None and done.reopened)
+    nobody = alone or (settings.database_url is None and done.reopened)
     typer.echo(retry_job.summary(found, done, nobody_works=nobody))
 
 
@@ -93,13 +93,12 @@ def migrate() -> None:
     from nightshift.common.ledger import schema
     from nightshift.producer.connect import open_ledger
 
-    with open_ledger(context.command_settings(), checked=False) as opened:
-        found = schema.migrate(opened.ledger)
-        schema.check(opened.ledger)
+    with open_ledger(context.command_settings(), checked=False) as (ledger, _):
+        found = schema.migrate(ledger)
+        schema.check(ledger)
         newer = f", newer than the {schema.SCHEMA:04} of this code, which may use it"
         typer.echo(
-            f"{opened.ledger.place} is at migration {found:04}"
-            f"{newer if found > schema.SCHEMA else ''}"
+            f"{ledger.place} is at migration {found:04}{newer if found > schema.SCHEMA else ''}"
         )
 
 

@@ -41,11 +41,11 @@ def _followed(reference: str) -> Iterator[tuple["Ledger", "Job"]]:
     from nightshift.producer.connect import open_ledger
     from nightshift.producer.views.progress import follow
 
-    with open_ledger(context.command_settings()) as opened:
-        job = context.find_job(opened.ledger, reference)
-        if opened.alone and job.closed_at is None and job.state != "paused":
+    with open_ledger(context.command_settings()) as (ledger, alone):
+        job = context.find_job(ledger, reference)
+        if alone and job.closed_at is None and job.state != "paused":
             raise BadInput(f"nobody works on job {job.id}: `nightshift run` with its spec goes on")
-        yield opened.ledger, follow(opened.ledger, job.id, context.console())
+        yield ledger, follow(ledger, job.id, context.console())
 
 
 def status(

@@ -1,17 +1,18 @@
 """What a job will take before it runs: prompts from a sample, speed from earlier jobs."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
 
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Ledger, spending
+from nightshift.common.ledger.spending import SimilarJob
 from nightshift.common.settings import Settings
-from nightshift.common.spec import GenerateTask, JobSpec, OpenaiEngineSpec
+from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngineSpec
 from nightshift.common.text import money
 from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.forecast import Range
-from nightshift.producer.estimate.measured_speed import MeasuredSpeed, measure_speed
 from nightshift.producer.estimate.prompt_lengths import PromptLengths, measure_prompts
 from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.submit.planner import Plan
@@ -24,6 +25,21 @@ SAMPLE_SEED = 0
 
 FULL_WINDOWS = 4
 """With fewer rows than so many windows, the window of an engine was not full most of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSpeed:
+    """What engines with the same key did: `pace` is the rows a second of one engine.
+
+    `output_tokens` is the mean of a row, known where the task was the same. `window_rows` is the
+    number of rows that one engine holds in flight; 0 where no worker lives.
+    """
+
+    source: str
+    rows: int
+    pace: Range | None
+    output_tokens: Range | None
+    window_rows: int
 
 
 @dataclass(slots=True)
@@ -70,16 +86,12 @@ def estimate(
     with own as copies:
         spec, plan = survey(spec, settings, copies=copies)
         prompts = measure_prompts(spec, sample_rows(plan, spec, SAMPLE_ROWS, SAMPLE_SEED))
-    measured, living = (None, 0) if ledger is None else measure_speed(ledger, spec, pilot)
-    return _estimate(spec, plan, prompts, measured, _workers(spec, workers, living))
-
-
-def _workers(spec: JobSpec, given: int | None, living: int) -> tuple[int, str]:
-    if given is not None:
-        return given, "as you say"
-    if living:
-        return living, f"living in the pool {spec.pool}"
-    return 1, "none lives now: --workers says how many"
+    measured, living = (None, 0) if ledger is None else _measured_speed(ledger, spec, pilot)
+    source = (
+        f"living in the pool {spec.pool}" if living else "none lives now: --workers says how many"
+    )
+    given = (living or 1, source) if workers is None else (workers, "as you say")
+    return _estimate(spec, plan, prompts, measured, given)
 
 
 def _estimate(
@@ -203,3 +215,38 @@ def _notes(spec: JobSpec, made: Estimate) -> list[str]:
             "pause before it passes it"
         )
     return notes
+
+
+def _measured_speed(
+    ledger: Ledger, spec: JobSpec, pilot: int | None
+) -> tuple[MeasuredSpeed | None, int]:
+    """The speed, None where no such engine ran, and how many workers of the pool live.
+
+    `pilot` is a job of the ledger: then only that one counts.
+    """
+    task = spec.task.model_dump_json(by_alias=True, context=STORED)
+    with ledger.transaction() as connection:
+        living, window_rows = spending.slots(connection, spec.pool)
+        found = spending.similar_jobs(connection, spec.pool, spec.engine_key, task, only=pilot)
+        similar = [each for each in found if each.same_task] or found
+        commits = spending.commits_of(connection, [each.job for each in similar])
+    if not commits:
+        return None, living
+    same = all(each.same_task for each in similar)
+    measured = MeasuredSpeed(
+        source=_source(similar, pilot is not None, same=same),
+        rows=sum(rows for rows, _, _ in commits),
+        pace=forecast.ratio_range([(rows, seconds) for rows, seconds, _ in commits]),
+        output_tokens=forecast.ratio_range([(tokens, rows) for rows, _, tokens in commits])
+        if same
+        else None,
+        window_rows=window_rows,
+    )
+    return measured, living
+
+
+def _source(similar: Sequence[SimilarJob], is_pilot: bool, *, same: bool) -> str:
+    if is_pilot:
+        return f"the pilot (job {similar[0].job})"
+    jobs = f"job {similar[0].job}" if len(similar) == 1 else f"{len(similar)} jobs"
+    return f"{jobs} with this engine" + ("" if same else ", of another task")

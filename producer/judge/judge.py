@@ -74,13 +74,13 @@ def _ledger_and_runner(settings: Settings, console: Console) -> Iterator[tuple[L
         with machine(settings, console) as here:
             yield here.ledger, lambda spec: here.work_on(here.submit(spec, new=False))
         return
-    with open_ledger(settings) as opened:
+    with open_ledger(settings) as (ledger, _):
 
         def submit_and_wait(spec: JobSpec) -> Job:
-            done = submit(opened.ledger, spec, settings)
-            return progress.follow(opened.ledger, done.job_id, console)
+            done = submit(ledger, spec, settings)
+            return progress.follow(ledger, done.job_id, console)
 
-        yield opened.ledger, submit_and_wait
+        yield ledger, submit_and_wait
 
 
 def prepare(

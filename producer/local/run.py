@@ -71,8 +71,8 @@ def run_estimate(
     the pilot did not come to its end.
     """
     if pilot_rows is None:
-        with open_ledger(settings) if has_ledger(settings) else nullcontext() as opened:
-            ledger = opened.ledger if opened else None
+        known = open_ledger(settings) if has_ledger(settings) else nullcontext((None, False))
+        with known as (ledger, _):
             return estimate(spec, settings, ledger, workers=workers)
     with _finished_pilot(spec, settings, pilot_rows, console) as (ledger, finished):
         return pilot.shown_estimate(ledger, spec, settings, finished, console, workers=workers)
@@ -88,8 +88,7 @@ def _finished_pilot(
     speed of another machine would say little. Else this machine runs it.
     """
     if settings.database_url is not None:
-        with open_ledger(settings) as opened:
-            ledger = opened.ledger
+        with open_ledger(settings) as (ledger, _):
             with ledger.transaction() as connection:
                 living, _ = spending.slots(connection, spec.pool)
             if living:

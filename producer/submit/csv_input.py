@@ -7,7 +7,7 @@ refused, since the file is then most likely another kind of CSV.
 
 import secrets
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
@@ -55,12 +55,9 @@ def delimiter_of(uri: str, declared: str | None) -> str:
 
 def header(uri: str, head: bytes, delimiter: str) -> list[str]:
     """Column names out of the first bytes of a file; BadInput for names that cannot be used."""
-    options = csv.ParseOptions(
-        delimiter=delimiter, newlines_in_values=True, invalid_row_handler=lambda _: "skip"
-    )
     # The file may be a header alone, whose line has no end.
     try:
-        first = csv.open_csv(pa.BufferReader(head + b"\n"), _read_options(), options)
+        first = _reader(pa.BufferReader(head + b"\n"), delimiter, lambda _: "skip")
         names: list[str] = first.schema.names
     except pa.ArrowInvalid as error:
         if b'"' not in head.strip().partition(b"\n")[0]:
@@ -142,18 +139,14 @@ def batches(
     wrong = _WrongWidthHandler(last)
     at = 0
     try:
-        reader = csv.open_csv(
+        reader = _reader(
             pa.PythonFile(_WithLastRecord(stream, last), mode="r"),
-            _read_options(),
-            csv.ParseOptions(
-                delimiter=delimiter, newlines_in_values=True, invalid_row_handler=wrong
-            ),
-            csv.ConvertOptions(
-                column_types={name: pa.string() for name in names},
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
+            delimiter,
+            wrong,
+            column_types={name: pa.string() for name in names},
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
         )
         for batch in reader:
             rows = _with_wrong_records(batch, at, wrong.records)
@@ -173,9 +166,15 @@ def batches(
     yield _with_wrong_records(pa.RecordBatch.from_pylist([], reader.schema), at, wrong.records)
 
 
-def _read_options() -> csv.ReadOptions:
+def _reader(
+    stream: Any, delimiter: str, wrong: Callable[[Any], str], **convert: Any
+) -> csv.CSVStreamingReader:
     # With threads Arrow would not number the records.
-    return csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
+    read = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
+    parse = csv.ParseOptions(
+        delimiter=delimiter, newlines_in_values=True, invalid_row_handler=wrong
+    )
+    return csv.open_csv(stream, read, parse, csv.ConvertOptions(**convert))
 
 
 def _refuse_wrong_records(uri: str, records: WrongRecords) -> None:

@@ -17,9 +17,8 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.producer.estimate import estimate_report, pilot
-from nightshift.producer.estimate.estimate import Estimate, _estimate, estimate
+from nightshift.producer.estimate.estimate import Estimate, MeasuredSpeed, _estimate, estimate
 from nightshift.producer.estimate.forecast import Range
-from nightshift.producer.estimate.measured_speed import MeasuredSpeed
 from nightshift.producer.estimate.pilot import FinishedPilot
 from nightshift.producer.results.sample import Sample
 from nightshift.producer.submit.submit import survey
