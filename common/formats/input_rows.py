@@ -97,9 +97,9 @@ def read_file_rows(
 ) -> Rows:
     """The rows of a batch out of its file; every row that is asked for comes back, good or bad.
 
-    `columns` has the id, too; None reads all. `schema` has the planned types: JSONL values are brought to them,
-    and a row with a value that cannot be is `bad_type`. A nested column may come wider than
-    planned, with keys that the first rows of the file lacked. A null id is `bad_record`.
+    `columns` has the id, too; None reads all. `schema` has the planned types: JSONL values are
+    brought to them, and a row with a value that cannot be is `bad_type`. A nested column may come
+    wider than planned, with keys that the first rows of the file lacked. A null id is `bad_record`.
 
     Raises SourceChanged when the file is gone or not the one that was planned, StorageUnavailable
     when it cannot be read now, BadInput for a Parquet column that does not exist.

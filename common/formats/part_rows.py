@@ -86,14 +86,6 @@ def _encode(
     return jsonl_writer.write(batches, sink)
 
 
-def read_part(uri: str, kind: OutputFormat, schema: pa.Schema) -> pa.Table:
-    """A whole part, see `iter_part_batches`.
-
-    Raises FileNotFoundError, BadInput when the part is damaged, StorageUnavailable.
-    """
-    return pa.Table.from_batches(iter_part_batches(uri, kind, schema), schema)
-
-
 def iter_part_batches(
     uri: str, kind: OutputFormat, schema: pa.Schema, batch_rows: int = PART_BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:

@@ -1,18 +1,17 @@
 """What commands share: their settings, ledger, job and console, and arguments that many take."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
 
 from nightshift.common.errors import BadInput
-from nightshift.common.text import printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from nightshift.common.ledger import Ledger
     from nightshift.common.ledger.jobs import Job
     from nightshift.common.settings import Settings
@@ -29,23 +28,6 @@ Seed = Annotated[int, typer.Option(help="Another seed draws other rows.")]
 
 PIPE_COLUMNS = 160
 """Width of a table that is written to a file or a pipe."""
-
-
-class SafeConsole(Console):
-    """A console on which text of users can never steer the terminal.
-
-    Rich removes some control characters from text, but not the one that begins a sequence.
-    """
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        """Makes text safe; the sequences of Rich itself are control segments, or styles."""
-        for segment in super().render(renderable, options):
-            if segment.control:
-                yield segment
-            else:
-                yield Segment(printable(segment.text), segment.style)
 
 
 def command_settings() -> "Settings":
@@ -68,8 +50,10 @@ def ledger_of(settings: "Settings | None" = None) -> Iterator["Ledger"]:
         yield ledger
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False) -> "Console":
     """Where a command prints its tables: as wide as the terminal, if there is one."""
+    from nightshift.producer.cli.console import SafeConsole
+
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return SafeConsole(highlight=False, stderr=stderr, width=None if is_terminal else PIPE_COLUMNS)
 

@@ -55,8 +55,9 @@ FORMATS: dict[str, part_rows.OutputFormat | None] = {
 def write(ledger: Ledger, job: Job, to: str, *, force: bool = False) -> tuple[int, int]:
     """Writes the table to the file `to` (.parquet, .jsonl or .csv), page by page.
 
-    Returns how many parts the table has, and how many rows of the job are in no part yet. The table of a running job has the parts that the ledger names now. Raises BadInput for a file
-    that cannot be written.
+    Returns how many parts the table has, and how many rows of the job are in no part yet. The table
+    of a running job has the parts that the ledger names now. Raises BadInput for a file that cannot
+    be written.
     """
     target = storage.resolve(to)
     kind = FORMATS[target_file.suffix_of(target, FORMATS)]

@@ -24,7 +24,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionEngineSpec, load_spec, parse_spec
 from nightshift.common.templates.sandbox import compiled, rendered
 from nightshift.producer.cli.app import main
-from nightshift.producer.cli.context import SafeConsole
+from nightshift.producer.cli.console import SafeConsole
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.views import row_tables
 from nightshift.worker.engines.function import FunctionEngine

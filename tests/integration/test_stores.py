@@ -21,6 +21,7 @@ from nightshift.common.storage import objects
 from nightshift.producer.submit import planner
 from nightshift.producer.submit.submit import with_partitioning
 from tests.support.object_store import BUCKET, ObjectStore, close_client
+from tests.support.parts import read_part
 
 
 @pytest.fixture
@@ -220,4 +221,4 @@ def test_every_format_is_planned_read_and_written_there(bucket: str) -> None:
     assert storage.list_names(f"{root}/out") == ["_input"]
     facts = part_rows.write_part(f"{root}/out/part.parquet", whole, "parquet", {})
     assert storage.checksum(f"{root}/out/part.parquet") == facts.checksum
-    assert part_rows.read_part(f"{root}/out/part.parquet", "parquet", whole.schema).equals(whole)
+    assert read_part(f"{root}/out/part.parquet", "parquet", whole.schema).equals(whole)

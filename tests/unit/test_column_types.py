@@ -21,6 +21,7 @@ from nightshift.producer.submit import planner
 from nightshift.producer.submit.checks import check_jsonl
 from nightshift.worker.engines.protocol import Answer
 from nightshift.worker.rows.results import RowResults, part_table
+from tests.support.parts import read_part
 
 MOMENT = dt.datetime(2024, 2, 29, 12, 30, 1, 123456)
 WORDS = pa.array(["a", "b", "a", "c", "d", "e"])
@@ -114,7 +115,7 @@ def passed_through(folder: Path, columns: list[str], batch_rows: int = 2) -> pa.
         uri = f"{folder}/out/part-{number}.parquet"
         part_rows.write_part(uri, part.table, "parquet", {"job": "1"})
         assert part_rows.part_metadata(uri) == {"job": "1"}
-        again = part_rows.read_part(uri, "parquet", schema)
+        again = read_part(uri, "parquet", schema)
         assert again.equals(part.table)
         whole += again.to_batches()
     target = f"{folder}/all.parquet"
@@ -208,7 +209,7 @@ def test_json_lines_bring_back_what_they_take(tmp_path, name):
     check_jsonl(spec, plan.schema)
     uri = f"{tmp_path}/part.jsonl"
     part_rows.write_part(uri, table, "jsonl", {})
-    found = part_rows.read_part(uri, "jsonl", plan.schema)
+    found = read_part(uri, "jsonl", plan.schema)
     assert found.schema.field("c").type == table.schema.field("c").type
     if name != "double":  # infinity becomes null
         assert to_rows(found) == to_rows(table)

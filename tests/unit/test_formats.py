@@ -22,6 +22,7 @@ from nightshift.common.spec import InputSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.storage import streams
 from nightshift.producer.submit import planner
+from tests.support.parts import read_part
 
 BIG = 64 * 2**20
 
@@ -570,7 +571,7 @@ def test_a_part_comes_back_as_it_was_written(tmp_path, kind):
     uri = f"{tmp_path}/new/part.{kind}"
     facts = part_rows.write_part(uri, PART, kind, {"job": "7"})
     assert facts == storage.Written(storage.stat(uri).size, storage.checksum(uri))
-    assert part_rows.read_part(uri, kind, PART.schema) == PART
+    assert read_part(uri, kind, PART.schema) == PART
     batches = list(part_rows.iter_part_batches(uri, kind, PART.schema, batch_rows=2))
     assert [batch.num_rows for batch in batches] == [2, 1]
     assert pa.Table.from_batches(batches) == PART
@@ -582,7 +583,7 @@ def test_a_parquet_part_carries_its_provenance_and_schema(tmp_path):
     assert part_rows.part_metadata(uri) == {"job": "7", "model": "ü"}
     assert pq.read_schema(uri).remove_metadata() == PART.schema
     assert pq.read_table(uri).schema.metadata[b"nightshift.job"] == b"7"
-    assert part_rows.read_part(uri, "parquet", PART.schema) == PART
+    assert read_part(uri, "parquet", PART.schema) == PART
 
 
 @pytest.mark.parametrize(("rows", "compression"), [(1, "UNCOMPRESSED"), (1000, "ZSTD")])
@@ -591,7 +592,7 @@ def test_a_part_is_compressed_where_there_is_something_to_compress(tmp_path, row
     table = pa.table({"row_index": range(rows), "output": ["a few words of an answer"] * rows})
     part_rows.write_part(uri, table, "parquet", {})
     assert pq.read_metadata(uri).row_group(0).column(1).compression == compression
-    assert part_rows.read_part(uri, "parquet", table.schema) == table
+    assert read_part(uri, "parquet", table.schema) == table
 
 
 def test_a_jsonl_part_is_plain_json(tmp_path):
@@ -616,18 +617,18 @@ def test_a_jsonl_part_is_plain_json(tmp_path):
 def test_a_part_without_rows_is_a_part(tmp_path, kind):
     uri = f"{tmp_path}/part.{kind}"
     part_rows.write_part(uri, PART.slice(0, 0), kind, {})
-    assert part_rows.read_part(uri, kind, PART.schema) == PART.slice(0, 0)
+    assert read_part(uri, kind, PART.schema) == PART.slice(0, 0)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_a_damaged_or_missing_part_is_told_apart(tmp_path, kind):
     uri = f"{tmp_path}/part.{kind}"
     with pytest.raises(FileNotFoundError):
-        part_rows.read_part(uri, kind, PART.schema)
+        read_part(uri, kind, PART.schema)
     part_rows.write_part(uri, PART, kind, {})
     storage.write_bytes(uri, storage.read_range(uri, 0, storage.stat(uri).size - 6))
     with pytest.raises(BadInput, match="part"):
-        part_rows.read_part(uri, kind, PART.schema)
+        read_part(uri, kind, PART.schema)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
@@ -636,7 +637,7 @@ def test_a_stream_of_batches_is_one_file(tmp_path, kind):
     uri = f"{tmp_path}/all.{kind}"
     rows = part_rows.write_batches(uri, table.to_batches(500), table.schema, kind, {})
     assert rows == 200_000
-    assert part_rows.read_part(uri, kind, table.schema) == table
+    assert read_part(uri, kind, table.schema) == table
     if kind == "parquet":
         assert pq.read_metadata(uri).num_row_groups == 4
 
@@ -645,6 +646,6 @@ def test_a_stream_of_batches_is_one_file(tmp_path, kind):
 def test_no_batches_are_a_file_without_row_groups(tmp_path, kind):
     uri = f"{tmp_path}/all.{kind}"
     assert part_rows.write_batches(uri, [], PART.schema, kind, {}) == 0
-    assert part_rows.read_part(uri, kind, PART.schema) == PART.schema.empty_table()
+    assert read_part(uri, kind, PART.schema) == PART.schema.empty_table()
     if kind == "parquet":
         assert pq.read_metadata(uri).num_row_groups == 0

@@ -21,6 +21,7 @@ from nightshift.worker.outages import PatientLedger
 from nightshift.worker.rows.prompts import Renderer
 from nightshift.worker.rows.results import PartTable, RowResults, part_table, with_kept_rows
 from nightshift.worker.telemetry.recorder import Recorder
+from tests.support.parts import read_part
 
 
 def spec(task: dict[str, Any] | None = None, **sections: Any) -> JobSpec:
@@ -367,7 +368,7 @@ def test_vectors_are_a_list_of_one_length_that_every_format_brings_back(
     for kind in ("parquet", "jsonl"):
         uri = str(tmp_path / f"part.{kind}")
         part_rows.write_part(uri, table, kind, {})
-        assert part_rows.read_part(uri, kind, table.schema).equals(table)
+        assert read_part(uri, kind, table.schema).equals(table)
 
 
 def test_what_is_no_vector_of_the_jobs_length_fails_its_row() -> None:

@@ -23,6 +23,7 @@ from nightshift.worker.engines.structured import (
     sample_until_valid,
 )
 from nightshift.worker.rows.results import PartTable, RowResults, part_table
+from tests.support.parts import read_part
 
 INPUTS = pa.schema([("id", pa.string()), ("text", pa.string()), ("parsed", pa.string())])
 
@@ -466,7 +467,7 @@ def test_typed_answers_come_back_from_parquet_and_json_lines(
     for kind in ("parquet", "jsonl"):
         uri = str(folder / f"part.{kind}")
         part_rows.write_part(uri, part.table, kind, {})
-        back = part_rows.read_part(uri, kind, part.table.schema)
+        back = read_part(uri, kind, part.table.schema)
         assert back.schema.equals(part.table.schema)
         assert back.column("parsed").to_pylist() == wanted
         assert back.column("output").to_pylist() == ascii_and_not

@@ -65,6 +65,7 @@ def part_table(spec: JobSpec, schema: pa.Schema, results: RowResults) -> PartTab
     """
     rows = results.finished()
     position = {row: at for at, row in enumerate(results.row_index)}
+    # A row that is not in `results` has null in its passed columns.
     passed = results.passed.take(pa.array([position.get(row) for row in rows], pa.int64()))
     failures = results.failures | _failures(schema, results)
     _refuse_changed_columns(results, rows, passed, failures)

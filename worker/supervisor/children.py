@@ -32,8 +32,10 @@ NOT_WHILE_LOADING = (ExitCode.LOAD_FAILED, ExitCode.LEDGER_AWAY)
 
 @dataclass(frozen=True, slots=True)
 class ChildConfig(Child):
-    """What a child is told on its command line, as JSON: who it is, a job whose engine it loads, the file
-    for its `profile`, and the folder for its `metrics`. The child itself fills in its `pid`.
+    """What a child is told on its command line, as JSON.
+
+    That is who it is, a job whose engine it loads, the file for its `profile`, and the folder for
+    its `metrics`. The child itself fills in its `pid`.
     """
 
     job_id: int

@@ -29,8 +29,9 @@ class ReadCache:
     """Footers and decoded row groups of recent batches, the oldest dropped first.
 
     Thread-safe; an entry that two threads want at the same time is loaded once. The cache never
-    keeps more than `limit_bytes`, and has `held_bytes` now; a larger entry is returned and not kept. Row groups that are too
-    large are read as streams, each of which also holds one piece and its buffers.
+    keeps more than `limit_bytes`, and has `held_bytes` now; a larger entry is returned and not
+    kept. Row groups that are too large are read as streams, each of which also holds one piece and
+    its buffers.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -158,7 +159,8 @@ class RowGroupStream:
     def _step(self, number: int) -> None:
         """Reads one piece on the way to `number`."""
         known = self._last[1] if self._last and self._last[0] == number else None
-        known = known or self._cache.find((*self._key, number))
+        if known is None:
+            known = self._cache.find((*self._key, number))
         if known is not None:
             self._hand_out(number, known)
             return
