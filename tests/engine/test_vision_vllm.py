@@ -208,6 +208,34 @@ def test_a_bad_image_is_the_error_of_its_row_alone(seeing: Engine, tmp_path: Pat
         assert says in outcome.message
 
 
+def test_a_row_with_a_bad_image_is_progress(
+    seeing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "slow.png"
+    slow.write_bytes(drawn("red"))
+    asked, goes_on = threading.Event(), threading.Event()
+    read = storage.read_range
+
+    def blocked(uri: str, offset: int, length: int) -> bytes:
+        if uri.endswith("slow.png"):
+            asked.set()
+            assert goes_on.wait(60)
+        return read(uri, offset, length)
+
+    monkeypatch.setattr(storage, "read_range", blocked)
+    first = begin(seeing, [[image(str(slow)), text("x")]], {})
+    try:
+        assert asked.wait(60)
+        seeing._moved_at -= 1000
+        assert seeing.stalled_seconds() > 900
+        (refused,) = ask(seeing, [[image(str(tmp_path / "none.png")), text("x")]])
+        assert isinstance(refused, Refusal)
+        assert seeing.stalled_seconds() < 900
+    finally:
+        goes_on.set()
+        first.result(60)
+
+
 def test_text_and_images_longer_than_the_model_takes_are_refused(seeing: Engine) -> None:
     long, short = ask(
         seeing, [[image(drawn("red")), text("word " * 300)], [image(drawn("red")), text("x")]]

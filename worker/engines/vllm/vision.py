@@ -15,8 +15,9 @@ from vllm.renderers import ChatParams
 
 from nightshift.common.errors import JobRefused
 from nightshift.common.spec import GenerateTask
-from nightshift.worker.engines.images import BatchReads, Image, Messages, with_images
-from nightshift.worker.engines.protocol import Work
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.images import BadImage, BatchReads, Image, Messages, with_images
+from nightshift.worker.engines.protocol import Refusal, Work
 from nightshift.worker.engines.vllm.generate import Generation
 from nightshift.worker.engines.vllm.model import Model
 
@@ -51,6 +52,9 @@ class Vision(Generation):
             fetched = await self._reads.run(partial(with_images, prompt, _fetched))
             async with self._model.decoding:
                 ready = await self._rendered(fetched)
+        except BadImage as error:
+            # An outcome like any other: the row counts as progress, with the tokens of its tries.
+            return Refusal(RowErrorKind.RENDER_ERROR, str(error))
         except VLLMValidationError as error:
             if error.parameter != "input_tokens":
                 raise
