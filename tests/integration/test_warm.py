@@ -51,8 +51,7 @@ def test_it_has_its_own_place_among_the_processes_and_ends_with_what_it_needs(
     assert found.environ()["MARK"] == "seen"
     assert found.cwd() == str(tmp_path)
     assert os.getsid(process.pid) == os.getpgid(process.pid) == process.pid
-    children = found.children()
-    assert children  # its own nursery, at least
+    children = wait_until(found.children, what="its own nursery")
     process.kill()
     assert process.wait(60) == -signal.SIGKILL
     wait_until(lambda: not any(map(is_alive, children)), what="the end of its nursery")
