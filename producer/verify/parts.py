@@ -20,7 +20,7 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, live_parts
 from nightshift.common.text import first_few, kept_message
 from nightshift.producer.results import part_files
-from nightshift.producer.verify.checks import CheckResult, Problem
+from nightshift.producer.verify.check_result import CheckResult, Problem
 
 READERS = 4
 READ_BYTES = 256 * 2**20

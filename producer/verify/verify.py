@@ -12,7 +12,7 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
 from nightshift.common.text import first_few
-from nightshift.producer.verify.checks import CheckResult, Problem
+from nightshift.producer.verify.check_result import CheckResult, Problem
 from nightshift.producer.verify.parts import Facts, PartsAudit
 from nightshift.producer.views.rates import Values
 
