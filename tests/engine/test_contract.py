@@ -64,6 +64,7 @@ class TestFunctionClass(TestFunction):
         yield from lent(lambda: FunctionEngine(Squares(2), "tests:Squares"))
 
 
+@pytest.mark.slow
 class TestTransformers(Embeds):
     @pytest.fixture(scope="class")
     @classmethod

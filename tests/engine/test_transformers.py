@@ -29,6 +29,8 @@ from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal,
 from tests.engine.contract import ask
 from tests.support.lazy import Lazy
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 

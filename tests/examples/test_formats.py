@@ -12,6 +12,8 @@ import pytest
 from tests.support.example import Example
 from tests.support.object_store import ObjectStore, close_client
 
+pytestmark = pytest.mark.slow
+
 BUCKET = "nightshift-demo"
 
 

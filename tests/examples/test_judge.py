@@ -27,6 +27,7 @@ def answers() -> dict[str, bool]:
     }
 
 
+@pytest.mark.slow
 def test_the_judge_gives_the_score_that_the_answers_deserve(
     example: Callable[[str], Example],
 ) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.example import Example
 
+pytestmark = pytest.mark.slow
+
 ROWS, FAILING = 600, 12
 
 HELD = 192

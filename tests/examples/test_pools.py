@@ -4,9 +4,12 @@ from collections.abc import Callable
 
 import psycopg
 import pyarrow.dataset as ds
+import pytest
 
 from tests.support.example import Example
 from tests.support.fleet import wait_until
+
+pytestmark = pytest.mark.slow
 
 ROWS = 40
 

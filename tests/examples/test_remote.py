@@ -4,9 +4,12 @@ import json
 from collections.abc import Callable
 
 import pyarrow.dataset as ds
+import pytest
 
 from tests.support.example import Example
 from tests.support.remote import Call, Remote, Reply, answered, refused
+
+pytestmark = pytest.mark.slow
 
 KEY = "sk-example-and-secret"
 

@@ -4,8 +4,11 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pytest
 
 from tests.support.example import Example
+
+pytestmark = pytest.mark.slow
 
 
 def test_tickets_are_routed_by_rules_that_are_read_once(example: Callable[[str], Example]) -> None:

@@ -4,10 +4,13 @@ import subprocess
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from nightshift.common.ledger.schema import SCHEMA
 from tests.support.fleet import wait_until
 from tests.support.rig import Rig
+
+pytestmark = pytest.mark.slow
 
 REFUSED = 2
 

@@ -82,6 +82,7 @@ def most(a_second: float, seconds: float, burst: float = 1) -> float:
     return a_second * (seconds + burst) + 1
 
 
+@pytest.mark.slow
 def test_two_members_hold_one_rate_together(redis_url: str) -> None:
     async def run() -> tuple[int, float]:
         bucket = name()

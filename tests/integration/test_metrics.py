@@ -110,6 +110,7 @@ def closed(ask: Ask) -> None:
     wait_until(is_closed, what="the end of the job")
 
 
+@pytest.mark.slow
 def test_both_sides_agree_with_the_ledger_and_a_killed_child_keeps_its_counts(
     fleet: Fleet, ask: Ask, ledger: Ledger, database_url: str
 ) -> None:
