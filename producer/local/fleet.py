@@ -13,6 +13,7 @@ from rich.console import Console
 
 from nightshift.common.errors import BadInput, Permanent, Retryable
 from nightshift.common.ledger import Ledger, workers
+from nightshift.common.processes.home import write_whole
 from nightshift.common.processes.postgres import EmbeddedPostgres
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.processes.redis_server import EmbeddedRedis
@@ -71,7 +72,7 @@ class LocalFleet:
 
     def start(self) -> None:
         """Starts both; the supervisor id is on disk first, so that a `run` after a crash finds it."""
-        keep_private(self._home / "supervisors", self._supervisor)
+        write_whole(self._home / "supervisors", self._supervisor)
         for process in self._processes:
             self._start(process)
 
@@ -161,13 +162,6 @@ def _for_worker(spec: JobSpec, settings: Settings) -> Settings:
             "callable_paths": tuple(dict.fromkeys(folders)),
         }
     )
-
-
-def keep_private(path: Path, text: str) -> None:
-    """Writes a small file that only this user can read; it may hold a password."""
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600)
-    path.write_text(text, encoding="utf-8")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from nightshift.common.ledger import Ledger, jobs, schema, spending, workers
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.processes.home import home_lock
+from nightshift.common.processes.home import home_lock, write_whole
 from nightshift.common.processes.postgres import EmbeddedPostgres
 from nightshift.common.processes.redis_server import EmbeddedRedis
 from nightshift.common.settings import Settings
@@ -18,7 +18,7 @@ from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.pilot import FinishedPilot
-from nightshift.producer.local.fleet import LocalFleet, Servers, keep_private, running
+from nightshift.producer.local.fleet import LocalFleet, Servers, running
 from nightshift.producer.submit.submit import Submitted, submit
 from nightshift.producer.views import progress
 
@@ -96,7 +96,7 @@ def _with_servers(settings: Settings, home: Path, stack: ExitStack, servers: Ser
             stack.callback(server.stop)
             servers.append(server)
     if "database_url" in found:
-        keep_private(home / "database_url", found["database_url"])
+        write_whole(home / "database_url", found["database_url"])
     return settings.model_copy(update=found)
 
 
