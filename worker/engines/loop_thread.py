@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -43,18 +44,17 @@ class LoopThread:
         """The result of a coroutine on the loop; TimeoutError after `timeout` seconds."""
         return self.submit(coroutine).result(timeout)
 
-    def cancel_tasks(self, timeout: float) -> None:
-        """Cancels every task of the loop. Returns after `timeout` seconds at the latest."""
-        with suppress(TimeoutError):
-            self.run(_cancel_tasks(), timeout)
-
     def close(self, timeout: float) -> None:
-        """Cancels every task and ends the thread; a second call does nothing."""
+        """Cancels every task and ends the thread, in `timeout` seconds together; a second call does
+        nothing.
+        """
         if self.loop.is_closed():
             return
-        self.cancel_tasks(timeout)
+        ends_at = time.monotonic() + timeout
+        with suppress(TimeoutError):
+            self.run(cancel_tasks(), timeout)
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(timeout)
+        self._thread.join(max(0.0, ends_at - time.monotonic()))
         if not self._thread.is_alive():
             self.loop.close()
 
@@ -105,7 +105,8 @@ async def _run_row(
     return None
 
 
-async def _cancel_tasks() -> None:
+async def cancel_tasks() -> None:
+    """Cancels every other task of the running loop, and waits for their ends for a moment."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

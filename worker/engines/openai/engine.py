@@ -21,7 +21,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.images import BatchReads, Reads
-from nightshift.worker.engines.loop_thread import LoopThread, run_rows
+from nightshift.worker.engines.loop_thread import LoopThread, cancel_tasks, run_rows
 from nightshift.worker.engines.openai.errors import RequestError, request_error, spent_limit
 from nightshift.worker.engines.openai.limiter import Limiter, Rates, Reservation
 from nightshift.worker.engines.openai.requests import Body, Endpoint, endpoint_for, estimated_tokens
@@ -104,13 +104,13 @@ class OpenaiEngine:
 
     def close(self) -> None:
         """Cancels the requests under way and ends the loop thread."""
-        self._loop_thread.cancel_tasks(CLOSE_SECONDS)
         with suppress(TimeoutError):
             self._loop_thread.run(self._disconnect(), CLOSE_SECONDS)
         self._reads.close()
         self._loop_thread.close(CLOSE_SECONDS)
 
     async def _disconnect(self) -> None:
+        await cancel_tasks()
         await self._server.client.close()
         await self._limiter.close()
 
