@@ -74,16 +74,17 @@ class Work:
     emit: Callable[[int, Outcome], None]
     recorder: Recorder = field(default_factory=Recorder)
     stopped: threading.Event = field(default_factory=threading.Event)
-    _running: "Future[None]" = field(default_factory=Future)
+    # A future calls each callback once: those added before its end, and those added after it.
+    _going_on: "Future[None]" = field(default_factory=Future)
 
     def stop(self) -> None:
         """Cancels the requests that are not finished."""
         self.stopped.set()
-        self._running.cancel()
+        self._going_on.cancel()
 
     def on_stop(self, callback: Callable[[], object]) -> None:
         """Calls `callback` at stop(), or at once after it."""
-        self._running.add_done_callback(lambda _: callback())
+        self._going_on.add_done_callback(lambda _: callback())
 
 
 def response_columns(status: int | None, request_id: str | None, response: str) -> dict[str, Any]:
