@@ -1,8 +1,6 @@
 """The main job, for real: the reviews through the whole fleet, killed while the engine loads."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 from nightshift.common.processes.home import home_lock
 from nightshift.common.processes.postgres import EmbeddedPostgres
 from tests.support.fleet import Fleet, is_alive, logs, runs, tree, wait_until
-from tests.support.models import MODEL
+from tests.support.models import ARGUMENTS, MODEL, reviews_spec
 
 ROWS = 800
 
@@ -26,43 +24,6 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     found = Fleet(tmp_path, NIGHTSHIFT_DRAIN_SECONDS="20")
     yield found
     found.end()
-
-
-def reviews_spec(fleet: Fleet) -> Path:
-    data = fleet.folder / "test.parquet"
-    script = MODEL.parent / "make_reviews.py"
-    subprocess.run(
-        [sys.executable, script, "--split", "test", "--rows", str(ROWS), "--out", data], check=True
-    )
-    return fleet.spec(
-        {
-            "name": "reviews",
-            "input": {"uri": str(data), "id": "review_id"},
-            "task": {
-                "kind": "generate",
-                "messages": [
-                    {"role": "system", "content": "Name the sentiment of the review."},
-                    {"role": "user", "content": "{{ text }}"},
-                ],
-                "sampling": {"max_tokens": 8},
-                "output": {"choice": ["positive", "neutral", "negative"]},
-            },
-            "engine": {
-                "backend": "vllm",
-                "model": str(MODEL),
-                "args": {
-                    "enforce_eager": True,
-                    "max_model_len": 512,
-                    "max_num_seqs": 16,
-                    "kv_cache_memory_bytes": 2**27,
-                },
-                "price_per_hour": 2.0,
-                "price_per_million_prompt_tokens": 0.5,
-            },
-            "output": {"uri": str(fleet.folder / "out"), "columns": ["label"]},
-            "batch": {"rows": 16},
-        }
-    )
 
 
 def ask(home: Path, query: str) -> list[tuple[Any, ...]]:
@@ -78,7 +39,15 @@ def ask(home: Path, query: str) -> list[tuple[Any, ...]]:
 def test_the_reviews_are_done_once_each_also_after_a_kill_while_the_engine_loads(
     fleet: Fleet,
 ) -> None:
-    spec = reviews_spec(fleet)
+    priced = {
+        "backend": "vllm",
+        "model": str(MODEL),
+        "args": ARGUMENTS,
+        "price_per_hour": 2.0,
+        "price_per_million_prompt_tokens": 0.5,
+    }
+    made = reviews_spec(fleet.folder, ROWS, engine=priced, batch={"rows": 16})
+    spec = fleet.spec(made)
     process = fleet.start("nightshift.producer.cli", "run", str(spec))
     wait_until(lambda: runs(process, "EngineCore"), seconds=300, what="the start of EngineCore")
     members = tree(process)

@@ -16,19 +16,6 @@ from tests.support.proxy import Mode, Proxy
 from tests.support.rig import Rig
 from tests.support.servers import Server
 
-RULES = """
-import os
-import time
-
-def slow(rows):
-    time.sleep(0.01 * len(rows))
-    line = "".join(row["id"] + chr(10) for row in rows)
-    place = os.open("computed", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(place, line.encode())
-    os.close(place)
-    return [{"loud": row["text"].upper()} for row in rows]
-"""
-
 ROWS_A_JOB = 3000
 
 LARGEST_BATCH = 16
@@ -208,7 +195,7 @@ def test_three_jobs_through_a_bad_night(
 ) -> None:
     """Runs for what is left of `--minutes`, one minute at least."""
     rig = proxied
-    (rig.folder / "rules.py").write_text(RULES)
+    rig.note_rows()
     ends = max(session_began + 60 * minutes, time.monotonic() + 60)
     chaos = Chaos(rig, postgres, redis, proxy, chance.randrange(2**32))
     numbers = count(1)

