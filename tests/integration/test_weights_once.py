@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from tests.support.fleet import wait_until
 HERE = Path(__file__).parents[2]
 MODEL = HERE / "examples" / "reviews" / "model"
 WEIGHTS = "model.safetensors"
-WAITS = "Still waiting to acquire lock"
+
+# Children wait for the locks of small files too, for a moment.
+WAITS = f"Still waiting to acquire lock on .*{sha256((MODEL / WEIGHTS).read_bytes()).hexdigest()}"
 
 # One interpreter that has imported everything becomes as many processes as are asked for.
 CHILDREN = """
@@ -77,6 +80,7 @@ class Children:
                     "HF_HOME": str(cache),
                     "HF_ENDPOINT": hub.address,
                     "HF_HUB_DISABLE_TELEMETRY": "1",
+                    "HF_HUB_DOWNLOAD_TIMEOUT": "300",
                     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
                     **more,
                 },
