@@ -63,7 +63,7 @@ def serve(
             ledger,
             settings,
             pool=pool,
-            slot_count=slots or max(1, len(gpus)),
+            slot_count=slot_count(slots, len(gpus)),
             gpus=gpus,
             engine_key=engine_key,
             identity=supervisor_id or f"s-{uuid.uuid4().hex[:12]}",
@@ -73,6 +73,22 @@ def serve(
         _run_until_signal(supervisor, ledger)
     if profile is not None:
         report.show(report.Figures.read(profile, supervisor.identity), Console())
+
+
+def slot_count(wanted: int | None, gpus: int) -> int:
+    """One slot a GPU, or as many as are wanted; one on a machine without GPUs, by default.
+
+    Raises BadInput for slots among which the GPUs cannot be shared evenly, at least one for each.
+    """
+    slots = wanted or max(1, gpus)
+    if gpus % slots:
+        even = [str(number) for number in range(1, gpus + 1) if gpus % number == 0]
+        raise BadInput(
+            f"--slots {slots}: {gpus} GPUs cannot be shared evenly among so many slots; name "
+            f"{' or '.join(even)}, or set CUDA_VISIBLE_DEVICES to the GPUs of this worker (empty: "
+            "none)"
+        )
+    return slots
 
 
 def _run_until_signal(supervisor: Supervisor, ledger: Ledger) -> None:
