@@ -5,6 +5,7 @@ loop is charged, too. A clock ends all other long renderings. The clock is read 
 single call is interrupted.
 """
 
+import codecs
 import math
 import re
 import threading
@@ -47,8 +48,17 @@ NUMBER_BITS = 16_384
 WIDEST_FIELD = 1000
 """Widest field of a format string."""
 
+COPIED_CHARACTERS = 100
+"""Characters that are copied, or looked at again, for one unit."""
+
+CODECS = {"utf-8": "utf-8", "ascii": "ascii", "iso8859-1": "latin-1"}
+"""Encodings of `encode` and `decode` by Python's own names: others take the square of the length, or
+make much of little."""
+_ON_CODEC_ERROR = ("strict", "ignore", "replace")
 _WIDE_PERCENT = re.compile(rb"%(?:\([^)]*\))?[-+ #0]*(?:\*|\d{4,}|\d*\.(?:\*|\d{4,}))")
 _WIDE_BRACES = re.compile(rb"\{[^{}]+\{|\{[^{}]*:[^{}]*\d{4,}")
+_WORD = re.compile(r"\S+")
+_END_SIGNS = re.compile(r"[)>.,]{2,}")
 _WIDE_TIME = re.compile(rb"%[^A-Za-z%]*\d{4,}")
 _WIDE = {
     **dict.fromkeys(("format", "format_map"), _WIDE_BRACES),
@@ -114,8 +124,14 @@ def charged(name: str, run: Callable[..., Any], values: Sequence[Any], named: An
     if name == "join":
         # The output of another filter has no size before it is made.
         values = [list(counted(one)) if isinstance(one, Iterator) else one for one in values]
+    if name in ("dict", "Namespace", "fromkeys"):
+        # Numbers with equal hashes take the square of the time: the clock is read on the way.
+        read = [counted(one) if isinstance(one, list | tuple) else one for one in values[:2]]
+        values = [*read, *values[2:]]
     if name in _WIDE:
         _refuse_wide(name, [*values, *named.values()])
+    if name in ("encode", "decode"):
+        _refuse_codec(*values, **named)
     cost = STEP_UNITS
     for value in (*values, *named.values()) if named else values:
         cost += _weight(value)
@@ -126,7 +142,10 @@ def charged(name: str, run: Callable[..., Any], values: Sequence[Any], named: An
         cost += more
     result = run(*values, **named)
     _budget.charge(_weight(result) - cost)
-    return result
+    if isinstance(result, int) and result.bit_length() > NUMBER_BITS:
+        raise SecurityError("it reads a number of thousands of digits")
+    # Charged step by step, so that the clock is read while another filter takes what this one gives.
+    return counted(result) if isinstance(result, Iterator) else result
 
 
 def counted(values: Iterable[Any]) -> Iterator[Any]:
@@ -187,7 +206,21 @@ def _wrapped(
 ) -> int:
     # Two lines that follow each other are together longer than one.
     lines = _lines(text) + 2 * len(text) // max(1, width)
-    return 10 * len(text) + lines * len(named.get("wrapstring", by) or "")
+    # Python copies the rest of a word that is longer than a line for each of its lines.
+    copied = _squares(_WORD, text) // max(1, width) // COPIED_CHARACTERS
+    return 10 * len(text) + lines * len(named.get("wrapstring", by) or "") + copied
+
+
+def _urlized(value: Any, *_: Any, **__: Any) -> int:
+    # Jinja looks for the end of a word from each of the signs that may stand there.
+    return 20 * len(str(value)) + _squares(_END_SIGNS, str(value))
+
+
+def _squares(pattern: re.Pattern[str], text: str) -> int:
+    """The squares of the lengths of what a pattern finds, together."""
+    if 10 * len(text) > RENDER_UNITS:
+        return 0  # refused by its length
+    return sum((found.end() - found.start()) ** 2 for found in pattern.finditer(text))
 
 
 def _joined(first: Any, second: Any = "", *_: Any, **named: Any) -> int:
@@ -246,7 +279,7 @@ def _split(text: Any, sep: Any = None, *_: Any, **named: Any) -> int:
 
 _GROWTH: dict[str, Callable[..., int]] = {
     **dict.fromkeys(("sort", "unique", "groupby"), _times(60)),
-    **dict.fromkeys(("list", "title", "urlize"), _times(20)),
+    **dict.fromkeys(("list", "title"), _times(20)),
     **dict.fromkeys(("splitlines", "wordcount"), _times(10)),
     **dict.fromkeys(("tojson", "xmlattr", "escape", "e", "forceescape"), _escaped),
     **dict.fromkeys(("urlencode", "pprint"), _quoted),
@@ -269,6 +302,7 @@ _GROWTH: dict[str, Callable[..., int]] = {
     "striptags": lambda value: int(_text(value).count("<")) * len(_text(value)) // 400,
     "sum": _summed,
     "translate": _translated,
+    "urlize": _urlized,
     "wordwrap": _wrapped,
 }
 """Filters and methods that may make or scan much more than the size of their arguments, and the
@@ -281,6 +315,17 @@ def _refuse_wide(name: str, values: Sequence[object]) -> None:
         text = value.encode(errors="replace") if isinstance(value, str) else value
         if isinstance(text, bytes) and _WIDE[name].search(text):
             raise SecurityError(f"a field of a format is {WIDEST_FIELD} wide at most, and fixed")
+
+
+def _refuse_codec(_value: object, encoding: object = "utf-8", errors: object = "strict") -> None:
+    try:
+        name = codecs.lookup(str(encoding)).name
+    except (LookupError, ValueError):
+        name = None
+    if name not in CODECS or errors not in _ON_CODEC_ERROR:
+        raise SecurityError(
+            f"encode and decode take {', '.join(CODECS.values())} and {', '.join(_ON_CODEC_ERROR)}"
+        )
 
 
 def operated(operator: str, run: Callable[..., Any], left: Any, right: Any) -> Any:

@@ -145,12 +145,16 @@ def test_a_template_that_would_take_the_worker_down_fails_its_row_soon(
     assert time.process_time() - began < SECONDS_A_ROW
 
 
+EQUAL_HASHES = "{%% set n = range(0, 99999 * (2 ** 61 - 1), 2 ** 61 - 1)%s %%}"
+"""Python keeps numbers by their remainders of 2 ** 61 - 1."""
+
 PLENTY = {
     "a": "x" * 1_000_000,
     "tabs": "\t" * 100_000,
     "tags": "<b>" * 200_000,
     "day": datetime.date(2026, 7, 14),
     "price": Decimal("1.5"),
+    "b": b"nightshift",
 }
 
 
@@ -184,6 +188,20 @@ PLENTY = {
         "{% set d = {'a': a} %}{% for i in range(99999) %}{{ d.items() }}{% endfor %}",
         "{{ text|indent(-10**9) }}{{ a * 100 }}",
         "{{ text|batch('nan'|float)|list }}{{ a * 100 }}",
+        "{{ ('é' * 180000).encode('punycode') }}",
+        "{{ ('é' * 180000).encode(encoding='Puny_Code'.replace('_', '')) }}",
+        "{% set encode = ('é' * 180000)|attr('encode') %}{{ encode('punycode') }}",
+        "{{ (b * 20000).decode('punycode') }}",
+        "{{ a.encode('idna') }}",
+        "{{ ('é' * 180000).encode('ascii', 'namereplace') }}",
+        "{{ (')' * 400000 ~ 'x)')|urlize }}",
+        "{{ a|wordwrap(1) }}",
+        "{{ ('f' * 4000000)|int(0, 16) is divisibleby(('e' * 2000000)|int(0, 16)) }}",
+        "{{ (1).from_bytes(b * 300000, 'big') is divisibleby((1).from_bytes(b * 150000, 'big')) }}",
+        EQUAL_HASHES % "|unique|list|length",
+        EQUAL_HASHES % "|batch(2)|list %}{% set d = dict(n)",
+        EQUAL_HASHES % "|batch(2)|list %}{% set d = namespace(n)",
+        EQUAL_HASHES % "|list %}{% set d = {}.fromkeys(n)",
     ],
 )
 def test_what_would_fill_the_memory_is_refused_before_it_is_made(
@@ -244,6 +262,9 @@ LONG: dict[str, Any] = {
         "{{ text | truncate(100) }}{{ text | title | length }}{{ names | unique | sort | list }}",
         "{% for k, v in row | dictsort %}{{ k }}={{ v }}{{ loop.cycle(',', ';') }}{% endfor %}",
         "{{ row }}{{ row.items() | list }}{{ names[:3] }}",
+        "{{ text.encode() | length }}{{ text.encode('Latin_1', errors='ignore').decode('ascii') }}",
+        "{{ dict(row.items() | list) }}{{ row.fromkeys(names, [1]) }}{{ names | reverse | list }}",
+        "{{ (text ~ 'see https://example.com/a.html...)') | urlize }}",
     ],
 )
 def test_a_long_text_is_rendered_as_jinja_does(template: str) -> None:
