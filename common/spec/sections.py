@@ -12,6 +12,9 @@ later rules do not apply to it, so that its job can always be read."""
 
 Value = TypeVar("Value")
 
+BATCH_BYTES = 32 * 2**20
+"""Default of batch.bytes: a batch of documents or images stays small in a child's memory."""
+
 Absent = Annotated[Value | None, Field(exclude_if=lambda value: value is None)]
 """A field that the ledger's JSON does not have where it is null: a job from before the field keeps its
 identity."""
@@ -109,6 +112,14 @@ class BatchSpec(Section):
     """The unit of leasing, retry and output."""
 
     rows: int = Field(256, ge=1, le=1_000_000, description="Rows a batch, at most.")
+    bytes: int = Field(
+        BATCH_BYTES,
+        ge=1,
+        description="Bytes of input a batch, at most: of lines, or of uncompressed Parquet columns that "
+        "the job reads. A larger row is a batch by itself.",
+        # Workers of a release before this field read the specs of most jobs.
+        exclude_if=lambda value: value == BATCH_BYTES,
+    )
 
 
 class RetrySpec(Section):

@@ -9,7 +9,7 @@ times the CPU for lines of 40 to 1000 bytes (measured).
 
 from array import array
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,11 +50,20 @@ def scan_lines(uri: str, batch_rows: int, limit: int | None = None) -> Scan:
     """
     with storage.open_input(uri, sequential=True) as handle:
         start = content_start(handle)
-        rows = _RowCounter(start, batch_rows, 2**63 if limit is None else limit)
-        buffer = bytearray(-(-CHUNK_BYTES // _BLOCK) * _BLOCK)
-        room = memoryview(buffer)[:CHUNK_BYTES]
-        while rows.left and (size := handle.readinto(room)):
-            rows.take(buffer, size)
+        return _scan(handle, _RowCounter(start, batch_rows, 2**63 if limit is None else limit))
+
+
+def row_ends(handle: BinaryIO, start: int, rows: int) -> "array[int]":
+    """The byte after each of the next `rows` rows of an open file, from the byte `start` on."""
+    handle.seek(start)
+    return _scan(handle, _RowCounter(start, 1, rows)).ends
+
+
+def _scan(handle: BinaryIO, rows: "_RowCounter") -> Scan:
+    buffer = bytearray(-(-CHUNK_BYTES // _BLOCK) * _BLOCK)
+    room = memoryview(buffer)[:CHUNK_BYTES]
+    while rows.left and (size := handle.readinto(room)):  # type: ignore[attr-defined]
+        rows.take(buffer, size)
     return rows.scan()
 
 

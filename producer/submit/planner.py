@@ -5,9 +5,10 @@ each batch ends is kept: 8 bytes a batch. A file that can only be read from its 
 first.
 """
 
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -20,7 +21,9 @@ from nightshift.common.formats.jsonl.reader import HEAD_ROWS, head_schema
 from nightshift.common.formats.parquet.footer import Footer, input_schema, known_nulls, read_footer
 from nightshift.common.formats.schema_merge import merge_schemas
 from nightshift.common.spec import InputSpec
+from nightshift.common.spec.sections import BATCH_BYTES
 from nightshift.common.storage import FileInfo
+from nightshift.producer.submit import batch_cuts
 from nightshift.producer.submit.convert import Converter
 from nightshift.producer.submit.line_scan import Scan, scan_lines
 
@@ -40,26 +43,40 @@ class Plan:
     rows_total: int
     batch_rows: int
     _scans: dict[str, Scan] = field(repr=False)
+    _cuts: "dict[str, array[int]]" = field(repr=False)
 
     @property
     def batches_total(self) -> int:
         """How many batches there are; none spans two files."""
-        return sum(-(-file.rows // self.batch_rows) for file in self.files)
+        return sum(
+            len(self._cuts[file.uri])
+            if file.uri in self._cuts
+            else -(-file.rows // self.batch_rows)
+            for file in self.files
+        )
 
     def batches(self) -> Iterator[Descriptor]:
         """The batches in order; together they hold every row once. None is kept in memory."""
         for file in self.files:
-            stop = file.first_row + file.rows
             scan = self._scans.get(file.uri)
             offset = scan.start if scan else 0
-            for number, first in enumerate(range(file.first_row, stop, self.batch_rows)):
-                rows = RowRanges(((first, min(first + self.batch_rows, stop)),))
+            first = stop = file.first_row
+            for number, cut in enumerate(self._row_cuts(file)):
+                first, stop = stop, file.first_row + cut
+                rows = RowRanges(((first, stop),))
                 if scan is None:
                     yield Descriptor(file, rows)
                     continue
                 end = scan.ends[number]
                 yield Descriptor(file, rows, Locator(first, offset, end - offset))
                 offset = end
+
+    def _row_cuts(self, file: SourceFile) -> Iterator[int]:
+        """The number of rows of a file up to the end of each of its batches."""
+        if file.uri in self._cuts:
+            return iter(self._cuts[file.uri])
+        starts = range(0, file.rows, self.batch_rows)
+        return (min(start + self.batch_rows, file.rows) for start in starts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +88,7 @@ class _ExaminedFile:
     rows: int
     schema: pa.Schema
     scan: Scan | None = None
+    cuts: "array[int] | None" = None
     csv_types: input_copies.Types | None = None
 
 
@@ -78,11 +96,14 @@ def plan(
     spec_input: InputSpec,
     batch_rows: int,
     *,
+    batch_bytes: int = BATCH_BYTES,
     columns: Sequence[str] | None = None,
     infos: Sequence[FileInfo] | None = None,
     output_uri: str | None = None,
 ) -> Plan:
-    """Looks at every input file and cuts it into batches of at most `batch_rows` rows.
+    """Looks at every input file and cuts it into batches of at most `batch_rows` rows and
+    `batch_bytes` bytes: uncompressed bytes of the columns that are read by the footers of Parquet files,
+    bytes of the lines of other files. A larger row is a batch by itself.
 
     `columns` are those that the job reads (JobSpec.read_columns; None: all): Parquet files must
     agree on them. `infos` saves a second listing of the input. Copies go under `output_uri`;
@@ -100,11 +121,17 @@ def plan(
                 raise BadInput(f"{info.uri} must be copied to be planned: name an output directory")
             read = Converter(spec_input, output_uri).copy(info, kind, limit)
         if kind == "parquet":
-            found = _examine_parquet(info, spec_input.id, limit)
+            footer = read_footer(info.uri)
+            found = _examine_parquet(info, footer, spec_input.id, limit)
         elif kind == "csv":
-            found = _examine_csv(info, read, limit)
+            footer = read_footer(read.uri)
+            found = _examine_csv(info, footer, limit)
         else:
-            found = _examine_lines(info, kind, read, batch_rows, limit)
+            found = _examine_lines(info, kind, read, (batch_rows, batch_bytes), limit)
+            footer = None
+        if footer is not None:
+            sizes = batch_cuts.group_sizes(footer, columns, found.rows)
+            found = replace(found, cuts=batch_cuts.cut_rows(sizes, batch_rows, batch_bytes))
         _check_unchanged(info)
         return found
 
@@ -119,8 +146,9 @@ def plan(
     path = hive.schema_of(spec_input, [info.uri for info in files])
     schema = _merged_schema([file for file in examined if file.rows], columns, path, spec_input.id)
     scans = {file.info.uri: file.scan for file in examined if file.scan is not None}
+    cuts = {file.info.uri: file.cuts for file in examined if file.cuts is not None}
     rows = {file.info.uri: file.rows for file in examined}
-    return Plan(_source_files(files, kinds, rows), schema, rows_total, batch_rows, scans)
+    return Plan(_source_files(files, kinds, rows), schema, rows_total, batch_rows, scans, cuts)
 
 
 def _merged_schema(
@@ -152,8 +180,9 @@ def _merged_schema(
     return pa.schema([*(field for field in in_files if field.name not in both), *path])
 
 
-def _examine_parquet(info: FileInfo, id_column: str | None, limit: int | None) -> _ExaminedFile:
-    footer = read_footer(info.uri)
+def _examine_parquet(
+    info: FileInfo, footer: Footer, id_column: str | None, limit: int | None
+) -> _ExaminedFile:
     nulls = known_nulls(footer, id_column) if id_column is not None else 0
     if nulls:
         raise BadInput(
@@ -163,8 +192,7 @@ def _examine_parquet(info: FileInfo, id_column: str | None, limit: int | None) -
     return _ExaminedFile(info, "parquet", _rows_of(footer, limit), schema)
 
 
-def _examine_csv(info: FileInfo, copy: FileInfo, limit: int | None) -> _ExaminedFile:
-    footer = read_footer(copy.uri)
+def _examine_csv(info: FileInfo, footer: Footer, limit: int | None) -> _ExaminedFile:
     types = input_copies.types_of(footer)
     return _ExaminedFile(
         info, "csv", _rows_of(footer, limit), input_copies.schema_of(types), csv_types=types
@@ -177,13 +205,20 @@ def _rows_of(footer: Footer, limit: int | None) -> int:
 
 
 def _examine_lines(
-    info: FileInfo, kind: InputFormat, read: FileInfo, batch_rows: int, limit: int | None
+    info: FileInfo,
+    kind: InputFormat,
+    read: FileInfo,
+    batch: tuple[int, int],
+    limit: int | None,
 ) -> _ExaminedFile:
+    """`batch` has the most rows and bytes of a batch."""
     head = HEAD_ROWS if limit is None else min(limit, HEAD_ROWS)
     is_batch_file = kind == "openai"
     schema = openai_batch.SCHEMA if is_batch_file else head_schema(read.uri, head, info.uri)
+    batch_rows, batch_bytes = batch
     scan = scan_lines(read.uri, batch_rows, limit)
-    return _ExaminedFile(info, kind, scan.rows, schema, scan)
+    scan, cuts = batch_cuts.cut_lines(read.uri, scan, batch_rows, batch_bytes)
+    return _ExaminedFile(info, kind, scan.rows, schema, scan, cuts)
 
 
 def _check_unchanged(info: FileInfo) -> None:

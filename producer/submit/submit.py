@@ -155,6 +155,7 @@ def _plan(spec: JobSpec, infos: Sequence[FileInfo]) -> Plan:
     plan = planner.plan(
         spec.input,
         spec.batch.rows,
+        batch_bytes=spec.batch.bytes,
         columns=spec.read_columns,
         infos=infos,
         output_uri=spec.output.uri,

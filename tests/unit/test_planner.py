@@ -5,6 +5,7 @@ import json
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,14 +18,17 @@ from nightshift.common.errors import BadInput
 from nightshift.common.formats.input_rows import read_file_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import InputSpec, parse_spec
+from nightshift.common.spec.sections import BATCH_BYTES
 from nightshift.producer.submit import line_scan, planner
+from nightshift.producer.submit.batch_cuts import cut_rows
 from nightshift.producer.submit.checks import check_columns
 from nightshift.producer.submit.planner import Plan
 
 
-def planned(uri, rows=10, *, columns=None, **options) -> Plan:
+def planned(uri, rows=10, *, columns=None, batch_bytes=BATCH_BYTES, **options) -> Plan:
     uris = [str(one) for one in uri] if isinstance(uri, list) else str(uri)
-    return planner.plan(InputSpec.model_validate({"uri": uris, **options}), rows, columns=columns)
+    spec = InputSpec.model_validate({"uri": uris, **options})
+    return planner.plan(spec, rows, batch_bytes=batch_bytes, columns=columns)
 
 
 def ids(plan: Plan, column="id") -> list:
@@ -128,11 +132,12 @@ def naive_rows(content: bytes) -> list[str]:
     bom=st.booleans(),
     newline=st.booleans(),
     batch_rows=st.integers(1, 45),
+    batch_bytes=st.sampled_from([1, 20, 60, 2**25]),
     chunk_bytes=st.sampled_from([1, 7, 30, 65536]),
     data=st.data(),
 )
 def test_planner_and_reader_agree_on_every_line(
-    tmp_path, monkeypatch, lines, bom, newline, batch_rows, chunk_bytes, data
+    tmp_path, monkeypatch, lines, bom, newline, batch_rows, batch_bytes, chunk_bytes, data
 ):
     """The batches' rows are those of a naive reader, once each and in order; so is any subset."""
     monkeypatch.setattr(line_scan, "CHUNK_BYTES", chunk_bytes)
@@ -144,10 +149,12 @@ def test_planner_and_reader_agree_on_every_line(
         with pytest.raises(BadInput, match="no rows"):
             planned(path, batch_rows)
         return
-    plan = planned(path, batch_rows)
+    plan = planned(path, batch_rows, batch_bytes=batch_bytes)
+    assert plan.batches_total == len(list(plan.batches()))
     seen: list[str] = []
     for descriptor in plan.batches():
         assert 1 <= len(descriptor.rows) <= batch_rows
+        assert descriptor.locator.byte_length <= batch_bytes or len(descriptor.rows) == 1
         rows = read_file_rows(descriptor, ["v"], ReadCache(0), schema=pa.schema([]))
         assert rows.row_index == list(descriptor.rows)
         assert not rows.bad
@@ -270,3 +277,40 @@ def test_source_files_say_what_they_were_when_planned(tmp_path):
     assert planned(path).files == [
         SourceFile(str(path), "jsonl", info.size, info.fingerprint, 1, 0)
     ]
+
+
+# ---------------------------------------------------------------- large rows
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows", "size", "cuts"),
+    [
+        ([(10, 1000)], 4, 400, None),
+        ([(10, 1000)], 10, 300, [3, 6, 9, 10]),
+        ([(10, 1000)], 2, 300, None),
+        ([(3, 3000), (6, 60)], 4, 100, [1, 2, 3, 7, 9]),
+        ([(6, 60), (3, 300)], 100, 100, [6, 7, 8, 9]),
+        ([(4, 40), (4, 400)], 3, 100, [3, 4, 5, 6, 7, 8]),
+        ([(2, 0), (2, 2000)], 10, 100, [2, 3, 4]),
+        ([(0, 0), (5, 500)], 5, 250, [2, 4, 5]),
+        ([], 5, 250, None),
+    ],
+)
+def test_batches_end_where_their_rows_or_their_bytes_are_full(groups, rows, size, cuts):
+    found = cut_rows(groups, rows, size)
+    assert (found if found is None else list(found)) == cuts
+
+
+def test_a_batch_of_large_documents_is_bounded_by_its_bytes(tmp_path):
+    """256 rows of 1 MB each would be one batch of 256 MB."""
+    rng = np.random.default_rng(1)
+    pages = [rng.bytes(10_000) for _ in range(60)]
+    table = pa.table({"id": range(60), "page": pages, "other": pages})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=25)
+    plan = planned(tmp_path / "a.parquet", 256, columns=["id", "page"], batch_bytes=101_000)
+    assert plan.batches_total == len(list(plan.batches()))
+    assert max(len(batch.rows) for batch in plan.batches()) == 10
+    assert ids(plan) == list(range(60))
+    assert (
+        planned(tmp_path / "a.parquet", 256, columns=["id"], batch_bytes=101_000).batches_total == 1
+    )
