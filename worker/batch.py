@@ -87,7 +87,7 @@ class BatchRunner:
     def __post_init__(self) -> None:
         self._jobs = JobCache(self.ledger, self.settings.allowed_roots)
         self._cache = ReadCache(self.settings.read_cache_bytes)
-        self._publisher = Publisher(self.ledger, self.recorder, self.window.engine_time)
+        self._publisher = Publisher(self.ledger, self.recorder, self.window)
         self._outcomes = BatchOutcomes(
             self.ledger, self._jobs, self.window, self.engine_died, self.recorder
         )
@@ -183,14 +183,17 @@ class BatchRunner:
         with self.recorder.span(Stage.RENDER):
             requests, refused = job.renderer.render(rows.table, rows.row_index)
         results = RowResults(row_index, pa.concat_tables(passed), {**refused}, dict(rows.bad))
+        self.window.spending.run(lease.job_id, len(lease.todo) - len(requests))
         self.window.row_finished(batch, len(lease.todo) - len(requests))
         return LoadedBatch(batch, job, results, requests)
 
     def _infer(self, loaded: LoadedBatch) -> "Future[None]":
         """Hands the batch to the engine."""
         batch, spec = loaded.batch, loaded.job.spec
+        job_id, spending = batch.lease.job_id, self.window.spending
 
         def emit(position: int, outcome: Outcome) -> None:
+            spending.run(job_id, 1, outcome.prompt_tokens, outcome.output_tokens)
             if loaded.take(position, outcome):
                 self.window.row_finished(batch)
                 reached(Moment.ANSWERED)

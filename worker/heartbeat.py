@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from nightshift.common.errors import Retryable
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.ledger import Ledger, workers
+from nightshift.common.ledger import Ledger, spending, workers
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.settings import Settings
 from nightshift.worker.engines.protocol import Engine
+from nightshift.worker.outages import suppressed
 from nightshift.worker.supervisor.liveness import ChildLiveness
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
@@ -38,6 +39,7 @@ class Heartbeat:
 
     def __post_init__(self) -> None:
         self._ended = threading.Event()
+        self._reported: dict[int, spending.Spent] = {}
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -52,15 +54,39 @@ class Heartbeat:
         self.liveness.write("closing")
 
     def beat(self) -> None:
-        """One beat: renews the leases, and stops the batches that are lost or not wanted any more."""
+        """One beat: renews the leases, reports what was spent, and stops the batches that are lost,
+        not wanted any more, or of a job without money.
+        """
         held = self.window.held()
         leases = [(batch.lease.batch_id, batch.lease.attempt) for batch in held]
         with self.ledger.transaction() as connection:
             workers.beat(connection, self.worker_id, self.state, busy=bool(held))
             renewal = leasing.renew(connection, self.worker_id, leases, self.settings.lease_seconds)
+            spent = [
+                each for each in self.window.spent() if each != self._reported.get(each.job_id)
+            ]
+            spending.report(connection, self.worker_id, spent)
+            job_ids = list({batch.lease.job_id for batch in held})
+            over = {job_id for job_id, _ in spending.spent_out(connection, job_ids)}
             reached(Moment.RENEWING)
+        self._reported |= {each.job_id: each for each in spent}
         lost = sum(self._is_lost_now(batch, renewal) for batch in held)
+        for batch in held:
+            if batch.lease.job_id in over:
+                batch.stop()
         self.recorder.leases_renewed(len(renewal.held), lost)
+        for job_id in over:
+            self._hold(job_id)
+
+    def _hold(self, job_id: int) -> None:
+        """Pauses a job that has no money left, or siblings would claim more until a reaper's next
+        round. What fails here is tried again by the next beat.
+        """
+        with suppressed(Retryable, self.recorder, "hold_failed", job_id=job_id):
+            with self.ledger.transaction() as connection:
+                why = spending.hold_spent_out(connection, job_id)
+            if why is not None:
+                self.recorder.problem("job_paused", job_id=job_id, why=why)
 
     def _is_lost_now(self, batch: HeldBatch, renewal: leasing.Renewal) -> bool:
         """Stops a batch whose lease is lost or whose job is over; True when the loss is new."""

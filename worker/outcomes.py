@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Concatenate, ParamSpec
 
 from nightshift.common.errors import (
     EngineDead,
@@ -15,14 +16,17 @@ from nightshift.common.errors import (
     Retryable,
     StorageUnavailable,
 )
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger import jobs, spending
 from nightshift.common.ledger.batches import failures, leasing
 from nightshift.common.ledger.batches.records import Lease
+from nightshift.common.ledger.connection import Connection
 from nightshift.common.text import kept_message
 from nightshift.worker.job_cache import JobCache
 from nightshift.worker.outages import PatientLedger, suppressed
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
+
+P = ParamSpec("P")
 
 DEFAULT_MAX_ATTEMPTS = 3
 """Attempts of a batch whose job cannot be read."""
@@ -111,7 +115,8 @@ class BatchOutcomes:
         if isinstance(outage, LedgerUnavailable) and self.ledger.given_up.is_set():
             return None
         with suppressed(Retryable, self.recorder, "release_failed", batch_id=lease.batch_id):
-            self.ledger.transact(
+            self._transact_and_report(
+                lease,
                 leasing.release,
                 [lease],
                 error=None if outage is None else kept_message(str(outage)),
@@ -126,7 +131,8 @@ class BatchOutcomes:
         )
         with suppressed(Retryable, self.recorder, "fail_failed", batch_id=lease.batch_id):
             try:
-                self.ledger.transact(
+                self._transact_and_report(
+                    lease,
                     failures.fail,
                     lease,
                     kept_message(str(error) or type(error).__name__),
@@ -138,6 +144,22 @@ class BatchOutcomes:
                 return self._lost(lease)
             return "failed"
         return None
+
+    def _transact_and_report(
+        self,
+        lease: Lease,
+        statement: Callable[Concatenate[Connection, P], None],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Ends a lease, and reports in the same transaction what the child has spent."""
+
+        def both(connection: Connection) -> None:
+            statement(connection, *args, **kwargs)
+            spent = self.window.spent(lease.job_id, {lease.batch_id})
+            spending.report(connection, lease.owner, spent)
+
+        self.ledger.transact(both)
 
     def _max_attempts(self, lease: Lease) -> int:
         try:

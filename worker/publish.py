@@ -15,16 +15,16 @@ from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_rows
 from nightshift.common.formats.part_names import final, part_name, staged
 from nightshift.common.group_commit import GroupCommit
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger import jobs, spending
 from nightshift.common.ledger.batches import commits, splits
 from nightshift.common.ledger.batches.records import Lease, Part
+from nightshift.common.ledger.connection import Connection
 from nightshift.common.spec import JobSpec
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.outages import PatientLedger, suppressed
 from nightshift.worker.rows.results import PartTable
-from nightshift.worker.telemetry.engine_time import EngineTime
 from nightshift.worker.telemetry.recorder import BatchCommitted, Recorder
-from nightshift.worker.window import HeldBatch
+from nightshift.worker.window import HeldBatch, Window
 
 Commit = tuple[Lease, Part]
 
@@ -72,10 +72,10 @@ class Publication:
 class Publisher:
     """Writes and commits the batches of one child. For many threads at once."""
 
-    def __init__(self, ledger: PatientLedger, recorder: Recorder, engine_time: EngineTime) -> None:
+    def __init__(self, ledger: PatientLedger, recorder: Recorder, window: Window) -> None:
         self._ledger = ledger
         self._recorder = recorder
-        self._engine_time = engine_time
+        self._window = window
         self._commits: dict[int, GroupCommit[list[Commit], list[bool | Exception]]] = {}
         self._for_commit = ledger.retrying(Retryable)
         self._for_store = ledger.retrying(StorageUnavailable, WRITE_RETRY_SECONDS)
@@ -169,12 +169,12 @@ class Publisher:
 
     def _charge_and_commit(self, group: Sequence[Publication]) -> None:
         """Commits each batch behind its own fence, in one transaction with what other threads
-        commit at this moment. A split, which is rare, has its own transaction. The engine time of
-        the job since its last commit is charged to the first of the group.
+        commit at this moment. A split, which is rare, has its own transaction. The attempt of
+        the first of the group accounts for the engine time of the job since its last commit.
         """
         first = group[0]
         lease, part = first.commit()
-        spent = self._engine_time.take(lease.job_id)
+        spent = self._window.spending.take(lease.job_id)
         first.part = dataclasses.replace(part, engine_microseconds=spent)
         whole = [each for each in group if each.kept_rows is None]
         partly = [(self._split, [each]) for each in group if each.kept_rows is not None]
@@ -186,7 +186,7 @@ class Publisher:
                     if not each.committed:
                         each.error = each.error or error
         if not first.committed:
-            self._engine_time.give_back(lease.job_id, spent)
+            self._window.spending.give_back(lease.job_id, spent)
 
     def _commit_whole(self, group: Sequence[Publication]) -> None:
         undecided = [each for each in group if each.error is None and not each.committed]
@@ -228,7 +228,8 @@ class Publisher:
         try:
             with self._ledger.transaction() as connection:
                 held = commits.commit(connection, group)
-                if held:  # else the COMMIT changes nothing
+                self._report(connection, [lease for lease, _ in group])
+                if held:  # else no batch depends on the COMMIT
                     reached(Moment.COMMITTING)
         except Retryable:
             raise
@@ -246,10 +247,16 @@ class Publisher:
         try:
             with self._ledger.transaction() as connection:
                 splits.split(connection, lease, each.kept_rows, part)
+                self._report(connection, [lease])
                 reached(Moment.COMMITTING)
         except LeaseLost:
             self._read_back(lease)
         each.committed = True
+
+    def _report(self, connection: Connection, leases: Sequence[Lease]) -> None:
+        """Reports what the child has spent on the job of leases that end now."""
+        spent = self._window.spent(leases[0].job_id, {lease.batch_id for lease in leases})
+        spending.report(connection, leases[0].owner, spent)
 
     def _read_back(self, lease: Lease) -> None:
         """Where a fence does not match, our own earlier COMMIT may be why; else raises LeaseLost."""

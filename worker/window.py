@@ -2,11 +2,14 @@
 
 import threading
 import time
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 from nightshift.common.ledger.batches.records import Lease
+from nightshift.common.ledger.spending import Spent
 from nightshift.worker.engines.protocol import Work
-from nightshift.worker.telemetry.engine_time import EngineTime
+from nightshift.worker.telemetry.job_spending import JobSpending
 
 READ_AHEAD_BATCHES = 2
 """So many batches with unfinished rows are always claimed: the next is read while one runs."""
@@ -69,7 +72,7 @@ class Window:
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
-        self.engine_time = EngineTime()
+        self.spending = JobSpending()
         self._share: int | None = None
         self._held: set[HeldBatch] = set()
         self._unfinished = 0
@@ -116,7 +119,7 @@ class Window:
 
     def add(self, batch: HeldBatch) -> None:
         """A claimed batch is in flight from here on."""
-        self.engine_time.hold(batch.lease.job_id, len(batch.lease.todo))
+        self.spending.hold(batch.lease.job_id, len(batch.lease.todo))
         with self._changed:
             self._held.add(batch)
             self._unfinished += batch.unfinished
@@ -137,7 +140,18 @@ class Window:
             self._forget(batch, batch.unfinished)
             self._changed.notify_all()
         if was_held:
-            self.engine_time.release(batch.lease.job_id, len(batch.lease.todo))
+            self.spending.release(batch.lease.job_id, len(batch.lease.todo))
+
+    def spent(self, job_id: int | None = None, ending: Collection[int] = ()) -> list[Spent]:
+        """What the child has spent so far on one job, or on every job. The batches with the ids
+        `ending` end now: their rows are not open any more.
+        """
+        spent = self.spending.totals(job_id)
+        rows_open: Counter[int] = Counter()
+        for batch in self.held():
+            if batch.lease.batch_id not in ending:
+                rows_open[batch.lease.job_id] += len(batch.lease.todo) - batch.unfinished
+        return [replace(each, rows_open=rows_open[each.job_id]) for each in spent]
 
     def close(self) -> None:
         """No more room: the child drains."""

@@ -1,8 +1,8 @@
-"""What jobs have cost, which would pass their budget, and how fast similar jobs were."""
+"""What jobs have spent and cost, which would pass their budget, and how fast similar jobs were."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from sqlalchemy import text
 
@@ -22,43 +22,137 @@ def cost(connection: Connection, job_id: int) -> Row:
     return found.mappings().one()
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a child has spent on a job since the child began: running totals, which only grow.
+
+    `rows_run` are rows with an outcome, committed or not. `rows_open`, which is no total, are those
+    of them whose batches are still leased.
+    """
+
+    job_id: int
+    engine_microseconds: int
+    rows_run: int
+    prompt_tokens: int
+    output_tokens: int
+    rows_open: int = 0
+
+
+REPORT = text("""
+    INSERT INTO job_spending AS s (job_id, worker_id, engine_microseconds, rows_run, prompt_tokens,
+                                   output_tokens, rows_open)
+    SELECT job_id, :owner, engine_microseconds, rows_run, prompt_tokens, output_tokens, rows_open
+    FROM unnest(CAST(:job_id AS bigint[]), CAST(:engine_microseconds AS bigint[]),
+                CAST(:rows_run AS bigint[]), CAST(:prompt_tokens AS bigint[]),
+                CAST(:output_tokens AS bigint[]), CAST(:rows_open AS bigint[]))
+         AS given (job_id, engine_microseconds, rows_run, prompt_tokens, output_tokens, rows_open)
+    ORDER BY job_id
+    -- Reports of several threads may come in another order than they were made.
+    ON CONFLICT (job_id, worker_id) DO UPDATE
+    SET engine_microseconds = greatest(s.engine_microseconds, excluded.engine_microseconds),
+        rows_run = greatest(s.rows_run, excluded.rows_run),
+        prompt_tokens = greatest(s.prompt_tokens, excluded.prompt_tokens),
+        output_tokens = greatest(s.output_tokens, excluded.output_tokens),
+        rows_open = excluded.rows_open
+""")
+"""Sets a child's own rows to its running totals; no two children wait for each other here."""
+
+
+def report(connection: Connection, owner: str, spent: Sequence[Spent]) -> None:
+    """Writes what a child has spent. The last statement of its transaction: it locks the child's
+    rows, for which the child's other threads wait.
+    """
+    if spent:
+        columns = [field.name for field in fields(Spent)]
+        given = {name: [getattr(each, name) for each in spent] for name in columns}
+        connection.execute(REPORT, {"owner": owner, **given})
+
+
 def over_budget(connection: Connection) -> list[tuple[int, str]]:
     """Running jobs whose cost, with the leased rows, would pass limits.budget; each with a sentence.
 
-    A leased row is expected to cost as much as a row that is done. Before the first commit of a
-    job its leased rows count as nothing.
+    A leased row without an outcome is expected to cost as much as a row that was run. Before the
+    first outcome of a job its leased rows count as nothing.
     """
     return [
         (
             job.job,
             f"{money(job.cost)} is spent and about {money(job.under_way)} under way, which reaches "
-            f"limits.budget {money(job.budget)}: `nightshift resume {job.job} --budget MORE` goes on",
+            f"limits.budget {money(job.budget)}: {_go_on(job.job)}",
         )
         for job in connection.execute(OVER_BUDGET)
     ]
-
-
-def hold(connection: Connection, job_id: int, why: str) -> bool:
-    """Pauses a job that `over_budget` named; False when the job is no longer running."""
-    if jobs.lock(connection, job_id) is not JobState.RUNNING:
-        return False
-    jobs.pause(connection, job_id, why)
-    return True
 
 
 OVER_BUDGET = text("""
     SELECT k.job, k.cost, k.budget, w.under_way
     FROM jobs j JOIN job_costs k ON k.job = j.id
     CROSS JOIN LATERAL (
-        SELECT coalesce(k.cost / nullif(greatest(k.rows_run, sum(rows_done + rows_failed)), 0)
-                        * sum(rows_leased), 0) AS under_way
-        FROM job_counters WHERE job_id = j.id
+        SELECT coalesce(sum(rows_leased), 0) AS rows FROM job_counters WHERE job_id = j.id
+    ) AS leased
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(rows_open), 0) AS rows FROM job_spending
+        WHERE job_id = j.id
+          AND NOT EXISTS (SELECT FROM workers WHERE id = worker_id AND state = 'ended')
+    ) AS run
+    CROSS JOIN LATERAL (
+        SELECT coalesce(k.cost / nullif(k.rows_run, 0) * greatest(0, leased.rows - run.rows), 0)
+               AS under_way
     ) AS w
     WHERE j.state = 'running' AND (j.spec #> '{limits,budget}') IS NOT NULL
       AND k.cost + w.under_way >= k.budget
     ORDER BY j.id
 """)
 """Running jobs whose cost and leased rows reach their budget."""
+
+
+def spent_out(connection: Connection, job_ids: Sequence[int]) -> list[tuple[int, str]]:
+    """Those of some jobs whose cost has reached limits.budget; each with a sentence."""
+    return [
+        (
+            job.job,
+            f"{money(job.cost)} is spent, which reaches limits.budget {money(job.budget)}: "
+            f"{_go_on(job.job)}",
+        )
+        for job in connection.execute(SPENT_OUT, {"ids": list(job_ids)})
+    ]
+
+
+SPENT_OUT = text("""
+    SELECT k.job, k.cost, k.budget FROM jobs j JOIN job_costs k ON k.job = j.id
+    WHERE j.id = ANY (CAST(:ids AS bigint[])) AND (j.spec #> '{limits,budget}') IS NOT NULL
+      AND k.cost >= k.budget
+    ORDER BY j.id
+""")
+"""Jobs whose cost alone reaches their budget."""
+
+
+def hold(connection: Connection, job_id: int, why: str) -> bool:
+    """Pauses a job that has no money left; False when the job is no longer running."""
+    if jobs.lock(connection, job_id) is not JobState.RUNNING:
+        return False
+    jobs.pause(connection, job_id, why)
+    return True
+
+
+def hold_spent_out(connection: Connection, job_id: int) -> str | None:
+    """Pauses a running job whose cost has reached limits.budget; returns why, None if it is not so.
+
+    The cost is looked up again under the lock: the budget may have been raised meanwhile.
+    """
+    running = text("SELECT FROM jobs WHERE id = :id AND state = 'running'")
+    if connection.execute(running, {"id": job_id}).one_or_none() is None:
+        return None
+    if jobs.lock(connection, job_id) is not JobState.RUNNING:
+        return None
+    for _, why in spent_out(connection, [job_id]):
+        jobs.pause(connection, job_id, why)
+        return why
+    return None
+
+
+def _go_on(job_id: int) -> str:
+    return f"`nightshift resume {job_id} --budget MORE` goes on"
 
 
 def set_budget(connection: Connection, job_id: int, budget: float) -> None:
@@ -87,7 +181,7 @@ def refuse_spent(connection: Connection, job_id: int) -> None:
     if jobs.lock(connection, job_id) is JobState.PAUSED:
         raise BadInput(
             f"job {job_id} has spent {money(now['cost'])} of limits.budget {money(now['budget'])}: "
-            f"`nightshift resume {job_id} --budget MORE` goes on"
+            f"{_go_on(job_id)}"
         )
 
 

@@ -1,5 +1,6 @@
 """Jobs paused, resumed and cancelled at the worst moments, and a broken prompt that stops itself."""
 
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,10 +9,11 @@ import pytest
 
 from nightshift.common.errors import BadInput
 from nightshift.common.failpoints import Moment
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger import jobs, spending
 from nightshift.common.ledger.connection import Connection
 from tests.faults.test_finish import let_others_finish
 from tests.support.fleet import output_ids, wait_until
+from tests.support.remote import Call, Remote, Reply, answered
 from tests.support.rig import Rig
 
 BROKEN = """
@@ -29,6 +31,9 @@ SHOUT = {"backend": "function", "callable": "rules:shout"}
 
 WINDOW_ROWS = 2 * 64
 """Unfinished rows that a child of the function engine asks for."""
+
+TOKENS_AN_ANSWER = 3
+"""Output tokens of each answer of the remote server."""
 
 MORE_ROWS = 8 * 5
 """Batches that are committing, and the one at the edge of the window."""
@@ -172,3 +177,51 @@ def test_a_broken_prompt_is_stopped_within_one_window_and_again_after_a_resume(r
     assert len(kinds) == failed
     assert set(kinds.values()) == {"function_error"}
     rig.oracle("broken", ids, failed=kinds)
+
+
+def test_a_budget_is_passed_by_no_more_than_a_beat_costs(rig: Rig) -> None:
+    """One batch has all rows, so that nothing is committed before the money is spent."""
+    rows, answers_paid, seconds_a_call = 3000, 150, 0.05
+    rig.environment["NIGHTSHIFT_HEARTBEAT_SECONDS"] = "1"
+
+    def pay(call: Call) -> Reply:
+        time.sleep(seconds_a_call)
+        return answered(call)
+
+    with Remote().running() as remote:
+        remote.behave = pay
+        ids = rig.submit(
+            "dear",
+            rows,
+            engine={
+                "backend": "openai",
+                "model": "m",
+                "base_url": remote.url,
+                "concurrency": 8,
+                "price_per_million_output_tokens": 1e6 / TOKENS_AN_ANSWER,
+            },
+            task={"kind": "generate", "prompt": "{{ text }}"},
+            batch={"rows": rows},
+            output={"uri": str(rig.folder / "dear")},
+            limits={"budget": answers_paid},
+        )
+        rig.reaper()
+        rig.worker()
+        wait_state(rig, "dear", "paused")
+        wait_let_go(rig, "dear")
+        called = len(remote.calls)
+        # A beat, its pause, and what was sent when the budget was passed.
+        assert answers_paid <= called <= answers_paid + 3 * 8 / seconds_a_call
+        query = "SELECT rows_run, cost FROM job_costs WHERE name = 'dear'"
+        ((rows_run, cost),) = rig.ask(query)
+        assert rows_run == float(cost) <= called
+        # Answers that came after the stop are paid and not kept: of 8 requests at once at most.
+        assert 0 <= rows_run - rig.rows_done("dear") <= 8
+        assert str(rig.value("SELECT reason FROM jobs")).endswith("--budget MORE` goes on")
+        remote.behave = answered
+        with rig.ledger.transaction() as connection:
+            job_id = jobs.find(connection, "dear").id
+            spending.set_budget(connection, job_id, 2 * rows)
+            jobs.resume(connection, job_id)
+        assert rig.wait_closed("dear") == "completed"
+    assert output_ids(rig.folder / "dear") == ids

@@ -20,7 +20,7 @@ from nightshift.common.errors import (
     JobRefused,
     StorageUnavailable,
 )
-from nightshift.common.ledger import Ledger, dispatch
+from nightshift.common.ledger import Ledger, dispatch, spending
 from nightshift.common.ledger.batches import claims
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.settings import Settings
@@ -384,6 +384,27 @@ def test_a_part_that_the_store_refuses_for_long_holds_up_no_neighbour(
     assert scene.parts() == ROWS
     assert tried == [["leased"] * ROWS, ["leased", *["done"] * (ROWS - 1)]]
     assert scene.is_over()
+
+
+def test_rows_whose_parts_the_store_refuses_are_paid_each_time_that_they_run(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(uri: str, data: Any, *, replace: bool = True) -> storage.Written:
+        raise StorageUnavailable("disk full")
+
+    monkeypatch.setattr(storage, "write_bytes", refuse)
+    publisher = scene.runner._publisher
+    publisher._for_store = scene.patient.retrying(StorageUnavailable, 0)
+    thread = scene.run()
+    scene.wait_taken(ROWS)
+    for at in range(ROWS):
+        scene.engine.answer(at)
+    thread.join(60)
+    assert scene.states() == ["pending"] * ROWS
+    with scene.ledger.transaction() as connection:
+        found = spending.cost(connection, scene.group[0].lease.job_id)
+    assert found["rows_run"] == ROWS
+    assert found["engine_seconds"] > 0
 
 
 def test_nothing_is_committed_before_its_directory_is_synced(

@@ -23,6 +23,7 @@ from nightshift.producer.estimate.pilot import FinishedPilot
 from nightshift.producer.results.sample import Sample
 from nightshift.producer.submit.submit import survey
 from tests.integration.test_ledger import World, part_of
+from tests.integration.test_spending import compute
 from tests.support.fleet import commit_one, write_rows
 
 ENGINE = {"backend": "openai", "model": "M", "price_per_hour": 36.0}
@@ -67,6 +68,7 @@ def commit(world: World, lease: Lease, seconds: float) -> None:
     part = dataclasses.replace(part_of(lease), engine_microseconds=round(seconds * 1e6))
     with world.ledger.transaction() as connection:
         commit_one(connection, lease, part)
+    compute(world, lease, len(lease.todo), seconds=seconds, tokens=(7, 5))
 
 
 def said(made: Estimate) -> str:

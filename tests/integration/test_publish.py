@@ -19,9 +19,8 @@ from nightshift.common.states import RowErrorKind
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.publish import ERRORS_A_COMMIT, Publication, Publisher, _groups
 from nightshift.worker.rows.results import PartTable
-from nightshift.worker.telemetry.engine_time import EngineTime
 from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import HeldBatch
+from nightshift.worker.window import HeldBatch, Window
 from tests.support.fleet import wait_until
 
 BATCHES = 6
@@ -68,7 +67,7 @@ def table_of(lease: Lease, message: str) -> PartTable:
 
 
 def publisher_of(ledger: Ledger) -> Publisher:
-    return Publisher(PatientLedger(ledger, Recorder()), Recorder(), EngineTime())
+    return Publisher(PatientLedger(ledger, Recorder()), Recorder(), Window(BATCHES))
 
 
 def publish(publisher: Publisher, lease: Lease, spec: JobSpec, message: str = "no") -> None:

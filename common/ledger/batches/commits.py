@@ -25,18 +25,16 @@ COMMIT = text("""
             CAST(:redo AS int8multirange[]), CAST(:redo_count AS integer[]),
             CAST(:most_losses AS integer[]), CAST(:rows_run AS integer[]),
             CAST(:rows_wrong AS integer[]), CAST(:rows AS int8multirange[]), CAST(:low AS bigint[]),
-            CAST(:high AS bigint[]), CAST(:prompt_spent AS bigint[]),
-            CAST(:output_spent AS bigint[]), CAST(:engine_microseconds AS bigint[]))
+            CAST(:high AS bigint[]), CAST(:engine_microseconds AS bigint[]))
             AS m (id, attempt, owner, job_id, name, bytes, checksum, rows_failed, prompt_tokens,
                   output_tokens, redo, redo_count, most_losses, rows_run, rows_wrong, rows, low,
-                  high, prompt_spent, output_spent, engine_microseconds)
+                  high, engine_microseconds)
     ), open_jobs AS MATERIALIZED (
         SELECT id FROM jobs
         WHERE id = ANY (CAST(:job_id AS bigint[])) AND state IN ('running', 'paused')
         ORDER BY id FOR KEY SHARE
     ), held AS MATERIALIZED (
-        SELECT b.id, b.attempt, m.job_id, m.owner, m.engine_microseconds, m.rows_run,
-               m.prompt_spent, m.output_spent
+        SELECT b.id, b.attempt
         FROM given m JOIN batches b ON b.id = m.id JOIN open_jobs j ON j.id = m.job_id
         WHERE b.attempt = m.attempt AND b.owner = m.owner
           AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id
@@ -67,22 +65,10 @@ COMMIT = text("""
             output_tokens = m.output_tokens, engine_microseconds = m.engine_microseconds
         FROM held JOIN given m ON m.id = held.id AND m.attempt = held.attempt
         WHERE a.batch_id = held.id AND a.attempt = held.attempt
-    ), spent AS (
-        -- The child's own row: no two children wait for each other here.
-        INSERT INTO job_spending AS s (job_id, worker_id, engine_microseconds, rows_run,
-                                       prompt_tokens, output_tokens)
-        SELECT job_id, owner, sum(engine_microseconds), sum(rows_run), sum(prompt_spent),
-               sum(output_spent)
-        FROM held GROUP BY job_id, owner
-        ON CONFLICT (job_id, worker_id) DO UPDATE
-        SET engine_microseconds = s.engine_microseconds + excluded.engine_microseconds,
-            rows_run = s.rows_run + excluded.rows_run,
-            prompt_tokens = s.prompt_tokens + excluded.prompt_tokens,
-            output_tokens = s.output_tokens + excluded.output_tokens
     )
     SELECT id, attempt FROM held
 """)
-"""One group of finished batches: states, parts, old row errors, attempts and spending at once."""
+"""One group of finished batches: states, parts, old row errors and attempts at once."""
 
 CLEAR_ERRORS = text("""
     DELETE FROM row_errors e WHERE e.job_id = :job_id
@@ -195,8 +181,6 @@ def _finished(lease: Lease, part: Part) -> dict[str, Any]:
         "rows": rows,
         "low": rows.ranges[0][0],
         "high": rows.ranges[-1][1] - 1,
-        "prompt_spent": part.tokens_spent.prompt,
-        "output_spent": part.tokens_spent.output,
         "engine_microseconds": part.engine_microseconds,
     }
 

@@ -74,7 +74,7 @@ class Part:
     """Facts of a written part: name in the output directory, bytes, SHA-256, tokens, errors.
 
     `spent` are the tokens of the rows that ran under this lease; None where all rows of the part
-    ran under it. `engine_microseconds` is the engine time that the commit charges to the job.
+    ran under it. `engine_microseconds` is the engine time of the job that the attempt accounts for.
     """
 
     name: str

@@ -59,18 +59,6 @@ END_ATTEMPT = text("""
 """)
 """The end of the attempt that finished some rows of its batch."""
 
-SPEND = text("""
-    INSERT INTO job_spending AS s (job_id, worker_id, engine_microseconds, rows_run, prompt_tokens,
-                                   output_tokens)
-    VALUES (:job_id, :owner, :engine_microseconds, :rows_run, :prompt_spent, :output_spent)
-    ON CONFLICT (job_id, worker_id) DO UPDATE
-    SET engine_microseconds = s.engine_microseconds + excluded.engine_microseconds,
-        rows_run = s.rows_run + excluded.rows_run,
-        prompt_tokens = s.prompt_tokens + excluded.prompt_tokens,
-        output_tokens = s.output_tokens + excluded.output_tokens
-""")
-"""Adds what one child spent to its row of the job."""
-
 
 def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part) -> None:
     """A draining owner keeps its finished rows: they become a done child with the parent's part
@@ -89,14 +77,11 @@ def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part)
         "rows_run": len(finished),
         "rows_failed": len(part.errors),
         "engine_microseconds": part.engine_microseconds,
-        "prompt_spent": part.tokens_spent.prompt,
-        "output_spent": part.tokens_spent.output,
     }
     child_id = int(connection.execute(INSERT_DONE, ran).scalar_one())
     _insert_pending(connection, lease.batch_id, lease.descriptor.rows.minus(finished))
     commits.replace_errors(connection, lease.job_id, child_id, finished, part.errors)
     connection.execute(END_ATTEMPT, ran)
-    connection.execute(SPEND, ran)
 
 
 def halve(connection: Connection, batch_id: int) -> bool:

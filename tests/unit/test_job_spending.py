@@ -2,7 +2,8 @@
 
 import pytest
 
-from nightshift.worker.telemetry.engine_time import EngineTime
+from nightshift.common.ledger.spending import Spent
+from nightshift.worker.telemetry.job_spending import JobSpending
 
 
 class Clock:
@@ -19,7 +20,7 @@ def clock() -> Clock:
 
 
 def test_overlapping_batches_count_a_second_once(clock: Clock) -> None:
-    spent = EngineTime(clock)
+    spent = JobSpending(clock)
     spent.hold(1, 10)
     clock.now += 2
     spent.hold(1, 10)
@@ -30,7 +31,7 @@ def test_overlapping_batches_count_a_second_once(clock: Clock) -> None:
 
 
 def test_time_without_a_batch_counts_for_nobody(clock: Clock) -> None:
-    spent = EngineTime(clock)
+    spent = JobSpending(clock)
     clock.now += 60
     spent.hold(1, 1)
     clock.now += 1
@@ -40,7 +41,7 @@ def test_time_without_a_batch_counts_for_nobody(clock: Clock) -> None:
 
 
 def test_jobs_that_are_held_at_once_share_the_time_by_their_rows(clock: Clock) -> None:
-    spent = EngineTime(clock)
+    spent = JobSpending(clock)
     spent.hold(1, 30)
     spent.hold(2, 10)
     clock.now += 4
@@ -54,7 +55,7 @@ def test_jobs_that_are_held_at_once_share_the_time_by_their_rows(clock: Clock) -
 def test_what_is_taken_is_counted_by_one_commit_and_what_is_given_back_by_the_next(
     clock: Clock,
 ) -> None:
-    spent = EngineTime(clock)
+    spent = JobSpending(clock)
     spent.hold(1, 1)
     clock.now += 1.5
     taken = spent.take(1)
@@ -62,3 +63,17 @@ def test_what_is_taken_is_counted_by_one_commit_and_what_is_given_back_by_the_ne
     spent.give_back(1, taken)
     clock.now += 1
     assert spent.take(1) == 2_500_000
+
+
+def test_totals_grow_by_outcomes_and_by_time_whatever_commits_account_for(clock: Clock) -> None:
+    spent = JobSpending(clock)
+    spent.hold(1, 10)
+    spent.run(1, 3, 30, 6)
+    clock.now += 2
+    spent.take(1)
+    spent.run(1)
+    clock.now += 1
+    assert spent.totals() == spent.totals(1) == [Spent(1, 3_000_000, 4, 30, 6)]
+    spent.release(1, 10)
+    clock.now += 60
+    assert spent.totals(1) == [Spent(1, 3_000_000, 4, 30, 6)]
