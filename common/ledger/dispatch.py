@@ -88,9 +88,10 @@ def capacities(connection: Connection, alive_seconds: float) -> list[Capacity]:
 def admit(connection: Connection, job_id: int, limit: int, rank: int) -> int:
     """Moves up to `limit` pending batches of a running job to queued, ranked from `rank` on.
 
-    Dataset order, so that neighbours are claimed together. Returns how many were moved.
+    Dataset order, so that neighbours are claimed together. Returns how many were moved: none while
+    another transaction changes the job, since one job must not hold up the admission of all others.
     """
-    if jobs.lock_shared(connection, job_id) is not JobState.RUNNING:
+    if jobs.try_lock_shared(connection, job_id) is not JobState.RUNNING:
         return 0
     statement = text("""
         UPDATE batches b SET state = 'queued', queue = concat_ws('.', j.pool, j.engine_key),

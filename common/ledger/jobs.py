@@ -102,10 +102,11 @@ def lock_shared(connection: Connection, job_id: int) -> JobState:
     return JobState(connection.scalar(statement, {"id": job_id}))
 
 
-def try_lock_shared(connection: Connection, job_id: int) -> bool:
-    """The same without waiting; False when another transaction holds the row FOR UPDATE."""
-    statement = text("SELECT id FROM jobs WHERE id = :id FOR SHARE SKIP LOCKED")
-    return connection.scalar(statement, {"id": job_id}) is not None
+def try_lock_shared(connection: Connection, job_id: int) -> JobState | None:
+    """The same without waiting; None when another transaction holds the row FOR UPDATE."""
+    statement = text("SELECT state FROM jobs WHERE id = :id FOR SHARE SKIP LOCKED")
+    state = connection.scalar(statement, {"id": job_id})
+    return None if state is None else JobState(state)
 
 
 def pause(connection: Connection, job_id: int, reason: str | None = None) -> None:

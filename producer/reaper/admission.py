@@ -4,9 +4,10 @@ hints that tell children of them; hints may be lost.
 
 import heapq
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
 
 import structlog
 
@@ -26,7 +27,7 @@ LEAST_QUEUED = 16
 """Least number of batches kept queued for a queue, also before its first child lives."""
 
 MOST_ADMITTED = 400
-"""Most batches admitted in one round, so that its transaction stays short."""
+"""Most batches that one transaction admits, so that it stays short."""
 
 BROKER_PAUSE_SECONDS = 30.0
 """Longest pause after a broker did not answer: each try of a silent broker costs 5 s."""
@@ -35,7 +36,7 @@ BROKER_PAUSE_SECONDS = 30.0
 @dataclass(frozen=True, slots=True)
 class Queue:
     """A queue of the broker: how many batches wait for a claim there, and how many of them were
-    admitted in this round.
+    admitted in this transaction.
     """
 
     pool: str
@@ -52,7 +53,7 @@ class Queue:
 
 
 def admit(connection: Connection, alive_seconds: float) -> list[Queue]:
-    """One round: returns the queues to announce, none when another reaper has the duty."""
+    """One short transaction: returns the queues to announce, none when another reaper has the duty."""
     if not dispatch.try_duty(connection, dispatch.DISPATCH_LOCK):
         return []
     jobs = dispatch.open_jobs(connection)
@@ -78,13 +79,20 @@ def decide(
 ) -> dict[int, int]:
     """How many batches to admit of each job, by job id. Pure.
 
-    Priority counts first, then the fair share between jobs, within each job's max_parallel.
+    Every queue gets one batch in turn, until it is full or `most` are admitted; the emptiest queue
+    begins. In a queue priority counts first, then the fair share between jobs, within each job's
+    max_parallel.
     """
     windows = {(each.pool, each.engine_key): each.window_rows for each in capacities}
-    decided: dict[int, int] = {}
-    for queue, members in _by_queue(jobs).items():
-        _fill_queue(members, WINDOWS_AHEAD * windows.get(queue, 0), most, decided)
-    return decided
+    emptiest_first = sorted(
+        _by_queue(jobs).items(), key=lambda queue: sum(job.queued for job in queue[1])
+    )
+    queues = [
+        _next_batches(members, WINDOWS_AHEAD * windows.get(queue, 0))
+        for queue, members in emptiest_first
+    ]
+    turns = chain.from_iterable(zip_longest(*queues))
+    return Counter(islice((job_id for job_id in turns if job_id is not None), most))
 
 
 def _by_queue(jobs: Iterable[OpenJob]) -> dict[tuple[str, str], list[OpenJob]]:
@@ -94,32 +102,29 @@ def _by_queue(jobs: Iterable[OpenJob]) -> dict[tuple[str, str], list[OpenJob]]:
     return members
 
 
-def _fill_queue(
-    members: Sequence[OpenJob], rows_ahead: int, most: int, decided: dict[int, int]
-) -> None:
-    """Fills the queue from the highest priority down; a job of a lower priority never counts as
-    being ahead of one of a higher.
+def _next_batches(members: Sequence[OpenJob], rows_ahead: int) -> Iterator[int]:
+    """The job of each batch to admit to a queue, from the highest priority down; a job of a lower
+    priority never counts as being ahead of one of a higher.
     """
     rows_queued = batches_queued = 0
-    left = most - sum(decided.values())
     for priority in sorted({job.priority for job in members}, reverse=True):
         level = [job for job in members if job.priority == priority]
         rows_queued += sum(job.rows_queued for job in level)
         batches_queued += sum(job.queued for job in level)
         # The job with the fewest rows in flight is next, and goes back with one batch more.
-        heap = [(job.rows_queued + job.rows_leased, job.id, job) for job in level]
+        heap = [
+            (job.rows_queued + job.rows_leased, job.id, _most_of(job), job)
+            for job in level
+            if _most_of(job)
+        ]
         heapq.heapify(heap)
-        while heap and left > 0:
-            if rows_queued >= rows_ahead and batches_queued >= LEAST_QUEUED:
-                break
-            in_flight, _, job = heapq.heappop(heap)
-            if decided.get(job.id, 0) >= _most_of(job):
-                continue
-            decided[job.id] = decided.get(job.id, 0) + 1
-            left -= 1
+        while heap and (rows_queued < rows_ahead or batches_queued < LEAST_QUEUED):
+            in_flight, _, left, job = heapq.heappop(heap)
+            yield job.id
             rows_queued += job.batch_rows
             batches_queued += 1
-            heapq.heappush(heap, (in_flight + job.batch_rows, job.id, job))
+            if left > 1:
+                heapq.heappush(heap, (in_flight + job.batch_rows, job.id, left - 1, job))
 
 
 def _most_of(job: OpenJob) -> int:

@@ -292,14 +292,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def admit(self, name: str, end: str, job: int, limit: int) -> None:
         job_id = self.jobs[job]
-        with self.step(name, end, waits=job_id in self.locked_elsewhere(name)) as here:
+        with self.step(name, end, waits=False) as here:
             before = self.seen(here)
             moved = dispatch.admit(
                 here.connection, job_id, limit, dispatch.next_rank(here.connection)
             )
             waiting = [b for b in before.values() if b.job_id == job_id and b.state == "pending"]
-            assert job_id not in self.locked_elsewhere(name)
-            running = before and self.job_state(here, job_id) is JobState.RUNNING
+            locked = job_id in self.locked_elsewhere(name)
+            running = not locked and self.job_state(here, job_id) is JobState.RUNNING
             assert moved <= min(limit, len(waiting)) * bool(running)
             if running and here.steps == 1 and not self.others(here):
                 assert moved == min(limit, len(waiting))

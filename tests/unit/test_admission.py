@@ -76,3 +76,15 @@ def test_what_is_admitted(
 
 def test_a_round_stays_short() -> None:
     assert decide([replace(JOB, pending=10**6)], [HUGE_WINDOW], most=500) == {1: 500}
+
+
+def test_a_queue_that_could_take_a_whole_round_starves_no_other() -> None:
+    flood = replace(JOB, pending=10**6)
+    others = [replace(JOB, id=n, pool=f"pool {n}", pending=3) for n in (2, 3)]
+    admitted = decide([flood, *others], [HUGE_WINDOW], most=100)
+    assert admitted == {1: 94, 2: 3, 3: 3}
+
+
+def test_more_queues_than_a_round_has_batches_share_the_round() -> None:
+    jobs = [replace(JOB, id=n, pool=f"pool {n}", queued=n % 3) for n in range(1, 6)]
+    assert decide(jobs, [], most=3) == {3: 1, 1: 1, 4: 1}

@@ -90,7 +90,7 @@ def halve(connection: Connection, batch_id: int) -> bool:
     """
     job_id = connection.scalar(text("SELECT job_id FROM batches WHERE id = :id"), {"id": batch_id})
     # A reaper does not wait here: a batch that is not halved now is halved after its next loss.
-    if not jobs.try_lock_shared(connection, int(job_id)):
+    if jobs.try_lock_shared(connection, int(job_id)) is None:
         return False
     rows: RowRanges | None = connection.scalar(SPLIT_FREE, {"id": batch_id})
     if rows is None:

@@ -1,0 +1,70 @@
+"""A round of the reaper beside jobs whose rows somebody else holds, and with much to admit."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.settings import Settings
+from nightshift.producer.reaper.admission import MOST_ADMITTED
+from nightshift.producer.reaper.loop import Reaper
+from nightshift.producer.reaper.metrics import Rounds
+from tests.integration.test_ledger import World, child_of, make_ready
+
+
+@pytest.fixture
+def world(ledger: Ledger) -> World:
+    return World(ledger)
+
+
+@pytest.fixture
+def frozen(second_ledger: Callable[[], Ledger]) -> Iterator[Connection]:
+    """A transaction of another process that ends only with the test."""
+    with second_ledger().transaction() as connection:
+        yield connection
+        connection.rollback()
+
+
+def reaper_of(ledger: Ledger, **settings: float) -> Reaper:
+    """A reaper that reaps from its first round on."""
+    reaper = Reaper(ledger, Settings(**settings), Rounds(CollectorRegistry()))
+    reaper._reap_from = 0
+    return reaper
+
+
+def failing(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the duties that fail from now on."""
+    failed: list[str] = []
+    monkeypatch.setattr(reaper._rounds, "duty_failed", failed.append)
+    return failed
+
+
+def test_a_round_waits_for_no_job_that_somebody_else_holds(
+    world: World, frozen: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = world.job(1, 1, name="held")
+    world.admit(held, 1)
+    [expired] = world.claim(held, seconds=-1)
+    others = [world.job(1, name=name, pool=name) for name in ("east", "west")]
+    jobs.lock(frozen, held)
+    # Nothing is reaped within a lease of the start of Postgres.
+    reaper = reaper_of(world.ledger, lease_seconds=0.01, heartbeat_seconds=0.001)
+    failed = failing(reaper, monkeypatch)
+    reaper.round()
+    assert failed == []
+    assert [world.states(job) for job in others] == [["queued"], ["queued"]]
+    assert world.batch(expired.batch_id).state == "pending"
+
+
+def test_a_round_goes_on_while_a_queue_has_room(world: World) -> None:
+    large = world.job(*[1] * (3 * MOST_ADMITTED), batch={"rows": 1})
+    child = child_of(world.specs[large])
+    make_ready(world, child)
+    with world.ledger.transaction() as connection:
+        connection.exec_driver_sql(f"UPDATE workers SET window_rows = {MOST_ADMITTED}")
+    small = world.job(*[1] * 3, name="small", pool="other")
+    reaper_of(world.ledger).round()
+    assert world.states(large).count("queued") == 2 * MOST_ADMITTED
+    assert world.states(small) == ["queued"] * 3
