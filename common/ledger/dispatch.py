@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 
-from nightshift.common.ledger import jobs
 from nightshift.common.ledger.connection import Connection, scan_in_order
-from nightshift.common.states import JobState
 
 DISPATCH_LOCK = 0x6E69676801
 """Advisory lock of the admission duty: one reaper at a time, for one short transaction."""
@@ -88,11 +86,10 @@ def capacities(connection: Connection, alive_seconds: float) -> list[Capacity]:
 def admit(connection: Connection, job_id: int, limit: int, rank: int) -> int:
     """Moves up to `limit` pending batches of a running job to queued, ranked from `rank` on.
 
-    Dataset order, so that neighbours are claimed together. Returns how many were moved: none while
-    another transaction changes the job, since one job must not hold up the admission of all others.
+    Dataset order, so that neighbours are claimed together. Returns how many were moved. Waits for
+    nobody, also not for who changes the job: what is queued of a job that is paused meanwhile is
+    claimed by nobody, and `unqueue` takes it back.
     """
-    if jobs.try_lock_shared(connection, job_id) is not JobState.RUNNING:
-        return 0
     statement = text("""
         UPDATE batches b SET state = 'queued', queue = concat_ws('.', j.pool, j.engine_key),
                priority = j.priority, rank = :rank + admitted.place, not_before = NULL
@@ -102,10 +99,29 @@ def admit(connection: Connection, job_id: int, limit: int, rank: int) -> int:
                       AND (not_before IS NULL OR not_before <= now())
                     ORDER BY seq, id LIMIT :limit FOR UPDATE SKIP LOCKED) AS next
              ) AS admitted
-        WHERE b.id = admitted.id AND j.id = :job_id
+        WHERE b.id = admitted.id AND j.id = :job_id AND j.state = 'running'
     """)
     moved = connection.execute(statement, {"job_id": job_id, "limit": limit, "rank": rank})
     return int(moved.rowcount)
+
+
+def unqueue(connection: Connection, limit: int) -> int:
+    """Makes queued batches of jobs that do not run pending again, at most `limit` of them; returns
+    how many. Waits for nobody: a batch that a claim holds at this moment is left to the claim.
+    """
+    statement = text("""
+        -- Not a subquery, which may run again for each row that it found.
+        WITH taken AS MATERIALIZED (
+            SELECT b.id FROM jobs j
+            JOIN batches b ON b.queue = concat_ws('.', j.pool, j.engine_key) AND b.job_id = j.id
+            WHERE j.closed_at IS NULL AND j.state <> 'running' AND b.state = 'queued'
+              AND (SELECT sum(c.batches_queued) FROM job_counters c WHERE c.job_id = j.id) > 0
+            LIMIT :limit FOR UPDATE OF b SKIP LOCKED
+        )
+        UPDATE batches b SET state = 'pending', rank = NULL
+        FROM taken WHERE b.id = taken.id AND b.state = 'queued'
+    """)
+    return int(connection.execute(statement, {"limit": limit}).rowcount)
 
 
 def started_within(connection: Connection, seconds: float) -> bool:

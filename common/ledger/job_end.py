@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 
+from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import lock
 from nightshift.common.states import JobState
@@ -34,20 +35,36 @@ def finishable(connection: Connection, reaper: str, hold_seconds: float) -> Sequ
     return connection.scalars(statement, {"reaper": reaper, "hold": hold_seconds}).all()
 
 
+def take_owners(connection: Connection, job_id: int, limit: int) -> int:
+    """Takes the waiting batches of a job that is over from their last owners, at most `limit` of
+    them; returns how many. None of a job that a retry has opened again.
+    """
+    if not lock(connection, job_id).over:
+        return 0
+    return leasing.take_owners(connection, job_id, limit)
+
+
 @dataclass(frozen=True, slots=True)
 class OpenWork:
-    """What is not over in a job: its batches by state, and dead ones without an error part."""
+    """What is not over in a job: its batches by state, waiting ones that still have their last
+    owner, and dead ones without an error part.
+    """
 
     state: JobState
     leased: int
     waiting: int
+    owned: int
     dead: int
     without_part: int
 
     @property
     def may_commit(self) -> bool:
-        """True while an attempt that has begun may still name its part."""
-        return bool(self.leased or (self.waiting and not self.state.over))
+        """True while an attempt that has begun, or is about to begin, may still name its part.
+
+        In a job that is over nothing begins any more. Yet a COMMIT that began before the job was
+        over may still be under way, for a lease or for a batch that still has its last owner.
+        """
+        return bool(self.leased or self.owned or (self.waiting and not self.state.over))
 
     @property
     def end(self) -> JobState | None:
@@ -67,6 +84,9 @@ def open_work(connection: Connection, job_id: int) -> OpenWork:
         SELECT (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'pending')
                + (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'queued')
                AS waiting,
+               (SELECT count(*) FROM batches
+                WHERE job_id = :id AND state IN ('pending', 'queued') AND owner IS NOT NULL)
+               AS owned,
                (SELECT count(*) FROM batches WHERE job_id = :id AND state = 'leased') AS leased,
                count(*) AS dead,
                count(*) FILTER (WHERE part_name IS NULL OR redo IS NOT NULL) AS without_part

@@ -7,6 +7,7 @@ from sqlalchemy import RowMapping, text
 
 from nightshift.common.descriptor import SourceFile
 from nightshift.common.errors import BadInput
+from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.spec import STORED, JobSpec
 from nightshift.common.states import JOB_MOVES, JobState
@@ -91,29 +92,28 @@ def progress(connection: Connection, job_id: int) -> RowMapping:
 
 
 def lock(connection: Connection, job_id: int) -> JobState:
-    """Takes the job row FOR UPDATE: what pause, resume, cancel, retry and close begin with."""
+    """Takes the job row FOR UPDATE: what resume, retry and close begin with.
+
+    No work in progress takes the row, not even shared: a row that many transactions share at once
+    is never free for the one that wants it alone, and each of them would cost multixact members.
+    """
     statement = text("SELECT state FROM jobs WHERE id = :id FOR UPDATE")
     return JobState(connection.scalar(statement, {"id": job_id}))
 
 
-def lock_shared(connection: Connection, job_id: int) -> JobState:
-    """Takes the job row FOR SHARE: what every transaction that inserts batches begins with."""
-    statement = text("SELECT state FROM jobs WHERE id = :id FOR SHARE")
-    return JobState(connection.scalar(statement, {"id": job_id}))
-
-
-def try_lock_shared(connection: Connection, job_id: int) -> JobState | None:
-    """The same without waiting; None when another transaction holds the row FOR UPDATE."""
-    statement = text("SELECT state FROM jobs WHERE id = :id FOR SHARE SKIP LOCKED")
-    state = connection.scalar(statement, {"id": job_id})
-    return None if state is None else JobState(state)
-
-
 def pause(connection: Connection, job_id: int, reason: str | None = None) -> None:
     """No further claims; what is leased runs on to its commit. BadInput when the job is over."""
-    state = lock(connection, job_id)
-    if state is not JobState.PAUSED:
-        _move(connection, job_id, state, JobState.PAUSED, reason)
+    _control(connection, job_id, JobState.PAUSED, reason)
+
+
+def try_lock_running(connection: Connection, job_id: int) -> bool:
+    """Takes the row of a running job without waiting; False when the job is not running or another
+    transaction changes it. For what only running jobs need and a later round tries again.
+    """
+    statement = text("""
+        SELECT id FROM jobs WHERE id = :id AND state = 'running' FOR NO KEY UPDATE SKIP LOCKED
+    """)
+    return connection.scalar(statement, {"id": job_id}) is not None
 
 
 def resume(connection: Connection, job_id: int) -> None:
@@ -123,7 +123,7 @@ def resume(connection: Connection, job_id: int) -> None:
         return
     if state is not JobState.PAUSED:
         raise BadInput(f"job {job_id} is {state} and cannot be resumed")
-    _move(connection, job_id, state, JobState.RUNNING)
+    _move(connection, job_id, JobState.RUNNING)
     judge_anew(connection, job_id)
 
 
@@ -153,28 +153,24 @@ def judge_failures(connection: Connection, job_id: int) -> bool:
         return False
     if share.failed <= share.allowed * float(share.over):
         return False
-    pause(
+    return _move(
         connection,
         job_id,
+        JobState.PAUSED,
         f"{share.failed} of the last {share.over} rows failed, more than "
         f"limits.max_failed_fraction {share.allowed:g} allows: see `nightshift errors {job_id}`, "
         f"then `nightshift resume {job_id}`",
     )
-    return True
 
 
 def cancel(connection: Connection, job_id: int) -> None:
     """Ends the job for good; workers drop its requests within a heartbeat. Final."""
-    state = lock(connection, job_id)
-    if state is not JobState.CANCELLED:
-        _move(connection, job_id, state, JobState.CANCELLED)
+    _control(connection, job_id, JobState.CANCELLED)
 
 
 def fail(connection: Connection, job_id: int, reason: str) -> None:
-    """Ends the job as failed (its engine cannot be loaded)."""
-    state = lock(connection, job_id)
-    if not state.over:
-        _move(connection, job_id, state, JobState.FAILED, reason)
+    """Ends the job as failed (its engine cannot be loaded); a job that is over stays as it is."""
+    _move(connection, job_id, JobState.FAILED, reason)
 
 
 def reopen(connection: Connection, job_id: int) -> None:
@@ -186,7 +182,8 @@ def reopen(connection: Connection, job_id: int) -> None:
     state = lock(connection, job_id)
     if state in (JobState.RUNNING, JobState.PAUSED):
         return
-    _move(connection, job_id, state, JobState.RUNNING)
+    if not _move(connection, job_id, JobState.RUNNING):
+        raise _impossible(job_id, state, JobState.RUNNING)
     opened = text("""
         UPDATE jobs SET finished_at = NULL, closed_at = NULL, finisher = NULL,
                finisher_until = NULL, reason = NULL WHERE id = :id
@@ -194,12 +191,7 @@ def reopen(connection: Connection, job_id: int) -> None:
     connection.execute(opened, {"id": job_id})
     # Finish may have swept the part that a late owner wrote while the job was over: that owner must
     # not commit it now.
-    disowned = text("""
-        UPDATE batches SET owner = NULL WHERE id IN (
-            SELECT id FROM batches WHERE job_id = :id AND state = 'pending'
-            AND owner IS NOT NULL ORDER BY id FOR UPDATE)
-    """)
-    connection.execute(disowned, {"id": job_id})
+    leasing.take_owners(connection, job_id)
 
 
 def fix_output_schema(connection: Connection, job_id: int, schema: bytes) -> bytes:
@@ -211,26 +203,41 @@ def fix_output_schema(connection: Connection, job_id: int, schema: bytes) -> byt
     return bytes(connection.scalar(statement, {"id": job_id, "schema": schema}))
 
 
-def _move(
-    connection: Connection, job_id: int, state: JobState, to: JobState, reason: str | None = None
-) -> None:
-    """Sets the state of a job that is in `state`; its batches leave the queue unless it runs. The
-    caller holds the row of the job FOR UPDATE.
+def _control(connection: Connection, job_id: int, to: JobState, reason: str | None = None) -> None:
+    """Moves a job that is not over, by one short UPDATE; a job that is there already stays as it is.
+
+    Queued batches of a job that does not run are claimed by nobody; a reaper takes them back from
+    the queue later (`dispatch.unqueue`). BadInput when the job cannot move.
     """
-    if to not in JOB_MOVES[state]:
-        raise BadInput(f"job {job_id} is {state} and cannot become {to}")
-    moved = text("""
-        UPDATE jobs SET state = :to, reason = :reason,
-               finished_at = CASE WHEN :over THEN now() END
-        WHERE id = :id
-    """)
-    connection.execute(moved, {"id": job_id, "to": to, "reason": reason, "over": to.over})
-    if to is JobState.RUNNING:
+    if _move(connection, job_id, to, reason):
         return
-    unqueued = text("""
-        UPDATE batches SET state = 'pending', rank = NULL
-        WHERE id IN (SELECT id FROM batches WHERE job_id = :id AND state = 'queued'
-                     ORDER BY id FOR UPDATE)
-          AND state = 'queued'
-    """)
-    connection.execute(unqueued, {"id": job_id})
+    # Locked, so that the state cannot change again before it is judged.
+    state = lock(connection, job_id)
+    if state is not to and not _move(connection, job_id, to, reason):
+        raise _impossible(job_id, state, to)
+
+
+def _move(connection: Connection, job_id: int, to: JobState, reason: str | None = None) -> bool:
+    """Sets the state of a job that may move there; False when the job may not."""
+    moved = connection.execute(
+        MOVE,
+        {
+            "id": job_id,
+            "to": to,
+            "reason": reason,
+            "over": to.over,
+            "movable": [state.value for state in JobState if to in JOB_MOVES[state]],
+        },
+    )
+    return moved.rowcount > 0
+
+
+def _impossible(job_id: int, state: JobState, to: JobState) -> BadInput:
+    return BadInput(f"job {job_id} is {state} and cannot become {to}")
+
+
+MOVE = text("""
+    UPDATE jobs SET state = :to, reason = :reason, finished_at = CASE WHEN :over THEN now() END
+    WHERE id = :id AND state = ANY (CAST(:movable AS text[]))
+""")
+"""Moves a job between two states."""

@@ -128,22 +128,22 @@ SPENT_OUT = text("""
 
 
 def hold(connection: Connection, job_id: int, why: str) -> bool:
-    """Pauses a job that has no money left; False when the job is no longer running."""
-    if jobs.lock(connection, job_id) is not JobState.RUNNING:
-        return False
-    jobs.pause(connection, job_id, why)
-    return True
+    """Pauses a job that `over_budget` named; False when the job is no longer running, or when
+    another transaction changes it: a later round tries again.
+    """
+    held = jobs.try_lock_running(connection, job_id)
+    if held:
+        jobs.pause(connection, job_id, why)
+    return held
 
 
 def hold_spent_out(connection: Connection, job_id: int) -> str | None:
-    """Pauses a running job whose cost has reached limits.budget; returns why, None if it is not so.
+    """Pauses a running job whose cost has reached limits.budget; returns why. None if it is not so,
+    or when another transaction changes the job: a later beat tries again.
 
-    The cost is looked up again under the lock: the budget may have been raised meanwhile.
+    The cost is looked up under the lock: the budget may have been raised meanwhile.
     """
-    running = text("SELECT FROM jobs WHERE id = :id AND state = 'running'")
-    if connection.execute(running, {"id": job_id}).one_or_none() is None:
-        return None
-    if jobs.lock(connection, job_id) is not JobState.RUNNING:
+    if not jobs.try_lock_running(connection, job_id):
         return None
     for _, why in spent_out(connection, [job_id]):
         jobs.pause(connection, job_id, why)

@@ -241,7 +241,18 @@ REAPER_DUTY_FAILURES = CounterMetric(
     "nightshift_reaper_duty_failures_total",
     "failures",
     "Duties that failed and are tried again.",
-    {"duty": ("hold_budgets", "hold", "dispatch", "reap", "tidy", "finish_round", "finish")},
+    {
+        "duty": (
+            "hold_budgets",
+            "hold",
+            "unqueue",
+            "dispatch",
+            "reap",
+            "tidy",
+            "finish_round",
+            "finish",
+        )
+    },
 )
 LEASES_REAPED = CounterMetric(
     "nightshift_leases_reaped_total", "leases", "Expired leases that this reaper took back."

@@ -3,7 +3,8 @@
 Every step is harmless when it is done twice, by the same reaper or by two at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 
@@ -11,7 +12,7 @@ from nightshift.common import storage
 from nightshift.common.errors import Retryable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_names
-from nightshift.common.ledger import Ledger, job_end, jobs
+from nightshift.common.ledger import Ledger, dispatch, job_end, jobs
 from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState
@@ -21,6 +22,9 @@ log = structlog.get_logger(__name__)
 
 MOST_MANIFESTS = 3
 """How often a late reaper writes a manifest again because it replaced that of a later end."""
+
+PIECE = 5_000
+"""Batches that one transaction changes at most, so that it stays short."""
 
 
 def finish(ledger: Ledger, job_id: int, roots: Sequence[str] = ()) -> None:
@@ -47,9 +51,10 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
         job = jobs.get(connection, job_id)
     if job is None or job.closed_at is not None:
         return
+    if not _owners_are_gone(ledger, job):
+        return
     storage.check_roots([job.output_uri], roots)
-    with ledger.transaction() as connection:
-        retries.undo(connection, job_id)
+    _in_pieces(ledger, partial(retries.undo, job_id=job_id))
     error_parts.write_all(ledger, job)
     output_directory.complete_columns(ledger, job)
     output_directory.move(ledger, job)
@@ -62,6 +67,29 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
     state = _close(ledger, job)
     if state is not None:
         log.info("job_closed", job_id=job_id, state=str(state))
+
+
+def _owners_are_gone(ledger: Ledger, job: Job) -> bool:
+    """Takes the waiting batches of a job that is over from their last owners. True when nothing of
+    the job may be committed any more: no file may be listed and no manifest begun before.
+
+    A late commit reads the state of the job without a lock, so it may still be under way when the
+    job is over already. It is fenced by the row of its batch: either the commit holds the row first,
+    and the batch is done when its part is looked for, or the batch has no owner any more.
+    """
+    # A round of the reaper does not come back for what a closed job has left in its queue.
+    _in_pieces(ledger, dispatch.unqueue)
+    _in_pieces(ledger, partial(job_end.take_owners, job_id=job.id))
+    with ledger.transaction() as connection:
+        return not job_end.open_work(connection, job.id).may_commit
+
+
+def _in_pieces(ledger: Ledger, change: Callable[..., int]) -> None:
+    """Changes batches in transactions of at most PIECE, until fewer were left to change."""
+    changed = PIECE
+    while changed == PIECE:
+        with ledger.transaction() as connection:
+            changed = change(connection, limit=PIECE)
 
 
 def _close(ledger: Ledger, job: Job) -> JobState | None:

@@ -33,6 +33,11 @@ PRESSED_SPEEDUP = 10
 ADMISSIONS_A_ROUND = 25
 """Most transactions of one round that admit; each takes about 20 ms, and the other duties wait."""
 
+UNQUEUES_A_ROUND = 25
+MOST_UNQUEUED = 2_000
+"""Most transactions of one round that take batches of paused and ended jobs back from their queue,
+and most batches that one of them takes."""
+
 FINISH_LEAVE_SECONDS = 10.0
 """Time that a running finish gets when the reaper is asked to stop."""
 
@@ -124,7 +129,13 @@ class Reaper:
         not renew their leases, or that this process missed it when they did. They get one lease of
         time before anything is reaped.
         """
-        for duty in (self._hold_budgets, self._dispatch, self._reap, self._tidy):
+        for duty in (
+            self._hold_budgets,
+            self._unqueue,
+            self._dispatch,
+            self._reap,
+            self._tidy,
+        ):
             self._write_state()
             if not self.run_duty(duty) or self._was_silent():
                 self._reap_from = time.monotonic() + self._settings.lease_seconds
@@ -170,6 +181,14 @@ class Reaper:
             paused = spending.hold(connection, job_id, why)
         if paused:
             log.warning("job_paused", job_id=job_id, why=why)
+
+    def _unqueue(self) -> None:
+        """Takes back from the queues what is no longer to be claimed, in pieces."""
+        for _ in range(UNQUEUES_A_ROUND):
+            with self._ledger.transaction() as connection:
+                taken = dispatch.unqueue(connection, MOST_UNQUEUED)
+            if taken < MOST_UNQUEUED:
+                return
 
     def _dispatch(self) -> None:
         """Admits in short transactions until no queue has room, and announces after each."""

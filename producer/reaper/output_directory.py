@@ -63,9 +63,9 @@ def sweep_parts(ledger: Ledger, job: Job) -> bool:
     """Removes every part that is not live: lists the files first and asks the ledger second.
 
     A file that is listed while no attempt may commit any more, and is not live then, will never be
-    live: names are never used again, and a retry takes the batches from their owners. Returns
-    False when a retry has opened the job again: the new part may lie in the staging folder and
-    wait for its COMMIT. Raises Permanent when a live part is missing: such a job is not complete.
+    live: names are never used again, and finish and retry take the batches from their owners.
+    Returns False when a retry has opened the job again: the new part may lie in the staging folder
+    and wait for its COMMIT. Raises Permanent when a live part is missing: such a job is not complete.
     """
     staged = storage.list_names(part_names.staged(job.output_uri, ""))
     finished = storage.list_names(job.output_uri)

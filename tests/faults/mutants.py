@@ -35,6 +35,7 @@ class Mutant:
 
 RACE = "tests/faults/test_race.py"
 FROZEN = "tests/faults/test_frozen.py"
+CONTROL = "tests/faults/test_control_races.py"
 
 MUTANTS = (
     Mutant(
@@ -93,11 +94,32 @@ MUTANTS = (
         (f"{FROZEN}::test_leases_obey_the_clock_of_the_database_alone",),
     ),
     Mutant(
-        "job lock",
-        "common/ledger/jobs.py",
-        'text("SELECT state FROM jobs WHERE id = :id FOR SHARE")',
-        'text("SELECT state FROM jobs WHERE id = :id")',
-        (f"{RACE}::test_no_batch_is_split_under_a_job_that_is_being_cancelled",),
+        "owners taken before the sweep",
+        "producer/reaper/finish.py",
+        """    if not _owners_are_gone(ledger, job):
+        return
+""",
+        "",
+        (
+            f"{CONTROL}::test_a_commit_that_began_before_a_cancel_never_names_a_part_that_finish_removed",
+        ),
+    ),
+    Mutant(
+        "no sweep while an owner is left",
+        "common/ledger/job_end.py",
+        "bool(self.leased or self.owned or ",
+        "bool(self.leased or ",
+        (
+            f"{CONTROL}::"
+            "test_a_retry_in_the_middle_of_a_finish_leaves_no_part_that_is_named_and_removed",
+        ),
+    ),
+    Mutant(
+        "no commit after the end",
+        "common/ledger/batches/commits.py",
+        "WHERE id = ANY (CAST(:job_id AS bigint[])) AND state IN ('running', 'paused')",
+        "WHERE id = ANY (CAST(:job_id AS bigint[]))",
+        (f"{CONTROL}::test_a_claim_beside_a_cancel_leases_a_batch_that_nobody_can_commit",),
     ),
     Mutant(
         "publish after commit",

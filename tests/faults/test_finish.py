@@ -9,6 +9,7 @@ from nightshift.common.errors import LeaseLost
 from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger, job_end, jobs
 from nightshift.common.ledger.batches import leasing, retries
+from nightshift.common.states import JobState
 from tests.integration.test_ledger import World
 from tests.support.fleet import tree
 from tests.support.rig import Rig
@@ -117,7 +118,8 @@ def test_a_part_that_was_swept_is_never_named_when_its_failed_job_runs_again(
     lease = world.lease(job)
     world.run(leasing.release, [lease])
     world.run(jobs.fail, job, "no engine")
-    world.run(job_end.close, job)
+    world.run(job_end.take_owners, job, 10)
+    assert world.run(job_end.close, job) is JobState.FAILED
     world.retry(job, failed=True)
     with pytest.raises(LeaseLost):
         world.commit(lease)

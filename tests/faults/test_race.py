@@ -10,13 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import LeaseLost, Retryable
-from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.batches import claims, commits, splits
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.batches import claims, commits
 from nightshift.common.ledger.batches.records import Claimant, Lease
-from tests.integration.test_ledger import World, part_of
-from tests.support.fleet import wait_until
+from tests.integration.test_ledger import World
 
 LONGEST_PAUSE_SECONDS = 0.004
 
@@ -167,25 +165,3 @@ def test_a_claim_that_hangs_in_its_transaction_stops_nobody(
         found = other.claim(job, owner="lively")
         assert len(found) == 2
         assert held.batch_id not in {lease.batch_id for lease in found}
-
-
-def test_no_batch_is_split_under_a_job_that_is_being_cancelled(
-    second_ledger: Callable[[], Ledger],
-) -> None:
-    """The job row is locked first, so a drain either comes before the cancel or hits nothing."""
-    world, drain = World(second_ledger()), World(second_ledger())
-    job = world.job(4)
-    lease = world.lease(job)
-    with ThreadPoolExecutor(1) as threads:
-        with world.ledger.transaction() as connection:
-            jobs.cancel(connection, job)
-            splitting = threads.submit(
-                drain.run, splits.split, lease, RowRanges.of((0, 2)), part_of(lease)
-            )
-            wait_until(
-                lambda: splitting.done() or world.ask("SELECT 1 FROM pg_locks WHERE NOT granted"),
-                what="the split at the job's lock",
-            )
-        with pytest.raises(LeaseLost):
-            splitting.result(60)
-    assert world.states(job) == ["leased"]

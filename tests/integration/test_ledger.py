@@ -148,6 +148,7 @@ class World:
     def finish(self, job_id: int) -> JobState | None:
         """What a reaper does once a job is finishable."""
         with self.ledger.transaction() as connection:
+            job_end.take_owners(connection, job_id, 1000)
             for row in failures.missing_error_parts(connection, job_id, 100):
                 rows = records.descriptor(row).rows
                 assert failures.name_error_part(
@@ -791,6 +792,9 @@ def test_a_paused_job_has_nothing_to_claim(world: World) -> None:
     job_id = world.job(1, 1)
     world.admit(job_id)
     world.run(jobs.pause, job_id, "lunch")
+    assert world.claim(job_id) == []
+    assert world.run(dispatch.unqueue, 1) == 1
+    assert world.run(dispatch.unqueue, 9) == 1
     assert world.states(job_id) == ["pending", "pending"]
     assert world.admit(job_id) == 0
     assert world.run(jobs.progress, job_id)["reason"] == "lunch"
@@ -802,6 +806,8 @@ def test_a_cancelled_job_is_final(world: World) -> None:
     job_id = world.job(1)
     world.admit(job_id)
     world.run(jobs.cancel, job_id)
+    assert world.claim(job_id) == []
+    assert world.run(dispatch.unqueue, 9) == 1
     assert world.states(job_id) == ["pending"]
     for act in (jobs.resume, jobs.pause, jobs.reopen):
         with pytest.raises(BadInput, match=f"job {job_id} is cancelled"):
@@ -1110,6 +1116,8 @@ def test_a_cancelled_job_is_finished_once_nobody_holds_a_lease_of_it(world: Worl
     assert world.run(job_end.close, job_id) is None
     world.run(leasing.release, [lease])
     assert world.run(job_end.finishable, "reaper", 60) == [job_id]
+    assert world.run(job_end.close, job_id) is None, "its owner may still commit it"
+    assert world.run(job_end.take_owners, job_id, 10) == 1
     assert world.run(job_end.close, job_id) is JobState.CANCELLED
 
 
@@ -1240,14 +1248,16 @@ def test_admission_takes_dataset_order_and_stops_at_its_limit(world: World) -> N
     assert world.admit(job_id, 3) == 1
 
 
-def test_nothing_is_admitted_into_a_job_that_is_being_paused(
+def test_what_is_admitted_beside_a_pause_is_claimed_by_nobody_and_taken_back(
     world: World, second_ledger: Callable[[], Ledger]
 ) -> None:
     job_id = world.job(1, 1)
     other = World(second_ledger())
     with world.ledger.transaction() as connection:
         jobs.pause(connection, job_id)
-        assert other.admit(job_id) == 0
+        assert other.admit(job_id) == 2, "an admission waits for nobody"
+    assert world.claim(job_id) == []
+    assert world.run(dispatch.unqueue, 10) == 2
     assert world.states(job_id) == ["pending", "pending"]
 
 

@@ -100,7 +100,6 @@ class Open:
     manager: AbstractContextManager[Connection]
     connection: Connection
     journal: list[Callable[[], None]] = field(default_factory=list)
-    locked_jobs: set[int] = field(default_factory=set)
     committed: set[tuple[int, int]] = field(default_factory=set)
     steps: int = 0
 
@@ -119,6 +118,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.answers: dict[tuple[int, int], tuple[str, bool]] = {}
         self.committed: Counter[tuple[int, int]] = Counter()
         self.drained: set[tuple[int, int]] = set()
+        self.swept: set[tuple[int, int]] = set()
         self.last_attempt: dict[int, int] = {}
         self.part_numbers = count(1)
 
@@ -166,10 +166,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def others(self, here: Open) -> list[Open]:
         return [other for other in self.open.values() if other is not here]
-
-    def locked_elsewhere(self, name: str) -> set[int]:
-        """Jobs whose row another open transaction holds FOR UPDATE."""
-        return set().union(*(there.locked_jobs for at, there in self.open.items() if at != name))
 
     def seen(self, here: Open) -> dict[int, Any]:
         """Every batch as this transaction sees it."""
@@ -298,9 +294,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 here.connection, job_id, limit, dispatch.next_rank(here.connection)
             )
             waiting = [b for b in before.values() if b.job_id == job_id and b.state == "pending"]
-            locked = job_id in self.locked_elsewhere(name)
-            running = not locked and self.job_state(here, job_id) is JobState.RUNNING
-            assert moved <= min(limit, len(waiting)) * bool(running)
+            running = self.job_state(here, job_id) is JobState.RUNNING
+            assert moved <= min(limit, len(waiting)) * running
             if running and here.steps == 1 and not self.others(here):
                 assert moved == min(limit, len(waiting))
 
@@ -383,8 +378,16 @@ class LedgerMachine(RuleBasedStateMachine):
             key = (lease.batch_id, lease.attempt)
             here.journal.append(self.answered(lease.job_id, lease.descriptor.rows, part))
             here.journal.append(self.forgotten([(lease.job_id, row) for row in lease.later]))
-            here.journal.append(lambda: self.committed.update([key]))
+            here.journal.append(lambda: self.name_part(self.count_commit, key))
             here.committed.add(key)
+
+    def count_commit(self, key: tuple[int, int]) -> None:
+        self.committed[key] += 1
+
+    def name_part(self, learn: Callable[[tuple[int, int]], None], key: tuple[int, int]) -> None:
+        """An attempt is committed, so its part must still be there."""
+        assert key not in self.swept, "a part was removed, and its attempt committed afterwards"
+        learn(key)
 
     def split(self, name: str, end: str, number: int, stale: bool, mask: int) -> None:
         with self.step(name, end) as here:
@@ -405,11 +408,10 @@ class LedgerMachine(RuleBasedStateMachine):
                 )
                 return
             splits.split(here.connection, lease, rows, part)
-            assert lease.job_id not in self.locked_elsewhere(name)
             assert commits.is_committed(here.connection, lease)
             key = (lease.batch_id, lease.attempt)
             here.journal.append(self.answered(lease.job_id, rows, part))
-            here.journal.append(lambda: self.drained.add(key))
+            here.journal.append(lambda: self.name_part(self.drained.add, key))
             here.committed.add(key)
 
     def release(self, name: str, end: str, picked: list[int]) -> None:
@@ -451,7 +453,6 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.refused(here, lease, act, before)
 
     def reap(self, name: str, end: str) -> None:
-        # The halving of what was lost alone needs the job's row, and is left for later without it.
         with self.step(name, end, waits=False) as here:
             before = self.seen(here)
             reaped = leasing.reap(here.connection)
@@ -471,13 +472,12 @@ class LedgerMachine(RuleBasedStateMachine):
             before = self.seen(here)
             batch = list(before.values())[number % len(before)]
             free = batch.state == "pending" and batch.row_count > 1 and batch.part_name is None
-            unlocked = batch.job_id not in self.locked_elsewhere(name)
-            assert splits.halve(here.connection, batch.id) is (free and unlocked)
+            wanted = batch.job_state not in OVER
+            assert splits.halve(here.connection, batch.id) is (free and wanted)
 
     def control(self, name: str, end: str, job: int, act: str) -> None:
         job_id = self.jobs[job]
         with self.step(name, end) as here:
-            here.locked_jobs.add(job_id)
             state = self.job_state(here, job_id)
             to = {
                 "pause": JobState.PAUSED,
@@ -504,7 +504,6 @@ class LedgerMachine(RuleBasedStateMachine):
     def retry(self, name: str, end: str, job: int, failed: bool, kind: RowErrorKind | None) -> None:
         job_id = self.jobs[job]
         with self.step(name, end) as here:
-            here.locked_jobs.add(job_id)
             state = self.job_state(here, job_id)
 
             def act() -> Retried:
@@ -550,7 +549,7 @@ class LedgerMachine(RuleBasedStateMachine):
             waiting = [
                 b
                 for b in before.values()
-                if b.job_id == job_id and b.state == "pending" and b.redo is not None
+                if b.job_id == job_id and b.state in WAITING and b.redo is not None
             ]
             undone = retries.undo(here.connection, job_id)
             assert undone == (len(waiting) if over else 0)
@@ -586,21 +585,51 @@ class LedgerMachine(RuleBasedStateMachine):
         with self.step(name, end, waits=False) as here:
             before = self.seen(here)
             for job_id in job_end.finishable(here.connection, "reaper", 0):
-                here.locked_jobs.add(job_id)
                 live = {b.state for b in before.values() if b.job_id == job_id} - {"split"}
                 ended = self.job_state(here, job_id) in (JobState.CANCELLED, JobState.FAILED)
                 assert "leased" not in live
                 assert ended or live <= {"done", "dead"}
 
+    def unqueue(self, name: str, end: str, limit: int) -> None:
+        with self.step(name, end, waits=False) as here:
+            before = self.seen(here).values()
+            queued = [b for b in before if b.state == "queued" and b.job_state != "running"]
+            left = [b for b in queued if b.job_state == "paused"]
+            taken = dispatch.unqueue(here.connection, limit)
+            assert taken <= min(limit, len(queued))
+            if not self.others(here):
+                # Of a job that was closed nothing is taken.
+                assert taken >= min(limit, len(left))
+
+    def sweep(self, name: str, end: str, job: int) -> None:
+        """Finish takes the owners, and what no attempt may commit any more is removed."""
+        job_id = self.jobs[job]
+        with self.step(name, end) as here:
+            over = self.job_state(here, job_id).over
+            owned = [
+                b
+                for b in self.seen(here).values()
+                if b.job_id == job_id and b.state in WAITING and b.owner is not None
+            ]
+            taken = job_end.take_owners(here.connection, job_id, 100)
+            assert taken == (len(owned) if over else 0)
+            if job_end.open_work(here.connection, job_id).may_commit:
+                return
+            attempts = {
+                (lease.batch_id, lease.attempt) for lease in self.leases if lease.job_id == job_id
+            }
+            removed = attempts - set(self.committed) - self.drained - here.committed
+            here.journal.append(lambda: self.swept.update(removed))
+
     def close(self, name: str, end: str, job: int) -> None:
         job_id = self.jobs[job]
         with self.step(name, end) as here:
-            here.locked_jobs.add(job_id)
             before = [b for b in self.seen(here).values() if b.job_id == job_id]
             was = self.job_state(here, job_id)
             state = job_end.close(here.connection, job_id)
             live = {batch.state for batch in before} - {"split"}
-            if "leased" in live or (not was.over and live & {"pending", "queued"}):
+            owned = any(b.state in WAITING and b.owner is not None for b in before)
+            if owned or "leased" in live or (not was.over and live & {*WAITING}):
                 assert state is None
             if was is JobState.CANCELLED:
                 assert state in (None, was)
@@ -653,8 +682,6 @@ class LedgerMachine(RuleBasedStateMachine):
             if batch.state == "split":
                 children = [row for b in found if b.parent_id == batch.id for row in b.rows]
                 assert sorted(children) == list(rows)
-            if batch.job_state != "running":
-                assert batch.state != "queued"
             if batch.job_state == "completed":
                 assert batch.state in ("done", "split")
 
@@ -737,6 +764,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 OVER = tuple(state for state in JobState if state.over)
+WAITING = ("pending", "queued")
 
 
 def act(what: str, times: int = 1, **how: Any) -> list[st.SearchStrategy[Any]]:
@@ -791,6 +819,8 @@ ACTS: list[st.SearchStrategy[Any]] = [
     *act("undo", job=job),
     *act("bury", job=job),
     *act("take_finishable"),
+    *act("unqueue", limit=st.integers(1, 6)),
+    *act("sweep", 2, job=job),
     *act("close", job=job),
     *act("end_transaction", 2),
 ]

@@ -115,15 +115,25 @@ def test_what_postgres_refuses_of_one_batch_fails_no_other_of_its_group(
             assert storage.exists(final(spec.output.uri, row.part_name))
 
 
-def test_a_job_whose_row_is_held_stops_no_commit_of_another(
+def test_who_holds_the_row_of_a_job_stops_no_commit(
+    ledger: Ledger, second_ledger: Callable[[], Ledger], tmp_path: Path
+) -> None:
+    spec = spec_in(tmp_path)
+    lease, *_ = claimed(ledger, spec)
+    with second_ledger().transaction() as retry:
+        retry.exec_driver_sql(f"SELECT FROM jobs WHERE id = {lease.job_id} FOR UPDATE")
+        publish(publisher_of(ledger), lease, spec)
+
+
+def test_who_holds_a_batch_of_a_job_stops_no_commit_of_another(
     ledger: Ledger, second_ledger: Callable[[], Ledger], tmp_path: Path
 ) -> None:
     held, free = (spec_in(tmp_path / name) for name in ("held", "free"))
     of_held, of_free = claimed(ledger, held)[0], claimed(ledger, free)[0]
     publisher = publisher_of(ledger)
     with ThreadPoolExecutor(2) as threads:
-        with second_ledger().transaction() as retry:
-            retry.exec_driver_sql(f"SELECT FROM jobs WHERE id = {of_held.job_id} FOR UPDATE")
+        with second_ledger().transaction() as other:
+            other.exec_driver_sql(f"SELECT FROM batches WHERE id = {of_held.batch_id} FOR UPDATE")
             late = threads.submit(publish, publisher, of_held, held)
             commits = publisher._commits_of(of_held.job_id)
             wait_until(lambda: commits._acting, what="the commit that waits")

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from prometheus_client import CollectorRegistry
 
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger, jobs, spending
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.settings import Settings
+from nightshift.common.states import JobState
 from nightshift.producer.reaper.admission import MOST_ADMITTED
 from nightshift.producer.reaper.loop import Reaper
 from nightshift.producer.reaper.metrics import Rounds
@@ -68,3 +69,31 @@ def test_a_round_goes_on_while_a_queue_has_room(world: World) -> None:
     reaper_of(world.ledger).round()
     assert world.states(large).count("queued") == 2 * MOST_ADMITTED
     assert world.states(small) == ["queued"] * 3
+
+
+def test_what_a_paused_and_an_ended_job_left_in_the_queue_is_pending_after_a_round(
+    world: World,
+) -> None:
+    held = [world.job(1, 1, name=name) for name in ("paused", "cancelled")]
+    runs = world.job(1, name="runs")
+    for job in (*held, runs):
+        world.admit(job)
+    world.run(jobs.pause, held[0])
+    world.run(jobs.cancel, held[1])
+    reaper_of(world.ledger).round()
+    assert [world.states(job) for job in held] == [["pending", "pending"]] * 2
+    assert world.states(runs) == ["queued"]
+
+
+def test_a_job_whose_row_is_held_keeps_no_round_from_holding_other_budgets(
+    world: World, frozen: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, other = (world.job(1, name=name) for name in ("held", "other"))
+    monkeypatch.setattr(spending, "over_budget", lambda _: [(held, "spent"), (other, "spent")])
+    jobs.lock(frozen, held)
+    reaper = reaper_of(world.ledger)
+    failed = failing(reaper, monkeypatch)
+    reaper.round()
+    assert failed == []
+    assert world.run(jobs.get, other).state is JobState.PAUSED
+    assert world.run(jobs.get, held).state is JobState.RUNNING

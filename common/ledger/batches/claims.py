@@ -11,6 +11,7 @@ CLAIM = text("""
     WITH first AS (
         SELECT b.id, b.losses FROM batches b
         WHERE b.queue = :queue AND b.state = 'queued' AND NOT :idle
+          AND (SELECT j.state FROM jobs j WHERE j.id = b.job_id) = 'running'
         ORDER BY b.priority DESC, b.rank, b.id LIMIT 1
     ), elected AS (
         -- The hash chooses one child for each lone batch; the other children go on with others.
@@ -46,7 +47,8 @@ CLAIM = text("""
         INSERT INTO attempts (batch_id, attempt, job_id, worker_id, engine, engine_version, woken)
         SELECT id, attempt, job_id, :owner, :engine, :engine_version, :woken FROM claimed
     ), started AS (
-        -- SKIP LOCKED: whoever holds the job row may be waiting for these very batches.
+        -- SKIP LOCKED: a claim waits for nobody, and whoever holds the job row (retry, close) may
+        -- be waiting for these very batches.
         UPDATE jobs SET started_at = now() WHERE id IN (
             SELECT id FROM jobs WHERE started_at IS NULL AND id IN (SELECT job_id FROM claimed)
             FOR NO KEY UPDATE SKIP LOCKED)

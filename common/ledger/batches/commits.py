@@ -30,9 +30,9 @@ COMMIT = text("""
                   output_tokens, redo, redo_count, most_losses, rows_run, rows_wrong, rows, low,
                   high, engine_microseconds)
     ), open_jobs AS MATERIALIZED (
+        -- Unlocked: before a job that is over is swept, its waiting batches lose their owners.
         SELECT id FROM jobs
         WHERE id = ANY (CAST(:job_id AS bigint[])) AND state IN ('running', 'paused')
-        ORDER BY id FOR KEY SHARE
     ), held AS MATERIALIZED (
         SELECT b.id, b.attempt
         FROM given m JOIN batches b ON b.id = m.id JOIN open_jobs j ON j.id = m.job_id

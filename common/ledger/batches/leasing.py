@@ -1,4 +1,4 @@
-"""A lease in the hands of its owner: renewed, released, lost.
+"""A lease in the hands of its owner: renewed, released, lost, and taken when its job is over.
 
 Every statement about a held batch is fenced by its id, attempt and owner.
 """
@@ -69,6 +69,19 @@ FREE = text("""
 """Makes locked batches pending again and ends their attempts."""
 
 
+TAKE_OWNERS = text("""
+    WITH owned AS MATERIALIZED (
+        SELECT id FROM batches
+        WHERE job_id = :job_id AND state IN ('pending', 'queued') AND owner IS NOT NULL
+        ORDER BY id LIMIT :limit FOR UPDATE
+    )
+    UPDATE batches b SET owner = NULL, state = 'pending', rank = NULL
+    FROM owned
+    WHERE b.id = owned.id AND b.state IN ('pending', 'queued') AND b.owner IS NOT NULL
+""")
+"""Takes waiting batches from their last owners, in id order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Renewal:
     """What a heartbeat brought back: leases that still hold, and those of jobs that are over."""
@@ -134,6 +147,16 @@ def lose_owner(connection: Connection, owner: str, error: str) -> int:
     """The engine of a child died: every batch it held is a suspect, `losses + 1`."""
     held = connection.scalars(HELD_BY_OWNER, {"owner": owner, "kept": []}).all()
     return _lose(connection, held, error)
+
+
+def take_owners(connection: Connection, job_id: int, limit: int | None = None) -> int:
+    """Takes the waiting batches of a job from their last owners, at most `limit` of them; returns
+    how many. For a job that is over, or that is opened again.
+
+    The batches are pending afterwards. A late commit of such an owner finds another owner and is
+    refused. A late commit that holds its batch already is waited for, and its batch is done.
+    """
+    return connection.execute(TAKE_OWNERS, {"job_id": job_id, "limit": limit}).rowcount
 
 
 def reap(connection: Connection, limit: int = 500) -> int:

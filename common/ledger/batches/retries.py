@@ -99,6 +99,7 @@ MAKE_PENDING = text("""
 LEFT = text("""
     SELECT pool, engine_key,
            (SELECT count(*) FROM batches b WHERE b.job_id = j.id AND b.state = 'pending') - :moved
+               + (SELECT count(*) FROM batches b WHERE b.job_id = j.id AND b.state = 'queued')
                AS waiting,
            (SELECT count(*) FROM batches b WHERE b.job_id = j.id AND b.state = 'dead') AS dead
     FROM jobs j WHERE id = :id
@@ -106,26 +107,30 @@ LEFT = text("""
 """Batches of a job that wait, without those just moved, and dead ones."""
 
 
-def undo(connection: Connection, job_id: int) -> int:
+def undo(connection: Connection, job_id: int, limit: int | None = None) -> int:
     """In a job that is over, takes back the retry of rows that did not run again in time: they keep
-    the line that stands in their part. Returns how many batches are done or dead again.
+    the line that stands in their part. Returns how many batches, at most `limit`, are done or dead
+    again.
     """
-    if not jobs.lock_shared(connection, job_id).over:
+    # Locked, so that no retry opens the job at the same time.
+    if not jobs.lock(connection, job_id).over:
         return 0
-    return len(connection.execute(UNDO, {"id": job_id}).all())
+    return connection.execute(UNDO, {"id": job_id, "limit": limit}).rowcount
 
 
 UNDO = text("""
+    WITH undone AS MATERIALIZED (
+        SELECT b.id, EXISTS (SELECT FROM row_errors e
+                             WHERE e.job_id = b.job_id AND b.rows @> e.row_index
+                               AND e.row_index >= lower(b.rows) AND e.row_index < upper(b.rows)
+                               AND e.kind = 'batch_dead') AS was_dead
+        FROM batches b
+        WHERE b.job_id = :id AND b.state IN ('pending', 'queued') AND b.redo IS NOT NULL
+        ORDER BY b.id LIMIT :limit FOR UPDATE
+    )
     UPDATE batches b
     SET state = CASE WHEN undone.was_dead THEN 'dead' ELSE 'done' END, not_before = NULL,
-        rows_failed = rows_failed + redo_count, redo = NULL, redo_count = 0
-    FROM (SELECT b.id, EXISTS (SELECT FROM row_errors e
-                               WHERE e.job_id = b.job_id AND b.rows @> e.row_index
-                                 AND e.row_index >= lower(b.rows) AND e.row_index < upper(b.rows)
-                                 AND e.kind = 'batch_dead') AS was_dead
-          FROM batches b WHERE b.job_id = :id AND b.state = 'pending' AND b.redo IS NOT NULL
-          ORDER BY b.id FOR UPDATE) AS undone
-    WHERE b.id = undone.id
-    RETURNING b.id
+        rank = NULL, rows_failed = rows_failed + redo_count, redo = NULL, redo_count = 0
+    FROM undone WHERE b.id = undone.id
 """)
 """Makes batches that wait for a retry done or dead again."""

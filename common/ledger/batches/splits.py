@@ -3,8 +3,6 @@
 from sqlalchemy import text
 
 from nightshift.common.descriptor import RowRanges
-from nightshift.common.errors import LeaseLost
-from nightshift.common.ledger import jobs
 from nightshift.common.ledger.batches import commits
 from nightshift.common.ledger.batches.records import LONE_LOSSES, Lease, Part
 from nightshift.common.ledger.connection import Connection
@@ -14,17 +12,22 @@ SPLIT_HELD = text("""
     UPDATE batches SET state = 'split', lease_expires_at = NULL, rank = NULL, part_name = NULL,
            part_bytes = NULL, part_checksum = NULL, redo = NULL, redo_count = 0
     WHERE id = :id AND attempt = :attempt AND owner = :owner AND state = 'leased' AND redo IS NULL
+      AND (SELECT j.state FROM jobs j WHERE j.id = batches.job_id) IN ('running', 'paused')
     RETURNING id
 """)
-"""Makes a leased batch a split parent, fenced by its lease; a retry is never split."""
+"""Makes a leased batch a split parent, fenced by its lease, unless its job is over; a retry is
+never split.
+"""
 
 SPLIT_FREE = text("""
     UPDATE batches SET state = 'split', lease_expires_at = NULL, rank = NULL, part_name = NULL,
            part_bytes = NULL, part_checksum = NULL, redo = NULL, redo_count = 0, owner = NULL
     WHERE id = :id AND state = 'pending' AND row_count > 1 AND redo IS NULL AND part_name IS NULL
+      AND (SELECT j.state FROM jobs j WHERE j.id = batches.job_id) IN ('running', 'paused')
     RETURNING rows
 """)
-"""Makes a batch that nobody holds a split parent, if it has rows to halve and no part.
+"""Makes a batch that nobody holds a split parent, if it has rows to halve and no part, unless its
+job is over.
 
 The owner goes: who lost the lease must not read `split` as the outcome of its own commit.
 """
@@ -62,10 +65,9 @@ END_ATTEMPT = text("""
 
 def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part) -> None:
     """A draining owner keeps its finished rows: they become a done child with the parent's part
-    name, the rest one pending child. Charges nothing. LeaseLost when the fence does not match.
+    name, the rest one pending child. Charges nothing. LeaseLost when the fence does not match or
+    the job is over.
     """
-    if jobs.lock_shared(connection, lease.job_id).over:
-        raise LeaseLost(f"job {lease.job_id} is over, its batches can no longer be split")
     if connection.scalar(SPLIT_HELD, lease.fence) is None:
         raise lease.lost
     ran = {
@@ -86,12 +88,8 @@ def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part)
 
 def halve(connection: Connection, batch_id: int) -> bool:
     """Replaces a batch that nobody holds by its two halves; False when it has only one row left
-    to run, keeps answers of an earlier part, is held, or when its job is being changed.
+    to run, keeps answers of an earlier part, is held, or when its job is over.
     """
-    job_id = connection.scalar(text("SELECT job_id FROM batches WHERE id = :id"), {"id": batch_id})
-    # A reaper does not wait here: a batch that is not halved now is halved after its next loss.
-    if jobs.try_lock_shared(connection, int(job_id)) is None:
-        return False
     rows: RowRanges | None = connection.scalar(SPLIT_FREE, {"id": batch_id})
     if rows is None:
         return False
