@@ -8,24 +8,45 @@ from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState, RowErrorKind
 
+ROWS_A_PIECE = 20_000
+"""Failed rows that one transaction puts back, about: it holds the job's row, and a pause waits."""
+
 
 def retry(
     ledger: Ledger, job: Job, *, failed: bool, dead: bool, kind: RowErrorKind | None
 ) -> Retried:
-    """Puts the rows back to pending; a job that was over loses its manifest until it is over again.
+    """Puts the rows back to pending, in pieces; a job that was over loses its manifest until it is
+    over again. When the command is cut off, a second one does the rest.
 
     Raises BadInput for a cancelled job.
     """
-    with ledger.transaction() as connection:
-        retried = retries.retry(connection, job.id, failed=failed, dead=dead, kind=kind)
-    if retried.reopened:
-        # Files come after COMMIT. The lock keeps the manifest of a job that is over again by now.
+    after, whole = -1, None
+    while True:
         with ledger.transaction() as connection:
-            jobs.lock(connection, job.id)
-            now = jobs.get(connection, job.id)
-            if now is not None and now.closed_at is None:
-                storage.delete(part_names.final(job.output_uri, part_names.MANIFEST))
-    return retried
+            piece = retries.retry(
+                connection,
+                job.id,
+                failed=failed,
+                dead=dead,
+                kind=kind,
+                after=after,
+                most_rows=ROWS_A_PIECE,
+            )
+        if piece.reopened:
+            _delete_manifest(ledger, job)
+        whole = piece if whole is None else whole.then(piece)
+        if piece.last is None:
+            return whole
+        after = piece.last
+
+
+def _delete_manifest(ledger: Ledger, job: Job) -> None:
+    """Files come after COMMIT. The lock keeps the manifest of a job that is over again by now."""
+    with ledger.transaction() as connection:
+        jobs.lock(connection, job.id)
+        now = jobs.get(connection, job.id)
+        if now is not None and now.closed_at is None:
+            storage.delete(part_names.final(job.output_uri, part_names.MANIFEST))
 
 
 def summary(job: Job, retried: Retried, *, nobody_works: bool) -> str:

@@ -34,7 +34,7 @@ GROUP_BATCHES = 32
 ERRORS_A_COMMIT = 5_000
 """Row errors in one commit, about. The batches are locked until their errors are written, and the
 heartbeat that renews their leases waits for them no longer than LOCK_SECONDS. A batch that alone
-has more errors is committed alone."""
+has more errors is committed alone, and its errors are written before it is locked."""
 
 WRITE_RETRY_SECONDS = 60.0
 """How long a part is tried again on a failing store before its batch is given back."""
@@ -227,12 +227,14 @@ class Publisher:
     def _commit_group(self, group: Sequence[Commit]) -> Sequence[bool | Exception]:
         try:
             with self._ledger.transaction() as connection:
-                held = commits.commit(connection, group)
+                held = _commit(connection, group)
                 self._report(connection, [lease for lease, _ in group])
                 if held:  # else no batch depends on the COMMIT
                     reached(Moment.COMMITTING)
         except Retryable:
             raise
+        except LeaseLost:
+            return [False]
         except Exception as error:
             if len(group) == 1:
                 return [error]
@@ -295,6 +297,17 @@ class Publisher:
                 paused = jobs.judge_failures(connection, job_id)
             if paused:
                 self._recorder.problem("job_paused", job_id=job_id, why="too many rows failed")
+
+
+def _commit(connection: Connection, group: Sequence[Commit]) -> frozenset[tuple[int, int]]:
+    """The (batch id, attempt) pairs of those whose fence matched. Raises LeaseLost for a batch that
+    is alone because of its row errors.
+    """
+    lease, part = group[0]
+    if len(part.errors) <= ERRORS_A_COMMIT:
+        return commits.commit(connection, group)
+    commits.commit_large(connection, lease, part)
+    return frozenset({(lease.batch_id, lease.attempt)})
 
 
 def _stored(each: Publication) -> Part:

@@ -120,8 +120,8 @@ def end_supervisor(connection: Connection, supervisor: str) -> int:
 
 
 def end_silent(connection: Connection, silent_seconds: float) -> None:
-    """Marks children ended that were not seen for `silent_seconds`; their leases ran out and were
-    reaped long before.
+    """Marks children ended that were not seen for `silent_seconds`, a lease: what they held ran out
+    in that time. One that was only frozen or cut off is `ready` again with its next heartbeat.
     """
     statement = text("""
         UPDATE workers SET state = 'ended', ended_at = now(),
@@ -191,6 +191,17 @@ def load_failed(
         for job_id in connection.scalars(of_engine, engine).all():
             jobs.fail(connection, job_id, f"the engine could not be loaded: {error}")
     return failures
+
+
+def lock_loads(connection: Connection, job_id: int) -> None:
+    """Takes the row of a job's engine, which comes before the rows of jobs: `load_failed` holds it
+    when it fails the jobs of the engine.
+    """
+    statement = text("""
+        SELECT FROM engines e JOIN jobs j USING (pool, engine_key)
+        WHERE j.id = :job_id FOR UPDATE OF e
+    """)
+    connection.execute(statement, {"job_id": job_id})
 
 
 def forgive_loads(connection: Connection, pool: str, engine_key: str) -> None:

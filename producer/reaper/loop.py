@@ -51,9 +51,6 @@ DUTIES = 3
 that needs DUTIES times as long for one duty counts as hanging.
 """
 
-SILENT_LEASES = 4
-"""A child that was not seen for so many lease times is marked as ended."""
-
 
 def run(
     ledger: Ledger, settings: Settings, stop: threading.Event, state: StateFile | None = None
@@ -224,7 +221,7 @@ class Reaper:
         with self._ledger.transaction() as connection:
             dispatch.fold_counters(connection)
             if time.monotonic() >= self._reap_from:
-                workers.end_silent(connection, SILENT_LEASES * self._settings.lease_seconds)
+                workers.end_silent(connection, self._settings.lease_seconds)
 
     def _was_silent(self) -> bool:
         """True when Postgres was last heard too long ago."""

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import psycopg
@@ -1061,6 +1062,48 @@ def test_a_hundred_thousand_failed_rows_in_ten_thousand_batches_are_one_short_st
         connection.exec_driver_sql("SET LOCAL statement_timeout = '15s'")
         assert retries.undo(connection, job_id) == 10_000
     assert world.rows(job_id) == (100_000, 100_000)
+
+
+def test_a_retry_in_pieces_takes_each_failed_row_once(world: World) -> None:
+    job_id = world.job(4, 4, 4, 4, 4)
+    for errors in ([0], [4, 5, 6], [], [12, 13], [16]):
+        world.commit(world.lease(job_id), errors=errors)
+    world.finish(job_id)
+    pieces: list[Retried] = []
+    last: int | None = -1
+    while last is not None:
+        with world.ledger.transaction() as connection:
+            piece = retries.retry(
+                connection, job_id, failed=True, dead=False, after=last, most_rows=2
+            )
+        pieces.append(piece)
+        last = piece.last
+        if piece.batches:
+            # What fails again in the meantime is left to the next retry.
+            lease = world.lease(job_id)
+            world.commit(lease, errors=lease.todo)
+    assert [(piece.rows, piece.last) for piece in pieces] == [(4, 1), (2, 3), (1, 4), (0, None)]
+    assert [piece.reopened for piece in pieces] == [True, False, False, False]
+    whole = reduce(Retried.then, pieces)
+    assert (whole.rows, whole.batches, whole.reopened, whole.waiting) == (7, 4, True, 0)
+    assert world.rows(job_id)[1] + sum(len(lease.todo) for lease in world.claim(job_id)) == 7
+
+
+def test_a_retry_and_a_failed_load_lock_in_one_order(
+    world: World, second_ledger: Callable[[], Ledger]
+) -> None:
+    """The engine first: else each would hold what the other waits for."""
+    job_id = world.job(1)
+    fail_load(world, job_id)
+    other = World(second_ledger())
+    key = world.specs[job_id].engine_key
+    with ThreadPoolExecutor(1) as pool:
+        with world.ledger.transaction() as connection:
+            workers.load_failed(connection, "default", key, "no such module", 0)
+            retrying = pool.submit(other.retry, job_id)
+            wait_until_somebody_waits(connection)
+            assert jobs.lock(connection, job_id) is JobState.FAILED
+        assert retrying.result(timeout=100).reopened
 
 
 # Finish.

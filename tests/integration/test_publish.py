@@ -1,17 +1,19 @@
 """Commits in groups: what one batch cannot do stays with that batch."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import LeaseLost, Permanent
 from nightshift.common.formats.part_names import final
 from nightshift.common.ledger import Ledger, dispatch, job_submit
-from nightshift.common.ledger.batches import claims
+from nightshift.common.ledger.batches import claims, leasing
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.row_errors import RowError
 from nightshift.common.spec import JobSpec, parse_spec
@@ -140,6 +142,70 @@ def test_who_holds_a_batch_of_a_job_stops_no_commit_of_another(
             publish(publisher, of_free, free)
             assert not late.done()
         late.result(120)
+
+
+def large(ledger: Ledger, folder: Path, rows: int) -> tuple[JobSpec, Lease, PartTable]:
+    """A batch of so many rows, all of which failed."""
+    spec = spec_in(folder)
+    file = SourceFile("rows.parquet", "parquet", 1, "1", rows, 0)
+    batch = Descriptor(file, RowRanges.of((0, rows)))
+    who = Claimant("mine", "default", spec.engine_key, "function", "1")
+    with ledger.transaction() as connection:
+        new = job_submit.NewJob(spec, spec.name, "same", spec.output.uri, b"", None)
+        job_id = job_submit.insert(connection, new, [file])
+        job_submit.insert_batches(connection, job_id, [file], [batch])
+        dispatch.admit(connection, job_id, 1, 1)
+        [lease] = claims.claim(
+            connection, who, room_rows=1, max_batches=1, idle=True, woken="poll", lease_seconds=600
+        )
+    errors = [RowError(row, str(row), RowErrorKind.REFUSED, "x" * 200) for row in range(rows)]
+    return spec, lease, PartTable(pa.table({"row_index": range(rows)}), errors, 1, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_batch_with_a_million_row_errors_commits_and_no_renewal_waits_for_it(
+    ledger: Ledger, second_ledger: Callable[[], Ledger], tmp_path: Path
+) -> None:
+    spec, lease, table = large(ledger, tmp_path, 1_000_000)
+    made = Publication(HeldBatch(lease, 1), lease, spec, table, {})
+    publisher, heart = publisher_of(ledger), second_ledger()
+    renewed = 0
+    with ThreadPoolExecutor(1) as threads:
+        publishing = threads.submit(publisher.publish, [made])
+        while not publishing.done():
+            with heart.transaction() as connection:
+                connection.exec_driver_sql("SET LOCAL lock_timeout = '2s'")
+                leasing.renew(connection, "mine", [(lease.batch_id, lease.attempt)], 600)
+            renewed += 1
+            time.sleep(0.05)
+        publishing.result()
+    assert made.error is None
+    assert renewed > 3
+    with ledger.transaction() as connection:
+        counted = connection.exec_driver_sql("SELECT rows_failed FROM job_progress").scalar_one()
+        listed = connection.exec_driver_sql("SELECT count(*) FROM failed_rows").scalar_one()
+    assert counted == listed == 1_000_000
+
+
+def test_who_lost_a_batch_with_many_row_errors_leaves_none_of_them(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    spec, lease, table = large(ledger, tmp_path, ERRORS_A_COMMIT + 1)
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE batches SET attempt = 2, owner = 'other'")
+    made = Publication(HeldBatch(lease, 1), lease, spec, table, {})
+    publisher_of(ledger).publish([made])
+    assert isinstance(made.error, LeaseLost)
+    with ledger.transaction() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM row_errors").scalar_one() == 0
+        connection.exec_driver_sql("UPDATE batches SET attempt = 1, owner = 'mine'")
+    again = Publication(HeldBatch(lease, 1), lease, spec, table, {})
+    publisher_of(ledger).publish([again])
+    assert again.committed
+    with ledger.transaction() as connection:
+        failed = connection.exec_driver_sql("SELECT count(*) FROM failed_rows").scalar_one()
+    assert failed == ERRORS_A_COMMIT + 1
 
 
 def test_a_group_is_cut_where_its_errors_are_too_many_for_one_transaction(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from prometheus_client import CollectorRegistry
 
-from nightshift.common.ledger import Ledger, jobs, spending
+from nightshift.common.ledger import Ledger, jobs, spending, workers
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
@@ -69,6 +69,23 @@ def test_a_round_goes_on_while_a_queue_has_room(world: World) -> None:
     reaper_of(world.ledger).round()
     assert world.states(large).count("queued") == 2 * MOST_ADMITTED
     assert world.states(small) == ["queued"] * 3
+
+
+def test_a_worker_that_was_killed_is_not_ready_after_a_lease(world: World) -> None:
+    job = world.job(1)
+    make_ready(world, child_of(world.specs[job]))
+    with world.ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE workers SET seen_at = now() - interval '29 s'")
+    reaper = reaper_of(world.ledger, lease_seconds=30)
+    reaper.round()
+    assert [row.state for row in world.ask("SELECT state FROM worker_status")] == ["ready"]
+    with world.ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE workers SET seen_at = now() - interval '31 s'")
+    reaper.round()
+    assert world.ask("SELECT state FROM worker_status") == []
+    with world.ledger.transaction() as connection:
+        workers.beat(connection, child_of(world.specs[job]).id, "ready", busy=False)
+    assert [row.state for row in world.ask("SELECT state FROM worker_status")] == ["ready"]
 
 
 def test_what_a_paused_and_an_ended_job_left_in_the_queue_is_pending_after_a_round(

@@ -14,13 +14,15 @@ from typer.testing import CliRunner, Result
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, dispatch, job_end, jobs, workers
-from nightshift.common.ledger.batches import failures, leasing
+from nightshift.common.ledger.batches import failures, leasing, retries
 from nightshift.common.ledger.batches.records import Claimant
+from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, live_parts
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState, RowErrorKind
+from nightshift.producer import retry as retry_job
 from nightshift.producer.cli.app import app
 from nightshift.producer.reaper import finish
 from nightshift.producer.results import part_files
@@ -320,6 +322,37 @@ def test_tokens_of_a_retry_that_dies_are_those_of_its_part(ledger: Ledger, tmp_p
     finish.finish(ledger, work.job_id)
     assert work.job.state is JobState.FAILED
     assert verify(ledger, work.job) == []
+
+
+# Many rows.
+
+
+def test_a_large_retry_goes_in_pieces_and_a_pause_comes_in_between(
+    site: Site, second_ledger: Callable[[], Ledger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.submit()
+    site.work(moody(7))
+    monkeypatch.setattr(retry_job, "ROWS_A_PIECE", 1)
+    piece, other, pieces = retries.retry, second_ledger(), 0
+
+    def then_pause(*given: Any, **named: Any) -> Retried:
+        nonlocal pieces
+        if pieces == 1:
+            with other.transaction() as connection:
+                jobs.pause(connection, site.job_id)
+        pieces += 1
+        return piece(*given, **named)
+
+    monkeypatch.setattr(retries, "retry", then_pause)
+    found = retry(site.ledger, site.job, failed=True, dead=False, kind=None)
+    assert (found.rows, found.batches, found.reopened) == (4, 4, True)
+    assert found.state is JobState.PAUSED
+    assert pieces == 5
+    assert not (site.folder / "out" / "_manifest.json").exists()
+    with site.ledger.transaction() as connection:
+        jobs.resume(connection, site.job_id)
+    assert site.work(moody()) is JobState.COMPLETED
+    assert site.agrees() == {}
 
 
 # Cut short.

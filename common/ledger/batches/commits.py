@@ -15,6 +15,9 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.row_errors import RowError
 from nightshift.common.states import Outcome
 
+ERRORS_A_STATEMENT = 10_000
+"""Row errors that one statement writes, so that each is answered in time."""
+
 COMMIT = text("""
     WITH given AS MATERIALIZED (
         SELECT * FROM unnest(
@@ -110,6 +113,19 @@ def commit(
     return held
 
 
+def commit_large(connection: Connection, lease: Lease, part: Part) -> None:
+    """Commits one batch with any number of row errors, which are written before the batch is locked:
+    the heartbeat of its child must not wait for a million of them. Raises LeaseLost when the fence
+    does not match; the transaction must then be rolled back.
+    """
+    replace_errors(connection, lease.job_id, lease.batch_id, lease.descriptor.rows, part.errors)
+    row = _finished(lease, part)
+    # The errors of the rows are those of this part already: none is cleared again.
+    row |= {"low": 1, "high": 0}
+    if not connection.execute(COMMIT, {name: [row[name]] for name in row}).all():
+        raise lease.lost
+
+
 def is_committed(connection: Connection, lease: Lease) -> bool:
     """Reads back after a COMMIT whose outcome is unknown: did this very lease end with a part?
 
@@ -198,16 +214,16 @@ def _losses_of_rest(lease: Lease) -> int:
 
 def _insert_errors(connection: Connection, errors: Sequence[tuple[int, int, RowError]]) -> None:
     """Adds (job, batch, error) of rows that have no error in the ledger yet."""
-    if not errors:
-        return
-    connection.execute(
-        INSERT_ERRORS,
-        {
-            "job_id": [job_id for job_id, _, _ in errors],
-            "row_index": [error.row_index for _, _, error in errors],
-            "batch_id": [batch_id for _, batch_id, _ in errors],
-            "row_id": [error.row_id for _, _, error in errors],
-            "kind": [error.kind.value for _, _, error in errors],
-            "message": [error.message for _, _, error in errors],
-        },
-    )
+    for first in range(0, len(errors), ERRORS_A_STATEMENT):
+        piece = errors[first : first + ERRORS_A_STATEMENT]
+        connection.execute(
+            INSERT_ERRORS,
+            {
+                "job_id": [job_id for job_id, _, _ in piece],
+                "row_index": [error.row_index for _, _, error in piece],
+                "batch_id": [batch_id for _, batch_id, _ in piece],
+                "row_id": [error.row_id for _, _, error in piece],
+                "kind": [error.kind.value for _, _, error in piece],
+                "message": [error.message for _, _, error in piece],
+            },
+        )

@@ -1,6 +1,6 @@
 """Retry: failed rows run again beside the answers of their part; undo takes a retry back."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import text
 
@@ -15,7 +15,8 @@ class Retried:
     """What runs again: failed rows and their batches.
 
     `waiting` are batches that had no answer yet and go on beside them, `reopened` says that the
-    job was over, and `state` is its state now.
+    job was over, and `state` is its state now. `last` is the place in the dataset up to which the
+    job was searched; None when nothing is left behind it.
     """
 
     rows: int
@@ -23,6 +24,17 @@ class Retried:
     waiting: int
     reopened: bool
     state: JobState
+    last: int | None = None
+
+    def then(self, later: "Retried") -> "Retried":
+        """Both pieces of one retry together; batches of the first wait for the second."""
+        return replace(
+            later,
+            rows=self.rows + later.rows,
+            batches=self.batches + later.batches,
+            waiting=self.waiting,
+            reopened=self.reopened or later.reopened,
+        )
 
 
 def retry(
@@ -32,6 +44,8 @@ def retry(
     failed: bool,
     dead: bool,
     kind: RowErrorKind | None = None,
+    after: int = -1,
+    most_rows: int | None = None,
 ) -> Retried:
     """Failed rows of batches that are over run again; a job that is over runs again for them.
 
@@ -39,16 +53,24 @@ def retry(
     batches. Rows of a dead batch run again for the kind `batch_dead` only: for another kind the
     batch would become done with rows that never ran. A job that failed with its batches still
     waiting goes on. Raises BadInput for a cancelled job.
+
+    With `most_rows` only a piece of the job is searched, behind the place `after`: about so many
+    failed rows. The next piece begins at `last`.
     """
+    # The engine before the job, as where failed loads fail jobs.
+    workers.lock_loads(connection, job_id)
     state = jobs.lock(connection, job_id)
     if state is JobState.CANCELLED:
         raise BadInput(
             f"job {job_id} is cancelled, which is final: `nightshift submit --new` with another "
             "output directory makes a new job"
         )
-    moved = connection.execute(
-        MAKE_PENDING, {"id": job_id, "failed": failed, "dead": dead, "kind": kind}
-    ).one()
+    piece: dict[str, int | None] = {"id": job_id, "after": after, "last": None}
+    if most_rows is not None:
+        found = connection.scalar(LAST_OF_PIECE, {**piece, "most_rows": most_rows})
+        piece["last"] = None if found is None else int(found)
+    wanted = {"failed": failed, "dead": dead, "kind": kind}
+    moved = connection.execute(MAKE_PENDING, {**piece, **wanted}).one()
     left = connection.execute(LEFT, {"id": job_id, "moved": moved.batches}).one()
     stopped_early = state is JobState.FAILED and (left.waiting > 0 or left.dead == 0)
     reopened = state.over and (moved.batches > 0 or stopped_early)
@@ -66,19 +88,48 @@ def retry(
         waiting=left.waiting,
         reopened=reopened,
         state=JobState.RUNNING if reopened else state,
+        last=piece["last"],
     )
 
 
+LAST_OF_PIECE = text("""
+    SELECT max(seq) FROM (
+        SELECT seq, sum(failed) OVER (ORDER BY seq, id) - failed AS failed_before FROM (
+            SELECT seq, id, CASE WHEN state = 'dead' THEN row_count ELSE rows_failed END AS failed
+            FROM batches
+            WHERE job_id = :id AND seq > :after
+              AND (state = 'dead' OR state = 'done' AND rows_failed > 0)
+            ORDER BY seq, id LIMIT :most_rows) AS candidates
+    ) AS placed WHERE failed_before < :most_rows
+""")
+"""The place of the last batch of a piece with so many failed rows, or one batch with more."""
+
 MAKE_PENDING = text("""
-    WITH chosen AS MATERIALIZED (
-        SELECT b.id, range_agg(int8range(f.row_index, f.row_index + 1)) AS rows,
-               count(*) AS row_count
-        FROM failed_rows f JOIN batches b ON b.id = f.batch_id
-        WHERE f.job = :id AND b.state IN ('done', 'dead')
-          AND (:dead AND b.state = 'dead'
+    WITH piece AS MATERIALIZED (
+        SELECT id, state, rows, redo,
+               state = 'dead' AND (part_name IS NULL OR redo IS NOT NULL) AS unanswered
+        FROM batches
+        WHERE job_id = :id AND seq > :after AND seq <= coalesce(CAST(:last AS integer), seq)
+          AND (state = 'dead' OR state = 'done' AND rows_failed > 0)
+    ), failing AS (
+        -- The same rows as in the view failed_rows, batch by batch by the index of row_errors.
+        SELECT p.id, int8range(e.row_index, e.row_index + 1) AS rows
+        FROM piece p CROSS JOIN LATERAL (
+            SELECT row_index, kind FROM row_errors
+            WHERE job_id = :id AND batch_id = p.id
+              AND row_index >= lower(p.rows) AND row_index < upper(p.rows)
+        ) AS e
+        WHERE (p.redo IS NULL OR NOT p.redo @> e.row_index)
+          AND (:dead AND p.state = 'dead'
                OR :failed AND (CAST(:kind AS text) IS NULL
-                               OR f.kind = :kind AND (b.state = 'done' OR :kind = 'batch_dead')))
-        GROUP BY b.id
+                               OR e.kind = :kind AND (p.state = 'done' OR :kind = 'batch_dead')))
+        UNION ALL
+        SELECT id, unnest(coalesce(redo, rows)) FROM piece
+        WHERE unanswered
+          AND (:dead OR :failed AND coalesce(CAST(:kind AS text), 'batch_dead') = 'batch_dead')
+    ), chosen AS MATERIALIZED (
+        SELECT id, range_agg(rows) AS rows, sum(upper(rows) - lower(rows))::integer AS row_count
+        FROM failing GROUP BY id
     ), locked AS (
         SELECT c.* FROM chosen c JOIN batches b USING (id) ORDER BY id FOR UPDATE OF b
     ), moved AS (
