@@ -7,6 +7,9 @@ STAGING = "_attempts"
 
 MANIFEST = "_manifest.json"
 
+OWNER = "_owner.json"
+"""Marker in an output directory: which ledger and which job the directory belongs to."""
+
 JUDGED = "_judged"
 """Folder with the rows that a judge's job reads, in the output directory."""
 
@@ -20,6 +23,11 @@ def part_name(
     """part-000012-a3.parquet; children of a split carry their batch id beside the root's seq."""
     child = "" if batch_id is None else f"-b{batch_id}"
     return f"part-{seq:06d}{child}-a{attempt}{BARE if bare else ''}.{suffix}"
+
+
+def is_result(name: str) -> bool:
+    """Whether a file of this name in an output directory is a part or the manifest."""
+    return name.startswith("part-") or name == MANIFEST
 
 
 def is_bare(name: str) -> bool:
@@ -40,7 +48,10 @@ def final(output_uri: str, name: str) -> str:
 def located(output_uri: str, name: str) -> str | None:
     """Where a part lies now: in its final place or still in the staging folder; None for neither.
 
-    The final place is checked twice, since a part may be moved between the first two checks.
+    The final place is checked twice, since a part may be moved between the first two checks. A link
+    is no part.
     """
     place, waiting = final(output_uri, name), staged(output_uri, name)
-    return next((uri for uri in (place, waiting, place) if storage.exists(uri)), None)
+    return next(
+        (uri for uri in (place, waiting, place) if storage.exists(uri, links=False)), None
+    )

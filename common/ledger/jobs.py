@@ -58,6 +58,24 @@ def by_output(connection: Connection, output_uri: str) -> Job | None:
     return get(connection, connection.scalar(owner, {"output_uri": output_uri}))
 
 
+def by_identity(connection: Connection, identity: str) -> Job | None:
+    """The job of this identity."""
+    same = text("SELECT id FROM jobs WHERE identity = :identity")
+    return get(connection, connection.scalar(same, {"identity": identity}))
+
+
+def overlapping_output(connection: Connection, output_uri: str) -> tuple[int, str] | None:
+    """A job, by number and output, whose output lies inside this directory or around it."""
+    statement = text("""
+        SELECT id, output_uri FROM jobs
+        WHERE starts_with(:output_uri, rtrim(output_uri, '/') || '/')
+           OR starts_with(output_uri, rtrim(:output_uri, '/') || '/')
+        ORDER BY id LIMIT 1
+    """)
+    found = connection.execute(statement, {"output_uri": output_uri}).one_or_none()
+    return None if found is None else (found.id, found.output_uri)
+
+
 def find(connection: Connection, reference: str) -> Job:
     """The job that a user names: by number, else the newest of that name. BadInput if none."""
     if reference.isdigit() and len(reference) < 19:

@@ -1,4 +1,4 @@
-"""The tables' version: migrate them, and refuse a database that does not fit this code."""
+"""The tables' version and the ledger's id: migrate, and refuse a database that does not fit this code."""
 
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -55,6 +55,11 @@ def check(ledger: Ledger) -> None:
                 f"the database {ledger.place} wants code that knows migration "
                 f"{compatible_from}, this one knows {SCHEMA:04}: upgrade nightshift-fleet"
             )
+
+
+def ledger_id(connection: Connection) -> str:
+    """Which ledger this is: a random UUID that a dump and its restore keep."""
+    return str(connection.scalar(text("SELECT ledger_id FROM ledger_meta")))
 
 
 def head() -> str:

@@ -18,6 +18,7 @@ from nightshift.common.errors import BadInput, Permanent, StorageUnavailable
 from nightshift.common.storage import local, objects
 from nightshift.common.storage.addresses import (
     check_roots,
+    enclosing,
     fixed_folder,
     is_local,
     is_pattern_over,
@@ -25,17 +26,21 @@ from nightshift.common.storage.addresses import (
     resolve,
 )
 from nightshift.common.storage.driver_errors import guard, reason
-from nightshift.common.storage.listing import expand, list_names
+from nightshift.common.storage.listing import expand, folders, list_names
 from nightshift.common.storage.local import gathered_syncs
 from nightshift.common.storage.objects import driver_of
+from nightshift.common.storage.places import OWN_FOLDERS
 from nightshift.common.storage.streams import Content, FileInfo, Written, checked_reader
 
 __all__ = [
+    "OWN_FOLDERS",
     "FileInfo",
     "Written",
     "check_roots",
+    "enclosing",
     "expand",
     "fixed_folder",
+    "folders",
     "gathered_syncs",
     "is_local",
     "is_pattern_over",
@@ -52,28 +57,31 @@ READ_AHEAD_BYTES = 8 * 2**20
 """Bytes of an object that one request of a sequential read fetches."""
 
 
-def stat(uri: str) -> FileInfo:
-    """The file as it is now; FileNotFoundError when there is no file. A directory is no file."""
-    return local.info(local_path(uri)) if is_local(uri) else objects.info(uri)
+def stat(uri: str, *, links: bool = True) -> FileInfo:
+    """The file as it is now; FileNotFoundError when there is no file. A directory is no file, and
+    without `links` a link is none.
+    """
+    return local.info(local_path(uri), links=links) if is_local(uri) else objects.info(uri)
 
 
-def exists(uri: str) -> bool:
-    """True when there is a file of that name; a directory is no file."""
+def exists(uri: str, *, links: bool = True) -> bool:
+    """True when there is a file of that name, as `stat` sees it."""
     with suppress(FileNotFoundError):
-        stat(uri)
+        stat(uri, links=links)
         return True
     return False
 
 
-def open_input(uri: str, *, sequential: bool = False) -> io.BufferedReader:
+def open_input(uri: str, *, sequential: bool = False, links: bool = True) -> io.BufferedReader:
     """A seekable binary file; FileNotFoundError when the file is gone.
 
-    Errors of reading are StorageUnavailable. So what pyarrow raises while it reads the file is
-    about the content. `sequential` reads objects ahead; else only the wanted bytes are fetched.
+    Errors of reading are StorageUnavailable, a link without `links` among them. So what pyarrow
+    raises while it reads the file is about the content. `sequential` reads objects ahead; else only
+    the wanted bytes are fetched.
     """
     with guard("read", uri):
         if is_local(uri):
-            raw: Any = local_path(uri).open("rb", buffering=0)
+            raw: Any = local.open_file(local_path(uri), links=links)
         else:
             fs, path = driver_of(uri)
             ahead = {"cache_type": "readahead", "block_size": READ_AHEAD_BYTES}
@@ -112,24 +120,29 @@ def write_bytes(uri: str, data: bytes | memoryview, *, replace: bool = True) -> 
     return write_whole(uri, lambda sink: sink.write(data), replace=replace)
 
 
+def create(uri: str, data: bytes) -> bool:
+    """Writes a small file whole unless there is one of that name; False where there is one."""
+    return local.create(local_path(uri), data) if is_local(uri) else objects.create(uri, data)
+
+
 def move(source: str, target: str) -> None:
     """Gives a file its final name: rename on local disk, copy then delete on object stores.
 
     A move may be done twice, or by two processes at once. A missing source with a target in place
-    is success; a copy whose source was not deleted yet is finished. Raises FileNotFoundError when
-    both files are missing, Permanent when the target has other content.
+    is success; a copy whose source was not deleted yet is finished. A link is no file. Raises
+    FileNotFoundError when both files are missing, Permanent when the target has other content.
     """
     try:
         _move(source, target)
     except FileNotFoundError:
-        if not exists(target):
+        if not exists(target, links=False):
             raise
 
 
 def _move(source: str, target: str) -> None:
     if is_local(source) != is_local(target):
         raise ValueError("a file moves within one store")
-    if exists(target):
+    if exists(target, links=False):
         # Either an earlier copy did not delete its source, or the two are different files.
         if stat(source).size != stat(target).size or checksum(source) != checksum(target):
             raise Permanent(f"{source} cannot be moved: {target} holds something else")
@@ -148,7 +161,7 @@ def delete(uri: str) -> None:
     """Removes a file; a file that is gone already is no error."""
     with suppress(FileNotFoundError), guard("deleted", uri):
         if is_local(uri):
-            local_path(uri).unlink()
+            local.delete(local_path(uri))
         else:
             fs, path = driver_of(uri)
             fs.rm_file(path)
@@ -181,6 +194,6 @@ def remove_directory(uri: str) -> None:
 
 
 def checksum(uri: str) -> str:
-    """SHA-256 of a file in hexadecimal digits, read as a stream."""
-    with open_input(uri, sequential=True) as handle:
+    """SHA-256 of a file in hexadecimal digits, read as a stream; StorageUnavailable for a link."""
+    with open_input(uri, sequential=True, links=False) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -73,6 +73,16 @@ def _is_below(uri: str, roots: Sequence[str]) -> bool:
     return any(uri == root or uri.startswith(f"{root}/") for root in bare)
 
 
+def enclosing(uri: str) -> list[str]:
+    """Every folder around a file or folder: as it is named, and as links lead on this machine."""
+    if is_local(uri):
+        path = local_path(uri)
+        return [str(each) for each in dict.fromkeys((*path.parents, *path.resolve().parents))]
+    scheme, rest = split(uri)
+    steps = rest.split("/")
+    return [f"{scheme}://{'/'.join(steps[:count])}" for count in range(len(steps) - 1, 0, -1)]
+
+
 def is_local(uri: str) -> bool:
     """True for a path on this machine's file system."""
     return not split(uri)[0]

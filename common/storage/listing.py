@@ -2,13 +2,13 @@
 
 import fnmatch
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from nightshift.common.errors import BadInput, StorageUnavailable
-from nightshift.common.storage import local, objects
+from nightshift.common.storage import local, objects, places
 from nightshift.common.storage.addresses import (
     WILDCARD,
     check_name,
@@ -47,18 +47,34 @@ def expand(uris: Iterable[str]) -> list[FileInfo]:
 def list_names(uri: str) -> list[str]:
     """Names of all files and folders directly in a directory, hidden ones too, sorted.
 
-    Empty when the directory does not exist. Raises BadInput for a file.
+    Empty when the directory does not exist. Raises BadInput for a file, and for a link in place of
+    a folder of ours.
     """
     with suppress(FileNotFoundError), guard("listed", uri):
         if is_local(uri):
             if local_path(uri).is_file():
                 raise BadInput(f"{uri} is a file, not a directory")
-            return sorted(child.name for child in local_path(uri).iterdir())
+            return sorted(places.names(local_path(uri)))
         fs, path = driver_of(uri)
         names = {str(name).rstrip("/") for name in fs.ls(path, detail=False)}
         # Some stores keep an empty object in place of the directory itself.
         return sorted(name.rpartition("/")[2] for name in names - {path.rstrip("/")})
     return []
+
+
+def folders(uri: str) -> Iterator[tuple[str, Sequence[str]]]:
+    """A directory and all folders below it, each with the names of its files, hidden ones too.
+
+    Links are not followed. A folder that cannot be read is left out, and so is a missing directory.
+    """
+    with guard("listed", uri):
+        if is_local(uri):
+            for folder, _, files in os.walk(local_path(uri), onerror=_raise_outage):
+                yield folder, files
+            return
+        fs, path = driver_of(uri)
+        for folder, _, files in fs.walk(path, detail=False, on_error=_raise_outage):
+            yield f"{split(uri)[0]}://{str(folder).strip('/')}", files
 
 
 def _expand_one(uri: str) -> list[FileInfo]:
@@ -161,3 +177,8 @@ def _hidden(name: str) -> bool:
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+def _raise_outage(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError):
+        raise error

@@ -8,8 +8,9 @@ import os
 import stat as modes
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache, partial
+from io import FileIO
 from itertools import takewhile
 from pathlib import Path
 from typing import Literal
@@ -17,49 +18,101 @@ from typing import Literal
 from nightshift.common.errors import BadInput
 from nightshift.common.group_commit import GroupCommit
 from nightshift.common.storage.driver_errors import guard, writing
+from nightshift.common.storage.places import Place, placed
 from nightshift.common.storage.streams import Content, FileInfo, Written, fill
+
+NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
+"""What a file system without hard links answers."""
 
 _of_thread = threading.local()
 
 
-def info(path: Path) -> FileInfo:
-    """The file as it is now; FileNotFoundError for a directory, BadInput for a device or pipe."""
-    with guard("read", str(path)):
-        facts = path.stat()
-        if modes.S_ISDIR(facts.st_mode):
+def info(path: Path, *, links: bool = True) -> FileInfo:
+    """The file as it is now; FileNotFoundError for a directory and, without `links`, for a link,
+    BadInput for a device or pipe.
+    """
+    with guard("read", str(path)), placed(path) as place:
+        facts = place.stat(links=links)
+        if modes.S_ISDIR(facts.st_mode) or modes.S_ISLNK(facts.st_mode):
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
     if not modes.S_ISREG(facts.st_mode):
         raise BadInput(f"{path} is no regular file: copy its content into one")
     return FileInfo(str(path), facts.st_size, str(facts.st_mtime_ns))
 
 
+def open_file(path: Path, *, links: bool = True) -> FileIO:
+    """An unbuffered file to read; OSError for a link without `links`."""
+    with placed(path) as place:
+        return open(place.name, "rb", buffering=0, opener=place.opener(links=links))  # noqa: PTH123
+
+
 def write(path: Path, content: Content, replace: bool) -> Written:
     """Writes under the final name, or with `replace` under another name that is then renamed."""
     uri = str(path)
-    with writing(uri):
-        in_the_way = path.exists() and not path.is_file()
-    if in_the_way:
-        # A failed write removes its file, and `replace` renames over the old one: neither may
-        # happen to a device, a pipe or a directory.
-        raise BadInput(f"{uri} is no regular file and cannot be written: name another")
     make_directory(path.parent)
-    place = path.with_name(f".{path.name}.{os.urandom(6).hex()}") if replace else path
+    with ExitStack() as stack:
+        with writing(uri):
+            final = stack.enter_context(placed(path))
+            in_the_way = _is_no_file(final)
+        if in_the_way:
+            # A failed write removes its file, and `replace` renames over the old one: neither may
+            # happen to a device, a pipe or a directory.
+            raise BadInput(f"{uri} is no regular file and cannot be written: name another")
+        return _write(final.beside() if replace else final, final, path, content)
+
+
+def _write(place: Place, final: Place, path: Path, content: Content) -> Written:
+    uri = str(path)
     with writing(uri):
-        raw = place.open("wb", buffering=0)
+        raw = open(place.name, "wb", buffering=0, opener=place.opener())  # noqa: PTH123
     try:
         with raw:
             written = fill(raw, uri, content)
             with writing(uri):
                 os.fsync(raw.fileno())
         with writing(uri):
-            if replace:
-                place.replace(path)
+            if place is not final:
+                place.rename(final)
             _sync_directory(path.parent)
     except BaseException:
         with suppress(OSError):
             place.unlink()
         raise
     return written
+
+
+def _is_no_file(place: Place) -> bool:
+    with suppress(FileNotFoundError):
+        return not modes.S_ISREG(place.stat().st_mode)
+    return False
+
+
+def create(path: Path, data: bytes) -> bool:
+    """Writes a file unless something of that name is there; False where something is.
+
+    A hard link gives the whole file its name, so that no reader and no crash ever sees half of it.
+    Where the file system has no hard links, the file is made under its name at once.
+    """
+    whole = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    write(whole, lambda sink: sink.write(data), replace=False)
+    with writing(str(path)):
+        try:
+            path.hardlink_to(whole)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in NO_HARD_LINKS:
+                raise
+            with suppress(FileExistsError), path.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                return True
+            return False
+        finally:
+            whole.unlink()
+            _sync_directory(path.parent)
+    return True
 
 
 def make_directory(path: Path) -> None:
@@ -74,9 +127,16 @@ def make_directory(path: Path) -> None:
 def rename(source: Path, target: Path) -> None:
     """Renames a file, and syncs both directories."""
     _make(target.parent)
-    source.rename(target)
+    with placed(source) as old, placed(target) as new:
+        old.rename(new)
     for folder in {target.parent, source.parent}:
         _sync_directory(folder)
+
+
+def delete(path: Path) -> None:
+    """Removes a file, or a link itself."""
+    with placed(path) as place:
+        place.unlink()
 
 
 def _make(path: Path) -> None:

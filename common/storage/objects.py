@@ -17,6 +17,9 @@ from nightshift.common.storage.streams import Content, FileInfo, Written, fill
 UPLOAD_PIECE_BYTES = 16 * 2**20
 """Objects of twice this size are uploaded in pieces; ten pieces are in memory at once."""
 
+_ON_CONDITION: dict[str, dict[str, Any]] = {"abfs": {"overwrite": False}}
+"""How the driver of a scheme is told to replace no object, where fsspec's own word is not its."""
+
 DRIVERS: dict[str, Any] = {}
 """The driver of each scheme, made at its first use."""
 
@@ -82,6 +85,25 @@ def write(uri: str, content: Content) -> Written:
         with writing(uri):
             fs.put_file(spool.name, path, **_uploading(uri, written.bytes))
     return written
+
+
+def create(uri: str, data: bytes) -> bool:
+    """Puts an object on the condition that there is none of that name; False where there is one.
+
+    A store that ignores the condition replaces the object, and one that refuses conditions gets a
+    plain put: whoever may meet others there has to look first.
+    """
+    fs, path = driver_of(uri)
+    with writing(uri):
+        try:
+            fs.pipe_file(path, data, **_ON_CONDITION.get(split(uri)[0], {"mode": "create"}))
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                raise
+            fs.pipe_file(path, data)
+    return True
 
 
 def _uploading(uri: str, size_bytes: int) -> dict[str, int]:

@@ -31,6 +31,14 @@ To = Annotated[
     ),
 ]
 New = Annotated[bool, typer.Option("--new", help="Another job, into another output directory.")]
+Adopt = Annotated[
+    bool,
+    typer.Option(
+        "--adopt",
+        help="Take the output directory over from the same job of a ledger that is lost: the parts "
+        "of that job are removed, and their rows run again.",
+    ),
+]
 
 
 @takes_flags
@@ -39,6 +47,7 @@ def run(
     *,
     flags: Flags,
     new: New = False,
+    adopt: Adopt = False,
     to: To = None,
     pilot: PilotRows = None,
     yes: Annotated[
@@ -61,7 +70,14 @@ def run(
     from nightshift.producer.local.run import run as run_job
 
     code = run_job(
-        spec, settings, new=new, console=context.console(), pilot_rows=pilot, agreed=yes, results=to
+        spec,
+        settings,
+        new=new,
+        adopt=adopt,
+        console=context.console(),
+        pilot_rows=pilot,
+        agreed=yes,
+        results=to,
     )
     raise typer.Exit(code)
 
@@ -101,14 +117,14 @@ def estimate(
 
 
 @takes_flags
-def submit(target: Target, *, flags: Flags, new: New = False) -> None:
+def submit(target: Target, *, flags: Flags, new: New = False, adopt: Adopt = False) -> None:
     """Put a job into the ledger for the fleet; the same spec again gives the same job."""
     settings = context.command_settings()
     spec = job_spec(target, flags)
     from nightshift.producer.submit.submit import submit as submit_job
 
     with context.ledger_of(settings) as ledger:
-        done = submit_job(ledger, spec, settings, new=new)
+        done = submit_job(ledger, spec, settings, new=new, adopt=adopt)
     state = "submitted" if done.is_new else f"known, {done.state}"
     typer.echo(
         f"job {done.job_id} ({spec.name}) {state}: {done.rows:,} rows in {done.batches:,} batches"

@@ -52,15 +52,15 @@ class FinishedPilot:
 
 
 def submit_pilot(
-    ledger: Ledger, spec: JobSpec, settings: Settings, rows: int
+    ledger: Ledger, spec: JobSpec, settings: Settings, rows: int, *, adopt: bool = False
 ) -> tuple[Submitted, Unreadable]:
     """Writes the sample, if it is not there yet, and submits its job.
 
     Both lie beside the output, in a folder that belongs to this spec, input and number of rows:
-    a spec that was changed after a pilot gets a new folder. Raises BadInput where a submit of the
-    spec itself would.
+    a spec that was changed after a pilot gets a new folder. `adopt` is that of the submit. Raises
+    BadInput where a submit of the spec itself would.
     """
-    spec, plan = survey(spec, settings)
+    spec, plan = survey(spec, settings, ledger=ledger, adopt=adopt)
     files = sorted((file.uri, file.size, file.fingerprint) for file in plan.files)
     folder = f"{spec.output.uri}-pilot/{digest([spec.identity, files, rows, SEED])[:8]}"
     storage.check_roots([folder], settings.allowed_roots)
@@ -76,7 +76,8 @@ def submit_pilot(
         raise BadInput(f"none of the rows that were drawn can be read: {why}")
     if not storage.exists(source):
         (_write_requests if is_requests else _write)(source, sampled.table, sampled.row_index)
-    submitted = submit(ledger, _spec(spec, source, f"{folder}/out", rows), settings)
+    whole = _spec(spec, source, f"{folder}/out", rows)
+    submitted = submit(ledger, whole, settings, adopt=adopt)
     return submitted, sampled.bad
 
 

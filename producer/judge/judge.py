@@ -24,6 +24,7 @@ from nightshift.producer.judge.judged_rows import JudgedSample
 from nightshift.producer.judge.scores import Scale, ScoreStatistics, check
 from nightshift.producer.judge.verdict import Verdict
 from nightshift.producer.results import part_files
+from nightshift.producer.submit import output_owner
 from nightshift.producer.submit.checks import check_columns, check_output
 from nightshift.producer.submit.submit import resolved, submit
 from nightshift.producer.views import progress
@@ -72,7 +73,7 @@ def _ledger_and_runner(settings: Settings, console: Console) -> Iterator[tuple[L
         from nightshift.producer.local.machine import machine
 
         with machine(settings, console) as here:
-            yield here.ledger, lambda spec: here.work_on(here.submit(spec, new=False))
+            yield here.ledger, lambda spec: here.work_on(here.submit(spec))
         return
     with open_ledger(settings) as (ledger, _):
 
@@ -111,6 +112,8 @@ def prepare(
     sample = JudgedSample(judged.id, judged.retries, done, rows, seed if rows < done else 0)
     storage.check_roots([spec.output.uri], settings.allowed_roots)
     if not _is_written(ledger, spec, sample):
+        # The identity of the judge's job is known once its input is written.
+        output_owner.check(ledger, spec.output.uri, output_owner.owner(ledger, ""), adopt=False)
         check_output(spec, [])
         wanted = spec.read_columns or [each.field.name for each in every if not each.is_copy]
         names = dict.fromkeys([judged_rows.row_index_column(every), *wanted, *spec.passed_columns])

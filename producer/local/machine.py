@@ -40,14 +40,16 @@ class Machine:
     console: Console
     fleet: LocalFleet | None = None
 
-    def submit(self, spec: JobSpec, *, new: bool) -> Job:
+    def submit(self, spec: JobSpec, *, new: bool = False, adopt: bool = False) -> Job:
         """The job of the spec, new or known; resumed if it was paused."""
-        submitted = submit(self.ledger, spec, self.settings, new=new)
+        submitted = submit(self.ledger, spec, self.settings, new=new, adopt=adopt)
         return open_job(self.ledger, submitted, spec, self.console)
 
-    def run_pilot(self, spec: JobSpec, rows: int) -> FinishedPilot:
+    def run_pilot(self, spec: JobSpec, rows: int, *, adopt: bool = False) -> FinishedPilot:
         """Runs a pilot of so many rows to its end."""
-        submitted, unreadable = pilot.submit_pilot(self.ledger, spec, self.settings, rows)
+        submitted, unreadable = pilot.submit_pilot(
+            self.ledger, spec, self.settings, rows, adopt=adopt
+        )
         job = self.work_on(open_job(self.ledger, submitted, spec, self.console))
         return FinishedPilot(job, unreadable)
 

@@ -27,6 +27,7 @@ def run(
     *,
     new: bool,
     console: Console,
+    adopt: bool = False,
     pilot_rows: int | None = None,
     agreed: bool = False,
     results: str | None = None,
@@ -34,8 +35,8 @@ def run(
     """Submits or continues the job and works until it is over; returns the exit code.
 
     0 every row has an answer, 1 finished with row errors, 3 failed, paused, cancelled, or stopped
-    after the pilot. After a pilot of `pilot_rows` somebody is asked, unless it is `agreed` to run
-    the rest. `results` is where the lines of an OpenAI batch go. Raises BadInput when the spec, the
+    after the pilot. `new` and `adopt` are those of the submit. After a pilot of `pilot_rows`
+    somebody is asked, unless it is `agreed` to run the rest. `results` is where the lines of an OpenAI batch go. Raises BadInput when the spec, the
     input, `results` or the home folder cannot be used.
     """
     if results is not None:
@@ -43,13 +44,13 @@ def run(
     with machine(settings, console) as here:
         # A known job has passed its pilot: nobody is asked again after a crash.
         if pilot_rows is not None and not is_known(here.ledger, spec):
-            finished = here.run_pilot(spec, pilot_rows)
+            finished = here.run_pilot(spec, pilot_rows, adopt=adopt)
             made = pilot.shown_estimate(here.ledger, spec, settings, finished, console)
             if made is None or not pilot.goes_on(
                 here.ledger, spec, finished, made, console, agreed=agreed
             ):
                 return progress.EXIT_NOT_FINISHED
-        job = here.submit(spec, new=new)
+        job = here.submit(spec, new=new, adopt=adopt)
         if results is not None:
             openai_batch_results.check_targets(job.spec, job.identity, results)
         job = here.work_on(job)

@@ -17,6 +17,7 @@ from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState
 from nightshift.producer.reaper import error_parts, manifest, output_directory
+from nightshift.producer.submit import output_owner
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +33,7 @@ def finish(ledger: Ledger, job_id: int, roots: Sequence[str] = ()) -> None:
 
     An error that no later try can solve, an error of our own included, ends the job as failed, with
     the reason and without a manifest. An output outside `roots` is such an error, where roots are
-    set. Raises Retryable on outages: finish is tried again.
+    set, and so is one that belongs to another job or ledger by now. Raises Retryable on outages: finish is tried again.
     """
     try:
         _finish(ledger, job_id, roots)
@@ -54,6 +55,7 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
     if not _owners_are_gone(ledger, job):
         return
     storage.check_roots([job.output_uri], roots)
+    output_owner.refuse_foreign(ledger, job)
     _in_pieces(ledger, partial(retries.undo, job_id=job_id))
     error_parts.write_all(ledger, job)
     output_directory.complete_columns(ledger, job)

@@ -13,11 +13,16 @@ from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
 
 
-def check_output(spec: JobSpec, infos: Sequence[FileInfo]) -> None:
-    """BadInput for an output directory that is in use, or that cannot lie beside this input."""
+def check_output(spec: JobSpec, infos: Sequence[FileInfo], *, adopting: bool = False) -> None:
+    """BadInput for an output directory that is in use, or that cannot lie beside this input.
+
+    With `adopting` it may hold parts, which this job removes.
+    """
     output = spec.output.uri
     names = storage.list_names(output)
-    if any(name.startswith("part-") or name == part_names.MANIFEST for name in names):
+    for name in storage.OWN_FOLDERS.intersection(names):
+        storage.list_names(f"{output}/{name}")  # refuses a link
+    if not adopting and any(map(part_names.is_result, names)):
         raise BadInput(
             f"{output} holds the parts of a job that this ledger does not know: name another "
             "output directory, or empty it"

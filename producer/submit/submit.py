@@ -24,7 +24,7 @@ from nightshift.common.spec import (
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
-from nightshift.producer.submit import checks, openai_batch_file, planner
+from nightshift.producer.submit import checks, openai_batch_file, output_owner, planner
 from nightshift.producer.submit.convert import Converter
 from nightshift.producer.submit.planner import Plan
 
@@ -40,49 +40,79 @@ class Submitted:
     state: JobState
 
 
-def submit(ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = False) -> Submitted:
+def submit(
+    ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = False, adopt: bool = False
+) -> Submitted:
     """Plans and stores a job; for the same spec over unchanged files the existing job comes back.
 
+    With `adopt` the output directory is taken over from the same job of a ledger that is lost.
     Raises BadInput with one sentence for everything that can be refused without a worker.
     """
     spec, infos = _prepared(spec, settings)
     existing = _existing(ledger, spec, infos, new)
     if existing is not None:
         return existing
-    checks.check_output(spec, infos)
+    adopting = _check_output(ledger, spec, infos, adopt)
     plan = _plan(spec, infos)
+    identity = _identity(spec, infos)
     job = NewJob(
         spec=spec,
-        identity=_identity(spec, infos),
+        identity=identity,
         spec_identity=spec.identity,
         output_uri=spec.output.uri,
         input_schema=output_schema.serialize(plan.schema),
         output_schema=_output_schema(spec, plan.schema),
     )
+    owner = output_owner.owner(ledger, identity)
+    marked = output_owner.take(ledger, spec.output.uri, owner, adopting=adopting)
     try:
         with ledger.transaction() as connection:
             job_id = job_submit.insert(connection, job, plan.files)
             count = job_submit.insert_batches(connection, job_id, plan.files, plan.batches())
             workers.forgive_loads(connection, spec.pool, spec.engine_key)
-    except BadInput:
+    except (BadInput, KeyboardInterrupt) as error:
         # Another process submitted the same a moment ago: its job is the one to return.
         existing = _existing(ledger, spec, infos, new)
-        if existing is None:
+        if existing is None and marked:
+            output_owner.give_up(spec.output.uri)
+        if existing is None or isinstance(error, KeyboardInterrupt):
             raise
         return existing
     return Submitted(job_id, True, plan.rows_total, count, JobState.RUNNING)
 
 
-def survey(spec: JobSpec, settings: Settings, *, copies: str | None = None) -> tuple[JobSpec, Plan]:
-    """The resolved spec and its plan, without a ledger; refuses what `submit` of a new job refuses.
+def survey(
+    spec: JobSpec,
+    settings: Settings,
+    *,
+    copies: str | None = None,
+    ledger: Ledger | None = None,
+    adopt: bool = False,
+) -> tuple[JobSpec, Plan]:
+    """The resolved spec and its plan, without a job; refuses what `submit` of a new job refuses, of
+    the owner of the output directory with a `ledger` alone.
 
     A folder for `copies` of the input takes the place of the output directory, which is then not
     checked.
     """
     spec, infos = _prepared(spec, settings, copies)
     if copies is None:
-        checks.check_output(spec, infos)
+        _check_output(ledger, spec, infos, adopt)
     return spec, _plan(spec, infos)
+
+
+def _check_output(
+    ledger: Ledger | None, spec: JobSpec, infos: Sequence[FileInfo], adopt: bool
+) -> bool:
+    """BadInput for an output directory that a new job cannot have. Whether there is something to
+    adopt in it.
+    """
+    adopting = False
+    if ledger is not None:
+        owner = output_owner.owner(ledger, _identity(spec, infos))
+        adopting = output_owner.check(ledger, spec.output.uri, owner, adopt=adopt)
+    checks.check_output(spec, infos, adopting=adopting)
+    return adopting
 
 
 def spec_and_identity(spec: JobSpec, settings: Settings) -> tuple[JobSpec, str]:
@@ -187,6 +217,8 @@ def _existing(
         )
     if job.identity != _identity(spec, infos):
         _refuse_changed(job, infos, {file.uri: (file.size, file.fingerprint) for file in files})
+    if not job.state.over:
+        output_owner.keep(ledger, job)
     Converter(spec.input, spec.output.uri).restore(files)
     return Submitted(job.id, False, progress["rows_total"], progress["batches_total"], job.state)
 

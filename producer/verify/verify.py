@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nightshift.common import storage
-from nightshift.common.errors import NightshiftError
+from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.formats.part_names import MANIFEST, final, staged
 from nightshift.common.ledger import Connection, Ledger, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
 from nightshift.common.text import first_few
+from nightshift.producer.submit import output_owner
 from nightshift.producer.verify.check_result import CheckResult, Problem
 from nightshift.producer.verify.parts import Facts, PartsAudit
 from nightshift.producer.views.rates import Values
@@ -45,7 +46,9 @@ def checks(ledger: Ledger, job: Job) -> Iterator[CheckResult]:
     parts = PartsAudit(ledger, job, complete=complete)
     yield from parts.checks(progress["rows_total"])
     if job.closed_at is not None:
-        yield _directory(job, parts.facts, progress, complete=complete)
+        directory = _directory(job, parts.facts, progress, complete=complete)
+        _check_owner(directory, ledger, job)
+        yield directory
 
 
 def _batches(connection: Connection, job: Job) -> CheckResult:
@@ -117,6 +120,14 @@ def _directory(
         check.add(f"{staged(job.output_uri, '')} is not empty: {first_few(sorted(left))}")
     _compare_manifest(check, job, facts, progress, complete)
     return check
+
+
+def _check_owner(check: CheckResult, ledger: Ledger, job: Job) -> None:
+    """The marker must name this job; the job of an older release has none."""
+    try:
+        output_owner.refuse_foreign(ledger, job)
+    except BadInput as error:
+        check.add(str(error))
 
 
 def _compare_manifest(

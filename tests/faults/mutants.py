@@ -36,6 +36,7 @@ class Mutant:
 RACE = "tests/faults/test_race.py"
 FROZEN = "tests/faults/test_frozen.py"
 CONTROL = "tests/faults/test_control_races.py"
+OWNER = "tests/integration/test_output_owner.py"
 
 MUTANTS = (
     Mutant(
@@ -134,6 +135,34 @@ MUTANTS = (
         "return f\"{output_uri.rstrip('/')}/{STAGING}/{name}\"",
         "return f\"{output_uri.rstrip('/')}/{name}\"",
         (f"{FROZEN}::test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on",),
+    ),
+    Mutant(
+        "owner of an output directory",
+        "producer/submit/output_owner.py",
+        "    if found == wanted:\n",
+        "    if found:\n",
+        (f"{OWNER}::test_a_second_ledger_is_refused_before_any_work",),
+    ),
+    Mutant(
+        "the owner's directory as a whole",
+        "producer/submit/output_owner.py",
+        "        if _has_marker(folder):\n",
+        "        if False:\n",
+        (f"{OWNER}::test_a_directory_inside_another_jobs_is_refused",),
+    ),
+    Mutant(
+        "create if absent",
+        "common/storage/local.py",
+        "            path.hardlink_to(whole)\n",
+        "            path.write_bytes(data)\n",
+        ("tests/unit/test_places.py::test_a_file_is_made_by_one_of_many_and_never_seen_half",),
+    ),
+    Mutant(
+        "links in an output directory",
+        "common/storage/places.py",
+        "    if path.parent.name not in OWN_FOLDERS:\n",
+        "    if True:\n",
+        ("tests/unit/test_places.py::test_a_link_in_place_of_a_folder_of_ours_is_refused",),
     ),
 )
 

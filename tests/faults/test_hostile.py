@@ -518,3 +518,23 @@ def test_hostile_rows_are_only_rows_and_a_hostile_job_stops_nobody(make_rig: Any
     assert shown.returncode == 0, shown.stderr
     assert "a seven" in shown.stdout
     assert not set(shown.stdout) & set("\x1b\x07\u202e\x00")
+
+
+def test_a_link_in_place_of_the_staging_folder_writes_and_deletes_nothing_elsewhere(
+    make_rig: Any,
+) -> None:
+    rig: Rig = make_rig()
+    outside = rig.folder.parent / "outside"
+    outside.mkdir()
+    others = {"part-000000-a1.parquet": b"of somebody else", "letter": b"of somebody else"}
+    for name, content in others.items():
+        (outside / name).write_bytes(content)
+    rig.environment["NIGHTSHIFT_ALLOWED_ROOTS"] = str(rig.folder)
+    rig.submit("linked", 20)
+    (rig.folder / "linked" / "_attempts").symlink_to(outside)
+    rig.reaper()
+    rig.worker()
+    assert rig.wait_closed("linked") == "failed"
+    reason = rig.value("SELECT reason FROM jobs WHERE name = 'linked'")
+    assert f"{rig.folder}/linked/_attempts is a link" in reason
+    assert {path.name: path.read_bytes() for path in outside.iterdir()} == others

@@ -44,7 +44,7 @@ def test_a_mixed_dataset_comes_out_once_each_and_a_second_run_costs_nothing(flee
     manifest = json.loads((output / "_manifest.json").read_text())
     assert (manifest["rows"], manifest["complete"]) == (200, True)
     assert sorted(path.name for path in output.iterdir()) == sorted(
-        [part["name"] for part in manifest["parts"]] + ["_manifest.json"]
+        [part["name"] for part in manifest["parts"]] + ["_manifest.json", "_owner.json"]
     )
 
     second = fleet.command("run", str(spec))

@@ -200,6 +200,18 @@ def test_a_file_has_one_life_from_writing_to_deleting(bucket: str) -> None:
     assert storage.list_names(f"{bucket}/there") == []
 
 
+def test_a_file_that_is_made_once_is_found_among_the_folders(bucket: str) -> None:
+    uri = f"{bucket}/made/once/_owner.json"
+    assert list(storage.folders(f"{bucket}/made")) == []
+    assert storage.create(uri, b"first")
+    with storage.open_input(uri, links=False) as file:
+        assert file.read() == b"first"
+    assert dict(storage.folders(f"{bucket}/made")) == {
+        f"{bucket}/made": [],
+        f"{bucket}/made/once": ["_owner.json"],
+    }
+
+
 def test_every_format_is_planned_read_and_written_there(bucket: str) -> None:
     """Parquet, JSON lines and CSV out of partitions, the latter by way of copies in the output."""
     root = f"{bucket}/every"

@@ -137,6 +137,7 @@ def test_a_spec_that_could_not_be_read_again_is_not_stored(ledger: Ledger, folde
         submit(ledger, torn, Settings())
     with ledger.transaction() as connection:
         assert jobs.listed(connection) == []
+    assert not (folder / "out").exists()
 
 
 def test_a_folder_that_a_pattern_matches_is_read_to_its_bottom(

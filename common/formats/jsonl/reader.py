@@ -113,9 +113,11 @@ def read(
 
 
 def iter_batches(uri: str, schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """A whole file as record batches of one schema; BadInput for a line that does not fit it."""
+    """A whole part as record batches of one schema; BadInput for a line that does not fit it. No
+    link is followed.
+    """
     number = 0
-    with storage.open_input(uri, sequential=True) as handle:
+    with storage.open_input(uri, sequential=True, links=False) as handle:
         content_start(handle)
         rows: list[dict[str, Any]] = []
         for number, line in enumerate(handle, 1):

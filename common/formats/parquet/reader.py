@@ -129,8 +129,8 @@ def _is_valid(column: pa.ChunkedArray) -> bool:
 
 
 def iter_batches(uri: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """A whole file in record batches; BadInput when it is damaged."""
-    with storage.open_input(uri, sequential=True) as handle:
+    """A whole part in record batches; BadInput when it is damaged. No link is followed."""
+    with storage.open_input(uri, sequential=True, links=False) as handle:
         small = handle.seek(0, io.SEEK_END) <= WHOLE_BYTES
         handle.seek(0)
         # Arrow reads from memory without a call to Python for every piece.

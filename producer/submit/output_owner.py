@@ -1,0 +1,231 @@
+"""The owner of an output directory: a marker in it says which ledger and which job it belongs to.
+
+The first submit makes the marker, if there is none. The same submit finds it again, also after a
+crash; every other one is refused.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import Enum, auto
+
+from nightshift.common import storage
+from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.formats import part_names
+from nightshift.common.ledger import Ledger, jobs, schema
+from nightshift.common.ledger.jobs import Job
+
+MARKER_BYTES = 4096
+"""More than a marker has."""
+
+MOST_FOLDERS = 1000
+"""Folders in an output directory that are looked into for the marker of another job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The id of a ledger, and the identity of a job."""
+
+    ledger: str
+    identity: str
+
+
+class Claim(Enum):
+    """What a marker says to the job that wants the directory."""
+
+    FREE = auto()
+    OWN = auto()
+    SAME_JOB_ELSEWHERE = auto()
+    OTHER_JOB = auto()
+    OTHER_LEDGER = auto()
+
+
+def claim_of(found: Owner | None, wanted: Owner) -> Claim:
+    """Whose a directory with the marker `found` is, seen by the owner that it should get."""
+    if found is None:
+        return Claim.FREE
+    if found == wanted:
+        return Claim.OWN
+    if found.identity == wanted.identity:
+        return Claim.SAME_JOB_ELSEWHERE
+    return Claim.OTHER_JOB if found.ledger == wanted.ledger else Claim.OTHER_LEDGER
+
+
+def owner(ledger: Ledger, identity: str) -> Owner:
+    """A job of this ledger as the owner of its output directory."""
+    with ledger.transaction() as connection:
+        return Owner(schema.ledger_id(connection), identity)
+
+
+def check(ledger: Ledger, output_uri: str, wanted: Owner, *, adopt: bool) -> bool:
+    """BadInput where a new job cannot have the directory; changes nothing.
+
+    With `adopt` a marker of the same job in another ledger is no reason. Returns whether there is
+    something to adopt: the marker of the same job, and `adopt`.
+    """
+    found = read(output_uri)
+    claim = claim_of(found, wanted)
+    if not (adopt and claim is Claim.SAME_JOB_ELSEWHERE):
+        _refuse(ledger, output_uri, found, wanted)
+    _refuse_neighbours(ledger, output_uri)
+    return adopt and claim in (Claim.OWN, Claim.SAME_JOB_ELSEWHERE)
+
+
+def take(ledger: Ledger, output_uri: str, wanted: Owner, *, adopting: bool = False) -> bool:
+    """Makes the marker; True if this call made it, False if it was there. Raises BadInput where the
+    directory has another owner. `adopting` is what `check` returned.
+    """
+    if adopting:
+        _adopt(output_uri, wanted)
+    uri = _marker(output_uri)
+    found = read(output_uri)
+    made = found is None and storage.create(uri, _encoded(wanted))
+    if not made:
+        found = found or read(output_uri)
+        if found is None:
+            raise BadInput(f"{uri} cannot be read: remove it if no job writes to its directory")
+        _refuse(ledger, output_uri, found, wanted)
+    try:
+        # Again: of two submits at once both may have looked before the other made its marker.
+        _refuse_neighbours(ledger, output_uri)
+    except BaseException:
+        if made:
+            give_up(output_uri)
+        raise
+    return made
+
+
+def give_up(output_uri: str) -> None:
+    """Removes the marker of a submit that came to nothing, and the directory if that was all."""
+    storage.delete(_marker(output_uri))
+    storage.remove_directory(output_uri)
+
+
+def keep(ledger: Ledger, job: Job) -> None:
+    """Makes the marker of a known job where an older release left none, if that is possible; raises
+    what `refuse_foreign` raises.
+    """
+    wanted = owner(ledger, job.identity)
+    if not _is_owned_by(job, wanted):
+        with suppress(StorageUnavailable):
+            storage.create(_marker(job.output_uri), _encoded(wanted))
+
+
+def refuse_foreign(ledger: Ledger, job: Job) -> None:
+    """BadInput where the directory of a known job belongs to somebody else by now. The directory of
+    an older release has no marker, which is no reason.
+    """
+    _is_owned_by(job, owner(ledger, job.identity))
+
+
+def read(output_uri: str) -> Owner | None:
+    """Who owns a directory; None where no marker says so. Raises StorageUnavailable."""
+    uri = _marker(output_uri)
+    try:
+        if not storage.exists(uri, links=False):
+            return None
+        with storage.open_input(uri, links=False) as file:
+            found = json.loads(file.read(MARKER_BYTES))
+        return Owner(str(found["ledger"]), str(found["identity"]))
+    except (BadInput, FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _marker(output_uri: str) -> str:
+    return part_names.final(output_uri, part_names.OWNER)
+
+
+def _encoded(wanted: Owner) -> bytes:
+    return json.dumps(asdict(wanted), indent=1).encode() + b"\n"
+
+
+def _is_owned_by(job: Job, wanted: Owner) -> bool:
+    """False where nobody owns the directory of the job, BadInput where somebody else does."""
+    found = read(job.output_uri)
+    if found not in (None, wanted):
+        raise BadInput(
+            f"{job.output_uri} belongs to another job or ledger by now, as {part_names.OWNER} in it "
+            f"says: job {job.id} cannot go on there"
+        )
+    return found is not None
+
+
+def _adopt(output_uri: str, wanted: Owner) -> None:
+    """Removes what the same job of another ledger wrote, and writes the marker anew. The marker
+    comes last: after a crash the same call goes on.
+    """
+    for name in storage.list_names(part_names.staged(output_uri, "")):
+        storage.delete(part_names.staged(output_uri, name))
+    for name in filter(part_names.is_result, storage.list_names(output_uri)):
+        storage.delete(part_names.final(output_uri, name))
+    storage.write_bytes(_marker(output_uri), _encoded(wanted))
+
+
+def _refuse(ledger: Ledger, output_uri: str, found: Owner | None, wanted: Owner) -> None:
+    """BadInput for a directory that is neither free nor the own one."""
+    claim = claim_of(found, wanted)
+    if found is None or claim is Claim.OWN:
+        return
+    if claim is Claim.SAME_JOB_ELSEWHERE:
+        raise BadInput(
+            f"{output_uri} belongs to this job in another ledger: let the job go on there or, if "
+            "that ledger is lost, take the directory over with --adopt"
+        )
+    if claim is Claim.OTHER_LEDGER:
+        raise BadInput(
+            f"{output_uri} belongs to another job in another ledger: name another output directory"
+        )
+    with ledger.transaction() as connection:
+        job = jobs.by_identity(connection, found.identity)
+    if job is None:
+        raise BadInput(
+            f"{output_uri} belongs to a submit that did not come to its end: submit the same spec "
+            f"again, name another output directory, or remove {_marker(output_uri)}"
+        )
+    raise BadInput(
+        f"{output_uri} is {job.output_uri}, the output of job {job.id} ({job.spec.name}), by "
+        "another name: name another output directory"
+    )
+
+
+def _refuse_neighbours(ledger: Ledger, output_uri: str) -> None:
+    """BadInput for a directory inside the output of another job, or around one."""
+    for folder in storage.enclosing(output_uri):
+        if _has_marker(folder):
+            raise BadInput(
+                f"{output_uri} lies inside {folder}, the output directory of another job: name a "
+                "directory outside it"
+            )
+    for folder in _owned_below(output_uri):
+        raise BadInput(
+            f"{output_uri} lies around {folder}, the output directory of another job: name a "
+            "directory beside it"
+        )
+    # Jobs of older releases have no marker.
+    with ledger.transaction() as connection:
+        known = jobs.overlapping_output(connection, output_uri)
+    if known is not None:
+        job_id, uri = known
+        raise BadInput(
+            f"{output_uri} lies {'inside' if output_uri.startswith(uri) else 'around'} {uri}, the output of "
+            f"job {job_id}: name a directory beside it"
+        )
+
+
+def _has_marker(folder: str) -> bool:
+    # Who may write an output need not be allowed to read the folders around it.
+    with suppress(StorageUnavailable):
+        return storage.exists(_marker(folder))
+    return False
+
+
+def _owned_below(output_uri: str) -> Iterator[str]:
+    for count, (folder, names) in enumerate(storage.folders(output_uri)):
+        if count > MOST_FOLDERS:
+            raise BadInput(
+                f"{output_uri} has more than {MOST_FOLDERS:,} folders in it: name a directory for "
+                "this output alone"
+            )
+        if count and part_names.OWNER in names:
+            yield folder
