@@ -20,6 +20,10 @@ class StorageUnavailable(Retryable):
     """A file could not be read or written for a reason that may pass (network, disk full)."""
 
 
+class DeleteRefused(StorageUnavailable):
+    """A file that may not be deleted, or a folder under its name: whoever tidies up leaves it."""
+
+
 class EngineUnavailable(Retryable):
     """The server behind a remote engine is away: the batch is given back, nothing is charged."""
 

@@ -11,10 +11,11 @@ import errno
 import hashlib
 import io
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from nightshift.common.errors import BadInput, Permanent, StorageUnavailable
+from nightshift.common.errors import BadInput, DeleteRefused, Permanent, StorageUnavailable
 from nightshift.common.storage import local, objects
 from nightshift.common.storage.addresses import (
     check_roots,
@@ -158,13 +159,31 @@ def _move(source: str, target: str) -> None:
 
 
 def delete(uri: str) -> None:
-    """Removes a file; a file that is gone already is no error."""
-    with suppress(FileNotFoundError), guard("deleted", uri):
-        if is_local(uri):
-            local.delete(local_path(uri))
-        else:
-            fs, path = driver_of(uri)
-            fs.rm_file(path)
+    """Removes a file; a file that is gone already is no error. Raises DeleteRefused where it may not
+    be removed or is a folder, StorageUnavailable on outages.
+    """
+    try:
+        with suppress(FileNotFoundError), guard("deleted", uri):
+            if is_local(uri):
+                local.delete(local_path(uri))
+            else:
+                fs, path = driver_of(uri)
+                fs.rm_file(path)
+    except StorageUnavailable as error:
+        if isinstance(error.__cause__, PermissionError | IsADirectoryError):
+            raise DeleteRefused(str(error)) from error.__cause__
+        raise
+
+
+def delete_all(uris: Iterable[str]) -> list[str]:
+    """Removes files; returns why those stay that the store does not let go."""
+    refused = []
+    for uri in uris:
+        try:
+            delete(uri)
+        except DeleteRefused as error:
+            refused.append(str(error))
+    return refused
 
 
 def check_directory(uri: str) -> None:
@@ -182,14 +201,14 @@ def check_directory(uri: str) -> None:
 
 
 def remove_directory(uri: str) -> None:
-    """Removes a directory if it is there and empty."""
+    """Removes a directory if it is there and empty; one that may not be removed stays."""
     if not is_local(uri):
         return
     try:
         with suppress(FileNotFoundError):
             local_path(uri).rmdir()
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.EPERM):
             raise StorageUnavailable(f"{uri} cannot be removed: {reason(error)}") from error
 
 

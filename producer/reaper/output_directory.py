@@ -3,18 +3,23 @@ place, and what nothing needs is removed.
 """
 
 import secrets
+from collections.abc import Sequence
 
 import pyarrow as pa
+import structlog
 
 from nightshift.common import storage
-from nightshift.common.errors import Permanent
+from nightshift.common.errors import DeleteRefused, Permanent
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import input_copies, part_names, part_rows
 from nightshift.common.ledger import Ledger, job_end, jobs
 from nightshift.common.ledger.batches import commits
 from nightshift.common.ledger.jobs import Job
+from nightshift.common.text import first_few
 from nightshift.producer.results import part_files
 from nightshift.producer.submit import convert
+
+log = structlog.get_logger(__name__)
 
 
 def write(
@@ -52,11 +57,16 @@ def move(ledger: Ledger, job: Job) -> None:
     staged = set(storage.list_names(part_names.staged(job.output_uri, "")))
     if not staged:
         return
+    refused = []
     for name, _ in part_files.names(ledger, job):
         if name in staged:
-            storage.move(
-                part_names.staged(job.output_uri, name), part_names.final(job.output_uri, name)
-            )
+            try:
+                storage.move(
+                    part_names.staged(job.output_uri, name), part_names.final(job.output_uri, name)
+                )
+            except DeleteRefused as error:  # of the source: the part has its place
+                refused.append(str(error))
+    _warn(job, refused)
 
 
 def sweep_parts(ledger: Ledger, job: Job) -> bool:
@@ -66,6 +76,7 @@ def sweep_parts(ledger: Ledger, job: Job) -> bool:
     live: names are never used again, and finish and retry take the batches from their owners.
     Returns False when a retry has opened the job again: the new part may lie in the staging folder
     and wait for its COMMIT. Raises Permanent when a live part is missing: such a job is not complete.
+    What the store does not let go stays, with a warning.
     """
     staged = storage.list_names(part_names.staged(job.output_uri, ""))
     finished = storage.list_names(job.output_uri)
@@ -84,11 +95,11 @@ def sweep_parts(ledger: Ledger, job: Job) -> bool:
             f"{len(missing)} parts that the ledger names are not in {job.output_uri}, one is "
             f"{min(missing)}: see `nightshift verify {job.id}`"
         )
-    for name in set(staged) - live:
-        storage.delete(part_names.staged(job.output_uri, name))
+    unneeded = [part_names.staged(job.output_uri, name) for name in set(staged) - live]
     for name in set(finished) - live:
         if name.startswith("part-"):
-            storage.delete(part_names.final(job.output_uri, name))
+            unneeded.append(part_names.final(job.output_uri, name))
+    _warn(job, storage.delete_all(unneeded))
     storage.remove_directory(part_names.staged(job.output_uri, ""))
     return True
 
@@ -98,4 +109,10 @@ def sweep_copies(ledger: Ledger, job: Job) -> None:
     with ledger.transaction() as connection:
         files = jobs.files(connection, job.id)
     copies = (input_copies.copy_of(job.spec.input, job.output_uri, file) for file in files)
-    convert.sweep(job.output_uri, {uri for uri in copies if uri is not None})
+    _warn(job, convert.sweep(job.output_uri, {uri for uri in copies if uri is not None}))
+
+
+def _warn(job: Job, refused: Sequence[str]) -> None:
+    """Says that files stay in the output directory which are none of the job's."""
+    if refused:
+        log.warning("files_left", job_id=job.id, files=len(refused), why=first_few(refused, 3))

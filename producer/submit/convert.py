@@ -182,10 +182,12 @@ def _content_errors(uri: str) -> Iterator[None]:
         raise BadInput(f"{uri} {what}: {error}; copy it again") from error
 
 
-def sweep(output_uri: str, wanted: set[str]) -> None:
-    """Removes what a failed or killed submit has left among the copies of a job."""
+def sweep(output_uri: str, wanted: set[str]) -> list[str]:
+    """Removes what a failed or killed submit has left among the copies of a job; returns why some
+    of it stays.
+    """
     folder = f"{output_uri.rstrip('/')}/{input_copies.FOLDER}"
-    for name in storage.list_names(folder):
-        if f"{folder}/{name}" not in wanted:
-            storage.delete(f"{folder}/{name}")
+    there = (f"{folder}/{name}" for name in storage.list_names(folder))
+    refused = storage.delete_all(uri for uri in there if uri not in wanted)
     storage.remove_directory(folder)
+    return refused

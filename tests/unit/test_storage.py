@@ -14,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
 from nightshift.common import storage
-from nightshift.common.errors import BadInput, Permanent, StorageUnavailable
+from nightshift.common.errors import BadInput, DeleteRefused, Permanent, StorageUnavailable
 from nightshift.common.storage import local, objects
 
 
@@ -392,6 +392,23 @@ def test_a_copy_whose_delete_failed_is_finished(s3):
     s3.faults.clear()
     storage.move("s3://bucket/a", "s3://bucket/b")
     assert storage.list_names("s3://bucket") == ["b"]
+
+
+def test_a_delete_that_is_refused_says_so_and_stops_no_other(s3, tmp_path):
+    for name in ("a", "b"):
+        put(f"{tmp_path}/{name}")
+    (tmp_path / "folder").mkdir()
+    (said,) = storage.delete_all(f"{tmp_path}/{name}" for name in ("a", "folder", "gone", "b"))
+    assert f"{tmp_path}/folder cannot be deleted" in said
+    assert storage.list_names(str(tmp_path)) == ["folder"]
+    put("s3://bucket/a")
+    s3.faults["rm_file"] = PermissionError("Access Denied")
+    with pytest.raises(DeleteRefused):
+        storage.move("s3://bucket/a", "s3://bucket/b")
+    s3.faults["rm_file"] = TimeoutError()
+    with pytest.raises(StorageUnavailable) as caught:
+        storage.delete_all(["s3://bucket/a"])
+    assert not isinstance(caught.value, DeleteRefused)
 
 
 def test_many_movers_of_one_file_all_succeed(root):
