@@ -30,6 +30,7 @@ from nightshift.worker.engines.protocol import Engine, Outcome, Refusal, Request
 from nightshift.worker.job_cache import JobCache, KnownJob
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.outcomes import BatchOutcomes
+from nightshift.worker.outputs import Outputs
 from nightshift.worker.publish import Publication, Publisher
 from nightshift.worker.rows.results import RowResults, part_table, with_kept_rows
 from nightshift.worker.telemetry.recorder import Recorder
@@ -91,6 +92,7 @@ class BatchRunner:
         self._outcomes = BatchOutcomes(
             self.ledger, self._jobs, self.window, self.engine_died, self.recorder
         )
+        self._outputs = Outputs()
         self._turns = threading.RLock()
 
     def run(self, group: Sequence[HeldBatch]) -> None:
@@ -169,6 +171,7 @@ class BatchRunner:
         storage.check_roots(
             [lease.descriptor.source.uri, spec.output.uri], self.settings.allowed_roots
         )
+        self._outputs.prove(job.id, spec.output.uri)
         with self.recorder.span(Stage.READ):
             rows = input_rows.read_rows(
                 spec,
@@ -230,11 +233,26 @@ class BatchRunner:
         if ready:
             self._publisher.publish(ready)
         for each in ready:
+            self._note_output(each)
             self._outcomes.end(each.batch, each.error, committed=each.committed)
         # Last, since a dead engine ends the child here: what was finished is committed before.
         for batch, failure in unpublished:
             self._outcomes.end(batch, failure)
         return len(group)
+
+    def _note_output(self, each: Publication) -> None:
+        """What the output did with a part. A job whose parts are refused again and again is paused:
+        its rows would be computed for nothing each time.
+        """
+        job_id = each.lease.job_id
+        if each.part is not None:
+            self._outputs.took(job_id)
+        elif isinstance(each.error, StorageUnavailable) and self._outputs.refused(
+            job_id, each.batch.claimed_at, time.monotonic()
+        ):
+            why = f"its output refuses parts again and again: {each.error}"
+            then = f"mend the output, then `nightshift resume {job_id}`"
+            self._outcomes.pause_job(each.lease, StorageUnavailable(f"{why}; {then}"))
 
     def _publication(self, loaded: LoadedBatch, future: "Future[None]") -> Publication | None:
         """What there is to publish; None when no row is finished, or none is wanted."""

@@ -71,7 +71,8 @@ class BatchOutcomes:
 
     def pause_job(self, lease: Lease, error: Exception) -> None:
         """Nobody claims more of the job until a person has mended what `error` says."""
-        self.recorder.problem("engine_refused", job_id=lease.job_id, error=str(error))
+        refused = "output_refused" if isinstance(error, StorageUnavailable) else "engine_refused"
+        self.recorder.problem(refused, job_id=lease.job_id, error=str(error))
         # The job may be over, or the ledger away for good.
         with suppressed(NightshiftError, self.recorder, "pause_failed", job_id=lease.job_id):
             self.ledger.transact(jobs.pause, lease.job_id, kept_message(str(error)))

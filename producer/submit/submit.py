@@ -89,8 +89,8 @@ def survey(
     ledger: Ledger | None = None,
     adopt: bool = False,
 ) -> tuple[JobSpec, Plan]:
-    """The resolved spec and its plan, without a job; refuses what `submit` of a new job refuses, of
-    the owner of the output directory with a `ledger` alone.
+    """The resolved spec and its plan, without a job; refuses what `submit` of a new job refuses. The
+    owner of the output directory is asked for with a `ledger` alone.
 
     A folder for `copies` of the input takes the place of the output directory, which is then not
     checked.

@@ -36,6 +36,7 @@ class Mutant:
 RACE = "tests/faults/test_race.py"
 FROZEN = "tests/faults/test_frozen.py"
 CONTROL = "tests/faults/test_control_races.py"
+RUNNER = "tests/integration/test_batch_runner.py"
 OWNER = "tests/integration/test_output_owner.py"
 
 MUTANTS = (
@@ -156,6 +157,13 @@ MUTANTS = (
         "            path.hardlink_to(whole)\n",
         "            path.write_bytes(data)\n",
         ("tests/unit/test_places.py::test_a_file_is_made_by_one_of_many_and_never_seen_half",),
+    ),
+    Mutant(
+        "proof of the output",
+        "worker/batch.py",
+        "        self._outputs.prove(job.id, spec.output.uri)\n",
+        "",
+        (f"{RUNNER}::test_no_row_is_computed_for_an_output_that_cannot_be_written",),
     ),
     Mutant(
         "links in an output directory",

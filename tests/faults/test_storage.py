@@ -97,6 +97,23 @@ def test_a_full_disk_and_lost_permissions_cost_time_only(
     assert rig.child(worker).pid == child.pid
 
 
+def test_nothing_is_computed_while_the_output_cannot_be_written(
+    make_rig: Callable[..., Rig],
+) -> None:
+    """A job of 40 rows once computed 100 of them, and again and again."""
+    rig = make_rig(MODES_COUNT="1")
+    rig.note_rows()
+    ids = rig.submit("closed", 40)
+    rig.reaper()
+    with forbidden(rig.folder / "closed", 0o555):
+        rig.worker()
+        wait_for_more(rig, "outage", "Permission denied", lines=8)
+        assert not (rig.folder / "computed").exists()
+    rig.finished("closed", ids)
+    assert set(rig.computed().values()) == {1}
+    assert rig.charges() == (0, 0)
+
+
 # ---------------------------------------------------------------- sources
 
 

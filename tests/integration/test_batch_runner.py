@@ -27,9 +27,11 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.storage import local
 from nightshift.producer.submit.submit import submit
+from nightshift.worker import publish
 from nightshift.worker.batch import GATHER_SECONDS, BatchRunner, LoadedBatch
 from nightshift.worker.engines.protocol import Answer, Work
 from nightshift.worker.outages import PatientLedger
+from nightshift.worker.outputs import MOST_REFUSALS
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
 from tests.support.fleet import function_spec, wait_until, write_rows
@@ -389,8 +391,12 @@ def test_a_part_that_the_store_refuses_for_long_holds_up_no_neighbour(
 def test_rows_whose_parts_the_store_refuses_are_paid_each_time_that_they_run(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write = storage.write_bytes
+
     def refuse(uri: str, data: Any, *, replace: bool = True) -> storage.Written:
-        raise StorageUnavailable("disk full")
+        if "/part-" in uri:
+            raise StorageUnavailable("disk full")
+        return write(uri, data, replace=replace)
 
     monkeypatch.setattr(storage, "write_bytes", refuse)
     publisher = scene.runner._publisher
@@ -407,6 +413,50 @@ def test_rows_whose_parts_the_store_refuses_are_paid_each_time_that_they_run(
     assert found["engine_seconds"] > 0
 
 
+def test_no_row_is_computed_for_an_output_that_cannot_be_written(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(uri: str, _data: Any, *, replace: bool = True) -> storage.Written:
+        raise StorageUnavailable(f"{uri} cannot be written: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "write_bytes", refuse)
+        scene.run().join(60)
+    assert scene.engine.taken == []
+    assert scene.states() == ["pending"] * ROWS
+    assert all("No space left" in (error or "") for error in scene.errors())
+    assert scene.is_over()
+
+
+def test_a_job_whose_parts_are_refused_again_and_again_is_paused_with_the_reason(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "WRITE_RETRY_SECONDS", 0)
+    scene = Scene(ledger, tmp_path)
+    write, found = storage.write_bytes, []
+
+    def refuse(uri: str, data: Any, *, replace: bool = True) -> storage.Written:
+        if "/part-" in uri:
+            raise StorageUnavailable(f"{uri} cannot be written: No space left on device")
+        return write(uri, data, replace=replace)
+
+    monkeypatch.setattr(storage, "write_bytes", refuse)
+    for at, claimed in enumerate(scene.group[:MOST_REFUSALS]):
+        batch = HeldBatch(claimed.lease, 1)
+        scene.window.add(batch)
+        thread = scene.run([batch])
+        scene.wait_taken(at + 1)
+        scene.engine.answer(at)
+        thread.join(60)
+        with ledger.transaction() as connection:
+            found.append(connection.execute(text("SELECT state, reason FROM jobs")).one())
+    scene.patient.given_up.set()
+    assert [state for state, _ in found] == ["running", "running", "paused"]
+    assert "refuses parts again and again" in found[-1].reason
+    assert "No space left on device; mend the output" in found[-1].reason
+    assert scene.states() == ["pending"] * MOST_REFUSALS + ["leased"] * (ROWS - MOST_REFUSALS)
+
+
 def test_nothing_is_committed_before_its_directory_is_synced(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,11 +470,11 @@ def test_nothing_is_committed_before_its_directory_is_synced(
         happened.append(f"synced {path.name}")
         return sync(path, wishes)
 
-    monkeypatch.setattr(local, "_synced", fail_once)
-    local._syncs_of.cache_clear()
     scene.watch_commits(lambda: happened.append("committed"))
     thread = scene.run(scene.group[:1])
     scene.wait_taken(1)
+    monkeypatch.setattr(local, "_synced", fail_once)
+    local._syncs_of.cache_clear()
     scene.engine.answer(0)
     thread.join(60)
     local._syncs_of.cache_clear()

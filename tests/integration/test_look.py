@@ -676,6 +676,10 @@ def overlap(work: Work) -> None:
                 WHERE rows = '{[16,24)}' AND job_id = :job""")
 
 
+def other_owner(work: Work) -> None:
+    (work.output / "_owner.json").write_text('{"ledger": "another", "identity": "another"}')
+
+
 def no_manifest(work: Work) -> None:
     (work.output / "_manifest.json").unlink()
 
@@ -698,6 +702,7 @@ def stale_manifest(work: Work) -> None:
         (swap_ids, "are not the input's"),
         (foreign_file, "holds what the ledger does not name: part-000099"),
         (staged_file, "is not empty"),
+        (other_owner, "belongs to another job or ledger by now"),
         (drift, "counters: rows_done says 38 and the batches say 37"),
         (lose_attempt, "claimed 1 times, and attempts has 0 rows"),
         (other_outcome, "which ended as lost"),
