@@ -52,6 +52,4 @@ def located(output_uri: str, name: str) -> str | None:
     is no part.
     """
     place, waiting = final(output_uri, name), staged(output_uri, name)
-    return next(
-        (uri for uri in (place, waiting, place) if storage.exists(uri, links=False)), None
-    )
+    return next((uri for uri in (place, waiting, place) if storage.exists(uri, links=False)), None)

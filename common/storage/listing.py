@@ -65,7 +65,7 @@ def list_names(uri: str) -> list[str]:
 def folders(uri: str) -> Iterator[tuple[str, Sequence[str]]]:
     """A directory and all folders below it, each with the names of its files, hidden ones too.
 
-    Links are not followed. A folder that cannot be read is left out, and so is a missing directory.
+    Links are not followed. A folder that cannot be read is left out; a missing one has no files.
     """
     with guard("listed", uri):
         if is_local(uri):

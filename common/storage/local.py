@@ -43,7 +43,7 @@ def info(path: Path, *, links: bool = True) -> FileInfo:
 def open_file(path: Path, *, links: bool = True) -> FileIO:
     """An unbuffered file to read; OSError for a link without `links`."""
     with placed(path) as place:
-        return open(place.name, "rb", buffering=0, opener=place.opener(links=links))  # noqa: PTH123
+        return open(place.name, "rb", buffering=0, opener=place.opener(links=links))
 
 
 def write(path: Path, content: Content, replace: bool) -> Written:
@@ -64,7 +64,7 @@ def write(path: Path, content: Content, replace: bool) -> Written:
 def _write(place: Place, final: Place, path: Path, content: Content) -> Written:
     uri = str(path)
     with writing(uri):
-        raw = open(place.name, "wb", buffering=0, opener=place.opener())  # noqa: PTH123
+        raw = open(place.name, "wb", buffering=0, opener=place.opener())  # noqa: SIM115
     try:
         with raw:
             written = fill(raw, uri, content)

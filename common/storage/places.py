@@ -31,9 +31,7 @@ class Place:
 
     def stat(self, *, links: bool = True) -> os.stat_result:
         """The facts of a file; of a link itself in a folder of ours, or without `links`."""
-        return os.stat(
-            self.name, dir_fd=self.folder, follow_symlinks=links and self.folder is None
-        )
+        return os.stat(self.name, dir_fd=self.folder, follow_symlinks=links and self.folder is None)
 
     def rename(self, new: "Place") -> None:
         """Gives the file another name, in place of what has the name; a link is renamed itself."""
@@ -68,7 +66,7 @@ def names(path: Path) -> list[str]:
         return [child.name for child in path.iterdir()]
     folder = _own_folder(path, os.O_RDONLY)
     try:
-        return os.listdir(folder)
+        return os.listdir(folder)  # noqa: PTH208
     finally:
         os.close(folder)
 

@@ -18,7 +18,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("refused", "said"), [case[1:] for case in CASES], ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(
+    ("refused", "said"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
+)
 def test_refusals_count_by_rounds(refused: list[tuple[float, float]], said: list[bool]) -> None:
     assert len(ONE_AFTER_ANOTHER) == MOST_REFUSALS
     refusals = Refusals()
