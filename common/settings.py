@@ -32,6 +32,8 @@ def _separated(by: str) -> BeforeValidator:
 
 Words = Annotated[tuple[str, ...], NoDecode, _separated(",")]
 
+WordsIfSet = Annotated[tuple[str, ...] | None, NoDecode, _separated(",")]
+
 Folders = Annotated[tuple[str, ...], NoDecode, _separated(":")]
 
 Keys = Annotated[dict[str, SecretStr], NoDecode]
@@ -84,6 +86,13 @@ class Settings(BaseSettings):
         (), description="Prefixes that input and output URIs must have; empty allows all."
     )
 
+    allowed_models: Words = Field(
+        (), description="Patterns of models that engines may use; empty allows all."
+    )
+    allowed_engine_args: WordsIfSet = Field(
+        None,
+        description="NAME, or NAME:MODEL for what runs code: engine arguments beyond the plain ones.",
+    )
     allowed_remotes: Words = Field(
         (), description="Prefixes that addresses of remote engines must have; empty allows all."
     )

@@ -13,6 +13,7 @@ from rich.console import Console
 from nightshift.common import logs
 from nightshift.common.errors import BadInput, NightshiftError, Retryable
 from nightshift.common.ledger import Ledger, schema
+from nightshift.common.permits import engine_args
 from nightshift.common.settings import load_settings, visible_gpus
 from nightshift.worker.supervisor import probes
 from nightshift.worker.supervisor.liveness import QUICK_ANSWER_SECONDS
@@ -50,6 +51,7 @@ def serve(
     logs.configure(settings)
     if settings.database_url is None:
         raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a worker needs the ledger")
+    engine_args.words(settings.allowed_engine_args or ())
     profile = None if profile is None else report.checked(profile)
     gpus = visible_gpus()
     # Short answers: the supervisor waits for them, and neither drains nor sees a child end meanwhile.

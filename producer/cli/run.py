@@ -121,6 +121,7 @@ def submit(target: Target, *, flags: Flags, new: New = False, adopt: Adopt = Fal
     """Put a job into the ledger for the fleet; the same spec again gives the same job."""
     settings = context.command_settings()
     spec = job_spec(target, flags)
+    from nightshift.common.permits import engine_args
     from nightshift.producer.submit.submit import submit as submit_job
 
     with context.ledger_of(settings) as ledger:
@@ -129,6 +130,12 @@ def submit(target: Target, *, flags: Flags, new: New = False, adopt: Adopt = Fal
     typer.echo(
         f"job {done.job_id} ({spec.name}) {state}: {done.rows:,} rows in {done.batches:,} batches"
     )
+    if settings.allowed_engine_args is None and (needed := engine_args.guarded(spec.engine)):
+        typer.echo(
+            f"nightshift: engine.args {', '.join(needed)} run only on workers whose operator names "
+            f"them in {engine_args.SETTING}, which is not set here",
+            err=True,
+        )
     if settings.database_url is not None and settings.broker_url is None:
         typer.echo(
             "nightshift: NIGHTSHIFT_BROKER_URL is not set here; workers are woken by the "

@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 from rich.console import Console
 
+from nightshift.common import permits
 from nightshift.common.errors import BadInput, Permanent, Retryable
 from nightshift.common.ledger import Ledger, workers
 from nightshift.common.processes.home import write_whole
@@ -148,11 +149,12 @@ def for_reaper(settings: Settings) -> Settings:
 
 
 def _for_worker(spec: JobSpec, settings: Settings) -> Settings:
-    """Settings of the worker: it may load the spec's own module, as `python` started here would.
+    """Settings of the worker: it may load the spec's own module, as `python` started here would,
+    with the spec's own engine arguments.
 
     Without a run_dir: the folder that is set may belong to a worker and a reaper of another fleet.
     """
-    settings = settings.model_copy(update={"run_dir": None})
+    settings = permits.of_operator(spec, settings).model_copy(update={"run_dir": None})
     if not isinstance(spec.engine, FunctionEngineSpec):
         return settings
     folders = (str(Path.cwd()), *python_path(), *settings.callable_paths)

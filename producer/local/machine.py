@@ -8,6 +8,7 @@ from pathlib import Path
 import structlog
 from rich.console import Console
 
+from nightshift.common import permits
 from nightshift.common.ledger import Ledger, jobs, schema, spending, workers
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.processes.home import home_lock, write_whole
@@ -42,14 +43,14 @@ class Machine:
 
     def submit(self, spec: JobSpec, *, new: bool = False, adopt: bool = False) -> Job:
         """The job of the spec, new or known; resumed if it was paused."""
-        submitted = submit(self.ledger, spec, self.settings, new=new, adopt=adopt)
+        settings = permits.of_operator(spec, self.settings)
+        submitted = submit(self.ledger, spec, settings, new=new, adopt=adopt)
         return open_job(self.ledger, submitted, spec, self.console)
 
     def run_pilot(self, spec: JobSpec, rows: int, *, adopt: bool = False) -> FinishedPilot:
         """Runs a pilot of so many rows to its end."""
-        submitted, unreadable = pilot.submit_pilot(
-            self.ledger, spec, self.settings, rows, adopt=adopt
-        )
+        settings = permits.of_operator(spec, self.settings)
+        submitted, unreadable = pilot.submit_pilot(self.ledger, spec, settings, rows, adopt=adopt)
         job = self.work_on(open_job(self.ledger, submitted, spec, self.console))
         return FinishedPilot(job, unreadable)
 

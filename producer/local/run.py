@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
 
+from nightshift.common import permits
 from nightshift.common.ledger import Ledger, spending
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
@@ -39,6 +40,7 @@ def run(
     somebody is asked, unless it is `agreed` to run the rest. `results` is where the lines of an OpenAI batch go. Raises BadInput when the spec, the
     input, `results` or the home folder cannot be used.
     """
+    settings = permits.of_operator(spec, settings)
     if results is not None:
         openai_batch_results.check_targets(*spec_and_identity(spec, settings), results)
     with machine(settings, console) as here:
@@ -76,6 +78,8 @@ def run_estimate(
         with known as (ledger, _):
             return estimate(spec, settings, ledger, workers=workers)
     with _finished_pilot(spec, settings, pilot_rows, console) as (ledger, finished):
+        # The pilot has run, so its engine is allowed.
+        settings = permits.of_operator(spec, settings)
         return pilot.shown_estimate(ledger, spec, settings, finished, console, workers=workers)
 
 

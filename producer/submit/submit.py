@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from nightshift.common import remotes, storage
+from nightshift.common import permits, storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import hive, output_schema
 from nightshift.common.ledger import Ledger, job_submit, jobs, workers
@@ -15,7 +15,6 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.spec import (
     JobSpec,
-    OpenaiEngineSpec,
     RequestsTask,
     TransformersEngineSpec,
     VllmEngineSpec,
@@ -141,8 +140,7 @@ def _prepared(
         storage.check_roots([spec.output.uri], settings.allowed_roots)
     else:
         spec = spec.model_copy(update={"output": spec.output.model_copy(update={"uri": output})})
-    if isinstance(spec.engine, OpenaiEngineSpec):
-        remotes.check(spec.engine.base_url, settings.allowed_remotes)
+    permits.check_at_submit(spec, settings)
     infos = storage.expand(spec.input.uris)
     # A link below an allowed folder may lead out of it.
     storage.check_roots([info.uri for info in infos], settings.allowed_roots)

@@ -38,6 +38,7 @@ FROZEN = "tests/faults/test_frozen.py"
 CONTROL = "tests/faults/test_control_races.py"
 RUNNER = "tests/integration/test_batch_runner.py"
 OWNER = "tests/integration/test_output_owner.py"
+PERMITS = "tests/unit/test_permits.py"
 
 MUTANTS = (
     Mutant(
@@ -171,6 +172,22 @@ MUTANTS = (
         "    if path.parent.name not in OWN_FOLDERS:\n",
         "    if True:\n",
         ("tests/unit/test_places.py::test_a_link_in_place_of_a_folder_of_ours_is_refused",),
+    ),
+    Mutant(
+        "permits in the worker",
+        "worker/engines/__init__.py",
+        "        permits.check(spec, settings)\n",
+        "        pass\n",
+        (f"{PERMITS}::test_what_runs_code_needs_the_operators_word_for_the_very_model",),
+    ),
+    Mutant(
+        "word by revision",
+        "common/permits/engine_args.py",
+        'return revision in (None, "main") and fnmatchcase(model, pattern)',
+        "return fnmatchcase(model, pattern)",
+        (
+            f"{PERMITS}::test_the_word_for_a_model_is_for_its_default_branch_or_for_the_revisions_it_names",
+        ),
     ),
 )
 

@@ -670,3 +670,16 @@ def test_tokens_are_estimated_of_the_text_and_not_of_the_bytes_of_an_image() -> 
     assert tracemalloc.get_traced_memory()[1] < 10**5
     tracemalloc.stop()
     assert estimated_tokens({"input": [1, 2, 3]}) < 10
+
+
+def test_a_row_names_no_model_that_the_operator_does_not_allow(
+    load: Callable[..., OpenaiEngine], remote: Remote
+) -> None:
+    task = RequestsTask.model_validate({"kind": "requests", "endpoint": "/v1/completions"})
+    bodies = [{"prompt": "a"}, {"prompt": "b", "model": "m-2"}, {"prompt": "c", "model": "evil"}]
+    requests = [Request(n, body=body) for n, body in enumerate(bodies)]
+    one, two, evil = ask(load(Settings(allowed_models=("m", "m-*"))), requests, task)
+    assert isinstance(one, Answer)
+    assert isinstance(two, Answer)
+    assert "NIGHTSHIFT_ALLOWED_MODELS" in refusal(evil).message
+    assert sorted(remote.texts()) == ["a", "b"]

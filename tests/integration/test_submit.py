@@ -203,3 +203,34 @@ def test_addresses_are_held_to_those_that_the_operator_allows(ledger: Ledger, fo
     settings = Settings(allowed_remotes=("https://api.openai.com",))
     with pytest.raises(BadInput, match="NIGHTSHIFT_ALLOWED_REMOTES"):
         submit(ledger, parse_spec(data, "test"), settings)
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "says"),
+    [
+        (
+            {"args": {"trust_remote_code": True}},
+            Settings(allowed_engine_args=("trust_remote_code:org/other",)),
+            "NIGHTSHIFT_ALLOWED_ENGINE_ARGS",
+        ),
+        ({}, Settings(allowed_models=("org/other",)), "NIGHTSHIFT_ALLOWED_MODELS"),
+        ({"model": "/etc"}, Settings(allowed_roots=("/tmp",)), "NIGHTSHIFT_ALLOWED_ROOTS"),
+        (
+            {"backend": "openai", "base_url": "http://169.254.169.254/latest"},
+            Settings(),
+            "link-local or metadata",
+        ),
+    ],
+)
+def test_what_the_operator_does_not_allow_is_refused_at_submit(
+    ledger: Ledger, folder: Path, engine: dict[str, Any], settings: Settings, says: str
+) -> None:
+    data = spec_data(folder)
+    data["task"] = {"kind": "generate", "prompt": "{{ text }}"}
+    data["engine"] = {"backend": "vllm", "model": "org/model", **engine}
+    if settings.allowed_roots:
+        settings = settings.model_copy(update={"allowed_roots": (str(folder),)})
+    with pytest.raises(BadInput, match=says):
+        submit(ledger, parse_spec(data, "test"), settings)
+    with ledger.transaction() as connection:
+        assert jobs.listed(connection) == []

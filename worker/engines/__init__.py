@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nightshift.common.errors import EngineLoadFailed
+from nightshift.common import permits
+from nightshift.common.errors import BadInput, EngineLoadFailed
 from nightshift.common.settings import Settings
 from nightshift.common.spec import (
     FunctionEngineSpec,
@@ -17,10 +18,16 @@ from nightshift.worker.engines.protocol import Engine
 
 
 def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engine:
-    """Loads the engine that a job names; EngineLoadFailed when the engine cannot be loaded.
+    """Loads the engine that a job names; EngineLoadFailed when the engine cannot be loaded, or when
+    the operator of this worker does not allow it: whoever wrote the spec is not trusted here.
 
     `revision` is the commit that the first load of this model resolved to, if there was one.
     """
+    try:
+        permits.check(spec, settings)
+    except BadInput as error:
+        raise EngineLoadFailed(str(error)) from error
+    revision = _allowed_revision(spec, settings, revision)
     match spec.engine:
         case FunctionEngineSpec():
             from nightshift.worker.engines.function import FunctionEngine
@@ -43,6 +50,20 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
             with _installed("the OpenAI client", "openai"):
                 from nightshift.worker.engines.openai.engine import OpenaiEngine
             return OpenaiEngine(spec.engine, settings)
+
+
+def _allowed_revision(spec: JobSpec, settings: Settings, revision: str | None) -> str | None:
+    """The revision that the ledger holds, or None where the operator's word is not for it: it may
+    bring code, and whoever can write the ledger is not trusted here.
+    """
+    if revision is None:
+        return None
+    engine = spec.engine.model_copy(update={"revision": revision})
+    try:
+        permits.check(spec.model_copy(update={"engine": engine}), settings)
+    except BadInput:
+        return None
+    return revision
 
 
 @contextmanager

@@ -63,6 +63,7 @@ class OpenaiEngine:
             )
         self.concurrency = spec.concurrency
         self._spec = spec
+        self._allowed_models = settings.allowed_models
         self._policy = policy or RetryPolicy()
         self._reads = Reads()
         self._places = asyncio.Semaphore(self.concurrency)
@@ -85,7 +86,7 @@ class OpenaiEngine:
         The future's exception is EngineUnavailable or EngineRefused when the server serves nobody,
         StorageUnavailable when a store of images was away: rows that were answered stay answered.
         """
-        endpoint = endpoint_for(work.task, self._spec)
+        endpoint = endpoint_for(work.task, self._spec, self._allowed_models)
         reads = BatchReads(self._reads)
         rows = run_rows(
             work,

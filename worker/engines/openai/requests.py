@@ -1,7 +1,7 @@
 """How rows become requests of the OpenAI API, and responses become outcomes; a class a task."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from nightshift.common import remotes
 from nightshift.common.errors import Permanent
+from nightshift.common.permits import models
 from nightshift.common.spec import EmbedTask, GenerateTask, OpenaiEngineSpec, RequestsTask, Task
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines import pooling
@@ -60,15 +61,17 @@ class Endpoint(Protocol):
         return Refusal(error.kind, str(error))
 
 
-def endpoint_for(task: Task, engine: OpenaiEngineSpec) -> Endpoint:
-    """The endpoint for a task."""
+def endpoint_for(
+    task: Task, engine: OpenaiEngineSpec, allowed_models: Sequence[str] = ()
+) -> Endpoint:
+    """The endpoint for a task, whose rows may name models of the allowed patterns."""
     match task:
         case GenerateTask():
             return ChatCompletions(task, engine)
         case EmbedTask():
             return Embeddings(task, engine)
         case RequestsTask():
-            return PassThrough(task, engine)
+            return PassThrough(task, engine, allowed_models)
         case other:
             raise Permanent(f"engine.backend openai does not run task.kind {other.kind}")
 
@@ -174,17 +177,28 @@ PROBES: dict[str, Body] = {
 class PassThrough(Endpoint):
     """A request of a batch file, as its author wrote it."""
 
-    def __init__(self, task: RequestsTask, engine: OpenaiEngineSpec) -> None:
+    def __init__(
+        self, task: RequestsTask, engine: OpenaiEngineSpec, allowed_models: Sequence[str]
+    ) -> None:
         self.path = (task.endpoint or "").removeprefix("/v1")
         self._engine = engine
+        self._allowed_models = allowed_models
 
     def body(self, request: Request, sampling: RowSampling) -> Body:
-        """The row's own body, with the engine's model where the body names none."""
+        """The row's own body, with the engine's model where the body names none.
+
+        ValueError for a model that the operator does not allow.
+        """
         body = dict(request.body or {})
         if body.get("stream"):
             raise ValueError("the body asks for a stream, which a batch cannot take")
         if not body.get("model"):
             body["model"] = self._engine.model
+        if not models.is_allowed(str(body["model"]), self._allowed_models):
+            raise ValueError(
+                f"the body names the model {body['model']!r}, which is none of those that "
+                "NIGHTSHIFT_ALLOWED_MODELS names"
+            )
         return body
 
     def probe(self) -> Body:
