@@ -39,6 +39,7 @@ CONTROL = "tests/faults/test_control_races.py"
 RUNNER = "tests/integration/test_batch_runner.py"
 OWNER = "tests/integration/test_output_owner.py"
 PERMITS = "tests/unit/test_permits.py"
+REMOTE = "tests/integration/test_openai_engine.py"
 
 MUTANTS = (
     Mutant(
@@ -188,6 +189,13 @@ MUTANTS = (
         (
             f"{PERMITS}::test_the_word_for_a_model_is_for_its_default_branch_or_for_the_revisions_it_names",
         ),
+    ),
+    Mutant(
+        "peer of a remote engine",
+        "worker/engines/openai/server.py",
+        "    if remotes.is_blocked(peer):\n",
+        "    if False:\n",
+        (f"{REMOTE}::test_a_name_that_leads_to_a_blocked_address_is_asked_nothing",),
     ),
 )
 

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from email.utils import formatdate
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
-from nightshift.common import storage
+from nightshift.common import remotes, storage
 from nightshift.common.errors import (
     EngineLoadFailed,
     EngineRefused,
@@ -670,6 +671,17 @@ def test_tokens_are_estimated_of_the_text_and_not_of_the_bytes_of_an_image() -> 
     assert tracemalloc.get_traced_memory()[1] < 10**5
     tracemalloc.stop()
     assert estimated_tokens({"input": [1, 2, 3]}) < 10
+
+
+def test_a_name_that_leads_to_a_blocked_address_is_asked_nothing(
+    load: Callable[..., OpenaiEngine], remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name may be answered in another way at each question: the peer of the connection counts."""
+    monkeypatch.setattr(remotes, "BLOCKED", [ip_network("127.0.0.0/8")])
+    with pytest.raises(EngineLoadFailed, match="link-local or metadata"):
+        load()
+    assert remote.looks == []
+    assert remote.calls == []
 
 
 def test_a_row_names_no_model_that_the_operator_does_not_allow(

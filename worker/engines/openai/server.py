@@ -11,6 +11,7 @@ import openai
 import structlog
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+from nightshift.common import remotes
 from nightshift.common.errors import EngineLoadFailed, EngineRefused, EngineUnavailable
 from nightshift.common.spec import OpenaiEngineSpec
 from nightshift.worker.engines.openai.errors import RequestError, redactor, request_error
@@ -24,12 +25,17 @@ NO_KEY = "EMPTY"
 """The key that is sent, by custom, to servers that want none."""
 
 
+class BlockedAddress(httpx2.ConnectError):
+    """The server's name led to a link-local or metadata address; nothing was sent there."""
+
+
 class Client(AsyncOpenAI):
     """Sends a key to the address it is bound to, and no header that the environment names.
 
     The library would take organisation, project and further headers from OPENAI_* variables, and
     send them to whatever address a job names. The client follows no redirect, which would carry
-    the key away, and retries nothing: the engine does that.
+    the key away, and retries nothing: the engine does that. A connection to a blocked address ends
+    before anything is sent.
     """
 
     def __init__(self, base_url: str, key: str, connections: int) -> None:
@@ -40,6 +46,7 @@ class Client(AsyncOpenAI):
             max_retries=0,
             http_client=DefaultAsyncHttpxClient(
                 follow_redirects=False,
+                event_hooks={"request": [_watch_connection]},
                 limits=httpx2.Limits(
                     max_connections=connections, max_keepalive_connections=connections
                 ),
@@ -65,6 +72,21 @@ class Client(AsyncOpenAI):
     async def list_models(self) -> httpx2.Response:
         """GET /models: costs nothing, and shows whether the key is good."""
         return await self.get("/models", cast_to=httpx2.Response)
+
+
+async def _watch_connection(request: httpx2.Request) -> None:
+    request.extensions["trace"] = _refuse_blocked_peer
+
+
+async def _refuse_blocked_peer(event: str, found: dict[str, Any]) -> None:
+    """Called by the client's connection pool. A name may lead elsewhere than when it was checked."""
+    if event != "connection.connect_tcp.complete":
+        return
+    stream = found["return_value"]
+    peer = str(stream.get_extra_info("server_addr")[0])
+    if remotes.is_blocked(peer):
+        await stream.aclose()
+        raise BlockedAddress(f"its name leads to {peer}, a link-local or metadata address")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +143,7 @@ class Server:
         self._probe_succeeded = False
 
     async def check_key(self) -> None:
-        """EngineLoadFailed for an address that refuses the key, or redirects its callers.
+        """EngineLoadFailed for an address that refuses the key, redirects its callers, or is blocked.
 
         A server that does not answer fails no load: the batches wait out the outage.
         """
@@ -145,6 +167,8 @@ class Server:
                 ) from None
             # Any other status is an answer: many servers have no list of models.
         except openai.APIError as error:
+            if isinstance(error.__cause__, BlockedAddress):
+                raise EngineLoadFailed(f"{base_url} is not asked: {error.__cause__}") from None
             reason = request_error(error, self.redact)
             log.warning("server_away", base_url=base_url, error=str(reason))
 
