@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -199,14 +199,21 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def child_environment(
-    settings: Settings, unless_given: Mapping[str, str] | None = None, /, **extra: str
+    settings: Settings,
+    unless_given: Mapping[str, str] | None = None,
+    without: Collection[str] = (),
+    /,
+    **extra: str,
 ) -> dict[str, str]:
-    """The environment of this process with `settings` and `extra` laid over it.
+    """The environment of this process with `settings` and `extra` laid over it, and none of the
+    variables in `without`.
 
     `unless_given` counts as a whole: where this process has one of its variables, none is used.
     """
     inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith("NIGHTSHIFT_")
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("NIGHTSHIFT_") and name not in without
     }
     defaults = unless_given or {}
     if defaults.keys() & inherited.keys():

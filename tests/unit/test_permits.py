@@ -1,13 +1,15 @@
-"""What a spec may make a worker do: arguments and models."""
+"""What a spec may make a worker do: arguments, models and secrets."""
 
 import ast
 import importlib.util
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from nightshift.common import permits
 from nightshift.common.errors import BadInput, EngineLoadFailed
@@ -17,6 +19,8 @@ from nightshift.common.settings import Settings, load_settings
 from nightshift.common.spec import STORED, JobSpec, OpenaiEngineSpec, VllmEngineSpec
 from nightshift.common.spec.engines import SERVER_ARGUMENTS, EngineSpec
 from nightshift.worker import engines
+from nightshift.worker.supervisor import supervisor
+from nightshift.worker.supervisor.children import secrets_for
 
 SETS = (
     vllm_arguments.BESIDE,
@@ -359,3 +363,72 @@ def test_model_folders_are_held_to_allowed_roots(
         models.check(f"{data}/link/model", (f"{data}/*",), roots)
     with pytest.raises(BadInput, match="NIGHTSHIFT_ALLOWED_MODELS"):
         models.check(f"{data}/model", ("org/*",), roots)
+
+
+# ---------------------------------------------------------------- secrets
+
+
+SECRETS = Settings(
+    metrics_key=SecretStr("metrics"),
+    api_keys={
+        "https://one.example/v1": SecretStr("sk-one"),
+        "https://two.example/v1": SecretStr("sk-two"),
+    },
+    openai_api_key=SecretStr("sk-openai"),
+    openai_base_url="https://three.example/v1",
+)
+
+
+@pytest.mark.parametrize(
+    ("engine", "keys"),
+    [
+        (vllm(), []),
+        (openai("https://ONE.example/v1/"), ["sk-one"]),
+        (openai("https://three.example/v1"), ["sk-openai"]),
+        (openai("https://four.example/v1"), []),
+        (openai("https://four.example/a/../v1"), []),
+    ],
+)
+def test_a_child_gets_the_key_of_its_own_engine_alone(engine: EngineSpec, keys: list[str]) -> None:
+    settings, without = secrets_for(engine, SECRETS)
+    given = "".join(settings.environment().values())
+    for secret in ("sk-one", "sk-two", "sk-openai", "metrics"):
+        assert (secret in given) == (secret in keys)
+    assert "OPENAI_API_KEY" in without
+    assert ("HF_TOKEN" in without) == isinstance(engine, OpenaiEngineSpec)
+    if keys and isinstance(engine, OpenaiEngineSpec):
+        found = settings.api_key(engine.base_url)
+        assert found is not None
+        assert [found.get_secret_value()] == keys
+
+
+def test_a_child_inherits_no_key_for_which_its_engine_has_no_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
+    monkeypatch.setenv("KEPT", "yes")
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(supervisor.jobs, "get", lambda *_: SimpleNamespace(spec=job(vllm())))
+    monkeypatch.setattr(
+        supervisor.ProcessGroup,
+        "start",
+        lambda _, env: started.append(env) or SimpleNamespace(pid=1),
+    )
+    settings = SECRETS.model_copy(update={"database_url": "postgresql://ledger"})
+    one: Any = supervisor.Supervisor(
+        SimpleNamespace(transaction=nullcontext),  # type: ignore[arg-type]
+        settings,
+        pool="p",
+        slot_count=1,
+        gpus=(),
+        engine_key=None,
+        identity="s",
+        profile=None,
+        metrics=SimpleNamespace(watch=lambda _: None, child_starts=lambda *_: {}),  # type: ignore[arg-type]
+    )
+    one._start(one._slots[0], SimpleNamespace(job_id=1, engine_key="k"))
+    [environment] = started
+    assert environment["NIGHTSHIFT_DATABASE_URL"] == "postgresql://ledger"
+    assert environment["KEPT"] == "yes"
+    assert "sk-" not in " ".join(environment.values())
+    assert "NIGHTSHIFT_METRICS_KEY" not in environment

@@ -1,13 +1,20 @@
-"""Children of a supervisor: what each is told, what its exit code means, and the slot it has."""
+"""Children of a supervisor: what each is told and which secrets it gets, what its exit code means,
+and the slot it has.
+"""
 
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 
+from nightshift.common.errors import BadInput
 from nightshift.common.ledger.workers import Child
 from nightshift.common.processes.process_group import ProcessGroup
+from nightshift.common.settings import Settings
+from nightshift.common.spec import OpenaiEngineSpec
+from nightshift.common.spec.engines import EngineSpec
 
 
 class ExitCode(IntEnum):
@@ -41,6 +48,31 @@ class ChildConfig(Child):
     job_id: int
     profile: str | None = None
     metrics: str | None = None
+
+
+OPENAI_SECRETS = frozenset({"OPENAI_API_KEY", "OPENAI_ADMIN_KEY"})
+"""Variables with keys of remote engines."""
+
+HUB_SECRETS = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
+"""Variables with keys of the hub, from which models come."""
+
+
+def secrets_for(engine: EngineSpec, settings: Settings) -> tuple[Settings, frozenset[str]]:
+    """The settings that a child with this engine gets, and the variables that it does not inherit.
+
+    The API key of an address goes to children whose engine asks that address. No child gets the key
+    of the metrics: the supervisor alone serves them.
+    """
+    own = settings.model_copy(
+        update={"metrics_port": None, "metrics_key": None, "api_keys": {}, "openai_api_key": None}
+    )
+    if not isinstance(engine, OpenaiEngineSpec):
+        return own, OPENAI_SECRETS
+    with suppress(BadInput):  # no address: the child says so when it loads the engine
+        key = settings.api_key(engine.base_url)
+        if key is not None:
+            own = own.model_copy(update={"api_keys": {engine.base_url: key}})
+    return own, OPENAI_SECRETS | HUB_SECRETS
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ import structlog
 
 from nightshift.common import logs
 from nightshift.common.errors import NightshiftError, Retryable, SchemaMismatch
-from nightshift.common.ledger import Ledger, schema, workers
+from nightshift.common.ledger import Ledger, jobs, schema, workers
 from nightshift.common.ledger.workers import EngineDemand
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment
 from nightshift.worker.supervisor import engine_choice
-from nightshift.worker.supervisor.children import ChildConfig, EndedChild, Slot
+from nightshift.worker.supervisor.children import ChildConfig, EndedChild, Slot, secrets_for
 from nightshift.worker.supervisor.liveness import SupervisorLiveness, hung_seconds
 from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, MachineMetrics
 
@@ -50,10 +50,6 @@ class Supervisor:
     metrics: MachineMetrics
 
     def __post_init__(self) -> None:
-        # The supervisor alone serves metrics, so no child needs the key of the listener.
-        self._child_settings = self.settings.model_copy(
-            update={"metrics_port": None, "metrics_key": None}
-        )
         each = len(self.gpus) // self.slot_count
         self._slots = [
             Slot(number, self.gpus[number * each : (number + 1) * each])
@@ -215,6 +211,10 @@ class Supervisor:
         return True
 
     def _start(self, slot: Slot, work: EngineDemand) -> None:
+        with self.ledger.transaction() as connection:
+            job = jobs.get(connection, work.job_id)
+        assert job is not None, f"job {work.job_id} is not in the ledger"
+        settings, without = secrets_for(job.spec.engine, self.settings)
         identity = f"w-{uuid.uuid4().hex[:12]}"
         counts = self.metrics.child_starts(identity, slot.number)
         config = ChildConfig(
@@ -244,7 +244,7 @@ class Supervisor:
                 "nightshift.worker.celery_app",
                 json.dumps(asdict(config)),
             ],
-            env=child_environment(self._child_settings, unless_given, **extra),
+            env=child_environment(settings, unless_given, without, **extra),
         )
         slot.config = config
         log.info(
