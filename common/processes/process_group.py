@@ -64,8 +64,10 @@ class ProcessGroup:
         record: Path | None = None,
         user: int | None = None,
         group: int | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> Self:
-        """Starts `argv` with an empty stdin; `env=None` inherits our environment.
+        """Starts `argv` with an empty stdin; `env=None` inherits our environment. Of our
+        descriptors it gets `pass_fds` and no others.
 
         `record` is a folder that receives a file naming the group before `argv` starts, for
         `end_recorded` in a later boot. `user` and `group` (ids) replace those of root. Raises
@@ -88,6 +90,7 @@ class ProcessGroup:
                 user=user,
                 group=group,
                 extra_groups=None if user is None else [],
+                pass_fds=pass_fds,
             )
         except BaseException as error:
             watcher.kill()
