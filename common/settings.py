@@ -39,6 +39,27 @@ Folders = Annotated[tuple[str, ...], NoDecode, _separated(":")]
 Keys = Annotated[dict[str, SecretStr], NoDecode]
 
 
+FUNCTION_BASICS = (
+    "CUDA_DEVICE_ORDER",
+    "CUDA_VISIBLE_DEVICES",
+    "HF_HOME",
+    "HOME",
+    "LANG",
+    "LANGUAGE",
+    "LD_LIBRARY_PATH",
+    "LOGNAME",
+    "PATH",
+    "PROMETHEUS_MULTIPROC_DIR",
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONPATH",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "XDG_CACHE_HOME",
+)
+"""Variables that every function gets, and LC_… with them: where programs, libraries, caches and
+temporary files lie, which language, time zone and GPUs it has. None of them is a secret."""
+
 LEAVE_SECONDS = 30.0
 """Time after the drain for a child to leave a silent broker and to close its engine."""
 
@@ -81,7 +102,15 @@ class Settings(BaseSettings):
     read_cache_bytes: int = Field(512 * 2**20, ge=0, description="Decoded input kept by a child.")
 
     allowed_modules: Words = Field((), description="Modules that function engines may load.")
-    callable_paths: Folders = Field((), description="Folders searched for those, after all others.")
+    callable_paths: Folders = Field(
+        (), description="Folders searched for those, before all others."
+    )
+    function_env: Words = Field(
+        (), description="Variables of this environment that functions get beside FUNCTION_BASICS."
+    )
+    function_memory_bytes: int | None = Field(
+        None, gt=0, description="Resident size at which the process of a function is ended."
+    )
     allowed_roots: Words = Field(
         (), description="Prefixes that input and output URIs must have; empty allows all."
     )
@@ -128,6 +157,13 @@ class Settings(BaseSettings):
 
     log_format: Literal["console", "json"] = Field("console", description="Form of log lines.")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("function_env")
+    @classmethod
+    def _not_ours(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if ours := [name for name in value if name.upper().startswith("NIGHTSHIFT_")]:
+            raise ValueError(f"{ours[0]} is a setting of Nightshift, which functions do not get")
+        return value
 
     @field_validator("run_dir", "metrics_key", mode="before")
     @classmethod
@@ -219,6 +255,14 @@ def child_environment(
     if defaults.keys() & inherited.keys():
         defaults = {}
     return {**inherited, **defaults, **settings.environment(), **extra}
+
+
+def function_environment(settings: Settings) -> dict[str, str]:
+    """The environment of a function's process: FUNCTION_BASICS, and what the operator names."""
+    names = {*FUNCTION_BASICS, *settings.function_env}
+    return {
+        name: value for name, value in os.environ.items() if name in names or name.startswith("LC_")
+    }
 
 
 def python_path() -> tuple[str, ...]:

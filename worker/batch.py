@@ -22,8 +22,10 @@ from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import input_rows, part_names
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.part_rows import PartStore
+from nightshift.common.formats.values import for_python
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.settings import Settings
+from nightshift.common.spec import FunctionTask
 from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
@@ -46,12 +48,15 @@ KEEPS_ANSWERS = (EngineUnavailable, StorageUnavailable)
 
 @dataclasses.dataclass(slots=True, eq=False)
 class LoadedBatch:
-    """A batch that was read: its requests, and the outcomes of its rows so far."""
+    """A batch that was read: its requests, the outcomes of its rows so far, and for a function the
+    rows of the requests.
+    """
 
     batch: HeldBatch
     job: KnownJob
     results: RowResults
     requests: list[Request]
+    rows: pa.Table | None
     _taking: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     _closed: bool = False
 
@@ -188,7 +193,8 @@ class BatchRunner:
         results = RowResults(row_index, pa.concat_tables(passed), {**refused}, dict(rows.bad))
         self.window.spending.run(lease.job_id, len(lease.todo) - len(requests))
         self.window.row_finished(batch, len(lease.todo) - len(requests))
-        return LoadedBatch(batch, job, results, requests)
+        given = for_python(rows.table) if isinstance(spec.task, FunctionTask) else None
+        return LoadedBatch(batch, job, results, requests, given)
 
     def _infer(self, loaded: LoadedBatch) -> "Future[None]":
         """Hands the batch to the engine."""
@@ -209,7 +215,8 @@ class BatchRunner:
             nothing: Future[None] = Future()
             nothing.set_result(None)
             return nothing
-        work = Work(spec.task, loaded.requests, spec.retry.row_timeout_seconds, emit, self.recorder)
+        seconds = spec.retry.row_timeout_seconds
+        work = Work(spec.task, loaded.requests, seconds, emit, self.recorder, loaded.rows)
         batch.attach(work)
         return self.engine.start(work)
 

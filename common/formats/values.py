@@ -22,11 +22,14 @@ def table_of(columns: Mapping[str, pa.Array | pa.ChunkedArray], rows: int) -> pa
 
 def to_rows(table: pa.Table) -> list[dict[str, Any]]:
     """Rows as dicts. Nanoseconds are cut to microseconds, since Python's types have no more."""
-    wanted = pa.schema([(each.name, map_type(each.type, _coarse)) for each in table.schema])
-    if wanted.types != table.schema.types:
-        table = table.cast(wanted, safe=False)
-    rows: list[dict[str, Any]] = table.to_pylist()
+    rows: list[dict[str, Any]] = for_python(table).to_pylist()
     return rows
+
+
+def for_python(table: pa.Table) -> pa.Table:
+    """The table with microseconds in place of nanoseconds, which Python's types do not have."""
+    wanted = pa.schema([(each.name, map_type(each.type, _coarse)) for each in table.schema])
+    return table if wanted.types == table.schema.types else table.cast(wanted, safe=False)
 
 
 def to_list(column: pa.ChunkedArray | pa.Array) -> list[Any]:

@@ -156,6 +156,12 @@ class FunctionEngineSpec(EngineSection):
         exclude_if=lambda value: not value,
         description="Keyword arguments of the class's `__init__`.",
     )
+    call_timeout_seconds: Absent[float] = Field(
+        None,
+        gt=0,
+        description="Longest time of one call, seconds. A call never has more than "
+        "retry.row_timeout_seconds for each of its rows.",
+    )
 
     @property
     def module(self) -> str:

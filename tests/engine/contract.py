@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError
 
 import numpy as np
 import psutil
+import pyarrow as pa
 import pytest
 
 from nightshift.common.spec import EmbedTask, Task
@@ -40,6 +41,10 @@ class Contract:
         """A row that takes long, some of which can be stopped."""
         return self.task, self.request(index)
 
+    def rows(self, requests: Sequence[Request]) -> pa.Table | None:
+        """The rows of the requests, for an engine that gets rows."""
+        return None
+
     def same(self, one: Answer, other: Answer) -> bool:
         """Whether two answers to the same row are the same."""
         return one == other
@@ -58,7 +63,7 @@ class Contract:
     def test_a_bad_row_is_data_and_its_neighbours_are_answered(self, engine: Engine) -> None:
         alone = self._answers(engine, range(3))
         requests = [self.request(0), self.bad(1), self.request(2)]
-        outcomes = ask(engine, self.task, requests)
+        outcomes = ask(engine, self.task, requests, self.rows(requests))
         refused = outcomes[1]
         assert isinstance(refused, Refusal)
         assert refused.kind
@@ -69,7 +74,7 @@ class Contract:
             assert self.same(answer, alone[row])
 
     def test_a_batch_without_rows_is_done(self, engine: Engine) -> None:
-        assert ask(engine, self.task, []) == {}
+        assert ask(engine, self.task, [], self.rows([])) == {}
 
     def test_batches_of_several_threads_do_not_mix(self, engine: Engine) -> None:
         wanted = self._answers(engine, range(24))
@@ -93,7 +98,9 @@ class Contract:
     def test_a_stop_ends_the_work_and_the_next_batch_is_served(self, engine: Engine) -> None:
         asked = [self.slow(index) for index in range(200)]
         outcomes: dict[int, Outcome] = {}
-        work = Work(asked[0][0], [each for _, each in asked], 600, outcomes.__setitem__)
+        requests = [each for _, each in asked]
+        rows = self.rows(requests)
+        work = Work(asked[0][0], requests, 600, outcomes.__setitem__, rows=rows)
         future = engine.start(work)
         work.stop()
         with contextlib.suppress(CancelledError):
@@ -103,7 +110,8 @@ class Contract:
     def test_a_batch_that_was_stopped_before_it_started_costs_nothing(self, engine: Engine) -> None:
         outcomes: dict[int, Outcome] = {}
         task, request = self.slow(0)
-        work = Work(task, [request] * 50, 600, outcomes.__setitem__)
+        requests = [request] * 50
+        work = Work(task, requests, 600, outcomes.__setitem__, rows=self.rows(requests))
         work.stop()
         with contextlib.suppress(CancelledError):
             engine.start(work).result(LIMIT_SECONDS)
@@ -117,7 +125,8 @@ class Contract:
         assert engine.stalled_seconds() == 0
 
     def _answers(self, engine: Engine, rows: Sequence[int]) -> dict[int, Answer]:
-        outcomes = ask(engine, self.task, [self.request(row) for row in rows])
+        requests = [self.request(row) for row in rows]
+        outcomes = ask(engine, self.task, requests, self.rows(requests))
         assert sorted(outcomes) == list(range(len(rows)))
         found = {rows[position]: outcome for position, outcome in outcomes.items()}
         refused = {row: each for row, each in found.items() if not isinstance(each, Answer)}
@@ -152,7 +161,9 @@ def _children() -> set[psutil.Process]:
     }
 
 
-def ask(engine: Engine, task: Task, requests: Sequence[Request]) -> dict[int, Outcome]:
+def ask(
+    engine: Engine, task: Task, requests: Sequence[Request], rows: pa.Table | None = None
+) -> dict[int, Outcome]:
     """Outcomes by position; fails where a position has two."""
     outcomes: dict[int, Outcome] = {}
     twice: list[int] = []
@@ -164,7 +175,7 @@ def ask(engine: Engine, task: Task, requests: Sequence[Request]) -> dict[int, Ou
                 twice.append(position)
             outcomes[position] = outcome
 
-    engine.start(Work(task, requests, 600, emit)).result(LIMIT_SECONDS)
+    engine.start(Work(task, requests, 600, emit, rows=rows)).result(LIMIT_SECONDS)
     assert twice == []
     return outcomes
 

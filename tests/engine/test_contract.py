@@ -1,67 +1,56 @@
 """Every engine but vLLM keeps the runner's contract; one class an engine."""
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
 import pytest
 
 from nightshift.common.settings import Settings
 from nightshift.common.spec import (
-    FunctionTask,
     GenerateTask,
     OpenaiEngineSpec,
     Task,
     TransformersEngineSpec,
 )
-from nightshift.worker.engines.function import FunctionEngine
 from nightshift.worker.engines.openai.engine import OpenaiEngine
 from nightshift.worker.engines.protocol import Engine, Request
 from tests.engine.contract import Contract, Embeds, lent
+from tests.support.functions import TASK, hosted
 from tests.support.models import MINILM
 from tests.support.remote import Call, Remote, Reply, answered, refused
 
 
-def picky(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Squares numbers, raises for what is none, sleeps where it is told to."""
-    time.sleep(sum(row.get("seconds", 0) for row in rows))
-    return [{"square": row["n"] ** 2} for row in rows]
-
-
 class TestFunction(Contract):
-    task = FunctionTask(kind="function")
+    """In a process of its own; `text` is the number of a row."""
+
+    task = TASK
 
     @pytest.fixture(scope="class")
     @classmethod
     def engine(cls) -> Iterator[Engine]:
-        yield from lent(lambda: FunctionEngine(picky, "tests:picky"))
+        yield from lent(lambda: hosted("callables:square"))
 
     def request(self, index: int) -> Request:
-        return Request(index, row={"n": index})
+        return Request(index, text=str(index))
 
     def bad(self, index: int) -> Request:
-        return Request(index, row={"n": "three"})
+        return Request(index)
 
     def slow(self, index: int) -> tuple[Task, Request]:
-        return self.task, Request(index, row={"n": index, "seconds": 0.005})
+        return self.task, Request(index, text=str(index), max_tokens=5)
 
-
-class Squares:
-    """The same as a class, made once."""
-
-    def __init__(self, exponent: int) -> None:
-        self.exponent = exponent
-
-    def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        time.sleep(sum(row.get("seconds", 0) for row in rows))
-        return [{"square": row["n"] ** self.exponent} for row in rows]
+    def rows(self, requests: Sequence[Request]) -> pa.Table:
+        numbers = [int(each.text) if each.text else None for each in requests]
+        pauses = [(each.max_tokens or 0) / 1000 for each in requests]
+        return pa.table({"n": pa.array(numbers, "int64"), "seconds": pa.array(pauses, "double")})
 
 
 class TestFunctionClass(TestFunction):
     @pytest.fixture(scope="class")
     @classmethod
     def engine(cls) -> Iterator[Engine]:
-        yield from lent(lambda: FunctionEngine(Squares(2), "tests:Squares"))
+        yield from lent(lambda: hosted("callables:Power", {"exponent": 2}))
 
 
 @pytest.mark.slow

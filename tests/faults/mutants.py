@@ -40,6 +40,7 @@ RUNNER = "tests/integration/test_batch_runner.py"
 OWNER = "tests/integration/test_output_owner.py"
 PERMITS = "tests/unit/test_permits.py"
 REMOTE = "tests/integration/test_openai_engine.py"
+ENDS = "test_a_row_that_ends_its_host_fails_alone_and_the_next_batch_is_served"
 
 MUTANTS = (
     Mutant(
@@ -196,6 +197,23 @@ MUTANTS = (
         "    if remotes.is_blocked(peer):\n",
         "    if False:\n",
         (f"{REMOTE}::test_a_name_that_leads_to_a_blocked_address_is_asked_nothing",),
+    ),
+    Mutant(
+        "the end of a call that takes too long",
+        "worker/engines/function/host_process.py",
+        "        if self._left < 0:\n",
+        "        if False:\n",
+        (f"tests/engine/test_function_host.py::{ENDS}[hang-settings2-took more than 1 s]",),
+    ),
+    Mutant(
+        "the process of a function",
+        "worker/engines/function/engine.py",
+        "            except HostDied as died:\n",
+        "            except HostDied as died:\n                raise EngineDead(str(died)) from died\n",
+        (
+            "tests/faults/test_poison.py::"
+            "test_a_function_that_dies_hangs_or_keeps_pythons_lock_costs_its_process_alone",
+        ),
     ),
 )
 

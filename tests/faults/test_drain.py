@@ -11,11 +11,12 @@ from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.settings import Settings
-from nightshift.worker.engines.function import FunctionEngine, Rows
+from nightshift.worker.engines.function.host import Rows
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import Runner
 from nightshift.worker.telemetry.recorder import Recorder
 from tests.support.fleet import wait_until
+from tests.support.functions import engine_of
 from tests.support.rig import Rig
 
 RULES = """
@@ -160,7 +161,7 @@ def runner(rig: Rig, name: str, function: Callable[[Rows], Rows] = shout) -> Ite
     """A worker in this process for the engine of a job."""
     who = Claimant("in-process", "default", engine_key(rig, name), "function", "1")
     ledger = Ledger(rig.url)
-    engine = FunctionEngine(function, "rules:shout")
+    engine = engine_of(function, "rules:shout")
     recorder = Recorder()
     patient = PatientLedger(ledger, recorder)
     settings = Settings(lease_seconds=600)

@@ -27,7 +27,7 @@ from nightshift.producer.cli.app import main
 from nightshift.producer.cli.console import SafeConsole
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.views import row_tables
-from nightshift.worker.engines.function import FunctionEngine
+from nightshift.worker.engines.function.engine import FunctionEngine
 from tests.support.fleet import function_spec, write_rows
 from tests.support.rig import Rig
 
@@ -296,7 +296,8 @@ def test_a_usual_template_does_what_jinja_does(template: str, text: str) -> None
 def test_a_function_outside_the_allowed_modules_is_not_even_imported(name: str) -> None:
     with pytest.raises(EngineLoadFailed, match="is not allowed on this worker"):
         FunctionEngine.load(
-            FunctionEngineSpec(backend="function", callable=name), ["rules"], [Path("/nowhere")]
+            FunctionEngineSpec(backend="function", callable=name),
+            Settings(allowed_modules=("rules",), callable_paths=("/nowhere",)),
         )
 
 

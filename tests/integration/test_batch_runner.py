@@ -58,8 +58,9 @@ class Scripted:
 
     def answer(self, at: int) -> None:
         work, future = self.taken[at]
-        for position, request in enumerate(work.requests):
-            work.emit(position, Answer({"loud": str((request.row or {})["text"]).upper()}))
+        assert work.rows is not None
+        for position, said in enumerate(work.rows.column("text").to_pylist()):
+            work.emit(position, Answer({"loud": said.upper()}))
         future.set_result(None)
 
     def die(self, at: int) -> None:

@@ -31,7 +31,7 @@ from nightshift.producer.results.sample import sample
 from nightshift.producer.retry import retry
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.verify.verify import verify
-from nightshift.worker.engines.function import FunctionEngine, Rows
+from nightshift.worker.engines.function.host import Rows
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import Runner
 from nightshift.worker.telemetry.recorder import Recorder
@@ -45,6 +45,7 @@ from tests.support.fleet import (
     wait_until,
     write_rows,
 )
+from tests.support.functions import engine_of
 
 Errors = dict[int, tuple[str, str]]
 Function = Callable[[Rows], Sequence[dict[str, Any]]]
@@ -109,7 +110,7 @@ class Site:
         with self.ledger.transaction() as connection:
             workers.register(connection, child)
         who = Claimant(child.id, "default", child.engine_key, "function", "1")
-        engine = FunctionEngine(function, "rules:moody")
+        engine = engine_of(function, "rules:moody")
         settings = Settings(lease_seconds=600)
         recorder = Recorder()
         ledger = PatientLedger(self.ledger, recorder)

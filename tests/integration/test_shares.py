@@ -13,12 +13,13 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.producer.submit.submit import submit
 from nightshift.worker import runner
-from nightshift.worker.engines.function import FunctionEngine, Rows
+from nightshift.worker.engines.function.host import Rows
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import EMPTY_PAUSES_SECONDS, Runner
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch
 from tests.support.fleet import function_spec, wait_until, write_rows
+from tests.support.functions import engine_of
 
 NAMES = ("one", "two")
 
@@ -48,7 +49,7 @@ class Fleet:
                 window_rows=128,
             )
         who = Claimant(name, "default", child.engine_key, "function", "1")
-        engine = FunctionEngine(self._shout, "rules:shout")
+        engine = engine_of(self._shout, "rules:shout")
         recorder = Recorder()
         ledger = PatientLedger(self._ledger, recorder)
         settings = Settings(lease_seconds=600)

@@ -1,35 +1,44 @@
-"""The function engine: isolation by halving, and which modules it loads."""
+"""The function engine over hosts of this process: isolation by halving, and how hosts are replaced."""
 
-import sys
 import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from nightshift.common.errors import EngineLoadFailed
-from nightshift.common.spec import FunctionEngineSpec, FunctionTask
+from nightshift.common.errors import EngineDead, EngineLoadFailed
+from nightshift.common.settings import Settings
+from nightshift.common.spec import FunctionEngineSpec
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.engines.function import FunctionEngine
-from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
+from nightshift.worker.engines.function.answers import Found
+from nightshift.worker.engines.function.engine import MOST_DEATHS, FunctionEngine
+from nightshift.worker.engines.function.host import Rows
+from nightshift.worker.engines.function.host_process import HostDied
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
+from tests.support.functions import InProcess, engine_of, outcomes_of, work_of
 
-Rows = list[dict[str, Any]]
-TASK = FunctionTask(kind="function")
+
+def numbered(rows: int) -> Rows:
+    return [{"n": number} for number in range(rows)]
 
 
 def run(function: Callable[[Rows], Any], rows: int) -> dict[int, Outcome]:
-    found: dict[int, Outcome] = {}
-    requests = [Request(index, row={"n": index}) for index in range(rows)]
-    work = Work(TASK, requests, 600, found.__setitem__)
-    FunctionEngine(function, "rules:f").start(work).result()
-    return found
+    return outcomes_of(engine_of(function), numbered(rows))
 
 
 def failed(outcomes: dict[int, Outcome]) -> list[int]:
     return sorted(
         position for position, outcome in outcomes.items() if isinstance(outcome, Refusal)
     )
+
+
+def kinds(outcomes: dict[int, Outcome]) -> set[RowErrorKind]:
+    return {outcome.kind for outcome in outcomes.values() if isinstance(outcome, Refusal)}
+
+
+# ---------------------------------------------------------------- halving
 
 
 def test_every_row_has_its_own_answer_in_one_call() -> None:
@@ -56,7 +65,7 @@ def test_a_row_that_raises_fails_alone() -> None:
     refusal = outcomes[5]
     assert isinstance(refusal, Refusal)
     assert refusal.kind is RowErrorKind.FUNCTION_ERROR
-    assert "five" in refusal.message
+    assert refusal.message == "rules:f raised ValueError: five"
 
 
 def test_a_wrong_length_is_isolated_like_an_exception() -> None:
@@ -74,30 +83,29 @@ def test_an_item_that_is_no_dict_fails_its_row_only() -> None:
 
 
 def test_stopped_work_is_not_called() -> None:
-    work = Work(TASK, [Request(0, row={})], 600, pytest.fail)
+    calls: list[Rows] = []
+    work = work_of(numbered(1))
     work.stop()
-    FunctionEngine(pytest.fail, "rules:f").start(work).result()
+    engine_of(calls.append).start(work).result()
+    assert calls == []
 
 
-def test_calls_come_from_one_thread_in_the_order_of_their_batches() -> None:
+def test_batches_are_called_one_after_the_other_in_their_order() -> None:
     seen: list[tuple[int, int]] = []
 
     def note(rows: Rows) -> Rows:
         seen.append((threading.get_ident(), rows[0]["n"]))
         return rows
 
-    engine = FunctionEngine(note, "rules:f")
-    futures = [
-        engine.start(Work(TASK, [Request(at, row={"n": at})], 600, lambda *_: None))
-        for at in range(20)
-    ]
+    engine = engine_of(note)
+    futures = [engine.start(work_of([{"n": at}])) for at in range(20)]
     for future in futures:
         future.result(60)
     assert [number for _, number in seen] == list(range(20))
     assert len({thread for thread, _ in seen} | {threading.get_ident()}) == 2
 
 
-def test_a_closed_engine_ends_its_call_and_cancels_what_waits() -> None:
+def test_a_closed_engine_cancels_what_waits() -> None:
     calling, go_on = threading.Event(), threading.Event()
 
     def slow(rows: Rows) -> Rows:
@@ -105,10 +113,8 @@ def test_a_closed_engine_ends_its_call_and_cancels_what_waits() -> None:
         go_on.wait(60)
         return rows
 
-    engine = FunctionEngine(slow, "rules:f")
-    first, second = (
-        engine.start(Work(TASK, [Request(0, row={})], 600, lambda *_: None)) for _ in range(2)
-    )
+    engine = engine_of(slow)
+    first, second = (engine.start(work_of(numbered(1))) for _ in range(2))
     assert calling.wait(60)
     engine.close()
     assert second.cancelled()
@@ -116,102 +122,193 @@ def test_a_closed_engine_ends_its_call_and_cancels_what_waits() -> None:
     first.result(60)
 
 
-def test_a_call_over_its_time_is_stalled_and_an_idle_engine_is_not() -> None:
-    seen: list[float] = []
-    engine = FunctionEngine(lambda rows: seen.append(engine.stalled_seconds()) or rows, "f")
-    requests = [Request(0, row={})]
-    engine.start(Work(TASK, requests, -1.0, lambda *_: None)).result()
-    engine.start(Work(TASK, requests, 60.0, lambda *_: None)).result()
-    assert seen[0] > 0
-    assert seen[1] == 0
+def test_a_module_that_is_not_allowed_starts_no_host() -> None:
+    spec = FunctionEngineSpec(backend="function", callable="rules:f")
+    with pytest.raises(EngineLoadFailed, match="NIGHTSHIFT_ALLOWED_MODULES"):
+        FunctionEngine.load(spec, Settings(allowed_modules=("other",)))
+
+
+# ---------------------------------------------------------------- hosts that end
+
+
+@dataclass
+class Site:
+    """Hosts that end as a test says, and the calls that they got."""
+
+    ends: Callable[[list[int]], str | None]
+    most_starts: int = 1000
+    starts: int = 0
+    calls: list[tuple[list[int], float]] = field(default_factory=list)
+
+    def start(self, seconds: float) -> "Mortal":
+        self.starts += 1
+        if self.starts > self.most_starts:
+            raise EngineLoadFailed("there is no module any more")
+        return Mortal(self)
+
+    def run(self, rows: int, row_timeout_seconds: float = 600) -> dict[int, Outcome]:
+        engine = FunctionEngine("rules:f", self.start)
+        return outcomes_of(engine, numbered(rows), row_timeout_seconds)
+
+
+@dataclass
+class Mortal:
+    """A host that answers each row with its number, until it ends."""
+
+    site: Site
+    is_over: bool = False
+    row_seconds: float = 1e-6
+
+    def call(self, rows: pa.Table, sizes: Sequence[int], seconds: float) -> list[Found]:
+        assert not self.is_over
+        numbers = rows.column("n").to_pylist()
+        assert sum(sizes) == len(numbers)
+        self.site.calls.append((numbers, seconds))
+        if (fault := self.site.ends(numbers)) is None:
+            left = iter(numbers)
+            return [[Answer({"v": next(left)}) for _ in range(size)] for size in sizes]
+        self.is_over = True
+        raise HostDied(fault, was_late=fault == "late")
+
+    def close(self) -> None:
+        self.is_over = True
+
+
+def test_a_row_that_ends_its_host_is_found_and_the_others_are_answered() -> None:
+    site = Site(lambda numbers: "killed" if 5 in numbers else None)
+    outcomes = site.run(16)
+    assert outcomes.pop(5) == Refusal(RowErrorKind.ENGINE_DIED, "rules:f did not come back: killed")
+    assert outcomes == {number: Answer({"v": number}) for number in range(16) if number != 5}
+    assert site.starts == 1 + 6  # 16, 8, 4, 2, and alone twice
+
+
+def test_two_rows_that_end_their_hosts_are_found() -> None:
+    site = Site(lambda numbers: "killed" if {3, 12} & set(numbers) else None)
+    outcomes = site.run(16)
+    assert failed(outcomes) == [3, 12]
+    assert kinds(outcomes) == {RowErrorKind.ENGINE_DIED}
+
+
+def test_a_single_row_that_is_late_is_not_called_again() -> None:
+    site = Site(lambda numbers: "late" if 1 in numbers else None)
+    assert failed(site.run(2)) == [1]
+    assert [numbers for numbers, _ in site.calls] == [[0, 1], [0], [1]]
+
+
+def test_a_host_that_ends_once_costs_no_row() -> None:
+    ends = iter(["killed"])
+    site = Site(lambda numbers: next(ends, None))
+    assert site.run(1) == {0: Answer({"v": 0})}
+    assert site.starts == 2
+
+
+def test_rows_that_are_too_many_at_once_are_called_in_fitting_numbers_from_then_on() -> None:
+    site = Site(lambda numbers: "killed" if len(numbers) > 4 else None)
+    assert failed(site.run(32)) == []
+    assert [len(numbers) for numbers, _ in site.calls] == [32, 16, 8, *[4] * 8]
+
+
+def test_the_restarts_of_a_batch_are_bounded_and_the_next_batch_begins_anew() -> None:
+    site = Site(lambda numbers: "killed" if numbers[0] < 256 else None)
+    engine = FunctionEngine("rules:f", site.start)
+    outcomes = outcomes_of(engine, numbered(256))
+    assert failed(outcomes) == list(range(256))
+    assert kinds(outcomes) == {RowErrorKind.ENGINE_DIED}
+    assert site.starts <= MOST_DEATHS + 1
+    assert failed(outcomes_of(engine, [{"n": 256}])) == []
+
+
+def test_a_host_that_ended_between_two_calls_is_replaced_and_blames_nobody() -> None:
+    site = Site(lambda numbers: None)
+    engine = FunctionEngine("rules:f", site.start)
+    engine._host.close()
+    assert failed(outcomes_of(engine, numbered(4))) == []
+    assert site.starts == 2
+
+
+def test_an_engine_whose_host_cannot_be_started_again_is_dead() -> None:
+    site = Site(lambda numbers: "killed", most_starts=1)
+    with pytest.raises(EngineDead, match="there is no module any more"):
+        site.run(2)
+
+
+@pytest.mark.parametrize(
+    ("call_timeout_seconds", "limits"),
+    [(None, [40.0, 20.0]), (30.0, [30.0, 20.0]), (5.0, [5.0, 5.0])],
+)
+def test_a_call_has_the_time_of_its_rows_and_no_more_than_a_call_may_take(
+    call_timeout_seconds: float | None, limits: list[float]
+) -> None:
+    site = Site(lambda numbers: None)
+    engine = FunctionEngine("rules:f", site.start, call_timeout_seconds)
+    for rows in (4, 2):
+        outcomes_of(engine, numbered(rows), row_timeout_seconds=10)
+    assert [seconds for _, seconds in site.calls] == limits
     assert engine.stalled_seconds() == 0
 
 
-CLASSES = """
-import threading
-
-class Counter:
-    made = 0
-
-    def __init__(self, start, step=1):
-        Counter.made += 1
-        self.next, self.step, self.thread = start, step, threading.get_ident()
-
-    def __call__(self, rows):
-        assert threading.get_ident() == self.thread
-        found = [{"n": self.next + self.step * at} for at in range(len(rows))]
-        self.next += self.step * len(rows)
-        return found
-
-class Silent:
-    pass
-"""
+# ---------------------------------------------------------------- calls that share a message
 
 
-def load(
-    callable_name: str, allowed: list[str], folder: Path, args: dict[str, Any] | None = None
-) -> FunctionEngine:
-    spec = FunctionEngineSpec(backend="function", callable=callable_name, args=args or {})
-    return FunctionEngine.load(spec, allowed, [folder])
+def hold(engine: FunctionEngine, go_on: threading.Event) -> None:
+    """Keeps the engine's thread busy, so that batches wait for it together."""
+    engine._thread.submit(go_on.wait, 60)
 
 
-@pytest.fixture
-def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "my_rules_a.py").write_text("def f(rows):\n    return rows\nnumber = 7\n")
-    (tmp_path / "my_rules_b.py").write_text("import no_such_module_at_all\n")
-    (tmp_path / "my_rules_c.py").write_text(CLASSES)
-    (tmp_path / "json.py").write_text("def f(rows):\n    return rows\n")
-    return tmp_path
+def together(site: Site, sizes: Sequence[int]) -> list[dict[int, Outcome]]:
+    """What becomes of batches that wait at the same time, of a function that was quick before."""
+    engine = FunctionEngine("rules:f", site.start)
+    go_on = threading.Event()
+    hold(engine, go_on)
+    found: list[dict[int, Outcome]] = [{} for _ in sizes]
+    numbers = iter(range(sum(sizes)))
+    futures = [
+        engine.start(work_of([{"n": next(numbers)} for _ in range(size)], outcomes.__setitem__))
+        for size, outcomes in zip(sizes, found, strict=True)
+    ]
+    go_on.set()
+    for future in futures:
+        future.result(60)
+    return found
 
 
-def test_an_allowed_module_is_loaded_from_the_users_folder(rules: Path) -> None:
-    assert load("my_rules_a:f", ["my_rules_a"], rules).name == "function"
+def test_small_batches_of_a_quick_function_share_a_message_and_keep_their_calls() -> None:
+    site = Site(lambda numbers: None)
+    found = together(site, [1, 2, 1])
+    assert [list(outcomes.values()) for outcomes in found] == [
+        [Answer({"v": 0})],
+        [Answer({"v": 1}), Answer({"v": 2})],
+        [Answer({"v": 3})],
+    ]
+    assert [numbers for numbers, _ in site.calls] == [[0, 1, 2, 3]]
 
 
-@pytest.mark.parametrize(
-    ("callable_name", "allowed", "says"),
-    [
-        ("os:system", ["my_rules_a"], "not allowed"),
-        ("my_rules_a:g", ["my_rules_a"], "has no 'g'"),
-        ("my_rules_a:number", ["my_rules_a"], "not callable"),
-        ("my_rules_b:f", ["my_rules_b"], "no_such_module_at_all"),
-        ("nowhere_at_all:f", ["nowhere_at_all"], "cannot be imported"),
-        ("json:f", ["json"], "rename yours"),
-    ],
-)
-def test_what_cannot_be_loaded_is_one_sentence(
-    rules: Path, callable_name: str, allowed: list[str], says: str
-) -> None:
-    with pytest.raises(EngineLoadFailed, match=says):
-        load(callable_name, allowed, rules)
+def test_a_batch_that_fills_a_message_is_called_by_itself() -> None:
+    site = Site(lambda numbers: None)
+    together(site, [64, 1])
+    assert [len(numbers) for numbers, _ in site.calls] == [64, 1]
 
 
-def test_a_class_is_made_once_with_its_arguments_and_called_for_each_batch(rules: Path) -> None:
-    engine = load("my_rules_c:Counter", ["my_rules_c"], rules, {"start": 5, "step": 2})
-    found: dict[int, Outcome] = {}
-    for first in (0, 2):
-        requests = [Request(first + at, row={}) for at in range(2)]
-        work = Work(
-            TASK, requests, 600, lambda at, out, first=first: found.update({first + at: out})
-        )
-        engine.start(work).result()
-    assert [found[at] for at in range(4)] == [Answer({"n": n}) for n in (5, 7, 9, 11)]
-    assert sys.modules["my_rules_c"].Counter.made == 1
-    engine.close()
+def test_the_end_of_a_host_is_looked_for_in_each_batch_by_itself() -> None:
+    site = Site(lambda numbers: "killed" if 1 in numbers else None)
+    found = together(site, [1, 2, 1])
+    assert [failed(outcomes) for outcomes in found] == [[], [0], []]
+    assert kinds(found[1]) == {RowErrorKind.ENGINE_DIED}
+    assert [numbers for numbers, _ in site.calls][:3] == [[0, 1, 2, 3], [0], [1, 2]]
 
 
-@pytest.mark.parametrize(
-    ("callable_name", "args", "says"),
-    [
-        ("my_rules_c:Counter", {}, "cannot be made with engine.args: TypeError"),
-        ("my_rules_c:Counter", {"start": 1, "stop": 2}, "unexpected keyword argument 'stop'"),
-        ("my_rules_c:Silent", {}, "is not callable"),
-        ("my_rules_a:f", {"start": 1}, "for a class, and 'my_rules_a:f' is a function"),
-    ],
-)
-def test_a_class_that_cannot_be_made_is_one_sentence(
-    rules: Path, callable_name: str, args: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(EngineLoadFailed, match=says):
-        load(callable_name, ["my_rules_a", "my_rules_c"], rules, args)
+def test_the_end_of_a_shared_message_costs_one_host() -> None:
+    site = Site(lambda numbers: "killed" if 5 in numbers else None)
+    found = together(site, [1] * 6)
+    assert [failed(outcomes) for outcomes in found] == [[], [], [], [], [], [0]]
+    assert [len(numbers) for numbers, _ in site.calls] == [6, 1, 1, 1, 1, 1, 1, 1]
+
+
+def test_each_call_of_a_message_has_its_own_problem() -> None:
+    def picky(rows: Rows) -> Rows:
+        if rows[0]["n"] == 1:
+            raise ValueError("one")
+        return rows
+
+    reply = InProcess(picky, "f").call(pa.table({"n": [0, 1, 2]}), [1, 1, 1], 600)
+    assert reply == [[Answer({"n": 0})], "f raised ValueError: one", [Answer({"n": 2})]]

@@ -10,6 +10,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.settings import (
     Settings,
     child_environment,
+    function_environment,
     load_settings,
     python_path,
     visible_gpus,
@@ -108,6 +109,22 @@ def test_a_child_gets_no_setting_that_its_parent_overrode(
     child = child_environment(Settings(poll_seconds=2), EXTRA="1")
     assert "NIGHTSHIFT_POLL_SECONDS" not in child
     assert (child["KEPT"], child["EXTRA"]) == ("yes", "1")
+
+
+def test_a_function_gets_the_basic_variables_and_those_that_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("PATH", "LC_ALL", "WANTED", "AWS_SECRET_ACCESS_KEY", "NIGHTSHIFT_HOME"):
+        monkeypatch.setenv(name, "here")
+    found = function_environment(load_settings(function_env=("WANTED", "MISSING")))
+    assert {"PATH", "LC_ALL", "WANTED"} <= found.keys()
+    assert not {"AWS_SECRET_ACCESS_KEY", "NIGHTSHIFT_HOME", "MISSING"} & found.keys()
+
+
+def test_no_setting_of_ours_can_be_named_for_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_FUNCTION_ENV", "TZ,NIGHTSHIFT_DATABASE_URL")
+    with pytest.raises(BadInput, match="NIGHTSHIFT_DATABASE_URL is a setting of Nightshift"):
+        load_settings()
 
 
 def test_folders_of_pythonpath_are_absolute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,10 +30,9 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
     revision = _allowed_revision(spec, settings, revision)
     match spec.engine:
         case FunctionEngineSpec():
-            from nightshift.worker.engines.function import FunctionEngine
+            from nightshift.worker.engines.function.engine import FunctionEngine
 
-            paths = [Path(folder) for folder in settings.callable_paths]
-            return FunctionEngine.load(spec.engine, settings.allowed_modules, paths)
+            return FunctionEngine.load(spec.engine, settings)
         case VllmEngineSpec(model=model):
             _check_folder(model)
             with _installed("vLLM", "gpu", "cpu"):

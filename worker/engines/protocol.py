@@ -6,6 +6,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from nightshift.common.spec import Task
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.telemetry.recorder import Recorder
@@ -19,12 +21,11 @@ class Request:
     a limit of its own. A message's `content` is text, or a list of parts:
     {"type": "text", "text": …} and {"type": "image", "image": worker.rows.images.Image}.
     embed, classify, score: `text`, and in `text_pair` the second text of a pair.
-    requests: `body`, as the caller wrote it. function: the `row` itself.
+    requests: `body`, as the caller wrote it. function: nothing, see Work.
     """
 
     row_index: int
     messages: Sequence[Mapping[str, Any]] | None = None
-    row: Mapping[str, Any] | None = None
     is_plain_prompt: bool = False
     max_tokens: int | None = None
     text: str = ""
@@ -66,6 +67,7 @@ class Work:
     `emit(position, outcome)` takes the outcome of `requests[position]`, once each, from any
     thread. After `stop()` the engine drops the requests that are not finished. The engine tells
     `recorder` when rows enter and leave it, how long rows waited and how long the engine worked.
+    `rows` are the rows of the requests, for a function.
     """
 
     task: Task
@@ -73,6 +75,7 @@ class Work:
     row_timeout_seconds: float
     emit: Callable[[int, Outcome], None]
     recorder: Recorder = field(default_factory=Recorder)
+    rows: pa.Table | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
     # A future calls each callback once: those added before its end, and those added after it.
     _going_on: "Future[None]" = field(default_factory=Future)

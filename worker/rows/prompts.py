@@ -40,9 +40,12 @@ class Renderer:
 
         `table` holds the columns that the task uses, aligned with `row_index`.
         """
+        # A function gets the table itself.
+        is_function = isinstance(self._task, FunctionTask)
+        rows = [{}] * len(row_index) if is_function else to_rows(table)
         requests: list[Request] = []
         refused: dict[int, Refusal] = {}
-        for index, row in zip(row_index, to_rows(table), strict=True):
+        for index, row in zip(row_index, rows, strict=True):
             try:
                 requests.append(self._request(index, row))
             except OtherEndpoint as error:
@@ -56,7 +59,7 @@ class Renderer:
     def _request(self, index: int, row: dict[str, Any]) -> Request:
         match self._task:
             case FunctionTask():
-                return Request(index, row=row)
+                return Request(index)
             case RequestsTask(endpoint=endpoint):
                 return Request(index, body=_body(row, endpoint))
             case GenerateTask() as task:

@@ -1,0 +1,290 @@
+"""Functions in a process of their own: what they may do to it, and what nobody else notices."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from nightshift.common.errors import EngineLoadFailed
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.function.engine import FunctionEngine
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
+from tests.support.fleet import is_alive, wait_until
+from tests.support.functions import hosted, outcomes_of, work_of
+
+MIB = 2**20
+
+Host = Callable[..., FunctionEngine]
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    """Makes engines over real hosts, which end with the test."""
+    made: list[FunctionEngine] = []
+
+    def make(name: str = "callables:obey", *args: Any, **settings: Any) -> FunctionEngine:
+        made.append(hosted(name, *args, **settings))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture(scope="module")
+def obedient() -> Iterator[FunctionEngine]:
+    """One engine for tests that end no host."""
+    engine = hosted("callables:obey")
+    yield engine
+    engine.close()
+
+
+def obeying(engine: FunctionEngine, *orders: str) -> dict[int, Outcome]:
+    """The outcomes of a batch whose rows say these orders."""
+    return outcomes_of(engine, [{"do": do, "n": number} for number, do in enumerate(orders)])
+
+
+def refusal(outcome: Outcome) -> Refusal:
+    assert isinstance(outcome, Refusal)
+    return outcome
+
+
+def columns(outcome: Outcome) -> Any:
+    assert isinstance(outcome, Answer)
+    return outcome.columns
+
+
+# ---------------------------------------------------------------- what a function returns
+
+
+@pytest.mark.parametrize(
+    ("order", "kind", "says"),
+    [
+        ("raise", "function_error", "callables:obey raised ValueError: told to raise"),
+        ("raise what cannot be said", "function_error", "raised Unspeakable"),
+        ("exit", "function_error", "raised SystemExit: 3"),
+        ("return nothing", "function_error", "returned NoneType, not a list of dicts"),
+        ("return a text", "function_error", "returned str, not a list of dicts"),
+        ("return a dict", "function_error", "returned dict, not a list of dicts"),
+        ("return too few", "function_error", "returned 0 results for 1 rows"),
+        ("a number", "function_error", "returned int for this row, not a dict of columns"),
+        ("nothing", "function_error", "returned NoneType for this row"),
+        ("a text", "function_error", "returned str for this row"),
+        ("a key that is none", "function_error", "returned dict for this row"),
+        ("a dict that holds itself", "bad_type", "the column 'v' holds a dict"),
+        ("an object", "bad_type", "the column 'v' holds a object"),
+        ("a number that is too large", "bad_type", "'v' holds 1180591620717411303424"),
+        ("a mixed list", "bad_type", "the column 'v' holds a list, which Arrow cannot hold"),
+    ],
+)
+def test_what_is_no_answer_is_an_error_of_its_row_alone(
+    obedient: FunctionEngine, order: str, kind: str, says: str
+) -> None:
+    outcomes = obeying(obedient, "", order, "")
+    assert refusal(outcomes[1]).kind == kind
+    assert says in refusal(outcomes[1]).message
+    assert columns(outcomes[0]) == {"v": 0}
+    assert columns(outcomes[2]) == {"v": 2}
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "another type",
+        "half a character",
+        "half a character as a name",
+        "numpy",
+        "a table of numpy",
+        "nested",
+        "a date",
+    ],
+)
+def test_what_is_an_answer_comes_back_beside_any_other(
+    obedient: FunctionEngine, order: str
+) -> None:
+    outcomes = obeying(obedient, "", order, "", order)
+    assert columns(outcomes[1]).keys() == columns(outcomes[3]).keys() >= {"v"}
+    assert columns(outcomes[0]) == {"v": 0}
+    assert columns(outcomes[2]) == {"v": 2}
+
+
+# ---------------------------------------------------------------- hosts that end
+
+
+@pytest.mark.parametrize(
+    ("order", "settings", "says"),
+    [
+        ("kill", {}, "was ended by SIGKILL"),
+        ("leave", {}, "ended with exit code 3"),
+        ("hang", {"call_timeout_seconds": 1}, "took more than 1 s"),
+        ("keep the lock", {"call_timeout_seconds": 1}, "took more than 1 s"),
+        ("leak", {"function_memory_bytes": 400 * MIB}, "and the limit is 419,430,400"),
+        ("close everything", {}, "did not come back"),
+        ("speak out of turn", {}, "did not come back"),
+    ],
+)
+def test_a_row_that_ends_its_host_fails_alone_and_the_next_batch_is_served(
+    host: Host, order: str, settings: dict[str, Any], says: str
+) -> None:
+    engine = host(**settings)
+    outcomes = obeying(engine, "", order, "", "")
+    assert refusal(outcomes[1]).kind is RowErrorKind.ENGINE_DIED
+    assert says in refusal(outcomes[1]).message
+    assert [columns(outcomes[row])["v"] for row in (0, 2, 3)] == [0, 2, 3]
+    assert columns(obeying(engine, "")[0]) == {"v": 0}
+    assert engine.stalled_seconds() == 0
+
+
+def test_a_hang_of_a_call_is_bounded_by_the_time_of_its_rows(host: Host) -> None:
+    engine = host()
+    rows = [{"do": "hang", "n": 0}, {"do": "", "n": 1}]
+    outcomes = outcomes_of(engine, rows, row_timeout_seconds=0.5)
+    assert "took more than 0.5 s" in refusal(outcomes[0]).message
+    assert columns(outcomes[1]) == {"v": 1}
+
+
+def test_a_leak_over_many_calls_costs_processes_and_no_row(host: Host) -> None:
+    engine = host("callables:leaky", function_memory_bytes=400 * MIB)
+    pids = [columns(outcomes_of(engine, [{"n": n}])[0])["pid"] for n in range(12)]
+    assert 2 <= len(set(pids)) <= 6
+    assert os.getpid() not in pids
+
+
+def test_a_host_that_was_killed_while_it_was_idle_costs_no_row(host: Host) -> None:
+    engine = host("callables:leaky")
+    pid = columns(outcomes_of(engine, [{"n": 0}])[0])["pid"]
+    psutil.Process(pid).kill()
+    wait_until(lambda: engine._host.is_over, what="the look at the host")
+    outcomes = outcomes_of(engine, [{"n": 1}])
+    assert columns(outcomes[0])["pid"] != pid
+
+
+def test_a_closed_engine_ends_a_call_that_never_returns(host: Host) -> None:
+    already = set(psutil.Process().children(recursive=True))
+    engine = host("callables:obey")
+    before = set(psutil.Process().children(recursive=True)) - already
+    running = engine.start(work_of([{"do": "hang", "n": 0}]))
+    wait_until(running.running, what="the call")
+    engine.close()
+    running.result(60)
+    assert not any(map(is_alive, before))
+
+
+CHILD = """
+import sys
+import time
+sys.path.insert(0, {repository!r})
+from tests.support.functions import hosted, outcomes_of
+engine = hosted("callables:leaky")
+print(outcomes_of(engine, [dict(n=0)])[0].columns["pid"], flush=True)
+time.sleep(600)
+"""
+
+
+def test_no_host_outlives_its_child() -> None:
+    program = CHILD.format(repository=str(Path(__file__).parents[2]))
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    with child:
+        assert child.stdout is not None
+        process = psutil.Process(int(child.stdout.readline()))
+        child.kill()
+    wait_until(lambda: not is_alive(process), what="the end of the host")
+
+
+# ---------------------------------------------------------------- what a function gets
+
+
+def test_a_function_gets_no_secret_and_what_its_operator_names(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE_URL", "postgresql://nightshift:secret@here/ledger")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("LC_TIME", "C")
+    monkeypatch.setenv("WANTED", "yes")
+    found = columns(outcomes_of(host("callables:who", function_env=("WANTED",)), [{"n": 0}])[0])
+    assert not any("secret" in line or "NIGHTSHIFT" in line for line in found["environment"])
+    assert {"WANTED=yes", "LC_TIME=C"} <= set(found["environment"])
+    assert found["ours"] == []
+
+
+def test_a_function_may_print_and_read(host: Host, capfd: pytest.CaptureFixture[str]) -> None:
+    engine = host("callables:who")
+    assert columns(outcomes_of(engine, [{"n": 0}])[0])["read"] == ""
+    engine.close()
+    said = capfd.readouterr()
+    assert "a line of the function\n" in said.out
+    assert "a second line\n" in said.err
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "my_rules_a.py").write_text("def f(rows):\n    return rows\nnumber = 7\n")
+    (tmp_path / "my_rules_b.py").write_text("import no_such_module_at_all\n")
+    (tmp_path / "my_rules_c.py").write_text("import os\nos._exit(7)\n")
+    (tmp_path / "json.py").write_text("def f(rows):\n    return rows\n")
+    (tmp_path / "numpy.py").write_text("raise ImportError('not this one')\n")
+    (tmp_path / "yaml.py").write_text("mine = 5\n")
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "__init__.py").write_text("mine = 6\n")
+    (tmp_path / "my_rules_d.py").write_text(
+        "import common, numpy, yaml\n"
+        "def f(rows):\n"
+        "    return [{'found': yaml.mine * common.mine * int(numpy.int8(1))} for _ in rows]\n"
+    )
+    return tmp_path
+
+
+def test_the_folders_of_a_user_come_first_and_take_nothing_from_the_host(
+    host: Host, folder: Path
+) -> None:
+    engine = host("my_rules_d:f", None, folder)
+    assert outcomes_of(engine, [{"n": 0}]) == {0: Answer({"found": 30})}
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "says"),
+    [
+        ("my_rules_a:g", {}, "'my_rules_a' has no 'g'"),
+        ("my_rules_a:number", {}, "is not callable"),
+        ("my_rules_a:f", {"start": 1}, "for a class, and 'my_rules_a:f' is a function"),
+        ("my_rules_b:f", {}, "'my_rules_b:f' cannot be imported: ModuleNotFoundError"),
+        ("my_rules_c:f", {}, "cannot be loaded in its process: it ended with exit code 7"),
+        ("nowhere_at_all:f", {}, "cannot be imported"),
+        ("json:f", {}, "rename yours"),
+    ],
+)
+def test_what_cannot_be_loaded_is_one_sentence(
+    host: Host, folder: Path, name: str, args: dict[str, Any], says: str
+) -> None:
+    before = psutil.Process().children()
+    with pytest.raises(EngineLoadFailed, match=says):
+        host(name, args, folder)
+    assert psutil.Process().children() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "says"),
+    [
+        ("callables:Counter", {}, "cannot be made with engine.args: TypeError"),
+        ("callables:Counter", {"start": 1, "stop": 2}, "unexpected keyword argument 'stop'"),
+        ("callables:Silent", {}, "is not callable"),
+    ],
+)
+def test_a_class_that_cannot_be_made_is_one_sentence(
+    host: Host, name: str, args: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(EngineLoadFailed, match=says):
+        host(name, args)
+
+
+def test_a_class_is_made_once_in_each_process_and_called_for_each_batch(host: Host) -> None:
+    engine = host("callables:Counter", {"start": 5, "step": 2})
+    found = [columns(outcome) for _ in range(2) for outcome in obeying(engine, "", "").values()]
+    assert found == [{"n": n, "made": 1} for n in (5, 7, 9, 11)]
+    assert refusal(obeying(engine, "kill")[0]).kind is RowErrorKind.ENGINE_DIED
+    assert columns(obeying(engine, "")[0]) == {"n": 5, "made": 1}

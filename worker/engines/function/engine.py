@@ -1,0 +1,254 @@
+"""The function engine: a Python callable over a list of rows, one call at a time."""
+
+import math
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+
+import pyarrow as pa
+import structlog
+
+from nightshift.common.errors import EngineDead, EngineLoadFailed
+from nightshift.common.settings import Settings, function_environment
+from nightshift.common.spec import FunctionEngineSpec
+from nightshift.common.states import RowErrorKind
+from nightshift.common.telemetry.metrics import Stage
+from nightshift.worker.engines.function.answers import Found
+from nightshift.worker.engines.function.host_process import Host, HostDied, HostProcess, Setup
+from nightshift.worker.engines.protocol import Outcome, Refusal, Work
+
+log = structlog.get_logger(__name__)
+
+CONCURRENT_ROWS = 64
+"""Rows that may wait for the running call to end, so that one-row batches leave no gap."""
+
+MOST_DEATHS = 32
+"""Processes that may end over one batch. A row that ends them takes log2 of the batch and two more
+to be found: 10 of them in a batch of 256 rows."""
+
+LEAST_RESTART_SECONDS = 60.0
+RESTART_LOADS = 3.0
+"""A process that is started again has so long, or so many times what the first load took."""
+
+
+GATHER_SECONDS = 0.005
+"""How long a quick function waits for more small batches, whose calls then share a message: a thread
+that wakes for each of them would fight with the others for Python's lock."""
+
+
+@dataclass(slots=True, eq=False)
+class Calls:
+    """The calls of one batch so far: how many processes ended, and the largest call that may be made.
+
+    `early` is what its first call gave, where that was made together with calls of other batches;
+    `alone` is True once a host ended over them.
+    """
+
+    work: Work
+    rows: pa.Table
+    most_rows: int
+    deaths: int = 0
+    early: Found | None = None
+    alone: bool = False
+
+
+class FunctionEngine:
+    """Calls `function(rows)` with a list of row dicts; it returns as many dicts.
+
+    The function lives in a host, a process that is started again when it ended. Of a class one
+    instance is made in each, with `engine.args`.
+    """
+
+    name = "function"
+    revision: str | None = None
+    concurrency = CONCURRENT_ROWS
+
+    def __init__(
+        self, where: str, start: Callable[[float], Host], call_timeout_seconds: float | None = None
+    ) -> None:
+        """`start` makes a host within so many seconds; `where` names the function in messages.
+
+        EngineLoadFailed when the function cannot be loaded.
+        """
+        self.version = f"python {sys.version_info.major}.{sys.version_info.minor}"
+        self._where = where
+        self._start_host = start
+        self._call_seconds = call_timeout_seconds or math.inf
+        self._closed = False
+        began = time.monotonic()
+        self._host = start(math.inf)
+        took = time.monotonic() - began
+        self._restart_seconds = max(LEAST_RESTART_SECONDS, RESTART_LOADS * took)
+        self._waiting: deque[Calls] = deque()
+        self._starting = threading.Lock()
+        # The host serves one call at a time: the thread takes the batches in their order.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="function")
+
+    @classmethod
+    def load(cls, spec: FunctionEngineSpec, settings: Settings) -> Self:
+        """Loads the callable in a process of its own.
+
+        EngineLoadFailed when the module is not allowed, when the name is missing or not callable,
+        or when the instance of a class cannot be made.
+        """
+        if spec.module not in settings.allowed_modules:
+            raise EngineLoadFailed(
+                f"the module {spec.module!r} is not allowed on this worker: its operator lists "
+                "modules in NIGHTSHIFT_ALLOWED_MODULES"
+            )
+        setup = Setup(
+            callable=spec.callable,
+            args=spec.args,
+            folders=settings.callable_paths,
+            environment=function_environment(settings),
+            memory_bytes=settings.function_memory_bytes,
+            log_level=settings.log_level,
+        )
+        return cls(spec.callable, partial(HostProcess, setup), spec.call_timeout_seconds)
+
+    def start(self, work: Work) -> "Future[None]":
+        """Queues one call for the batch. An exception, a wrong number of results and a call that
+        does not come back are isolated by halving.
+        """
+        rows = len(work.requests)
+        work.recorder.rows_entered(rows)
+        calls = Calls(work, work.rows, rows)
+        with self._starting:
+            self._waiting.append(calls)
+            return self._thread.submit(self._run, calls, work.recorder.clock())
+
+    def stalled_seconds(self) -> float:
+        """0: a call that takes too long is ended here, and its host with it."""
+        return 0.0
+
+    def close(self) -> None:
+        """Starts no further call, and ends the host at once."""
+        self._closed = True
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._host.close()
+
+    def _run(self, calls: Calls, started_at: float) -> None:
+        work, rows = calls.work, len(calls.work.requests)
+        if calls.early is None and not work.stopped.is_set() and rows:
+            self._call_ahead()
+        self._waiting.popleft()
+        work.recorder.stage_passed(Stage.QUEUE, work.recorder.clock() - started_at)
+        try:
+            with work.recorder.span(Stage.INFER):
+                self._run_rows(calls, 0, rows)
+        finally:
+            work.recorder.rows_left(rows)
+
+    def _call_ahead(self) -> None:
+        """Makes the first calls of small batches that wait in one message, while calls are quick."""
+        if self._host.row_seconds * CONCURRENT_ROWS > GATHER_SECONDS:
+            return
+        if sum(len(each.work.requests) for each in list(self._waiting)) < CONCURRENT_ROWS:
+            time.sleep(GATHER_SECONDS)
+        together: list[Calls] = []
+        rows = 0
+        for each in list(self._waiting):
+            rows += len(each.work.requests)
+            alike = not together or each.rows.schema.equals(together[0].rows.schema)
+            if rows > CONCURRENT_ROWS or each.alone or each.work.stopped.is_set() or not alike:
+                break
+            together.append(each)
+        if len(together) < 2:
+            return
+        sizes = [len(each.work.requests) for each in together]
+        limit = min(
+            self._limit(each.work, size) for each, size in zip(together, sizes, strict=True)
+        )
+        table = pa.concat_tables([each.rows for each in together]).combine_chunks()
+        try:
+            found = self._ready_host().call(table, sizes, limit)
+        except HostDied as died:  # each of them is called by itself now
+            for each in together:
+                each.alone = True
+            log.warning("function_host_ended", rows=len(table), error=str(died))
+            return
+        for each, early in zip(together, found, strict=True):
+            each.early = early
+
+    def _limit(self, work: Work, rows: int) -> float:
+        """Seconds that a call with so many rows of a batch may take."""
+        return min(self._call_seconds, work.row_timeout_seconds * rows)
+
+    def _run_rows(self, calls: Calls, start: int, stop: int) -> bool:
+        """Calls the function with these rows, then with each half of them while a call gives no
+        answers; True when none of the rows ended a host by itself.
+        """
+        work, rows = calls.work, stop - start
+        if work.stopped.is_set() or self._closed or not rows:
+            return True
+        deaths = calls.deaths
+        if rows <= calls.most_rows:
+            found = self._answers(calls, start, stop)
+            if not isinstance(found, Refusal):
+                for position, outcome in enumerate(found, start):
+                    work.emit(position, outcome)
+                return True
+            if rows == 1 or calls.deaths >= MOST_DEATHS:
+                for position in range(start, stop):
+                    work.emit(position, found)
+                return calls.deaths == deaths
+            if rows == len(work.requests):
+                log.warning("batch_is_halved", rows=rows, error=found.message)
+        died, middle = calls.deaths > deaths, (start + stop) // 2
+        harmless = self._run_rows(calls, start, middle)
+        harmless &= self._run_rows(calls, middle, stop)
+        if died and harmless:  # so many rows at once are too large
+            calls.most_rows = min(calls.most_rows, rows - 1)
+        return harmless
+
+    def _answers(self, calls: Calls, start: int, stop: int) -> list[Outcome] | Refusal:
+        """The outcomes of one call, none from a closed engine; or why the call gave no answers.
+
+        A single row is called twice: the first end of a host may have another cause.
+        """
+        rows = stop - start
+        if (early := calls.early) is not None:
+            calls.early = None
+            return self._judged(early)
+        limit = self._limit(calls.work, rows)
+        message = (
+            f"{self._where} is not called again for this batch, which ended {MOST_DEATHS} hosts"
+        )
+        tries = 2 if rows == 1 else 1
+        while tries and calls.deaths < MOST_DEATHS:
+            tries -= 1
+            try:
+                given = calls.rows.slice(start, rows)
+                (found,) = self._ready_host().call(given, [rows], limit)
+            except HostDied as died:
+                if self._closed:
+                    return []
+                calls.deaths += 1
+                log.warning("function_host_ended", rows=rows, error=str(died))
+                message = f"{self._where} did not come back: {died}"
+                tries = 0 if died.was_late else tries
+            else:
+                return self._judged(found)
+        return Refusal(RowErrorKind.ENGINE_DIED, message)
+
+    def _judged(self, found: Found) -> list[Outcome] | Refusal:
+        return Refusal(RowErrorKind.FUNCTION_ERROR, found) if isinstance(found, str) else found
+
+    def _ready_host(self) -> Host:
+        """The host, started again where the last one is over; EngineDead when none can be started."""
+        if not self._host.is_over:
+            return self._host
+        self._host.close()
+        try:
+            self._host = self._start_host(self._restart_seconds)
+        except EngineLoadFailed as error:
+            raise EngineDead(f"the function's process cannot be started again: {error}") from error
+        if self._closed:
+            self._host.close()
+        return self._host
