@@ -1,0 +1,63 @@
+"""What a plan is made of: the slots of a pool, the work of its jobs, what is known of engines."""
+
+from dataclasses import dataclass
+
+RESIDENCE_LOADS = 6.0
+"""A slot keeps its engine for so many load times beside equal work of other engines: while engines
+take turns, a slot loads for a seventh of its time at most."""
+
+LEAST_RESIDENCE_SECONDS = 20.0
+"""Least residence, for engines that load at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot of a machine: the engine that it has, loads or makes room for, and what it refuses.
+
+    `held_seconds` counts from the moment when the engine was ready, 0 while it loads. A slot whose
+    engine is ready and holds no batch is `idle`, after a while that its operator sets. A slot that
+    may have one engine alone names that in `only`.
+    """
+
+    id: str
+    engine_key: str | None = None
+    idle: bool = False
+    held_seconds: float = 0.0
+    refused: frozenset[str] = frozenset()
+    only: str | None = None
+
+    def takes(self, engine_key: str) -> bool:
+        """True when the slot may have this engine."""
+        return engine_key not in self.refused and self.only in (None, engine_key)
+
+
+@dataclass(frozen=True, slots=True)
+class JobDemand:
+    """The work of a job in slots, leased batches included.
+
+    It fills `slots` of them, in windows of rows and parts of a window. It could use `most_slots`, a
+    batch each, where slots would stand empty otherwise. Both keep to its `max_parallel`.
+    `deadline_slots` are those without which its deadline would be missed; no plan uses them yet.
+    """
+
+    job_id: int
+    engine_key: str
+    slots: float
+    most_slots: int = 0
+    priority: int = 0
+    tenant: str = ""
+    weight: float = 1.0
+    deadline_slots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What is known of an engine in a pool: its load time, how long its work has had no slot."""
+
+    load_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+
+    @property
+    def residence_seconds(self) -> float:
+        """How long a slot keeps the engine beside equal work of others."""
+        return max(LEAST_RESIDENCE_SECONDS, RESIDENCE_LOADS * self.load_seconds)
