@@ -91,7 +91,7 @@ class Settings(BaseSettings):
     dispatch_seconds: float = Field(0.5, gt=0, description="Pause between two reaper rounds.")
     drain_seconds: float = Field(30, ge=0, description="Time to finish rows after SIGTERM.")
     engine_idle_seconds: float = Field(
-        60, ge=0, description="Nothing to claim for so long frees a slot for other work."
+        0, ge=0, description="How long an engine stays after its last work while others want slots."
     )
     engine_stall_seconds: float = Field(
         120, gt=0, description="No progress in the engine for so long ends the child."

@@ -21,8 +21,9 @@ from celery.exceptions import SecurityWarning
 from nightshift.common import logs
 from nightshift.common.broker import make_app, queue_name
 from nightshift.common.errors import EngineLoadFailed, Permanent, Retryable
-from nightshift.common.ledger import Ledger, jobs, workers
+from nightshift.common.ledger import Ledger, fleet, jobs, workers
 from nightshift.common.ledger.batches.records import Claimant
+from nightshift.common.ledger.fleet import Machine
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.spec import JobSpec
@@ -169,6 +170,13 @@ class ChildProcess:
                 workers.load_failed(
                     connection,
                     self._config.pool,
+                    self._config.engine_key,
+                    error,
+                    self._settings.load_backoff_seconds,
+                )
+                fleet.refuse(
+                    connection,
+                    Machine(self._config.supervisor, self._config.pool, self._config.host),
                     self._config.engine_key,
                     error,
                     self._settings.load_backoff_seconds,

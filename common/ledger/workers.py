@@ -1,11 +1,10 @@
-"""Worker children and their engines: register, heartbeat, end, demand, failed loads."""
+"""Worker children and their engines: register, heartbeat, end, failed loads."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import RowMapping, text
 
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger import fleet, jobs
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 
@@ -65,11 +64,14 @@ def ready(
                    seen_at = now()
             WHERE id = :id
         )
-        INSERT INTO engines (pool, engine_key, engine_version, revision, loaded_at)
-        VALUES (:pool, :engine_key, :version, :revision, now())
+        INSERT INTO engines (pool, engine_key, engine_version, revision, loaded_at, window_rows,
+                             load_seconds)
+        VALUES (:pool, :engine_key, :version, :revision, now(), :window_rows,
+                (SELECT extract(epoch FROM now() - started_at) FROM workers WHERE id = :id))
         ON CONFLICT (pool, engine_key) DO UPDATE
         SET load_failures = 0, last_error = NULL, engine_version = excluded.engine_version,
-            revision = coalesce(engines.revision, excluded.revision), loaded_at = now()
+            revision = coalesce(engines.revision, excluded.revision), loaded_at = now(),
+            window_rows = excluded.window_rows, load_seconds = excluded.load_seconds
         RETURNING revision
     """)
     loaded = {
@@ -81,6 +83,7 @@ def ready(
         "revision": revision,
     }
     held: str | None = connection.scalar(statement, loaded)
+    fleet.accept(connection, child.pool, child.engine_key, child.supervisor)
     return held
 
 
@@ -116,6 +119,7 @@ def end_supervisor(connection: Connection, supervisor: str) -> int:
         SELECT id FROM workers WHERE supervisor = :supervisor AND state <> 'ended' ORDER BY id
     """)
     children = connection.scalars(statement, {"supervisor": supervisor}).all()
+    fleet.leave(connection, supervisor)
     return sum(end(connection, child, died=None) for child in children)
 
 
@@ -131,32 +135,11 @@ def end_silent(connection: Connection, silent_seconds: float) -> None:
     connection.execute(statement, {"silent": silent_seconds})
 
 
-@dataclass(frozen=True, slots=True)
-class ChildStatus:
-    """The state of a child, the time since it had a batch, the time since its last heartbeat."""
-
-    state: str
-    idle_seconds: float
-    silent_seconds: float
-
-
-def child_statuses(connection: Connection, worker_ids: Sequence[str]) -> dict[str, ChildStatus]:
-    """The status of children by their ids, without those that never registered."""
-    statement = text("""
-        SELECT w.id, w.state, CASE WHEN EXISTS (SELECT FROM batches b WHERE b.owner = w.id
-                                          AND b.state = 'leased') THEN 0
-               ELSE extract(epoch FROM now() - coalesce(w.busy_at, w.ready_at, now()))
-               END::float8 AS idle_seconds,
-               extract(epoch FROM now() - w.seen_at)::float8 AS silent_seconds
-        FROM workers w WHERE w.id = ANY(:ids)
-    """)
-    found = connection.execute(statement, {"ids": list(worker_ids)})
-    return {row.id: ChildStatus(row.state, row.idle_seconds, row.silent_seconds) for row in found}
-
-
-def child_status(connection: Connection, worker_id: str) -> ChildStatus | None:
-    """The status of a child; None when it never registered."""
-    return child_statuses(connection, [worker_id]).get(worker_id)
+def child_state(connection: Connection, worker_id: str) -> str | None:
+    """The state of a child; None when it never registered."""
+    statement = text("SELECT state FROM workers WHERE id = :id")
+    found: str | None = connection.scalar(statement, {"id": worker_id})
+    return found
 
 
 def load_failed(
@@ -211,43 +194,7 @@ def forgive_loads(connection: Connection, pool: str, engine_key: str) -> None:
         WHERE pool = :pool AND engine_key = :engine_key
     """)
     connection.execute(statement, {"pool": pool, "engine_key": engine_key})
-
-
-@dataclass(frozen=True, slots=True)
-class EngineDemand:
-    """An engine key with work to claim: `children` are the living ones that have it, `job_id` is the
-    oldest job that needs it, `waiting` counts its batches.
-    """
-
-    engine_key: str
-    job_id: int
-    priority: int
-    children: int
-    waiting: int
-
-
-def engine_demand(connection: Connection, pool: str, alive_seconds: float) -> list[EngineDemand]:
-    """Engine keys of a pool with batches to claim, best first: priority, fewest children, age."""
-    statement = text("""
-        WITH work AS (
-            SELECT j.engine_key, min(j.id) AS job_id, max(j.priority) AS priority,
-                   sum(c.waiting)::bigint AS waiting
-            FROM jobs j CROSS JOIN LATERAL (
-                SELECT sum(batches_pending + batches_queued) AS waiting
-                FROM job_counters WHERE job_id = j.id) AS c
-            WHERE j.pool = :pool AND j.state = 'running' AND c.waiting > 0
-            GROUP BY j.engine_key
-        )
-        SELECT w.engine_key, w.job_id, w.priority, w.waiting,
-               (SELECT count(*) FROM workers
-                WHERE pool = :pool AND engine_key = w.engine_key AND state <> 'ended'
-                  AND seen_at > now() - make_interval(secs => :alive)) AS children
-        FROM work w LEFT JOIN engines e ON e.pool = :pool AND e.engine_key = w.engine_key
-        WHERE e.retry_at IS NULL OR e.retry_at <= now() OR e.load_failures = 0
-        ORDER BY w.priority DESC, children, w.job_id
-    """)
-    found = connection.execute(statement, {"pool": pool, "alive": alive_seconds}).mappings()
-    return [EngineDemand(**row) for row in found]
+    fleet.accept(connection, pool, engine_key, None)
 
 
 def status(connection: Connection) -> list[RowMapping]:

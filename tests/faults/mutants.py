@@ -41,6 +41,7 @@ OWNER = "tests/integration/test_output_owner.py"
 PERMITS = "tests/unit/test_permits.py"
 REMOTE = "tests/integration/test_openai_engine.py"
 ENDS = "test_a_row_that_ends_its_host_fails_alone_and_the_next_batch_is_served"
+PLAN = "tests/integration/test_plan.py"
 
 MUTANTS = (
     Mutant(
@@ -214,6 +215,27 @@ MUTANTS = (
             "tests/faults/test_poison.py::"
             "test_a_function_that_dies_hangs_or_keeps_pythons_lock_costs_its_process_alone",
         ),
+    ),
+    Mutant(
+        "one planner a pool",
+        "common/ledger/fleet.py",
+        "SELECT pg_try_advisory_xact_lock(:lock, hashtext(:pool)) AND NOT EXISTS (",
+        "SELECT :lock > 0 AND NOT EXISTS (",
+        (f"{PLAN}::test_one_supervisor_at_a_time_plans_and_a_young_plan_stays",),
+    ),
+    Mutant(
+        "machine set aside",
+        "common/ledger/fleet.py",
+        "AND engine_key <> ALL (r.keys)\n",
+        "\n",
+        (f"{PLAN}::test_a_machine_that_could_not_load_an_engine_is_set_aside_and_another_has_it",),
+    ),
+    Mutant(
+        "residence",
+        "common/allocation/plan.py",
+        "if slot.held_seconds < seconds}",
+        "if slot.held_seconds < 0}",
+        ("tests/unit/test_allocation.py::test_the_plan_of",),
     ),
 )
 

@@ -1241,28 +1241,6 @@ def test_the_first_load_fixes_the_revision(world: World) -> None:
     assert make_ready(world, child_of(spec, 2), "def") == "abc"
 
 
-def test_a_free_slot_wants_urgent_work_first_then_what_fewest_children_do(world: World) -> None:
-    urgent = world.job(1, name="urgent", callable="rules:urgent", priority=1)
-    crowded = world.job(1, name="crowded", callable="rules:crowded")
-    lonely = world.job(1, name="lonely", callable="rules:lonely")
-    later = world.job(1, name="later", callable="rules:later")
-    broken = world.job(1, name="broken", callable="rules:broken", priority=9)
-    over = world.job(1, name="over", callable="rules:over", priority=9)
-    make_ready(world, child_of(world.specs[crowded]))
-    world.run(workers.load_failed, "default", world.specs[broken].engine_key, "no", 60)
-    world.run(jobs.pause, over)
-    wanted = world.run(workers.engine_demand, "default", 30)
-    assert [want.job_id for want in wanted] == [urgent, lonely, later, crowded]
-    assert [want.children for want in wanted] == [0, 0, 0, 1]
-    assert world.run(workers.engine_demand, "another", 30) == []
-
-
-def test_a_batch_that_is_leased_already_makes_nobody_load_its_engine(world: World) -> None:
-    job_id = world.job(1)
-    world.lease(job_id)
-    assert world.run(workers.engine_demand, "default", 30) == []
-
-
 def test_a_child_that_is_gone_frees_its_leases_at_once(world: World) -> None:
     job_id = world.job(1)
     make_ready(world, child_of(world.specs[job_id]))

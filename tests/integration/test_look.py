@@ -100,7 +100,7 @@ class Work:
                     for first in range(0, ROWS, BATCH)
                 ],
             )
-            if workers.child_status(connection, WORKER) is None:
+            if workers.child_state(connection, WORKER) is None:
                 child = workers.Child(WORKER, "s", "default", 0, "host", 1, self.spec.engine_key)
                 workers.register(connection, child)
                 workers.ready(

@@ -61,7 +61,7 @@ def test_the_page_describes_every_column_of_the_views(ledger: Ledger) -> None:
             text("""
                 SELECT table_name, column_name FROM information_schema.columns
                 WHERE table_name IN ('job_progress', 'failed_rows', 'worker_status', 'pool_demand',
-                                     'job_costs')
+                                     'job_costs', 'job_demand')
             """)
         ).all()
     assert len(columns) > 40

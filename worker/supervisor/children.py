@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from nightshift.common.errors import BadInput
+from nightshift.common.ledger.fleet import SlotReport
 from nightshift.common.ledger.workers import Child
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import Settings
@@ -92,8 +93,8 @@ class EndedChild:
 class Slot:
     """A place for one engine: its GPUs, and the child that has it now.
 
-    `next_engine_key` is the engine for which a leaving child makes room; `fault` is why the child
-    had to be killed; `state` is the child's as last read from the ledger.
+    `next_engine_key` is the engine for which a leaving child makes room, by the plan of the pool;
+    `fault` is why the child had to be killed; `state` is the child's as last read from the ledger.
     """
 
     number: int
@@ -111,6 +112,16 @@ class Slot:
         if self.config is None:
             return "free"
         return self.state if self.leaving_since is None else "draining"
+
+    def report(self) -> SlotReport:
+        """What the ledger is told of the slot."""
+        return SlotReport(
+            self.number,
+            ",".join(self.gpus),
+            None if self.config is None else self.config.id,
+            None if self.config is None else self.config.engine_key,
+            leaves=self.leaving_since is not None,
+        )
 
     def leave(self) -> None:
         """Asks the child to drain; a slot without a child, or one that leaves already, stays."""

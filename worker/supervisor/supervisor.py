@@ -1,4 +1,4 @@
-"""The supervisor of one machine: one child a slot, its engine chosen by the open work."""
+"""The supervisor of one machine: one child a slot, its engine as the plan of the pool says."""
 
 import json
 import socket
@@ -14,11 +14,11 @@ import structlog
 
 from nightshift.common import logs
 from nightshift.common.errors import NightshiftError, Retryable, SchemaMismatch
-from nightshift.common.ledger import Ledger, jobs, schema, workers
-from nightshift.common.ledger.workers import EngineDemand
+from nightshift.common.ledger import Ledger, fleet, jobs, schema, workers
+from nightshift.common.ledger.fleet import Machine, SlotOrder
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment
-from nightshift.worker.supervisor import engine_choice
+from nightshift.worker.supervisor import planning
 from nightshift.worker.supervisor.children import ChildConfig, EndedChild, Slot, secrets_for
 from nightshift.worker.supervisor.liveness import SupervisorLiveness, hung_seconds
 from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, MachineMetrics
@@ -29,7 +29,10 @@ ROUND_SECONDS = 0.25
 """Pause between two looks at the children: a death is seen within this time."""
 
 CHOOSE_SECONDS = 1.0
-"""Pause between two looks at the ledger for a slot without a child; none after a child ended."""
+"""Pause between two looks at the plan of the pool; none after a child ended."""
+
+REPORTS_A_LEASE = 4
+"""So many times a lease a supervisor writes its slots although nothing has changed."""
 
 
 @dataclass(eq=False)
@@ -61,7 +64,7 @@ class Supervisor:
         self._schema_mismatch: SchemaMismatch | None = None
         self._chosen_at = 0.0
         self._ledger_heard_since = time.monotonic()
-        self._host = socket.gethostname()
+        self._machine = Machine(self.identity, self.pool, socket.gethostname(), self.engine_key)
         self.metrics.watch(lambda: [slot.shown_state for slot in self._slots])
 
     def run(self) -> None:
@@ -135,13 +138,20 @@ class Supervisor:
             ended = self._unreported[0]
             try:
                 with self.ledger.transaction() as connection:
-                    status = workers.child_status(connection, ended.config.id)
+                    state = workers.child_state(connection, ended.config.id)
                     freed = workers.end(connection, ended.config.id, died=ended.died)
-                    unloaded = ended.while_loading and (status is None or status.state == "loading")
+                    unloaded = ended.while_loading and state in (None, "loading")
                     if unloaded:
                         workers.load_failed(
                             connection,
                             self.pool,
+                            ended.config.engine_key,
+                            f"{ended.died} while loading the engine",
+                            self.settings.load_backoff_seconds,
+                        )
+                        fleet.refuse(
+                            connection,
+                            self._machine,
                             ended.config.engine_key,
                             f"{ended.died} while loading the engine",
                             self.settings.load_backoff_seconds,
@@ -157,63 +167,66 @@ class Supervisor:
             self._unreported.pop(0)
 
     def _choose(self) -> None:
-        """Gives free slots to open work, and ends children whose slot other work should have."""
-        with self.ledger.transaction() as connection:
-            demand = [
-                work
-                for work in workers.engine_demand(
-                    connection, self.pool, self.settings.lease_seconds
-                )
-                if self.engine_key in (None, work.engine_key)
-            ]
-            statuses = workers.child_statuses(
-                connection, [slot.config.id for slot in self._slots if slot.config is not None]
-            )
-        for slot in self._slots:
-            status = None if slot.config is None else statuses.get(slot.config.id)
-            if status is not None:
-                slot.state = status.state
+        """Lets each slot have the engine that the plan of the pool says."""
+        for slot, order in zip(self._slots, self._orders(), strict=True):
+            if order.state is not None:
+                slot.state = order.state
             if slot.config is None:
-                best = engine_choice.for_free_slot(demand, self._loaded())
-                if best is not None:
-                    self._start(slot, best)
-            elif slot.leaving_since is None and not self._end_hung(slot, status):
-                slot.next_engine_key = engine_choice.in_place_of(
-                    slot.config.engine_key,
-                    status,
-                    demand,
-                    {*self._loaded(), *(other.next_engine_key for other in self._slots)},
-                    self.settings.engine_idle_seconds,
-                )
-                if slot.next_engine_key is not None:
+                if order.planned_key is not None and order.job_id is not None:
+                    self._start(slot, order.planned_key, order.job_id)
+                continue
+            if slot.leaving_since is None and self._end_hung(slot, order):
+                continue
+            if order.planned_key not in (None, slot.next_engine_key or slot.config.engine_key):
+                slot.next_engine_key = order.planned_key
+                if slot.leaving_since is None:
                     log.info("child_replaced", worker_id=slot.config.id, slot=slot.number)
                     slot.leave()
 
-    def _loaded(self) -> list[str]:
-        """The engine keys of this machine's children."""
-        return [slot.config.engine_key for slot in self._slots if slot.config is not None]
+    def _orders(self) -> list[SlotOrder]:
+        """Tells the ledger what the slots have; what each should have, by a plan of this moment."""
+        orders, is_old = self._reported()
+        if is_old:
+            self._liveness.step(self._slots)
+            try:
+                renewed = planning.renew(self.ledger, self.pool, self.settings.lease_seconds)
+            except NightshiftError as error:
+                log.warning("plan_failed", error=str(error))
+            else:
+                orders = self._reported()[0] if renewed else orders
+        return orders
 
-    def _end_hung(self, slot: Slot, status: workers.ChildStatus | None) -> bool:
+    def _reported(self) -> tuple[list[SlotOrder], bool]:
+        with self.ledger.transaction() as connection:
+            return fleet.report(
+                connection,
+                self._machine,
+                [slot.report() for slot in self._slots],
+                idle_seconds=self.settings.engine_idle_seconds,
+                seen_every_seconds=self.settings.lease_seconds / REPORTS_A_LEASE,
+            )
+
+    def _end_hung(self, slot: Slot, order: SlotOrder) -> bool:
         """Kills a child that fell silent although Postgres has answered all the time; True then.
 
         A loading child is not killed: a library may keep Python's lock for as long as a model takes.
         """
-        if status is None or slot.group is None or slot.config is None:
+        if order.silent_seconds is None or slot.group is None or slot.config is None:
             return False
         answered_seconds = time.monotonic() - self._ledger_heard_since
-        silent_seconds = min(status.silent_seconds, answered_seconds)
-        if status.state == "loading" or silent_seconds < hung_seconds(self.settings):
+        silent_seconds = min(order.silent_seconds, answered_seconds)
+        if order.state == "loading" or silent_seconds < hung_seconds(self.settings):
             return False
-        slot.fault = f"the worker child hung: not a sign of life for {status.silent_seconds:.0f} s"
-        log.error("child_hung", silent_seconds=round(status.silent_seconds))
+        slot.fault = f"the worker child hung: not a sign of life for {order.silent_seconds:.0f} s"
+        log.error("child_hung", silent_seconds=round(order.silent_seconds))
         self._liveness.killing(slot.config)
         slot.group.kill()
         return True
 
-    def _start(self, slot: Slot, work: EngineDemand) -> None:
+    def _start(self, slot: Slot, engine_key: str, job_id: int) -> None:
         with self.ledger.transaction() as connection:
-            job = jobs.get(connection, work.job_id)
-        assert job is not None, f"job {work.job_id} is not in the ledger"
+            job = jobs.get(connection, job_id)
+        assert job is not None, f"job {job_id} is not in the ledger"
         settings, without = secrets_for(job.spec.engine, self.settings)
         identity = f"w-{uuid.uuid4().hex[:12]}"
         counts = self.metrics.child_starts(identity, slot.number)
@@ -222,10 +235,10 @@ class Supervisor:
             supervisor=self.identity,
             pool=self.pool,
             slot=slot.number,
-            host=self._host,
+            host=self._machine.host,
             pid=0,
-            engine_key=work.engine_key,
-            job_id=work.job_id,
+            engine_key=engine_key,
+            job_id=job_id,
             profile=None if self.profile is None else str(self.profile),
             metrics=counts.get(FOLDERS_VARIABLE),
         )
@@ -251,8 +264,8 @@ class Supervisor:
             "child_started",
             worker_id=config.id,
             slot=slot.number,
-            engine_key=work.engine_key,
-            job_id=work.job_id,
+            engine_key=engine_key,
+            job_id=job_id,
             pid=slot.group.pid,
         )
 
@@ -260,6 +273,7 @@ class Supervisor:
         log.info("supervisor_draining")
         for slot in self._slots:
             slot.leave()
+        self._leave_fleet()
         asked_at = time.monotonic()
         while any(slot.group is not None for slot in self._slots):
             time.sleep(ROUND_SECONDS / 2)
@@ -276,3 +290,11 @@ class Supervisor:
         if time.monotonic() - asked_at < ROUND_SECONDS:
             self._report()
         log.info("supervisor_ended")
+
+    def _leave_fleet(self) -> None:
+        """Takes the slots out of the plan at once; without Postgres a lease later."""
+        try:
+            with self.ledger.transaction() as connection:
+                fleet.leave(connection, self.identity)
+        except NightshiftError as error:
+            log.warning("leave_failed", error=str(error))

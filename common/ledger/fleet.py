@@ -1,0 +1,311 @@
+"""Slots of machines and the plan of their pool: what each slot has, and what each should have.
+
+A supervisor writes the rows of its own slots and reads the plan. Only who holds the pool's lock
+writes a plan, into rows that nobody else locks: no machine ever waits for another.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import text
+
+from nightshift.common.allocation.demand import Engine, JobDemand, Slot
+from nightshift.common.ledger.connection import Connection, scan_in_order
+
+PLAN_LOCK = 0x6E696768
+"""First half of the advisory lock of a pool's plan; the second half is a hash of the pool."""
+
+PLAN_SECONDS = 0.9
+"""A plan that is older is computed anew by whoever sees it first."""
+
+STALE_SECONDS = 2.0
+"""A plan that is older counts for nothing: each slot keeps what it has."""
+
+FORGOTTEN_SECONDS = 3600.0
+"""Slots and refusals of machines that are gone are deleted after this time."""
+
+
+STORE = (
+    """
+    DELETE FROM slot_plans p WHERE p.pool = :pool AND NOT EXISTS (
+        SELECT FROM unnest(CAST(:supervisors AS text[]), CAST(:slots AS integer[]))
+             AS g (supervisor, slot)
+        WHERE g.supervisor = p.supervisor AND g.slot = p.slot)
+    """,
+    """
+    INSERT INTO slot_plans AS p (supervisor, slot, pool, engine_key)
+    SELECT g.supervisor, g.slot, :pool, g.engine_key
+    FROM unnest(CAST(:supervisors AS text[]), CAST(:slots AS integer[]), CAST(:keys AS text[]))
+         AS g (supervisor, slot, engine_key)
+    ON CONFLICT (supervisor, slot) DO UPDATE SET engine_key = excluded.engine_key
+    WHERE p.engine_key <> excluded.engine_key
+    """,
+    """
+    INSERT INTO pool_plans AS p (pool, computed_at, desired_slots, waiting_since)
+    SELECT :pool, clock_timestamp(), CAST(:desired AS jsonb),
+           coalesce(jsonb_object_agg(key, extract(epoch FROM now())), '{}')
+    FROM unnest(CAST(:waiting AS text[])) AS key
+    ON CONFLICT (pool) DO UPDATE
+    SET computed_at = excluded.computed_at, desired_slots = excluded.desired_slots,
+        waiting_since = excluded.waiting_since || coalesce((
+            SELECT jsonb_object_agg(key, value) FROM jsonb_each(p.waiting_since)
+            WHERE excluded.waiting_since ? key), '{}')
+    """,
+    """
+    DELETE FROM slots WHERE pool = :pool
+      AND seen_at < now() - make_interval(secs => :forgotten)
+    """,
+    """
+    DELETE FROM refusals WHERE pool = :pool
+      AND retry_at < now() - make_interval(secs => :forgotten)
+    """,
+)
+"""The statements that store a plan, in order; rows of machines that are long gone go with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Who keeps some slots: a supervisor of one pool, on one host.
+
+    `serves` is the only engine key that its slots may have, if there is one.
+    """
+
+    supervisor: str
+    pool: str
+    host: str
+    serves: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReport:
+    """What a supervisor knows of a slot: its GPUs, and the child that it has, with its engine.
+
+    `leaves` says that the child was asked to make room.
+    """
+
+    slot: int
+    gpus: str
+    worker_id: str | None
+    engine_key: str | None
+    leaves: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SlotOrder:
+    """What the ledger says of a slot: its child, and the engine that it should have.
+
+    `state` and `silent_seconds` are the child's, None before it has registered. `planned_key` is
+    None where the slot keeps what it has, also while no plan is younger than STALE_SECONDS;
+    `job_id` is a job whose spec loads the planned engine.
+    """
+
+    slot: int
+    state: str | None
+    silent_seconds: float | None
+    planned_key: str | None
+    job_id: int | None
+
+
+def report(
+    connection: Connection,
+    machine: Machine,
+    slots: Sequence[SlotReport],
+    *,
+    idle_seconds: float,
+    seen_every_seconds: float,
+) -> tuple[list[SlotOrder], bool]:
+    """Writes what the slots of a machine have, and reads what they should have.
+
+    The second value says that the plan is old. A row is written only when something changed, or
+    after `seen_every_seconds`. An engine counts as idle after `idle_seconds` without a batch.
+    """
+    statement = text("""
+        WITH refused AS (
+            SELECT coalesce(array_agg(engine_key ORDER BY engine_key), '{}') AS keys FROM refusals
+            WHERE pool = :pool AND supervisor = :supervisor AND retry_at > now()
+        ), found AS (
+            SELECT g.slot, g.gpus, g.worker_id, g.engine_key, w.state AS child_state, w.ready_at,
+                   extract(epoch FROM now() - w.seen_at)::float8 AS silent_seconds,
+                   CASE WHEN g.worker_id IS NULL THEN 'free' WHEN g.leaves THEN 'draining'
+                        WHEN w.state IN ('ready', 'draining') THEN w.state
+                        ELSE 'loading' END AS state,
+                   CASE WHEN w.state = 'ready' AND NOT EXISTS (
+                            SELECT FROM batches b WHERE b.owner = w.id AND b.state = 'leased')
+                        THEN now() + make_interval(secs => :idle) END AS idle_at
+            FROM unnest(CAST(:slots AS integer[]), CAST(:gpus AS text[]),
+                        CAST(:worker_ids AS text[]), CAST(:engine_keys AS text[]),
+                        CAST(:leaves AS boolean[]))
+                 AS g (slot, gpus, worker_id, engine_key, leaves)
+            LEFT JOIN workers w ON w.id = g.worker_id
+        ), written AS (
+            INSERT INTO slots AS s (supervisor, slot, pool, host, gpus, serves, state, worker_id,
+                                    engine_key, ready_at, idle_at, refused)
+            SELECT :supervisor, f.slot, :pool, :host, f.gpus, :serves, f.state, f.worker_id,
+                   f.engine_key, f.ready_at, f.idle_at, r.keys FROM found f, refused r
+            ON CONFLICT (supervisor, slot) DO UPDATE
+            SET state = excluded.state, worker_id = excluded.worker_id,
+                engine_key = excluded.engine_key, ready_at = excluded.ready_at,
+                refused = excluded.refused, seen_at = now(),
+                idle_at = CASE WHEN s.worker_id = excluded.worker_id
+                                    AND excluded.idle_at IS NOT NULL
+                               THEN coalesce(s.idle_at, excluded.idle_at)
+                               ELSE excluded.idle_at END
+            WHERE s.seen_at < now() - make_interval(secs => :seen_every)
+               OR (s.state, s.worker_id, s.engine_key, s.ready_at, s.refused, s.idle_at IS NULL)
+                  IS DISTINCT FROM (excluded.state, excluded.worker_id, excluded.engine_key,
+                                    excluded.ready_at, excluded.refused, excluded.idle_at IS NULL)
+        )
+        SELECT f.slot, f.child_state AS state, f.silent_seconds, o.planned_key,
+               (SELECT min(j.id) FROM jobs j WHERE j.pool = :pool AND j.state = 'running'
+                AND j.engine_key = o.planned_key) AS job_id,
+               coalesce(p.computed_at < now() - make_interval(secs => :old), true) AS is_old
+        FROM found f CROSS JOIN refused r
+        LEFT JOIN pool_plans p ON p.pool = :pool
+        LEFT JOIN LATERAL (
+            SELECT engine_key AS planned_key FROM slot_plans
+            WHERE supervisor = :supervisor AND slot = f.slot AND engine_key <> ALL (r.keys)
+              AND p.computed_at > now() - make_interval(secs => :stale)
+        ) AS o ON true
+        ORDER BY f.slot
+    """)
+    found = connection.execute(
+        statement,
+        {
+            **asdict(machine),
+            "slots": [each.slot for each in slots],
+            "gpus": [each.gpus for each in slots],
+            "worker_ids": [each.worker_id for each in slots],
+            "engine_keys": [each.engine_key for each in slots],
+            "leaves": [each.leaves for each in slots],
+            "idle": idle_seconds,
+            "seen_every": seen_every_seconds,
+            "old": PLAN_SECONDS,
+            "stale": STALE_SECONDS,
+        },
+    ).all()
+    orders = [
+        SlotOrder(row.slot, row.state, row.silent_seconds, row.planned_key, row.job_id)
+        for row in found
+    ]
+    return orders, any(row.is_old for row in found)
+
+
+def leave(connection: Connection, supervisor: str) -> None:
+    """Takes the slots of a supervisor that ends out of the fleet."""
+    statement = text("DELETE FROM slots WHERE supervisor = :supervisor")
+    connection.execute(statement, {"supervisor": supervisor})
+
+
+def try_to_plan(connection: Connection, pool: str) -> bool:
+    """Takes the pool's lock for this transaction; False when another has it, or has just planned."""
+    scan_in_order(connection)
+    statement = text("""
+        SELECT pg_try_advisory_xact_lock(:lock, hashtext(:pool)) AND NOT EXISTS (
+            SELECT FROM pool_plans
+            WHERE pool = :pool AND computed_at >= now() - make_interval(secs => :old))
+    """)
+    asked = {"lock": PLAN_LOCK, "pool": pool, "old": PLAN_SECONDS}
+    return bool(connection.scalar(statement, asked))
+
+
+def slots(connection: Connection, pool: str, alive_seconds: float) -> list[Slot]:
+    """The slots of a pool whose machines were seen within `alive_seconds`.
+
+    A slot that is free, or whose child makes room, counts as having what it was planned to have.
+    """
+    statement = text("""
+        SELECT concat_ws('/', s.supervisor, s.slot) AS id, s.refused, s.serves,
+               CASE WHEN s.state IN ('free', 'draining') THEN p.engine_key
+                    ELSE s.engine_key END AS engine_key,
+               coalesce(s.idle_at <= now(), false) AS idle,
+               CASE WHEN s.state = 'ready' THEN extract(epoch FROM now() - s.ready_at)
+                    ELSE 0 END::float8 AS held_seconds
+        FROM slots s LEFT JOIN slot_plans p
+             ON p.supervisor = s.supervisor AND p.slot = s.slot AND p.engine_key <> ALL (s.refused)
+        WHERE s.pool = :pool AND s.seen_at > now() - make_interval(secs => :alive)
+    """)
+    found = connection.execute(statement, {"pool": pool, "alive": alive_seconds})
+    return [
+        Slot(row.id, row.engine_key, row.idle, row.held_seconds, frozenset(row.refused), row.serves)
+        for row in found
+    ]
+
+
+def demand(connection: Connection, pool: str) -> list[JobDemand]:
+    """What each job of a pool could use now."""
+    statement = text("""
+        SELECT job AS job_id, engine_key, slots, most_slots, priority FROM job_demand
+        WHERE pool = :pool AND slots > 0
+    """)
+    return [JobDemand(**row) for row in connection.execute(statement, {"pool": pool}).mappings()]
+
+
+def engines(connection: Connection, pool: str) -> dict[str, Engine]:
+    """What is known of the engines of a pool, by engine key."""
+    statement = text("""
+        SELECT coalesce(e.engine_key, w.key) AS key, coalesce(e.load_seconds, 0) AS load_seconds,
+               coalesce(greatest(0, extract(epoch FROM now()) - w.since), 0)::float8 AS waiting
+        FROM (SELECT * FROM engines WHERE pool = :pool) AS e
+        FULL JOIN (SELECT key, value::float8 AS since FROM pool_plans, jsonb_each(waiting_since)
+                   WHERE pool = :pool) AS w ON w.key = e.engine_key
+    """)
+    found = connection.execute(statement, {"pool": pool})
+    return {row.key: Engine(row.load_seconds, row.waiting) for row in found}
+
+
+def store_plan(
+    connection: Connection,
+    pool: str,
+    engine_of: Mapping[str, str | None],
+    desired_slots: Mapping[str, int],
+    waiting: Sequence[str],
+) -> None:
+    """Writes the plan of a pool: the engines of its slots, as far as they change.
+
+    `waiting` are the engine keys that have work and no slot; a key that waited before goes on.
+    """
+    planned = [(id, key) for id, key in engine_of.items() if key is not None]
+    pieces = [id.rpartition("/") for id, _ in planned]
+    given = {
+        "pool": pool,
+        "supervisors": [supervisor for supervisor, _, _ in pieces],
+        "slots": [int(slot) for _, _, slot in pieces],
+        "keys": [key for _, key in planned],
+        "desired": json.dumps(desired_slots),
+        "waiting": list(waiting),
+        "forgotten": FORGOTTEN_SECONDS,
+    }
+    for statement in STORE:
+        connection.execute(text(statement), given)
+
+
+def refuse(
+    connection: Connection, machine: Machine, engine_key: str, error: str, backoff_seconds: float
+) -> None:
+    """Sets a machine aside for an engine that it could not load: the pause doubles, 60 s at most.
+
+    Children of the machine that failed together count as one failure.
+    """
+    statement = text("""
+        INSERT INTO refusals AS r (pool, engine_key, supervisor, host, failures, retry_at, error)
+        VALUES (:pool, :engine_key, :supervisor, :host, 1,
+                now() + make_interval(secs => :backoff), :error)
+        ON CONFLICT (pool, engine_key, supervisor) DO UPDATE
+        SET failures = r.failures + 1, error = excluded.error,
+            retry_at = now() + make_interval(
+                secs => least(60, :backoff * power(2, least(r.failures, 10))))
+        WHERE r.retry_at <= now()
+    """)
+    given = {"engine_key": engine_key, "error": error, "backoff": backoff_seconds}
+    connection.execute(statement, {**asdict(machine), **given})
+
+
+def accept(connection: Connection, pool: str, engine_key: str, supervisor: str | None) -> None:
+    """Lets a machine load an engine again at once; with None every machine of the pool."""
+    statement = text("""
+        DELETE FROM refusals WHERE pool = :pool AND engine_key = :engine_key
+          AND supervisor = coalesce(CAST(:supervisor AS text), supervisor)
+    """)
+    given = {"pool": pool, "engine_key": engine_key, "supervisor": supervisor}
+    connection.execute(statement, given)

@@ -1,0 +1,107 @@
+"""Slots of a real machine: a flood for one model, a second model, an urgent job of one batch."""
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.fleet import Fleet, function_spec, logs, wait_until, write_rows
+
+RULES = """
+import time
+
+class Model:
+    def __init__(self, name, load_seconds):
+        time.sleep(load_seconds)
+
+    def __call__(self, rows):
+        time.sleep(0.02 * len(rows))
+        return [{"loud": row["text"].upper()} for row in rows]
+"""
+
+SLOTS = 3
+
+Ask = Callable[[str], list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Fleet]:
+    (tmp_path / "rules.py").write_text(RULES)
+    found = Fleet(
+        tmp_path,
+        NIGHTSHIFT_DATABASE_URL=database_url,
+        NIGHTSHIFT_BROKER_URL=redis_url,
+        NIGHTSHIFT_ALLOWED_MODULES="rules",
+        NIGHTSHIFT_CALLABLE_PATHS=str(tmp_path),
+    )
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def ask(database_url: str) -> Iterator[Ask]:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        yield lambda query: connection.execute(query).fetchall()
+
+
+def submit(fleet: Fleet, name: str, rows: int, **sections: Any) -> None:
+    """A job with a model of its own."""
+    source = fleet.folder / f"in-{name}"
+    write_rows(source, [("a.parquet", rows)])
+    engine = {
+        "backend": "function",
+        "callable": "rules:Model",
+        "args": {"name": name, "load_seconds": 0.5},
+    }
+    spec = function_spec(
+        name, source, fleet.folder / name, engine=engine, batch={"rows": 20}, **sections
+    )
+    done = fleet.command("submit", str(fleet.spec(spec)))
+    assert done.returncode == 0, done.stderr
+
+
+def children(ask: Ask, name: str, state: str = "w.state") -> int:
+    """The children that a job's model had so far, or has now in a state."""
+    return int(
+        ask(f"""
+            SELECT count(*) FROM workers w JOIN jobs j USING (engine_key)
+            WHERE j.name = '{name}' AND w.state = {state}
+        """)[0][0]
+    )
+
+
+def rows_left(ask: Ask, name: str) -> int:
+    return int(ask(f"SELECT rows_total - rows_done FROM job_progress WHERE name = '{name}'")[0][0])
+
+
+def test_a_second_model_shares_and_an_urgent_batch_takes_one_slot(fleet: Fleet, ask: Ask) -> None:
+    ready = "'ready'"
+    submit(fleet, "flood", 9000)
+    fleet.reaper()
+    worker = fleet.worker("--slots", str(SLOTS))
+    wait_until(lambda: children(ask, "flood", ready) == SLOTS, what="the flood in every slot")
+
+    submit(fleet, "second", 9000)
+    wait_until(lambda: children(ask, "second", ready) > 0, what="a slot of the second model")
+    assert children(ask, "flood", ready) >= 1, logs(fleet.folder)
+    assert rows_left(ask, "flood") > 0, "the flood ended too early to show anything"
+
+    submit(fleet, "urgent", 20, priority=5)
+    wait_until(lambda: rows_left(ask, "urgent") == 0, what="the urgent job")
+    wait_until(
+        lambda: (
+            not children(ask, "urgent", ready)
+            and children(ask, "flood", ready) + children(ask, "second", ready) == SLOTS
+        ),
+        what="the slot of the urgent job with other work",
+    )
+    assert children(ask, "urgent") == 1, "one batch, one slot"
+    assert min(rows_left(ask, "flood"), rows_left(ask, "second")) > 0
+    assert ask("SELECT count(*) FROM batches WHERE failures + losses > 0") == [(0,)]
+
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(60) == 0
+    assert ask("SELECT count(*) FROM slots") == [(0,)]

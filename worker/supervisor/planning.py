@@ -1,0 +1,20 @@
+"""The plan of a pool, computed by whichever supervisor finds it old and gets the pool's lock."""
+
+from nightshift.common.allocation.plan import allocate, desired_slots
+from nightshift.common.ledger import Ledger, fleet
+
+
+def renew(ledger: Ledger, pool: str, alive_seconds: float) -> bool:
+    """Computes and stores the plan of a pool; False when another supervisor does so, or just has.
+
+    Slots of machines that were not seen for `alive_seconds` are left out.
+    """
+    with ledger.transaction() as connection:
+        if not fleet.try_to_plan(connection, pool):
+            return False
+        demand = fleet.demand(connection, pool)
+        slots = fleet.slots(connection, pool, alive_seconds)
+        engine_of = allocate(slots, demand, fleet.engines(connection, pool))
+        waiting = {job.engine_key for job in demand}.difference(engine_of.values())
+        fleet.store_plan(connection, pool, engine_of, desired_slots(demand), sorted(waiting))
+    return True
