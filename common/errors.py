@@ -60,5 +60,11 @@ class EngineLoadFailed(NightshiftError):
     """The engine could not be loaded; counts against the engine key, never against a batch."""
 
 
+class EngineNotHere(EngineLoadFailed):
+    """The worker may not or cannot run the engine (module not allowed, library or folder missing):
+    counts against no job while another machine may load it.
+    """
+
+
 class LeaseLost(NightshiftError):
     """The batch belongs to another owner now: drop the work and delete no part but one's own."""

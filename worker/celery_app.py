@@ -20,7 +20,7 @@ from celery.exceptions import SecurityWarning
 
 from nightshift.common import logs
 from nightshift.common.broker import make_app, queue_name
-from nightshift.common.errors import EngineLoadFailed, Permanent, Retryable
+from nightshift.common.errors import EngineLoadFailed, EngineNotHere, Permanent, Retryable
 from nightshift.common.ledger import Ledger, fleet, jobs, workers
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.fleet import Machine
@@ -146,7 +146,7 @@ class ChildProcess:
             log.error("ledger_away", error=str(error))
             os._exit(ExitCode.LEDGER_AWAY)
         except EngineLoadFailed as error:
-            self._load_failed(str(error))
+            self._load_failed(str(error), of_worker=isinstance(error, EngineNotHere))
         except BaseException as error:
             self._load_failed(f"{type(error).__name__}: {error}")
         finally:
@@ -162,25 +162,22 @@ class ChildProcess:
             except Exception:
                 log.exception("heartbeat_crashed")
 
-    def _load_failed(self, error: str) -> NoReturn:
+    def _load_failed(self, error: str, *, of_worker: bool = False) -> NoReturn:
+        """Sets the machine aside for the engine, and counts against the jobs that need the engine.
+
+        What is a matter `of_worker` counts only if no other machine is left that may load it.
+        """
         log.error("engine_load_failed", error=error)
+        pool, key = self._config.pool, self._config.engine_key
+        machine = Machine(self._config.supervisor, pool, self._config.host)
+        pause = self._settings.load_backoff_seconds
+        alive = self._settings.lease_seconds
         try:
             with self._ledger.transaction() as connection:
                 workers.end(connection, self._config.id, died=error)
-                workers.load_failed(
-                    connection,
-                    self._config.pool,
-                    self._config.engine_key,
-                    error,
-                    self._settings.load_backoff_seconds,
-                )
-                fleet.refuse(
-                    connection,
-                    Machine(self._config.supervisor, self._config.pool, self._config.host),
-                    self._config.engine_key,
-                    error,
-                    self._settings.load_backoff_seconds,
-                )
+                if not (of_worker and fleet.others_may_load(connection, machine, key, alive)):
+                    workers.load_failed(connection, pool, key, error, pause)
+                fleet.refuse(connection, machine, key, error, pause)
         finally:
             os._exit(ExitCode.LOAD_FAILED)
 

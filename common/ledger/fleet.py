@@ -301,6 +301,21 @@ def refuse(
     connection.execute(statement, {**asdict(machine), **given})
 
 
+def others_may_load(
+    connection: Connection, machine: Machine, engine_key: str, alive_seconds: float
+) -> bool:
+    """True when another living machine of the pool may have this engine and does not refuse it."""
+    statement = text("""
+        SELECT EXISTS (
+            SELECT FROM slots
+            WHERE pool = :pool AND supervisor <> :supervisor
+              AND coalesce(serves, :engine_key) = :engine_key AND :engine_key <> ALL (refused)
+              AND seen_at > now() - make_interval(secs => :alive))
+    """)
+    given = {"engine_key": engine_key, "alive": alive_seconds}
+    return bool(connection.scalar(statement, {**asdict(machine), **given}))
+
+
 def accept(connection: Connection, pool: str, engine_key: str, supervisor: str | None) -> None:
     """Lets a machine load an engine again at once; with None every machine of the pool."""
     statement = text("""

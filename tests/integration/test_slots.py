@@ -63,6 +63,22 @@ def submit(fleet: Fleet, name: str, rows: int, **sections: Any) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_worker_that_may_not_load_a_module_fails_no_job_that_another_can_run(
+    fleet: Fleet, ask: Ask
+) -> None:
+    for name in ("one", "two"):
+        submit(fleet, name, 600)
+    fleet.reaper()
+    fleet.worker()
+    wait_until(lambda: ask("SELECT FROM workers WHERE state = 'ready'"), what="a healthy worker")
+    del fleet.environment["NIGHTSHIFT_ALLOWED_MODULES"]
+    fleet.worker()
+    for name in ("one", "two"):
+        waited = fleet.command("wait", name)
+        assert waited.returncode == 0, waited.stdout + waited.stderr + logs(fleet.folder)
+    assert ask("SELECT count(*) FROM refusals WHERE error LIKE '%is not allowed%'") != [(0,)]
+
+
 def children(ask: Ask, name: str, state: str = "w.state") -> int:
     """The children that a job's model had so far, or has now in a state."""
     return int(

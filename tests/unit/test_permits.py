@@ -426,7 +426,7 @@ def test_a_child_inherits_no_key_for_which_its_engine_has_no_use(
         profile=None,
         metrics=SimpleNamespace(watch=lambda _: None, child_starts=lambda *_: {}),  # type: ignore[arg-type]
     )
-    one._start(one._slots[0], SimpleNamespace(job_id=1, engine_key="k"))
+    one._start(one._slots[0], "k", job_id=1)
     [environment] = started
     assert environment["NIGHTSHIFT_DATABASE_URL"] == "postgresql://ledger"
     assert environment["KEPT"] == "yes"

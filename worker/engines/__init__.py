@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nightshift.common import permits
-from nightshift.common.errors import BadInput, EngineLoadFailed
+from nightshift.common.errors import BadInput, EngineNotHere
 from nightshift.common.settings import Settings
 from nightshift.common.spec import (
     FunctionEngineSpec,
@@ -18,15 +18,17 @@ from nightshift.worker.engines.protocol import Engine
 
 
 def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engine:
-    """Loads the engine that a job names; EngineLoadFailed when the engine cannot be loaded, or when
-    the operator of this worker does not allow it: whoever wrote the spec is not trusted here.
+    """Loads the engine that a job names; EngineLoadFailed when the engine cannot be loaded.
+
+    EngineNotHere when the operator of this worker does not allow the engine: whoever wrote the spec
+    is not trusted here.
 
     `revision` is the commit that the first load of this model resolved to, if there was one.
     """
     try:
         permits.check(spec, settings)
     except BadInput as error:
-        raise EngineLoadFailed(str(error)) from error
+        raise EngineNotHere(str(error)) from error
     revision = _allowed_revision(spec, settings, revision)
     match spec.engine:
         case FunctionEngineSpec():
@@ -67,17 +69,17 @@ def _allowed_revision(spec: JobSpec, settings: Settings, revision: str | None) -
 
 @contextmanager
 def _installed(library: str, *extras: str) -> Iterator[None]:
-    """Around the import of an engine: EngineLoadFailed where its library is not installed."""
+    """Around the import of an engine: EngineNotHere where its library is not installed."""
     try:
         yield
     except ImportError as error:
         install = " or ".join(f"nightshift-fleet[{extra}]" for extra in extras)
-        raise EngineLoadFailed(
+        raise EngineNotHere(
             f"{library} cannot be imported on this worker ({error}): install {install}"
         ) from error
 
 
 def _check_folder(model: str) -> None:
-    """EngineLoadFailed for a missing folder, which the libraries would look for on the hub."""
+    """EngineNotHere for a missing folder, which the libraries would look for on the hub."""
     if model.startswith(("/", "./", "../")) and not Path(model).is_dir():
-        raise EngineLoadFailed(f"the model folder {model} is not on this worker")
+        raise EngineNotHere(f"the model folder {model} is not on this worker")

@@ -14,7 +14,7 @@ from typing import Self
 import pyarrow as pa
 import structlog
 
-from nightshift.common.errors import EngineDead, EngineLoadFailed
+from nightshift.common.errors import EngineDead, EngineLoadFailed, EngineNotHere
 from nightshift.common.settings import Settings, function_environment
 from nightshift.common.spec import FunctionEngineSpec
 from nightshift.common.states import RowErrorKind
@@ -94,11 +94,11 @@ class FunctionEngine:
     def load(cls, spec: FunctionEngineSpec, settings: Settings) -> Self:
         """Loads the callable in a process of its own.
 
-        EngineLoadFailed when the module is not allowed, when the name is missing or not callable,
-        or when the instance of a class cannot be made.
+        EngineNotHere when the module is not allowed, EngineLoadFailed when the name is missing or not
+        callable, or when the instance of a class cannot be made.
         """
         if spec.module not in settings.allowed_modules:
-            raise EngineLoadFailed(
+            raise EngineNotHere(
                 f"the module {spec.module!r} is not allowed on this worker: its operator lists "
                 "modules in NIGHTSHIFT_ALLOWED_MODULES"
             )
