@@ -95,22 +95,29 @@ def _in_pieces(ledger: Ledger, change: Callable[..., int]) -> None:
 
 
 def _close(ledger: Ledger, job: Job) -> JobState | None:
-    """Writes the manifest and closes the job as the manifest says; None when a later round will."""
+    """Writes the manifest and closes the job as the manifest says; None when a later round will.
+
+    `job` is as it was before its files were looked at.
+    """
     for _ in range(MOST_MANIFESTS):
         written_end, retries_then = manifest.write(ledger, job)
         with ledger.transaction() as connection:
             end = job_end.open_work(connection, job.id).end
             now = jobs.get(connection, job.id)
+            again = now is not None and now.closed_at is None and now.retries != job.retries
             fits = now is not None and (end, now.retries) == (written_end, retries_then)
-            if end is None:
-                # A retry came in between. Deleted under the job's lock, so that the manifest of a
-                # later end is never the one that is deleted.
+            if end is None or again:
+                # A retry came in between. It may be over, and its parts not moved: a later round
+                # begins anew. Deleted under the job's lock, so that the manifest of a later end is
+                # never the one that is deleted.
                 storage.delete(part_names.final(job.output_uri, part_names.MANIFEST))
             elif fits:
                 job_end.close(connection, job.id)
+        if again or now is None:
+            return None
         if fits:
             return end
-        if now is None or now.closed_at is None:
+        if now.closed_at is None:
             return None
         # This process was frozen, and its manifest replaced that of a later end: write it again.
     return None

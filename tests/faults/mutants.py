@@ -121,6 +121,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "no close past a retry",
+        "producer/reaper/finish.py",
+        "again = now is not None and now.closed_at is None and now.retries != job.retries",
+        "again = False",
+        (
+            f"{CONTROL}::"
+            "test_a_retry_that_begins_and_ends_in_the_middle_of_a_finish_has_its_part_moved",
+        ),
+    ),
+    Mutant(
         "no commit after the end",
         "common/ledger/batches/commits.py",
         "WHERE id = ANY (CAST(:job_id AS bigint[])) AND state IN ('running', 'paused')",

@@ -24,7 +24,7 @@ from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.producer.reaper import finish
 from nightshift.producer.verify.verify import verify
 from tests.integration.test_ledger import World, part_of
-from tests.integration.test_look import WORKER, Work
+from tests.integration.test_look import BATCH, ROWS, WORKER, Work
 from tests.support.fleet import commit_one, wait_until
 
 Late = Future[frozenset[tuple[int, int]]]
@@ -262,4 +262,35 @@ def test_a_retry_in_the_middle_of_a_finish_leaves_no_part_that_is_named_and_remo
         assert scene.finish()
     assert key(lease) not in late.result(60)
     assert not scene.is_there(part)
+    scene.agrees()
+
+
+@pytest.mark.parametrize("moment", [Moment.FINISHING, Moment.SWEEPING, Moment.CLOSING])
+def test_a_retry_that_begins_and_ends_in_the_middle_of_a_finish_has_its_part_moved(
+    moment: Moment, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker dies between COMMIT and move. All batches are over again when finish goes on."""
+    work = scene.work
+    for lease in work.claim():
+        work.commit(lease)
+    retried: list[Part] = []
+
+    def retry(now: Moment) -> None:
+        if now is not moment or retried:
+            return
+        with scene.ledger.transaction() as connection:
+            retries.retry(connection, work.job_id, failed=True, dead=False)
+        for lease in work.claim():
+            part = work.part(lease, lease.descriptor.rows)
+            with scene.ledger.transaction() as connection:
+                commit_one(connection, lease, part)
+            retried.append(part)
+
+    monkeypatch.setattr(failpoints, "observer", retry)
+    assert not scene.finish(), "the parts of the retry were not looked at"
+    assert scene.finish()
+    assert retried
+    finished = {place.name for place in work.output.glob("part-*")}
+    assert finished >= {part.name for part in retried}
+    assert len(finished) == ROWS // BATCH, "each row is in one part"
     scene.agrees()
