@@ -10,7 +10,7 @@ learns of a transaction only when it commits.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 from typing import Any
 
@@ -29,7 +29,15 @@ from psycopg.rows import namedtuple_row
 
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, LeaseLost, Retryable
-from nightshift.common.ledger import Ledger, dispatch, job_end, job_submit, jobs, workers
+from nightshift.common.ledger import (
+    Ledger,
+    dispatch,
+    job_end,
+    job_submit,
+    jobs,
+    spending,
+    workers,
+)
 from nightshift.common.ledger.batches import (
     claims,
     commits,
@@ -42,6 +50,7 @@ from nightshift.common.ledger.batches import (
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part, Tokens
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection, RowRangesLoader
+from nightshift.common.ledger.spending import Spent
 from nightshift.common.row_errors import RowError
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JOB_MOVES, JobState, RowErrorKind
@@ -55,6 +64,7 @@ WORKERS = ("worker-1", "worker-2")
 KINDS = (None, None, RowErrorKind.TRUNCATED, RowErrorKind.REFUSED, RowErrorKind.BATCH_DEAD)
 TABLES = [
     "job_counters",
+    "job_spending",
     "row_errors",
     "attempts",
     "batches",
@@ -89,6 +99,11 @@ COUNTERS = f"""
     FROM job_counters GROUP BY job_id
 """
 
+SPENT = """
+    SELECT worker_id, job_id, engine_microseconds, rows_run, prompt_tokens, output_tokens, rows_open
+    FROM job_spending
+"""
+
 connections = st.sampled_from(("a", "b"))
 ends = st.sampled_from(("left open", "left open", "committed", "committed", "rolled back"))
 
@@ -121,6 +136,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.swept: set[tuple[int, int]] = set()
         self.last_attempt: dict[int, int] = {}
         self.part_numbers = count(1)
+        self.spent: dict[tuple[str, int], list[Spent]] = {}
+        self.charged: dict[tuple[str, int], Spent] = {}
 
     # How a step meets the database.
 
@@ -372,14 +389,43 @@ class LedgerMachine(RuleBasedStateMachine):
                 batch.job_state in OVER
             ):
                 self.refused(here, lease, lambda: commit_one(here.connection, lease, part), before)
+                self.compute(here, lease, len(lease.todo), number)
                 return
             commit_one(here.connection, lease, part)
+            self.compute(here, lease, len(lease.todo), number)
             assert commits.is_committed(here.connection, lease)
             key = (lease.batch_id, lease.attempt)
             here.journal.append(self.answered(lease.job_id, lease.descriptor.rows, part))
             here.journal.append(self.forgotten([(lease.job_id, row) for row in lease.later]))
             here.journal.append(lambda: self.name_part(self.count_commit, key))
             here.committed.add(key)
+
+    def compute(self, here: Open, lease: Lease, rows: int, number: int) -> None:
+        """The child of a lease has run rows, and reports what it has spent since it began. Now and
+        then an older report comes after a newer one.
+        """
+        key = (lease.owner, lease.job_id)
+        totals = self.spent.setdefault(key, [Spent(lease.job_id, 0, 0, 0, 0)])
+        then = totals[-1]
+        totals.append(
+            replace(
+                then,
+                engine_microseconds=then.engine_microseconds + 10,
+                rows_run=then.rows_run + rows,
+                prompt_tokens=then.prompt_tokens + 2 * rows,
+                output_tokens=then.output_tokens + 1,
+                rows_open=rows,
+            )
+        )
+        told = totals[-2] if number % 5 == 0 else totals[-1]
+        spending.report(here.connection, lease.owner, [told])
+
+        def learn() -> None:
+            before = self.charged.get(key, told)
+            now = {name: max(getattr(before, name), getattr(told, name)) for name in TOTALS}
+            self.charged[key] = replace(told, **now)
+
+        here.journal.append(learn)
 
     def count_commit(self, key: tuple[int, int]) -> None:
         self.committed[key] += 1
@@ -408,6 +454,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 )
                 return
             splits.split(here.connection, lease, rows, part)
+            self.compute(here, lease, len(rows), number)
             assert commits.is_committed(here.connection, lease)
             key = (lease.batch_id, lease.attempt)
             here.journal.append(self.answered(lease.job_id, rows, part))
@@ -419,6 +466,7 @@ class LedgerMachine(RuleBasedStateMachine):
             before = self.seen(here)
             mine = [self.pick(before, number, stale=number % 3 == 0) for number in picked]
             leasing.release(here.connection, mine)
+            self.compute(here, mine[0], 1, picked[0])
             after = self.seen(here)
             held = {
                 lease.batch_id
@@ -671,6 +719,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.counters_equal_rows(live)
         self.answers_stand_in_live_parts(live)
         self.attempts_fit(found)
+        self.what_children_reported_is_charged_once()
 
     def rows_are_in_one_live_batch(self, found: list[Any], live: list[Any]) -> None:
         for job_id, whole in self.rows.items():
@@ -752,6 +801,13 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert batch.losses <= records.LONE_LOSSES
             self.last_attempt[batch.id] = batch.attempt
 
+    def what_children_reported_is_charged_once(self) -> None:
+        """Whatever became of the rows, and also where a report was lost: the next one has it all."""
+        charged = {
+            (row.worker_id, row.job_id): Spent(*row[1:]) for row in self.observer.execute(SPENT)
+        }
+        assert charged == self.charged
+
     def job_state(self, here: Open, job_id: int) -> JobState:
         found = here.connection.exec_driver_sql("SELECT state FROM jobs WHERE id = %s", (job_id,))
         return JobState(found.scalar_one())
@@ -765,6 +821,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 OVER = tuple(state for state in JobState if state.over)
 WAITING = ("pending", "queued")
+TOTALS = ("engine_microseconds", "rows_run", "prompt_tokens", "output_tokens")
 
 
 def act(what: str, times: int = 1, **how: Any) -> list[st.SearchStrategy[Any]]:
