@@ -42,6 +42,8 @@ PERMITS = "tests/unit/test_permits.py"
 REMOTE = "tests/integration/test_openai_engine.py"
 ENDS = "test_a_row_that_ends_its_host_fails_alone_and_the_next_batch_is_served"
 PLAN = "tests/integration/test_plan.py"
+LEDGER = "tests/integration/test_ledger.py"
+SPENDING = "tests/integration/test_spending.py"
 
 MUTANTS = (
     Mutant(
@@ -136,6 +138,72 @@ MUTANTS = (
         "WHERE id = ANY (CAST(:job_id AS bigint[])) AND state IN ('running', 'paused')",
         "WHERE id = ANY (CAST(:job_id AS bigint[]))",
         (f"{CONTROL}::test_a_claim_beside_a_cancel_leases_a_batch_that_nobody_can_commit",),
+    ),
+    Mutant(
+        "no claim of a paused job",
+        "common/ledger/batches/claims.py",
+        """          AND (SELECT j.state FROM jobs j WHERE j.id = b.job_id) = 'running'
+          AND NOT EXISTS""",
+        "          AND NOT EXISTS",
+        (f"{LEDGER}::test_what_is_admitted_beside_a_pause_is_claimed_by_nobody_and_taken_back",),
+    ),
+    Mutant(
+        "engine before job",
+        "common/ledger/batches/retries.py",
+        "    workers.lock_loads(connection, job_id)\n",
+        "",
+        (f"{LEDGER}::test_a_retry_and_a_failed_load_lock_in_one_order",),
+    ),
+    Mutant(
+        "many errors before their batch",
+        "worker/publish.py",
+        "if len(part.errors) <= ERRORS_A_COMMIT:",
+        "if True:",
+        (
+            "tests/integration/test_publish.py::"
+            "test_a_batch_with_a_million_row_errors_commits_and_no_renewal_waits_for_it",
+        ),
+    ),
+    Mutant(
+        "totals are set",
+        "common/ledger/spending.py",
+        "SET engine_microseconds = greatest(s.engine_microseconds, excluded.engine_microseconds),",
+        "SET engine_microseconds = s.engine_microseconds + excluded.engine_microseconds,",
+        (f"{SPENDING}::test_a_report_that_comes_late_takes_nothing_back",),
+    ),
+    Mutant(
+        "report of what was not committed",
+        "worker/outcomes.py",
+        "            spending.report(connection, lease.owner, spent)\n",
+        "",
+        (
+            "tests/integration/test_batch_runner.py::"
+            "test_rows_whose_parts_the_store_refuses_are_paid_each_time_that_they_run",
+        ),
+    ),
+    Mutant(
+        "stop at the beat",
+        "worker/heartbeat.py",
+        """            if batch.lease.job_id in over:
+                batch.stop()
+""",
+        """            pass
+""",
+        ("tests/faults/test_control.py::test_a_budget_is_passed_by_no_more_than_a_beat_costs",),
+    ),
+    Mutant(
+        "bytes of a batch",
+        "producer/submit/batch_cuts.py",
+        "if all(batch_rows * row_bytes <= batch_bytes for _, row_bytes in averages):",
+        "if True:",
+        ("tests/unit/test_planner.py::test_a_batch_of_large_documents_is_bounded_by_its_bytes",),
+    ),
+    Mutant(
+        "bytes of the lines of a batch",
+        "producer/submit/batch_cuts.py",
+        "if not scan.rows or int(np.subtract(scan.ends, starts).max()) <= batch_bytes:",
+        "if True:",
+        ("tests/unit/test_planner.py::test_planner_and_reader_agree_on_every_line",),
     ),
     Mutant(
         "publish after commit",
