@@ -167,8 +167,8 @@ MUTANTS = (
     Mutant(
         "totals are set",
         "common/ledger/spending.py",
-        "SET engine_microseconds = greatest(s.engine_microseconds, excluded.engine_microseconds),",
-        "SET engine_microseconds = s.engine_microseconds + excluded.engine_microseconds,",
+        "rows_run = greatest(s.rows_run, excluded.rows_run),",
+        "rows_run = s.rows_run + excluded.rows_run,",
         (f"{SPENDING}::test_a_report_that_comes_late_takes_nothing_back",),
     ),
     Mutant(
