@@ -10,7 +10,9 @@ from nightshift.common.settings import Settings
 
 
 @contextmanager
-def open_ledger(settings: Settings, *, checked: bool = True) -> Iterator[tuple[Ledger, bool]]:
+def open_ledger(
+    settings: Settings, *, checked: bool = True, connections: int = 2
+) -> Iterator[tuple[Ledger, bool]]:
     """The ledger for the time of one command, its schema checked; and whether only this command
     keeps its server up, so that no job advances.
 
@@ -20,7 +22,7 @@ def open_ledger(settings: Settings, *, checked: bool = True) -> Iterator[tuple[L
     """
     with ExitStack() as stack:
         if settings.database_url is not None:
-            ledger, alone = _connect(stack, settings.database_url, settings), False
+            ledger, alone = _connect(stack, settings.database_url, settings, connections), False
         else:
             ledger, alone = _embedded(stack, settings)
         if checked:
@@ -75,7 +77,7 @@ def _running(stack: ExitStack, home: Path, settings: Settings) -> Ledger | None:
         return None
 
 
-def _connect(stack: ExitStack, url: str, settings: Settings) -> Ledger:
-    ledger = Ledger(url, connections=2, answer_seconds=settings.answer_seconds)
+def _connect(stack: ExitStack, url: str, settings: Settings, connections: int = 2) -> Ledger:
+    ledger = Ledger(url, connections=connections, answer_seconds=settings.answer_seconds)
     stack.callback(ledger.close)
     return ledger

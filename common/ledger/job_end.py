@@ -11,28 +11,59 @@ from nightshift.common.ledger.jobs import lock
 from nightshift.common.states import JobState
 
 
-def finishable(connection: Connection, reaper: str, hold_seconds: float) -> Sequence[int]:
-    """Jobs whose batches are all over and whose files want finishing, taken for `hold_seconds`.
+def finishable(
+    connection: Connection,
+    reaper: str,
+    hold_seconds: float,
+    busy: Sequence[int] = (),
+    most: int | None = None,
+) -> Sequence[int]:
+    """Jobs whose batches are all over and whose files want finishing, taken for `hold_seconds`: at
+    most `most` of them, without those that the reaper is `busy` with; first what nobody has tried.
 
     Other reapers pass over a taken job, which only saves work: finishing twice is harmless. A
     cancelled or failed job is over once nobody holds a lease of it.
     """
     statement = text("""
-        UPDATE jobs SET finisher = :reaper,
-               finisher_until = now() + make_interval(secs => :hold)
-        WHERE id IN (
+        WITH taken AS MATERIALIZED (
             SELECT j.id FROM jobs j CROSS JOIN LATERAL (
                 SELECT coalesce(sum(batches_leased), 0) AS leased,
                        coalesce(sum(batches_pending + batches_queued), 0) AS waiting
                 FROM job_counters WHERE job_id = j.id) AS c
-            WHERE j.closed_at IS NULL
+            WHERE j.closed_at IS NULL AND j.id <> ALL (CAST(:busy AS bigint[]))
               AND (j.finisher_until IS NULL OR j.finisher_until < now()
                    OR j.finisher = :reaper)
               AND c.leased = 0 AND (j.state IN ('cancelled', 'failed') OR c.waiting = 0)
-            FOR UPDATE OF j SKIP LOCKED)
-        RETURNING id
+            ORDER BY j.finisher_until NULLS FIRST, j.id LIMIT :most
+            FOR UPDATE OF j SKIP LOCKED
+        )
+        UPDATE jobs j SET finisher = :reaper,
+               finisher_until = now() + make_interval(secs => :hold)
+        FROM taken WHERE j.id = taken.id
+        RETURNING j.id
     """)
-    return connection.scalars(statement, {"reaper": reaper, "hold": hold_seconds}).all()
+    return connection.scalars(
+        statement, {"reaper": reaper, "hold": hold_seconds, "busy": list(busy), "most": most}
+    ).all()
+
+
+def keep_finishing(
+    connection: Connection, reaper: str, busy: Sequence[int], hold_seconds: float
+) -> None:
+    """Keeps jobs taken whose finish takes long, once half of their time is over. Waits for nobody:
+    a job that somebody changes at this moment is kept the next time.
+    """
+    statement = text("""
+        WITH kept AS MATERIALIZED (
+            SELECT id FROM jobs
+            WHERE id = ANY (CAST(:busy AS bigint[])) AND finisher = :reaper
+              AND finisher_until < now() + make_interval(secs => :hold / 2)
+            FOR NO KEY UPDATE SKIP LOCKED
+        )
+        UPDATE jobs j SET finisher_until = now() + make_interval(secs => :hold)
+        FROM kept WHERE j.id = kept.id
+    """)
+    connection.execute(statement, {"reaper": reaper, "busy": list(busy), "hold": hold_seconds})
 
 
 def take_owners(connection: Connection, job_id: int, limit: int) -> int:

@@ -115,10 +115,11 @@ def reaper() -> None:
     if settings.database_url is None:
         raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a reaper needs the ledger")
     from nightshift.common.telemetry import run_state
+    from nightshift.producer.connect import open_ledger
     from nightshift.producer.reaper import loop
 
     state = None if settings.run_dir is None else run_state.claim(settings.run_dir, "reaper")
-    with context.ledger_of(settings) as ledger:
+    with open_ledger(settings, connections=loop.CONNECTIONS) as (ledger, _):
         loop.run(ledger, settings, stop, state)
 
 

@@ -15,17 +15,15 @@ import structlog
 
 from nightshift.common.errors import NightshiftError, Retryable
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.ledger import Ledger, dispatch, job_end, schema, spending, workers
+from nightshift.common.ledger import Ledger, dispatch, schema, spending, workers
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry.run_state import StateFile
-from nightshift.producer.reaper import admission, finish, metrics
+from nightshift.producer.reaper import admission, metrics
+from nightshift.producer.reaper.finishers import MOST_FINISHING, Finishers
 from nightshift.producer.reaper.metrics import Rounds
 
 log = structlog.get_logger(__name__)
-
-FINISH_HOLD_SECONDS = 60.0
-"""How long one reaper has a job's files to itself; a courtesy, not a fence."""
 
 PRESSED_SPEEDUP = 10
 """How much sooner the next round comes while workers claim faster than rounds admit."""
@@ -38,8 +36,8 @@ MOST_UNQUEUED = 2_000
 """Most transactions of one round that take batches of paused and ended jobs back from their queue,
 and most batches that one of them takes."""
 
-FINISH_LEAVE_SECONDS = 10.0
-"""Time that a running finish gets when the reaper is asked to stop."""
+CONNECTIONS = MOST_FINISHING + 2
+"""Connections to Postgres of a reaper: one for its rounds, one to take jobs, one for each finish."""
 
 CHECK_SECONDS = 1.0
 """Pause between two checks of the version of the tables."""
@@ -63,8 +61,8 @@ def run(
     with metrics.served(settings) as rounds:
         reaper = Reaper(ledger, settings, rounds, state)
         log.info("reaper_started")
-        finisher = threading.Thread(target=_finish_jobs, args=(reaper, settings, stop), daemon=True)
-        finisher.start()
+        finishers = Finishers(ledger, settings, reaper.name, reaper.run_duty)
+        finishers.start(stop)
         try:
             while not stop.is_set():
                 reaper.check_schema()
@@ -73,20 +71,14 @@ def run(
                 stop.wait(settings.dispatch_seconds / (PRESSED_SPEEDUP if reaper.pressed else 1))
         finally:
             stop.set()
-            # Another reaper, or the next start, takes up a finish that is cut off.
-            finisher.join(FINISH_LEAVE_SECONDS)
+            finishers.leave()
             reaper.close()
         log.info("reaper_ended")
 
 
-def _finish_jobs(reaper: "Reaper", settings: Settings, stop: threading.Event) -> None:
-    """Runs beside the rounds, since the files of a large job take their time."""
-    while not stop.wait(settings.dispatch_seconds):
-        reaper.run_duty(reaper.finish_round)
-
-
 class Reaper:
-    """The duties of one reaper process, and what it remembers between rounds.
+    """The duties of one reaper process, and what it remembers between rounds. For many threads: a
+    duty may be run beside the rounds.
 
     `pressed` says that a queue ran low since the last round, so that the next should come soon.
     """
@@ -102,7 +94,7 @@ class Reaper:
         self._ledger = ledger
         self._rounds = rounds
         self._settings = settings
-        self._name = f"r-{uuid.uuid4().hex[:8]}"
+        self.name = f"r-{uuid.uuid4().hex[:8]}"
         self._hints = admission.Hints(settings)
         # A process that renews in time may miss half of a lease, and no more.
         self._silence_seconds = max(settings.lease_seconds / 2, 2 * settings.dispatch_seconds)
@@ -137,15 +129,6 @@ class Reaper:
             if not self.run_duty(duty) or self._was_silent():
                 self._reap_from = time.monotonic() + self._settings.lease_seconds
             self._heard_at = time.monotonic()
-
-    def finish_round(self) -> None:
-        """Finishes each job that is over; a job that cannot be finished does not stop the others."""
-        with self._ledger.transaction() as connection:
-            over = job_end.finishable(connection, self._name, FINISH_HOLD_SECONDS)
-        for job_id in over:
-            self.run_duty(
-                partial(finish.finish, self._ledger, job_id, self._settings.allowed_roots)
-            )
 
     def run_duty(self, duty: Callable[[], object]) -> bool:
         """Runs a duty; returns False, with a line in the log, when the duty failed."""

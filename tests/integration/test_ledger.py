@@ -1123,6 +1123,27 @@ def test_a_job_is_finishable_once_its_last_batch_is_over(world: World) -> None:
     assert world.run(job_end.finishable, "reaper-1", 60) == []
 
 
+def test_what_nobody_has_tried_to_finish_comes_before_what_was_tried_in_vain(world: World) -> None:
+    first, second, third = (world.job(1, name=name) for name in ("one", "two", "three"))
+    for job_id in (first, second, third):
+        world.commit(world.lease(job_id))
+    assert world.run(job_end.finishable, "reaper", 0, (), 1) == [first]
+    assert world.run(job_end.finishable, "reaper", 0, (), 1) == [second]
+    assert world.run(job_end.finishable, "reaper", 0, (third,), 1) == [first]
+    assert world.run(job_end.finishable, "reaper", 0, (third,), 0) == []
+    assert world.run(job_end.finishable, "reaper", 0, (first, second), 5) == [third]
+
+
+def test_a_reaper_keeps_the_jobs_that_it_is_busy_with(world: World) -> None:
+    job_id = world.job(1)
+    world.commit(world.lease(job_id))
+    assert world.run(job_end.finishable, "reaper-1", 0) == [job_id]
+    world.run(job_end.keep_finishing, "reaper-2", [job_id], 60)
+    assert world.run(job_end.finishable, "reaper-1", 0) == [job_id], "it is not the other's to keep"
+    world.run(job_end.keep_finishing, "reaper-1", [job_id], 60)
+    assert world.run(job_end.finishable, "reaper-2", 60) == []
+
+
 def test_a_job_with_a_dead_batch_fails_after_its_burial(world: World) -> None:
     job_id = world.job(2, 2)
     world.commit(world.lease(job_id))
