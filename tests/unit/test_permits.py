@@ -16,7 +16,13 @@ from nightshift.common.errors import BadInput, EngineLoadFailed
 from nightshift.common.permits import engine_args, models, vllm_arguments
 from nightshift.common.permits.engine_args import Kind, Word
 from nightshift.common.settings import Settings, load_settings
-from nightshift.common.spec import STORED, JobSpec, OpenaiEngineSpec, VllmEngineSpec
+from nightshift.common.spec import (
+    STORED,
+    FunctionEngineSpec,
+    JobSpec,
+    OpenaiEngineSpec,
+    VllmEngineSpec,
+)
 from nightshift.common.spec.engines import SERVER_ARGUMENTS, EngineSpec
 from nightshift.worker import engines
 from nightshift.worker.supervisor import supervisor
@@ -400,6 +406,17 @@ def test_a_child_gets_the_key_of_its_own_engine_alone(engine: EngineSpec, keys: 
         found = settings.api_key(engine.base_url)
         assert found is not None
         assert [found.get_secret_value()] == keys
+
+
+def test_the_child_of_a_function_keeps_what_its_operator_names_for_functions() -> None:
+    engine = FunctionEngineSpec(backend="function", callable="rules:shout")
+    named = SECRETS.model_copy(update={"function_env": ("OPENAI_API_KEY", "OTHER")})
+    assert {"OPENAI_API_KEY", "HF_TOKEN"} <= secrets_for(engine, SECRETS)[1]
+    settings, without = secrets_for(engine, named)
+    assert "OPENAI_API_KEY" not in without
+    assert {"OPENAI_ADMIN_KEY", "HF_TOKEN"} <= without
+    assert settings.function_env == named.function_env
+    assert "sk-" not in "".join(settings.environment().values())
 
 
 def test_a_child_inherits_no_key_for_which_its_engine_has_no_use(

@@ -14,7 +14,7 @@ from nightshift.common.ledger.fleet import SlotReport
 from nightshift.common.ledger.workers import Child
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import Settings
-from nightshift.common.spec import OpenaiEngineSpec
+from nightshift.common.spec import FunctionEngineSpec, OpenaiEngineSpec
 from nightshift.common.spec.engines import EngineSpec
 
 
@@ -61,12 +61,15 @@ HUB_SECRETS = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 def secrets_for(engine: EngineSpec, settings: Settings) -> tuple[Settings, frozenset[str]]:
     """The settings that a child with this engine gets, and the variables that it does not inherit.
 
-    The API key of an address goes to children whose engine asks that address. No child gets the key
-    of the metrics: the supervisor alone serves them.
+    The API key of an address goes to children whose engine asks that address. A function's child
+    keeps the variables that NIGHTSHIFT_FUNCTION_ENV names. No child gets the key of the metrics: the
+    supervisor alone serves them.
     """
     own = settings.model_copy(
         update={"metrics_port": None, "metrics_key": None, "api_keys": {}, "openai_api_key": None}
     )
+    if isinstance(engine, FunctionEngineSpec):
+        return own, (OPENAI_SECRETS | HUB_SECRETS).difference(settings.function_env)
     if not isinstance(engine, OpenaiEngineSpec):
         return own, OPENAI_SECRETS
     with suppress(BadInput):  # no address: the child says so when it loads the engine
