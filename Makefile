@@ -27,12 +27,15 @@ BUSY_SECONDS ?= 2700
 # Minutes of `make faults-long`.
 MINUTES ?= 20
 
+# Finished batches of `make bench-finished`; 10,000,000 take half an hour and 10 GB of disk.
+BATCHES ?= 1000000
+
 # Rounds of `make bench-engine`; the first three are at every batch size.
 ROUNDS ?= 7
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-busy deploy-check faults faults-long faults-mutants bench bench-engine bench-control \
-	bench-ledger bench-planning bench-collect bench-memory bench-tail lint docs format clean
+	bench-ledger bench-finished bench-planning bench-collect bench-memory bench-tail lint docs format clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -78,7 +81,7 @@ faults-long: $(READY)  ## Pass the fault suite with random kills for MINUTES=20
 faults-mutants: $(READY)  ## See the fault suite fail without each protection
 	$(BIN)/python -m tests.faults.mutants
 
-bench: bench-control bench-ledger bench-planning bench-collect bench-memory bench-tail bench-engine  ## Measure everything, and write docs/performance.md: about two hours, on a quiet machine
+bench: bench-control bench-ledger bench-finished bench-planning bench-collect bench-memory bench-tail bench-engine  ## Measure everything, and write docs/performance.md: about two hours, on a quiet machine
 	$(BIN)/python -m benchmarks.report
 
 bench-engine: $(READY)  ## Measure the fleet beside raw vLLM and a naive loop, ROUNDS=7
@@ -89,6 +92,9 @@ bench-control: $(READY)  ## Measure one-row batches through claim, part and comm
 
 bench-ledger: $(READY)  ## Measure the ledger with a million batches in it
 	$(BIN)/python -m benchmarks.ledger
+
+bench-finished: $(READY)  ## Measure claims beside BATCHES=1000000 finished ones, and a job that leaves the ledger
+	$(BIN)/python -m benchmarks.ledger.finished --batches $(BATCHES)
 
 bench-planning: $(READY)  ## Measure planning: 100 M Parquet rows, JSONL beside wc -l
 	$(BIN)/python -m benchmarks.planning

@@ -68,3 +68,7 @@ class EngineNotHere(EngineLoadFailed):
 
 class LeaseLost(NightshiftError):
     """The batch belongs to another owner now: drop the work and delete no part but one's own."""
+
+
+class ArchiveTaken(Retryable):
+    """Another process moves the rows of an archived job now; the same call may work later."""

@@ -24,6 +24,8 @@ class Moment(StrEnum):
     FINISHING = "finishing"
     SWEEPING = "sweeping"
     CLOSING = "closing"
+    ARCHIVING = "archiving"
+    LEAVING = "leaving"
 
 
 observer: Callable[[Moment], None] | None = None

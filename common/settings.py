@@ -99,6 +99,9 @@ class Settings(BaseSettings):
     load_backoff_seconds: float = Field(
         2, gt=0, description="Pause after the first failed engine load; doubles up to 60."
     )
+    retention_days: int | None = Field(
+        None, ge=1, description="Closed jobs leave the ledger for files after so many days."
+    )
     read_cache_bytes: int = Field(512 * 2**20, ge=0, description="Decoded input kept by a child.")
 
     allowed_modules: Words = Field((), description="Modules that function engines may load.")

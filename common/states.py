@@ -39,6 +39,19 @@ class Outcome(StrEnum):
     SPLIT = "split"
 
 
+class ArchiveState(StrEnum):
+    """Where the batches, attempts and row errors of a closed job are (`job_archives.state`).
+
+    Kept: in Postgres. In every other state the files count, and Postgres has some of the rows at
+    most: leaving it, gone, or coming back.
+    """
+
+    KEPT = "kept"
+    LEAVING = "leaving"
+    ARCHIVED = "archived"
+    RETURNING = "returning"
+
+
 class RowErrorKind(StrEnum):
     """Why a row has an error in place of an answer; users filter by these words."""
 
@@ -65,6 +78,13 @@ JOB_MOVES: dict[JobState, frozenset[JobState]] = {
     JobState.COMPLETED: frozenset({JobState.RUNNING}),
     JobState.FAILED: frozenset({JobState.RUNNING}),
     JobState.CANCELLED: frozenset(),
+}
+
+ARCHIVE_MOVES: dict[ArchiveState, frozenset[ArchiveState]] = {
+    ArchiveState.KEPT: frozenset({ArchiveState.LEAVING}),
+    ArchiveState.LEAVING: frozenset({ArchiveState.ARCHIVED, ArchiveState.RETURNING}),
+    ArchiveState.ARCHIVED: frozenset({ArchiveState.RETURNING}),
+    ArchiveState.RETURNING: frozenset({ArchiveState.KEPT, ArchiveState.LEAVING}),
 }
 
 BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {

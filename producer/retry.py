@@ -7,6 +7,7 @@ from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState, RowErrorKind
+from nightshift.producer.archive.come_back import bring_back
 
 ROWS_A_PIECE = 20_000
 """Failed rows that one transaction puts back, about: it holds the job's row, and a pause waits."""
@@ -18,8 +19,10 @@ def retry(
     """Puts the rows back to pending, in pieces; a job that was over loses its manifest until it is
     over again. When the command is cut off, a second one does the rest.
 
-    Raises BadInput for a cancelled job.
+    Batches of an archived job come back first. Raises BadInput for a cancelled job, and where its
+    archive is gone.
     """
+    bring_back(ledger, job)
     after, whole = -1, None
     while True:
         with ledger.transaction() as connection:

@@ -39,7 +39,7 @@ def main(
     """Measure the ledger's transactions with very many batches in its tables."""
     folder = Path(tempfile.mkdtemp(prefix="bench-ledger-"))
     try:
-        with _postgres(folder / "home") as url:
+        with postgres(folder / "home") as url:
             lines = _measured(url, folder, batches, calls, only)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -115,7 +115,7 @@ def _finished(ledger: Ledger, url: str, section: str, job_id: int, output: Path)
 
 
 @contextmanager
-def _postgres(home: Path) -> Iterator[str]:
+def postgres(home: Path) -> Iterator[str]:
     """A server with the ledger's tables."""
     home.mkdir(parents=True)
     postgres = EmbeddedPostgres()

@@ -10,6 +10,12 @@ MANIFEST = "_manifest.json"
 OWNER = "_owner.json"
 """Marker in an output directory: which ledger and which job the directory belongs to."""
 
+ARCHIVE = "_ledger"
+"""Folder with what the ledger knew of the batches of a closed job, in the output directory."""
+
+ARCHIVE_SUFFIX = ".archive"
+"""Of Parquet files that are no parts: a reader of `**/*.parquet` must not count them."""
+
 JUDGED = "_judged"
 """Folder with the rows that a judge's job reads, in the output directory."""
 
@@ -53,3 +59,8 @@ def located(output_uri: str, name: str) -> str | None:
     """
     place, waiting = final(output_uri, name), staged(output_uri, name)
     return next((uri for uri in (place, waiting, place) if storage.exists(uri, links=False)), None)
+
+
+def archived(output_uri: str, name: str) -> str:
+    """Where a file of the archive of a job lies."""
+    return f"{output_uri.rstrip('/')}/{ARCHIVE}/{name}"

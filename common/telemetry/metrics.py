@@ -251,6 +251,7 @@ REAPER_DUTY_FAILURES = CounterMetric(
             "tidy",
             "finish_round",
             "finish",
+            "archive_due",
         )
     },
 )

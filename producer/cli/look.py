@@ -93,14 +93,12 @@ def errors(
     count: Annotated[int, typer.Option("-n", min=1, help="How many rows.")] = 20,
 ) -> None:
     """Show the rows that failed, and why."""
-    from nightshift.common.ledger.queries import failed_rows
+    from nightshift.producer.archive import come_back
     from nightshift.producer.views import row_tables
 
     with context.ledger_of() as ledger:
-        number = context.find_job(ledger, job).id
-        with ledger.transaction() as connection:
-            kinds = failed_rows.count_by_kind(connection, number)
-            rows = failed_rows.first(connection, number, kind=kind, limit=count)
+        found = context.find_job(ledger, job)
+        kinds, rows = come_back.errors(ledger, found, kind=kind, limit=count)
     if kind is not None and kind not in kinds:
         context.row_error_kind(kind)
     context.console().print(row_tables.errors(rows, kinds))

@@ -19,7 +19,7 @@ from nightshift.common.ledger import Ledger, dispatch, schema, spending, workers
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry.run_state import StateFile
-from nightshift.producer.reaper import admission, metrics
+from nightshift.producer.reaper import admission, metrics, retention
 from nightshift.producer.reaper.finishers import MOST_FINISHING, Finishers
 from nightshift.producer.reaper.metrics import Rounds
 
@@ -36,8 +36,15 @@ MOST_UNQUEUED = 2_000
 """Most transactions of one round that take batches of paused and ended jobs back from their queue,
 and most batches that one of them takes."""
 
-CONNECTIONS = MOST_FINISHING + 2
-"""Connections to Postgres of a reaper: one for its rounds, one to take jobs, one for each finish."""
+CONNECTIONS = MOST_FINISHING + 3
+"""Connections to Postgres of a reaper: one for its rounds, one to take jobs, one for each finish, one
+for the job that leaves the ledger."""
+
+RETENTION_SECONDS = 60.0
+"""Pause between two looks for jobs that have been closed for long."""
+
+ARCHIVE_LEAVE_SECONDS = 5.0
+"""Time that a job on its way out gets when the reaper is asked to stop."""
 
 CHECK_SECONDS = 1.0
 """Pause between two checks of the version of the tables."""
@@ -63,6 +70,9 @@ def run(
         log.info("reaper_started")
         finishers = Finishers(ledger, settings, reaper.name, reaper.run_duty)
         finishers.start(stop)
+        archiver = threading.Thread(target=_archive, args=(reaper, ledger, settings, stop))
+        archiver.daemon = True
+        archiver.start()
         try:
             while not stop.is_set():
                 reaper.check_schema()
@@ -72,8 +82,18 @@ def run(
         finally:
             stop.set()
             finishers.leave()
+            # Another reaper, or the next start, takes up what is cut off.
+            archiver.join(ARCHIVE_LEAVE_SECONDS)
             reaper.close()
         log.info("reaper_ended")
+
+
+def _archive(reaper: "Reaper", ledger: Ledger, settings: Settings, stop: threading.Event) -> None:
+    """Runs beside the rounds, since the rows of a large job take their time; ends at once where no
+    job leaves the ledger.
+    """
+    while settings.retention_days is not None and not stop.wait(RETENTION_SECONDS):
+        reaper.run_duty(partial(retention.archive_due, ledger, settings, stop))
 
 
 class Reaper:

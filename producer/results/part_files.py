@@ -19,6 +19,7 @@ from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import live_parts
+from nightshift.producer.archive.come_back import bring_back
 
 T = TypeVar("T")
 
@@ -49,7 +50,11 @@ def pages(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
 def pages_of(
     ledger: Ledger, job: Job, query: Callable[[Connection, int, int, int], T]
 ) -> Iterator[T]:
-    """What a query says of a job's root batches, page by page: from one `seq` to before another."""
+    """What a query says of a job's root batches, page by page: from one `seq` to before another.
+
+    Batches of an archived job come back first; raises BadInput where its archive is gone.
+    """
+    bring_back(ledger, job)
     with ledger.transaction() as connection:
         roots = live_parts.roots(connection, job.id)
     step = max(1, PAGE_ROWS // job.spec.batch.rows)

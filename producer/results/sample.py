@@ -18,6 +18,7 @@ from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, live_parts
+from nightshift.producer.archive.come_back import bring_back
 from nightshift.producer.results import part_files
 
 USAGE_COLUMNS = ("row_index", "finish_reason", "prompt_tokens", "output_tokens")
@@ -47,8 +48,9 @@ def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool
     """Draws `count` of the finished rows, or of the failed ones; BadInput when there is none.
 
     The rows are drawn in dataset order, so of a finished job they depend on the seed alone, not on
-    batches or workers.
+    batches or workers. Batches of an archived job come back first.
     """
+    bring_back(ledger, job)
     with ledger.transaction() as connection:
         finished = live_parts.finished_rows(connection, job.id)
         if errors_only:

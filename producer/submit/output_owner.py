@@ -157,6 +157,8 @@ def _adopt(output_uri: str, wanted: Owner) -> None:
     """
     for name in storage.list_names(part_names.staged(output_uri, "")):
         storage.delete(part_names.staged(output_uri, name))
+    for name in storage.list_names(part_names.archived(output_uri, "")):
+        storage.delete(part_names.archived(output_uri, name))
     for name in filter(part_names.is_result, storage.list_names(output_uri)):
         storage.delete(part_names.final(output_uri, name))
     storage.write_bytes(_marker(output_uri), _encoded(wanted))

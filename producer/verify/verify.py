@@ -12,6 +12,7 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import audit
 from nightshift.common.states import JobState
 from nightshift.common.text import first_few
+from nightshift.producer.archive.come_back import bring_back
 from nightshift.producer.submit import output_owner
 from nightshift.producer.verify.check_result import CheckResult, Problem
 from nightshift.producer.verify.parts import Facts, PartsAudit
@@ -27,7 +28,11 @@ def verify(ledger: Ledger, job: Job) -> list[Problem]:
 
 
 def checks(ledger: Ledger, job: Job) -> Iterator[CheckResult]:
-    """The result of each check as soon as the check is made, in a fixed order."""
+    """The result of each check as soon as the check is made, in a fixed order.
+
+    Batches of an archived job come back first; raises BadInput where its archive is gone.
+    """
+    bring_back(ledger, job)
     with ledger.transaction() as connection:
         job = jobs.get(connection, job.id) or job
         progress = jobs.progress(connection, job.id)

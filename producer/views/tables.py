@@ -10,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from nightshift.common.formats import part_names
 from nightshift.common.text import money
 from nightshift.producer.views.rates import Values, elapsed_seconds, overall_rate, rows_over
 
@@ -82,6 +83,9 @@ def summary(row: Values) -> RenderableType:
     if row["cost"] is not None:
         table.add_row("cost", money(row["cost"]))
     table.add_row("output", Text(row["output_uri"], "bold"))
+    if row["archived_at"] is not None:
+        place = part_names.archived(row["output_uri"], "")
+        table.add_row("batches", Text(f"archived on {row['archived_at']:%Y-%m-%d} in {place}"))
     if row["reason"]:
         table.add_row("reason", Text(row["reason"], "yellow"))
     for advice in next_steps(row):

@@ -44,6 +44,7 @@ ENDS = "test_a_row_that_ends_its_host_fails_alone_and_the_next_batch_is_served"
 PLAN = "tests/integration/test_plan.py"
 LEDGER = "tests/integration/test_ledger.py"
 SPENDING = "tests/integration/test_spending.py"
+RETENTION = "tests/integration/test_retention.py"
 
 MUTANTS = (
     Mutant(
@@ -211,6 +212,29 @@ MUTANTS = (
         "            reached(Moment.WRITTEN)\n",
         "            reached(Moment.WRITTEN)\n        for each in group:\n            self._move(each)\n",
         (f"{FROZEN}::test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on",),
+    ),
+    Mutant(
+        "archive is proved",
+        "producer/archive/leave.py",
+        "        table_files.prove(job, file)\n",
+        "",
+        (f"{RETENTION}::test_a_file_that_is_not_what_was_written_costs_no_row",),
+    ),
+    Mutant(
+        "needed rows stay",
+        "common/ledger/archives.py",
+        """      AND coalesce(needed_at < now() - make_interval(days => :days), true)
+      AND EXISTS""",
+        "      AND EXISTS",
+        (f"{RETENTION}::test_whoever_needs_the_rows_while_they_are_written_keeps_them",),
+    ),
+    Mutant(
+        "archive fence",
+        "common/ledger/archives.py",
+        """    WHERE job_id = :id AND generation = :generation AND state = :state
+""",
+        "    WHERE job_id = :id AND generation = :generation\n",
+        (f"{RETENTION}::test_a_late_return_adds_no_row_to_a_job_that_has_gone_on",),
     ),
     Mutant(
         "staging directory",

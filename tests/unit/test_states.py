@@ -7,12 +7,23 @@ from pathlib import Path
 import pytest
 
 from nightshift import common
-from nightshift.common.states import BATCH_MOVES, JOB_MOVES, BatchState, JobState, Outcome
+from nightshift.common.states import (
+    ARCHIVE_MOVES,
+    BATCH_MOVES,
+    JOB_MOVES,
+    ArchiveState,
+    BatchState,
+    JobState,
+    Outcome,
+)
 
 TABLES = Path(common.__file__).parent / "migrations" / "sql" / "0001_tables.sql"
 
 
-@pytest.mark.parametrize(("states", "moves"), [(JobState, JOB_MOVES), (BatchState, BATCH_MOVES)])
+@pytest.mark.parametrize(
+    ("states", "moves"),
+    [(JobState, JOB_MOVES), (BatchState, BATCH_MOVES), (ArchiveState, ARCHIVE_MOVES)],
+)
 def test_every_state_has_its_moves_and_none_leads_to_itself(
     states: type[StrEnum], moves: dict[StrEnum, frozenset[StrEnum]]
 ) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import text
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import jobs, workers
+from nightshift.common.ledger import archives, jobs, workers
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.states import JobState, RowErrorKind
 
@@ -65,6 +65,7 @@ def retry(
             f"job {job_id} is cancelled, which is final: `nightshift submit --new` with another "
             "output directory makes a new job"
         )
+    archives.refuse_away(connection, job_id)
     piece: dict[str, int | None] = {"id": job_id, "after": after, "last": None}
     if most_rows is not None:
         found = connection.scalar(LAST_OF_PIECE, {**piece, "most_rows": most_rows})

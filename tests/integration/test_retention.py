@@ -1,0 +1,387 @@
+"""Closed jobs leave the ledger for files beside their output, and come back when they are needed."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from typer.testing import Result
+
+from nightshift.common import storage
+from nightshift.common.errors import ArchiveTaken, BadInput
+from nightshift.common.ledger import archives
+from nightshift.common.ledger.batches import retries
+from nightshift.common.settings import Settings
+from nightshift.common.states import JobState
+from nightshift.producer.archive import come_back, leave, table_files
+from nightshift.producer.reaper import loop, retention
+from tests.integration.test_retry import Site, moody, nightshift, site
+from tests.support.fleet import wait_until
+
+__all__ = ["nightshift", "site"]
+
+DAYS = Settings(retention_days=30)
+ORDERS = {"batches": "id", "attempts": "batch_id, attempt", "row_errors": "job_id, row_index"}
+Rows = dict[str, list[Any]]
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_files, "PAGE_ROWS", 2)
+
+
+@pytest.fixture
+def old(site: Site) -> Site:
+    """A job of six batches that has been closed for longer than others stay: row errors of two
+    kinds, a retry, and messages with what CSV and COPY find hard."""
+    site.submit(rows=60)
+    assert site.work(moody(7, strange=[3])) is JobState.COMPLETED
+    site.retry()
+    assert site.work(moody(7, strange=[3])) is JobState.COMPLETED
+    hard = 'a "b",\n\\.\n\\N \\x ü'
+    change(site, "UPDATE attempts SET error = $$" + hard + "$$ WHERE attempt = 1")
+    change(site, "UPDATE attempts SET error = '' WHERE batch_id = 2")
+    age(site)
+    return site
+
+
+def change(site: Site, statement: str) -> None:
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql(statement)
+
+
+def age(site: Site) -> None:
+    """Whatever was done with the job was done 31 days ago."""
+    change(site, "UPDATE jobs SET closed_at = closed_at - interval '31 days'")
+    change(site, "UPDATE job_archives SET needed_at = now() - interval '31 days'")
+
+
+def give_up_hold(site: Site) -> None:
+    change(site, "UPDATE job_archives SET held_until = now() - interval '1 second'")
+
+
+def rows(site: Site) -> Rows:
+    return {
+        table: site.ask(f"SELECT t::text FROM {table} t ORDER BY {order}")
+        for table, order in ORDERS.items()
+    }
+
+
+def archive(site: Site, settings: Settings = DAYS) -> str | None:
+    retention.archive_due(site.ledger, settings, threading.Event())
+    return state(site)
+
+
+def state(site: Site) -> str | None:
+    found = site.ask("SELECT state FROM job_archives")
+    return found[0].state if found else None
+
+
+def files(site: Site) -> list[Path]:
+    return sorted((site.folder / "out" / "_ledger").glob("*"))
+
+
+def gone(site: Site) -> bool:
+    return rows(site) == {"batches": [], "attempts": [], "row_errors": []}
+
+
+class Crash(Exception):
+    """Stands for a kill."""
+
+
+def test_an_old_job_leaves_for_files_that_duckdb_reads_and_each_row_still_counts_once(
+    old: Site, nightshift: Callable[..., Result]
+) -> None:
+    before, progress = rows(old), old.ask("SELECT * FROM job_progress")[0]
+    told = nightshift("errors", str(old.job_id)).output
+    age(old)
+    assert archive(old) == "archived"
+    assert gone(old)
+    now = old.ask("SELECT * FROM job_progress")[0]
+    assert now[:-1] == progress[:-1]
+    assert now.archived_at is not None
+
+    out = old.folder / "out"
+    [counted] = duckdb.sql(
+        f"SELECT count(*), count(DISTINCT id) FROM '{out}/**/*.parquet'"
+    ).fetchall()
+    assert counted == (60, 60)
+    for table, kept in before.items():
+        query = f"SELECT count(*) FROM read_parquet('{out}/_ledger/{table}-*.archive')"
+        assert duckdb.sql(query).fetchall() == [(len(kept),)]
+    query = f"SELECT sum(row_count), min(part_name) FROM read_parquet('{out}/_ledger/batches-*')"
+    [(total, name)] = duckdb.sql(query).fetchall()
+    assert total == 60
+    assert name.startswith("part-000000")
+    assert len(old.output()) == 60
+
+    assert nightshift("errors", str(old.job_id)).output == told
+    few = nightshift("errors", str(old.job_id), "--kind", "bad_type", "-n", "2").output
+    assert few.count("bad_type") >= 2
+    assert "archived" in nightshift("status", str(old.job_id)).output
+    assert gone(old)
+
+
+def test_verify_brings_everything_back_as_it_was_and_a_retry_goes_on_from_there(old: Site) -> None:
+    before, failed = rows(old), None
+    assert archive(old) == "archived"
+    failed = old.agrees()
+    assert rows(old) == before
+    assert state(old) == "kept"
+    assert files(old) == []
+    # What was needed stays for another 30 days.
+    assert archive(old) == "kept"
+
+    age(old)
+    assert archive(old) == "archived"
+    assert old.retry() == len(failed) == 12
+    assert old.agrees() == {}
+    assert old.work(moody(3)) is JobState.COMPLETED
+    assert old.agrees().keys() == {3, 13, 23, 33, 43, 53}
+    assert [row["id"] for row in old.output()] == old.ids
+    age(old)
+    assert archive(old) == "archived"
+    assert len(files(old)) == 3
+
+
+@pytest.mark.parametrize("reader", ["collect", "sample", "manifest"])
+def test_what_reads_parts_brings_them_back(
+    old: Site, nightshift: Callable[..., Result], reader: str
+) -> None:
+    archive(old)
+    commands = {
+        "collect": ("collect", str(old.job_id), "--to", "all.parquet"),
+        "sample": ("sample", str(old.job_id), "-n", "3"),
+        "manifest": ("collect", str(old.job_id), "--manifest", "--to", "parts.csv"),
+    }
+    done = nightshift(*commands[reader])
+    assert done.exit_code == 0, done.output
+    assert state(old) == "kept"
+    assert len(rows(old)["batches"]) == 6
+
+
+def test_a_cut_at_any_page_loses_no_row_and_the_next_round_goes_on(
+    old: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the way out and of the way back alike."""
+    before, cuts = rows(old), 0
+    while state(old) != "archived":
+        age(old)
+        give_up_hold(old)
+        cut_after(monkeypatch, retention, "_rest", cuts)
+        cuts += 1
+        try:
+            archive(old)
+        except Crash:
+            monkeypatch.undo()
+            monkeypatch.setattr(table_files, "PAGE_ROWS", 2)
+            if cuts % 3 == 0:
+                came_back(old)
+                assert rows(old) == before
+    assert cuts > 20
+    assert gone(old)
+    pages = 0
+    while state(old) != "kept":
+        with monkeypatch.context() as patch:
+            cut_after(patch, archives, "add", pages)
+            pages += 1
+            try:
+                come_back.bring_back(old.ledger, old.job)
+            except Crash:
+                assert state(old) == "returning"
+    assert pages > 8
+    assert rows(old) == before
+    assert old.agrees()
+
+
+def cut_after(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, calls: int) -> None:
+    real, left = getattr(module, name), calls
+
+    def cut(*given: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Crash
+        return real(*given) if name != "_rest" else None
+
+    monkeypatch.setattr(module, name, cut)
+
+
+def came_back(site: Site) -> None:
+    come_back.bring_back(site.ledger, site.job)
+    assert state(site) == "kept"
+
+
+def test_a_file_that_is_not_what_was_written_costs_no_row(
+    old: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, real = rows(old), storage.write_whole
+
+    def torn(uri: str, *given: Any, **more: Any) -> Any:
+        written = real(uri, *given, **more)
+        if "/attempts-" in uri:
+            data = bytearray(Path(uri).read_bytes())
+            data[len(data) // 2] ^= 1
+            Path(uri).write_bytes(data)
+        return written
+
+    monkeypatch.setattr(storage, "write_whole", torn)
+    assert archive(old) == "kept"
+    assert rows(old) == before
+    monkeypatch.undo()
+    # Left alone for an hour, so that others have their turn.
+    assert archive(old) == "kept"
+    give_up_hold(old)
+    assert archive(old) == "archived"
+    assert [path.name for path in files(old)] == [
+        "attempts-2.archive",
+        "batches-2.archive",
+        "row_errors-2.archive",
+    ]
+
+
+def test_whose_archive_is_gone_is_told_so_and_nothing_is_taken_for_empty(
+    old: Site, nightshift: Callable[..., Result]
+) -> None:
+    archive(old)
+    lost = next(path for path in files(old) if path.name.startswith("row_errors"))
+    lost.rename(old.folder / "away")
+    for command in (
+        ("verify",),
+        ("retry", "--failed"),
+        ("errors",),
+        ("collect", "--to", "x.parquet"),
+    ):
+        done = nightshift(command[0], str(old.job_id), *command[1:])
+        assert done.exit_code == 2, done.output
+        assert "is gone" in " ".join(done.output.split())
+    with pytest.raises(BadInput, match="in its archive"), old.ledger.transaction() as connection:
+        retries.retry(connection, old.job_id, failed=True, dead=True)
+    (old.folder / "away").rename(lost)
+    assert len(old.agrees()) == 12
+
+
+def test_no_two_processes_move_the_rows_of_one_job(old: Site) -> None:
+    before = rows(old)
+    first = retention._take(old.ledger, 30)
+    assert first is not None
+    assert retention._take(old.ledger, 30) is None
+    # Frozen until its hold is over: another one archives the job, and the first one gives up.
+    give_up_hold(old)
+    assert archive(old) == "archived"
+    with pytest.raises(ArchiveTaken):
+        leave.leave(old.ledger, *first, 30, lambda _: None)
+    assert len(files(old)) == 3
+    came_back(old)
+    assert rows(old) == before
+
+
+def test_whoever_needs_the_rows_while_they_are_written_keeps_them(
+    old: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, real = rows(old), table_files.prove
+
+    def read_meanwhile(*given: Any) -> None:
+        real(*given)
+        come_back.bring_back(old.ledger, old.job)
+
+    monkeypatch.setattr(table_files, "prove", read_meanwhile)
+    assert archive(old) == "kept"
+    assert rows(old) == before
+    assert files(old) == []
+
+
+@pytest.mark.parametrize("frozen", ["proves", "adds"])
+def test_a_late_return_adds_no_row_to_a_job_that_has_gone_on(
+    old: Site, monkeypatch: pytest.MonkeyPatch, frozen: str
+) -> None:
+    archive(old)
+    real, seen = table_files.read, 0
+
+    def freeze(job: Any, file: Any) -> Iterator[Any]:
+        nonlocal seen
+        for place, page in enumerate(real(job, file)):
+            if (file.table, place) == ("row_errors", 1):
+                seen += 1
+                if seen == ["proves", "adds"].index(frozen) + 1:
+                    assert old.retry() == 12
+                    assert old.work(moody()) is JobState.COMPLETED
+            yield page
+
+    monkeypatch.setattr(table_files, "read", freeze)
+    come_back.bring_back(old.ledger, old.job)
+    assert old.agrees() == {}
+
+
+def stay(site: Site) -> None:
+    before = rows(site)
+    archive(site)
+    assert rows(site) == before
+    assert files(site) == []
+
+
+def test_a_job_stays_that_was_closed_lately_or_runs_again_and_all_stay_by_default(
+    old: Site,
+) -> None:
+    assert archive(old, Settings()) == "kept"
+    change(old, "UPDATE jobs SET closed_at = now() - interval '29 days'")
+    stay(old)
+    age(old)
+    old.retry()
+    age(old)
+    stay(old)
+
+
+def test_a_job_stays_whose_output_is_not_there_or_whose_finish_was_given_up(old: Site) -> None:
+    manifest = old.folder / "out" / "_manifest.json"
+    manifest.rename(old.folder / "manifest")
+    stay(old)
+    (old.folder / "manifest").rename(manifest)
+    give_up_hold(old)
+    change(
+        old,
+        "UPDATE batches SET state = 'dead', redo = rows, redo_count = row_count, rows_failed = 0"
+        " WHERE id = (SELECT min(id) FROM batches)",
+    )
+    stay(old)
+
+
+def test_a_reaper_archives_beside_its_rounds(
+    old: Site, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "RETENTION_SECONDS", 0.05)
+    stop = threading.Event()
+    settings = Settings(database_url=database_url, retention_days=30)
+    reaper = threading.Thread(target=loop.run, args=(old.ledger, settings, stop))
+    reaper.start()
+    try:
+        wait_until(lambda: state(old) == "archived", what="the archive")
+    finally:
+        stop.set()
+        reaper.join()
+    assert gone(old)
+
+
+def test_older_code_may_use_the_tables_until_the_first_job_is_archived(old: Site) -> None:
+    compatible = "SELECT compatible_from FROM ledger_meta"
+    assert old.ask(compatible)[0].compatible_from < archives.SCHEMA_OF_ARCHIVES
+    archive(old)
+    assert old.ask(compatible)[0].compatible_from == archives.SCHEMA_OF_ARCHIVES
+
+
+def test_a_return_that_nobody_goes_on_with_is_turned_back(
+    old: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(old)
+    with monkeypatch.context() as patch:
+        cut_after(patch, archives, "add", 2)
+        with pytest.raises(Crash):
+            come_back.bring_back(old.ledger, old.job)
+    assert archive(old) == "returning"
+    age(old)
+    give_up_hold(old)
+    assert archive(old) == "archived"
+    assert gone(old)
+    assert len(files(old)) == 3
