@@ -18,14 +18,16 @@ class _Seen(Exception):
     """Rolls back what was explained."""
 
 
-def explain(ledger: Ledger, act: Callable[[Connection], object]) -> list[dict[str, Any]]:
+def explain(
+    ledger: Ledger, act: Callable[[Connection], object], how: str = "FORMAT JSON"
+) -> list[dict[str, Any]]:
     """The nodes of every plan of `act`, which is run and rolled back."""
     plans: list[Any] = []
 
     class Explaining(psycopg.Cursor[Any]):
         def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
             if isinstance(query, str) and query.lstrip().startswith(PLANNED):
-                super().execute(f"EXPLAIN (FORMAT JSON) {query}", params, **options)
+                super().execute(f"EXPLAIN ({how}) {query}", params, **options)
                 plans.append(self.fetchone()[0][0]["Plan"])  # type: ignore[index]
             return super().execute(query, params, **options)
 
@@ -56,6 +58,13 @@ def reads(nodes: list[dict[str, Any]]) -> str:
         if node.get("Index Name") or node.get("Relation Name") in LARGE
     ]
     return ", ".join(dict.fromkeys(name for name in found if not name.startswith("ModifyTable")))
+
+
+def blocks(ledger: Ledger, act: Callable[[Connection], object]) -> int:
+    """Blocks of 8 KiB that the largest statement of `act` looks at; no other load changes it."""
+    nodes = explain(ledger, act, "ANALYZE, BUFFERS, FORMAT JSON")
+    # A node counts what the nodes below it read.
+    return max(int(node["Shared Hit Blocks"] + node["Shared Read Blocks"]) for node in nodes)
 
 
 def scanned(nodes: list[dict[str, Any]]) -> list[str]:
