@@ -40,5 +40,6 @@ def _check_places(spec: JobSpec, settings: Settings) -> None:
         remotes.refuse_blocked(engine.base_url)
         models.check_name(engine.model, settings.allowed_models)
         return
-    for model, _ in engine_args.named_models(engine):
+    for model, revision in engine_args.named_models(engine):
         models.check(model, settings.allowed_models, settings.allowed_roots)
+        models.check_revision(revision)

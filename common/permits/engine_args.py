@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from nightshift.common.errors import BadInput
+from nightshift.common.permits import models
 from nightshift.common.permits import vllm_arguments as vllm
 from nightshift.common.spec import OpenaiEngineSpec, TransformersEngineSpec, VllmEngineSpec
 from nightshift.common.spec.engines import EngineSpec
@@ -70,18 +71,20 @@ class Word:
             raise BadInput(f"{SETTING}: {name} runs code: name the model, as {name}:org/model")
         return cls(name, models or None)
 
-    def allows(self, name: str, kind: Kind, models: Sequence[tuple[str, str | None]]) -> bool:
-        """Whether the argument is meant, for all of the models and their revisions."""
+    def allows(self, name: str, kind: Kind, named: Sequence[tuple[str, str | None]]) -> bool:
+        """Whether the argument is meant, for all of the named models and their revisions."""
         if name != self.name and not name.startswith(f"{self.name}."):
             return False
         if self.models is None:
             return kind is not Kind.RUNS_CODE
-        return all(_matches(self.models, *model) for model in models)
+        return all(_matches(self.models, *model) for model in named)
 
 
 def _matches(pattern: str, model: str, revision: str | None) -> bool:
+    if pattern.startswith("/"):  # a folder has no revision, and its name may have an @
+        return revision in (None, "main") and fnmatchcase(model, models.real(pattern))
     of_model, at, of_revision = pattern.rpartition("@")
-    if not at or pattern.startswith("/"):  # a folder has no revision, and its name may have an @
+    if not at:
         return revision in (None, "main") and fnmatchcase(model, pattern)
     return fnmatchcase(model, of_model) and fnmatchcase(str(revision or "main"), of_revision)
 
@@ -94,9 +97,9 @@ def words(texts: Sequence[str]) -> list[Word]:
 def check(engine: EngineSpec, allowed: Sequence[str]) -> None:
     """BadInput for an argument that needs the operator's word and does not have it."""
     given = words(allowed)
-    models = named_models(engine)
+    named = named_models(engine)
     for name, kind in guarded(engine).items():
-        if not any(word.allows(name, kind, models) for word in given):
+        if not any(word.allows(name, kind, named) for word in given):
             raise BadInput(_refusal(engine, name, kind))
 
 
@@ -116,8 +119,8 @@ def guarded(engine: EngineSpec) -> dict[str, Kind]:
 
 
 def named_models(engine: EngineSpec) -> list[tuple[str, str | None]]:
-    """The models that an engine names, with their revisions: its own first, then those of its
-    arguments, a tokenizer and drafts.
+    """The models that an engine names, folders by their places, with their revisions: its own first,
+    then those of its arguments, a tokenizer and drafts.
     """
     match engine:
         case VllmEngineSpec(model=model, revision=revision, args=args):
@@ -130,9 +133,10 @@ def named_models(engine: EngineSpec) -> list[tuple[str, str | None]]:
             ]
             if args.get("tokenizer") or args.get("tokenizer_revision"):
                 named.append((args.get("tokenizer") or model, args.get("tokenizer_revision")))
-            return [(model, revision), *((str(each), at) for each, at in named if each)]
+            every = [(model, revision), *((str(each), at) for each, at in named if each)]
+            return [(models.placed(each), at) for each, at in every]
         case TransformersEngineSpec(model=model, revision=revision):
-            return [(model, revision)]
+            return [(models.placed(model), revision)]
         case OpenaiEngineSpec(model=model):
             return [(model, None)]
     return []

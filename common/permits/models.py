@@ -30,17 +30,29 @@ def check(model: str, allowed: Sequence[str], roots: Sequence[str]) -> None:
 
     A pattern that begins with / is the operator's word for folders outside the roots, too.
     """
-    is_address = "://" in model
-    if not is_address and not _is_folder(model):
-        check_name(model, allowed)
-        return
-    place = model if is_address else str(Path(model).expanduser().resolve())
-    folders = [_real(pattern) for pattern in allowed if pattern.startswith("/")]
-    if not is_address and folders and is_allowed(place, folders):
+    place = placed(model)
+    is_folder = place.startswith("/")
+    folders = [real(pattern) for pattern in allowed if pattern.startswith("/")]
+    if is_folder and folders and is_allowed(place, folders):
         return
     check_name(place, allowed)
-    if roots:
+    if roots and (is_folder or "://" in place):
         storage.check_roots([storage.resolve(place)], roots)
+
+
+def check_revision(revision: str | None) -> None:
+    """BadInput for a revision that a hub's cache on disk would take for a path out of the cache."""
+    if revision is not None and (revision.startswith("/") or ".." in revision.split("/")):
+        raise BadInput(f"the revision {revision!r} is a path: name a branch, a tag or a commit")
+
+
+def placed(model: str) -> str:
+    """Where a model is: a folder of this machine as its absolute path without links, the name of a
+    hub's model and an address in a store as they are.
+    """
+    if "://" in model or not _is_folder(model):
+        return model
+    return str(Path(model).expanduser().resolve())
 
 
 def _is_folder(model: str) -> bool:
@@ -49,7 +61,7 @@ def _is_folder(model: str) -> bool:
     return model.startswith(("/", "./", "../", "~")) or os.path.exists(model)  # noqa: PTH110
 
 
-def _real(pattern: str) -> str:
-    """The pattern with the links of its folder followed, as they are in the path of a model."""
+def real(pattern: str) -> str:
+    """A pattern of folders with the links of its fixed part followed, as they are in `placed`."""
     fixed = storage.fixed_folder(pattern)
     return glob.escape(str(Path(fixed or "/").resolve())).rstrip("/") + pattern[len(fixed) :]

@@ -295,6 +295,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "place of a model folder",
+        "common/permits/models.py",
+        "    return str(Path(model).expanduser().resolve())\n",
+        "    return model\n",
+        (f"{PERMITS}::test_the_word_for_a_folder_is_for_the_folders_that_are_in_it",),
+    ),
+    Mutant(
         "peer of a remote engine",
         "worker/engines/openai/server.py",
         "    if remotes.is_blocked(peer):\n",

@@ -21,6 +21,7 @@ from nightshift.common.spec import (
     FunctionEngineSpec,
     JobSpec,
     OpenaiEngineSpec,
+    TransformersEngineSpec,
     VllmEngineSpec,
 )
 from nightshift.common.spec.engines import SERVER_ARGUMENTS, EngineSpec
@@ -125,7 +126,9 @@ def job(engine: EngineSpec) -> JobSpec:
         {
             "name": "j",
             "input": {"uri": "in"},
-            "task": {"kind": "generate", "prompt": "x"},
+            "task": {"kind": "embed", "text": "x"}
+            if engine.backend == "transformers"
+            else {"kind": "generate", "prompt": "x"},
             "engine": engine.model_dump(),
             "output": {"uri": "out"},
         },
@@ -278,6 +281,39 @@ def test_a_revision_of_the_ledger_brings_no_code_that_the_operator_did_not_allow
     spec = job(vllm() if word is None else vllm(trust_remote_code=True))
     loaded: Any = engines.load(spec, Settings(allowed_engine_args=words), "refs/pr/7")
     assert loaded == used
+
+
+def test_the_word_for_a_folder_is_for_the_folders_that_are_in_it(tmp_path: Path) -> None:
+    safe, evil = tmp_path / "safe", tmp_path / "evil"
+    for folder in (safe / "model", evil / "model"):
+        folder.mkdir(parents=True)
+    (safe / "link").symlink_to(evil)
+    (tmp_path / "alias").symlink_to(safe)
+    for word in (f"{safe}/*", f"{tmp_path}/alias/*"):
+        settings = Settings(allowed_engine_args=(f"trust_remote_code:{word}",))
+        for model in (f"{safe}/model", f"{tmp_path}/alias/model", f"{safe}/../safe/model/"):
+            permits.check(job(vllm(model, trust_remote_code=True)), settings)
+        for model in (f"{safe}/../evil/model", f"{safe}/link/model", f"{safe}/model/../../evil"):
+            for engine in (
+                vllm(model, trust_remote_code=True),
+                vllm(f"{safe}/model", trust_remote_code=True, tokenizer=model),
+            ):
+                with pytest.raises(BadInput, match="by model, as"):
+                    permits.check(job(engine), settings)
+
+
+@pytest.mark.parametrize("revision", ["/data/in/ref", "../../models--org--other/refs/main", "a/.."])
+def test_a_revision_is_no_path_out_of_the_cache_of_the_hub(revision: str) -> None:
+    """Offline, the hub's library reads refs/REVISION, and the folder that the file names."""
+    for engine in (
+        vllm(revision=revision),
+        vllm(tokenizer_revision=revision),
+        TransformersEngineSpec(backend="transformers", model="org/model", revision=revision),
+    ):
+        with pytest.raises(BadInput, match="is a path: name a branch, a tag or a commit"):
+            permits.check(job(engine), Settings())
+    permits.check(job(vllm(revision="refs/pr/7")), Settings())
+    permits.check(job(vllm(revision="v1..2")), Settings())
 
 
 @pytest.mark.parametrize("word", ["", ":org/model", "trust_remote_code:", "trust_remote_code"])
