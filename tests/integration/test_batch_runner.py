@@ -120,7 +120,7 @@ class Scene:
             self.window.add(batch)
 
     def run(self, group: Sequence[HeldBatch] | None = None) -> threading.Thread:
-        thread = threading.Thread(target=self.runner.run, args=(group or self.group,))
+        thread = threading.Thread(target=self.runner.run, args=(group or self.group,), daemon=True)
         thread.start()
         return thread
 
