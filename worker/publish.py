@@ -286,7 +286,7 @@ class Publisher:
         lease, part = each.commit()
         uri = each.spec.output.uri
         with suppressed(Exception, self._recorder, "settle_failed", batch_id=lease.batch_id):
-            storage.move(staged(uri, part.name), final(uri, part.name))
+            storage.move(staged(uri, part.name), final(uri, part.name), part.bytes)
             reached(Moment.MOVED)
             if lease.kept_part is not None:
                 storage.delete(final(uri, lease.kept_part))

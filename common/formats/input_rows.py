@@ -104,7 +104,6 @@ def read_file_rows(
     Raises SourceChanged when the file is gone or not the one that was planned, StorageUnavailable
     when it cannot be read now, BadInput for a Parquet column that does not exist.
     """
-    source_files.check_unchanged(descriptor.source)
     wanted = list(descriptor.rows)
     try:
         table, found, place = _read(descriptor, columns, cache, schema)
@@ -140,9 +139,13 @@ def _read(
     source = descriptor.source
     if source.format in ("jsonl", "openai"):
         parse = openai_batch.parse_request if source.format == "openai" else parse_line
-        found = jsonl.read(descriptor, columns, schema, parse)
-        source_files.check_unchanged(source)
-        return found
+        try:
+            return jsonl.read(descriptor, columns, schema, parse)
+        finally:
+            # After the read, and whatever became of it: another file has other lines there.
+            source_files.check_unchanged(source)
+    # Before, since what the cache holds is not read again.
+    source_files.check_unchanged(source)
     is_csv = source.format == "csv"
     names = [*columns, input_copies.WHY] if is_csv and columns is not None else columns
     table, bad, place = parquet.read(descriptor, names, cache)

@@ -126,21 +126,22 @@ def create(uri: str, data: bytes) -> bool:
     return local.create(local_path(uri), data) if is_local(uri) else objects.create(uri, data)
 
 
-def move(source: str, target: str) -> None:
+def move(source: str, target: str, size_bytes: int | None = None) -> None:
     """Gives a file its final name: rename on local disk, copy then delete on object stores.
 
     A move may be done twice, or by two processes at once. A missing source with a target in place
-    is success; a copy whose source was not deleted yet is finished. A link is no file. Raises
+    is success; a copy whose source was not deleted yet is finished. A link is no file. `size_bytes`
+    is the size of the file where the caller knows it, which spares a request. Raises
     FileNotFoundError when both files are missing, Permanent when the target has other content.
     """
     try:
-        _move(source, target)
+        _move(source, target, size_bytes)
     except FileNotFoundError:
         if not exists(target, links=False):
             raise
 
 
-def _move(source: str, target: str) -> None:
+def _move(source: str, target: str, size_bytes: int | None) -> None:
     if is_local(source) != is_local(target):
         raise ValueError("a file moves within one store")
     if exists(target, links=False):
@@ -149,12 +150,11 @@ def _move(source: str, target: str) -> None:
             raise Permanent(f"{source} cannot be moved: {target} holds something else")
         delete(source)
         return
-    with guard("moved", source):
-        if is_local(source):
+    if is_local(source):
+        with guard("moved", source):
             local.rename(local_path(source), local_path(target))
-            return
-        fs, path = driver_of(source)
-        fs.cp_file(path, driver_of(target)[1])
+        return
+    objects.copy(source, target, size_bytes)
     delete(source)
 
 

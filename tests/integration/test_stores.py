@@ -13,7 +13,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
 from nightshift.common import storage
-from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.errors import BadInput, Permanent, StorageUnavailable
 from nightshift.common.formats import input_rows, part_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import parse_spec
@@ -191,9 +191,13 @@ def test_a_file_has_one_life_from_writing_to_deleting(bucket: str) -> None:
         storage.expand([f"{bucket}/nothing"])
     storage.write_bytes(uri, b"other")
     assert storage.stat(uri).fingerprint != info.fingerprint
-    storage.move(uri, f"{bucket}/there/y.bin")
+    storage.move(uri, f"{bucket}/there/y.bin", len(b"other"))
     storage.move(uri, f"{bucket}/there/y.bin")
     assert not storage.exists(uri)
+    storage.write_bytes(uri, b"a third")
+    with pytest.raises(Permanent, match="something else"):
+        storage.move(uri, f"{bucket}/there/y.bin", len(b"a third"))
+    assert storage.read_range(f"{bucket}/there/y.bin", 0, 9) == b"other"
     assert storage.list_names(f"{bucket}/there") == ["y.bin"]
     storage.delete(f"{bucket}/there/y.bin")
     storage.delete(f"{bucket}/there/y.bin")
