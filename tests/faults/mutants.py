@@ -34,6 +34,7 @@ class Mutant:
 
 
 RACE = "tests/faults/test_race.py"
+STORES = "tests/integration/test_store_requests.py"
 FROZEN = "tests/faults/test_frozen.py"
 CONTROL = "tests/faults/test_control_races.py"
 RUNNER = "tests/integration/test_batch_runner.py"
@@ -345,6 +346,23 @@ MUTANTS = (
         "if slot.held_seconds < seconds}",
         "if slot.held_seconds < 0}",
         ("tests/unit/test_allocation.py::test_the_plan_of",),
+    ),
+    Mutant(
+        "part of a lost lease",
+        "worker/publish.py",
+        "            if isinstance(each.error, LeaseLost):\n",
+        "            if False:\n",
+        (f"{STORES}::test_a_worker_that_goes_on_after_the_end_of_its_job_changes_no_file",),
+    ),
+    Mutant(
+        "look after the lines",
+        "common/formats/input_rows.py",
+        "            # After the read, and whatever became of it: another file has other lines there.\n"
+        "            source_files.check_unchanged(source)\n",
+        "            pass\n",
+        (
+            f"{STORES}::test_lines_of_a_source_that_changed_are_no_rows_whatever_the_store_says_of_them",
+        ),
     ),
 )
 
