@@ -32,6 +32,10 @@ class EngineRefused(EngineUnavailable):
     """The server needs a person (key, account): the job pauses, too, with the message as reason."""
 
 
+class StageHung(Retryable):
+    """Reading, rendering or writing stands still: the batch is given back, nothing is charged."""
+
+
 class Permanent(NightshiftError):
     """The same call can never work: the batch goes to dead."""
 

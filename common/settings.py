@@ -96,6 +96,12 @@ class Settings(BaseSettings):
     engine_stall_seconds: float = Field(
         120, gt=0, description="No progress in the engine for so long ends the child."
     )
+    stage_timeout_seconds: float = Field(
+        300,
+        gt=0,
+        description="Reading, rendering or writing that comes to no next row or file for so long "
+        "gives its batches back.",
+    )
     load_backoff_seconds: float = Field(
         2, gt=0, description="Pause after the first failed engine load; doubles up to 60."
     )

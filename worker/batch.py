@@ -16,6 +16,7 @@ from nightshift.common.errors import (
     EngineRefused,
     EngineUnavailable,
     Permanent,
+    StageHung,
     StorageUnavailable,
 )
 from nightshift.common.failpoints import Moment, reached
@@ -36,7 +37,7 @@ from nightshift.worker.outputs import Outputs
 from nightshift.worker.publish import Publication, Publisher
 from nightshift.worker.rows.results import RowResults, part_table, with_kept_rows
 from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import HeldBatch, Window
+from nightshift.worker.window import HeldBatch, Progress, Window
 
 GATHER_SECONDS = 0.25
 """How long small batches, and the threads that run them, wait for each other: batches that finish
@@ -106,6 +107,9 @@ class BatchRunner:
         The batches are read one after the other and run in the engine at once. Those that have
         left the engine when a commit begins are committed together.
         """
+        progress = Progress()
+        for batch in group:
+            batch.progress = progress
         try:
             self._run(group)
         except BaseException as error:  # or the batches would stay held by no thread
@@ -115,6 +119,19 @@ class BatchRunner:
     def release(self, batch: HeldBatch, error: Exception) -> None:
         """Releases a batch that cannot run here: a sibling may take it."""
         self._outcomes.end(batch, StorageUnavailable(str(error)))
+
+    def give_back(self, batches: Sequence[HeldBatch]) -> None:
+        """Releases batches in place of their thread: the thread hangs in a stage, or the job is over.
+
+        If the thread goes on later, it ends none of them a second time. A part that the thread
+        commits then counts only if nobody has claimed the batch in between.
+        """
+        seconds = self.settings.stage_timeout_seconds
+        hung = StageHung(f"no row or file was read, rendered or written for {seconds:g} s")
+        for batch in batches:
+            batch.stop()
+            is_late = batch.unwanted or batch.committed
+            self._outcomes.end(batch, None if is_late else hung, committed=batch.committed)
 
     def _run(self, group: Sequence[HeldBatch]) -> None:
         finished: SimpleQueue[LeftEngine] = SimpleQueue()
@@ -172,24 +189,26 @@ class BatchRunner:
         reached(Moment.CLAIMED)
         job = self._jobs.get(lease.job_id)
         spec = job.spec
-        # The job may have been submitted where other roots are allowed.
-        storage.check_roots(
-            [lease.descriptor.source.uri, spec.output.uri], self.settings.allowed_roots
-        )
-        self._outputs.prove(job.id, spec.output.uri)
-        with self.recorder.span(Stage.READ):
-            rows = input_rows.read_rows(
-                spec,
-                dataclasses.replace(lease.descriptor, rows=lease.todo),
-                spec.read_columns,
-                self._cache,
-                job.inputs,
+        with batch.progress.stage() as moved:
+            # The job may have been submitted where other roots are allowed.
+            storage.check_roots(
+                [lease.descriptor.source.uri, spec.output.uri], self.settings.allowed_roots
             )
-        reached(Moment.READING)
+            self._outputs.prove(job.id, spec.output.uri)
+            moved()
+            with self.recorder.span(Stage.READ):
+                rows = input_rows.read_rows(
+                    spec,
+                    dataclasses.replace(lease.descriptor, rows=lease.todo),
+                    spec.read_columns,
+                    self._cache,
+                    job.inputs,
+                )
+            reached(Moment.READING)
+            with self.recorder.span(Stage.RENDER):
+                requests, refused = job.renderer.render(rows.table, rows.row_index, moved)
         passed = [part.select(spec.passed_columns) for part in (rows.table, rows.bad_table)]
         row_index = [*rows.row_index, *rows.bad]
-        with self.recorder.span(Stage.RENDER):
-            requests, refused = job.renderer.render(rows.table, rows.row_index)
         results = RowResults(row_index, pa.concat_tables(passed), {**refused}, dict(rows.bad))
         self.window.spending.run(lease.job_id, len(lease.todo) - len(requests))
         self.window.row_finished(batch, len(lease.todo) - len(requests))
@@ -287,8 +306,6 @@ class BatchRunner:
     ) -> Publication:
         job = loaded.job
         schema, bare = self._jobs.output_schema(job, loaded.results)
-        with self.recorder.span(Stage.TABLE):
-            table = part_table(job.spec, schema, loaded.results)
         made_by = {
             **job.provenance,
             "batch": str(lease.batch_id),
@@ -298,11 +315,15 @@ class BatchRunner:
             "engine_version": self.engine.version,
             "revision": self.engine.revision or "",
         }
-        if lease.redo is not None and lease.kept_part is not None:
-            uri = part_names.located(job.spec.output.uri, lease.kept_part)
-            if uri is None:
-                raise Permanent(f"the part {lease.kept_part} with the kept answers is gone")
-            parts = PartStore(job.spec, job.inputs, schema)
-            whole, made_by = parts.merge(table.table, made_by, lease.todo, lease.kept_part, uri)
-            table = with_kept_rows(table, whole, job.spec.input.id)
+        with loaded.batch.progress.stage() as moved:
+            with self.recorder.span(Stage.TABLE):
+                table = part_table(job.spec, schema, loaded.results)
+            if lease.redo is not None and lease.kept_part is not None:
+                moved()
+                uri = part_names.located(job.spec.output.uri, lease.kept_part)
+                if uri is None:
+                    raise Permanent(f"the part {lease.kept_part} with the kept answers is gone")
+                parts = PartStore(job.spec, job.inputs, schema)
+                whole, made_by = parts.merge(table.table, made_by, lease.todo, lease.kept_part, uri)
+                table = with_kept_rows(table, whole, job.spec.input.id)
         return Publication(loaded.batch, lease, job.spec, table, made_by, kept_rows, bare)

@@ -6,6 +6,7 @@ Run by the supervisor as `python -m nightshift.worker.celery_app CONFIG`, CONFIG
 import gc
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -61,6 +62,7 @@ class ChildProcess:
         self._drain_asked = threading.Event()
         self._drained = threading.Event()
         self._dying = threading.Lock()
+        self._exit_code = ExitCode.DRAINED
 
     def run(self) -> None:
         """Serves until SIGTERM; the engine is loaded in worker_init, closed in worker_shutdown.
@@ -117,6 +119,8 @@ class ChildProcess:
             self._engine_died,
             self._liveness,
             recorder,
+            self._runner.give_back,
+            self._leave,
         )
         tasks.register(self._app, self._runner)
         # Loaded modules stay: a garbage collection that walks them would stop the engine's loop.
@@ -229,7 +233,16 @@ class ChildProcess:
         self._engine.close()
         self._telemetry.finish()
         log.info("drained")
-        os._exit(ExitCode.DRAINED)
+        os._exit(self._exit_code)
+
+    def _leave(self, why: str) -> None:
+        """Begins the drain that SIGTERM begins, once: what the child holds is finished or released,
+        and nothing is charged.
+        """
+        if self._exit_code is ExitCode.DRAINED:
+            log.error("child_leaves", why=why)
+            self._exit_code = ExitCode.THREADS_HANG
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _engine_died(self, error: str) -> None:
         """Ends the child; the supervisor then ends the process group and charges the open leases."""

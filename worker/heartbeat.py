@@ -1,8 +1,9 @@
 """The heartbeat: renews every lease of the child in one statement and learns of lost ones."""
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from nightshift.common.errors import Retryable
 from nightshift.common.failpoints import Moment, reached
@@ -13,10 +14,43 @@ from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.outages import suppressed
 from nightshift.worker.supervisor.liveness import ChildLiveness
 from nightshift.worker.telemetry.recorder import Recorder
-from nightshift.worker.window import HeldBatch, Window
+from nightshift.worker.window import HeldBatch, Progress, Window
+
+HUNG_THREADS = 3
+"""So many threads of a child may hang in a stage; past them the child leaves and is replaced."""
+
+COUNTED_BEATS = 2
+"""Between two beats no more than so many `heartbeat_seconds` count as standing still: a process that
+was stopped for an hour had no thread that hung for an hour."""
 
 AGAIN_SECONDS = 1.0
 """Pause before a failed beat is tried again: leases run out meanwhile."""
+
+
+@dataclass(eq=False)
+class StageWatch:
+    """For how long threads have stood still in a stage, by what each look finds.
+
+    Between two looks no more than `most_seconds` count.
+    """
+
+    timeout_seconds: float
+    most_seconds: float
+    _stood: dict[Progress, tuple[int, float]] = field(default_factory=dict)
+    _looked_at: float = 0.0
+
+    def look(self, threads: Iterable[Progress], now: float) -> set[Progress]:
+        """The threads that hang at the moment `now` (seconds): none of their looks showed a move for
+        longer than the timeout. Threads of earlier looks are watched until they leave their stage.
+        """
+        passed = min(now - self._looked_at, self.most_seconds)
+        stood = {}
+        for thread in {*threads, *self._stood}:
+            moves, seconds = self._stood.get(thread, (None, 0.0))
+            if thread.in_stage:
+                stood[thread] = thread.moves, seconds + passed if thread.moves == moves else 0.0
+        self._stood, self._looked_at = stood, now
+        return {thread for thread, (_, seconds) in stood.items() if seconds > self.timeout_seconds}
 
 
 @dataclass(eq=False)
@@ -24,7 +58,9 @@ class Heartbeat:
     """A thread that beats every `heartbeat_seconds` until it is stopped.
 
     Leases are renewed only while the engine makes progress. A child whose engine stands still for
-    `engine_stall_seconds` is ended through `stalled`, and its leases go to others.
+    `engine_stall_seconds` is ended through `stalled`, and its leases go to others. The batches of a
+    thread that hangs in a stage go through `give_back`; where too many threads hang, `leave` ends
+    the child in order.
     """
 
     worker_id: str
@@ -35,10 +71,15 @@ class Heartbeat:
     stalled: Callable[[str], None]
     liveness: ChildLiveness
     recorder: Recorder
+    give_back: Callable[[Sequence[HeldBatch]], None]
+    leave: Callable[[str], None]
     state: str = "ready"
 
     def __post_init__(self) -> None:
         self._ended = threading.Event()
+        self._watch = StageWatch(
+            self.settings.stage_timeout_seconds, COUNTED_BEATS * self.settings.heartbeat_seconds
+        )
         self._reported: dict[int, spending.Spent] = {}
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
 
@@ -74,6 +115,7 @@ class Heartbeat:
         for batch in held:
             if batch.lease.job_id in over:
                 batch.stop()
+        self._give_back_hung(held)
         self.recorder.leases_renewed(len(renewal.held), lost)
         for job_id in over:
             self._hold(job_id)
@@ -87,6 +129,28 @@ class Heartbeat:
                 why = spending.hold_spent_out(connection, job_id)
             if why is not None:
                 self.recorder.problem("job_paused", job_id=job_id, why=why)
+
+    def _give_back_hung(self, held: Sequence[HeldBatch]) -> None:
+        """Gives back the batches of a thread that hangs in a stage. Those of a job that is over are
+        given back at once, unless their part is being committed.
+        """
+        hanging = self._watch.look((batch.progress for batch in held), time.monotonic())
+        given_back = [
+            batch
+            for batch in held
+            if not batch.given_back
+            and (
+                batch.progress in hanging
+                or (batch.unwanted and (batch.progress.in_stage or not batch.publishing))
+            )
+        ]
+        for batch in given_back:
+            batch.given_back = True
+        if given_back:
+            # The ledger may be away for long, and the heartbeat must go on.
+            threading.Thread(target=self.give_back, args=(given_back,), daemon=True).start()
+        if len(hanging) > HUNG_THREADS:
+            self.leave(f"{len(hanging)} threads hang in reading, rendering or writing")
 
     def _is_lost_now(self, batch: HeldBatch, renewal: leasing.Renewal) -> bool:
         """Stops a batch whose lease is lost or whose job is over; True when the loss is new."""

@@ -14,6 +14,7 @@ from nightshift.common.errors import (
     NightshiftError,
     Permanent,
     Retryable,
+    StageHung,
     StorageUnavailable,
 )
 from nightshift.common.ledger import jobs, spending
@@ -54,7 +55,7 @@ class BatchOutcomes:
         """An error decides what becomes of the batch. Without one, a batch that is not committed was
         stopped before any of its rows was kept: it is released.
         """
-        if batch.over:
+        if not self.window.begin_end(batch):
             return
         lease, outcome = batch.lease, None
         try:
@@ -65,7 +66,7 @@ class BatchOutcomes:
         except BaseException as crash:  # the lease runs out, and the batch goes to others
             self.recorder.crash("end_failed", crash, batch_id=lease.batch_id, attempt=lease.attempt)
         finally:
-            batch.over, batch.work = True, None
+            batch.work = None
             self.window.remove(batch)
             self.recorder.batch_ended(outcome)
 
@@ -84,7 +85,7 @@ class BatchOutcomes:
             case EngineDead():
                 self.engine_died(str(error))
                 return None
-            case StorageUnavailable() | LedgerUnavailable() | EngineUnavailable():
+            case StorageUnavailable() | LedgerUnavailable() | EngineUnavailable() | StageHung():
                 # An outage is nobody's fault: the batch is not charged for it.
                 return self._release(lease, error)
             case JobRefused():

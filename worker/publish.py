@@ -111,13 +111,14 @@ class Publisher:
         """The batches whose part is durable now; the others have an error."""
         written = []
         try:
-            with storage.gathered_syncs():
+            with group[0].batch.progress.stage() as moved, storage.gathered_syncs():
                 for each in group:
                     try:
                         each.part = _stored(each)
                         written.append(each)
                     except Exception as error:
                         each.error = error
+                    moved()
         except StorageUnavailable as error:
             for each in written:
                 each.part, each.error = None, error
@@ -134,6 +135,7 @@ class Publisher:
             done = [each for each in group if each.committed]
             span.count = len(done)
         for each in done:
+            each.batch.committed = True
             self._tell_commit(each)
         for each in group:
             if isinstance(each.error, LeaseLost):
@@ -271,14 +273,18 @@ class Publisher:
         and nobody sweeps any more once the job is closed.
         """
         _, part = each.commit()
-        with suppressed(Exception, self._recorder, "discard_failed", part=part.name):
+        stage = each.batch.progress.stage()
+        with stage, suppressed(Exception, self._recorder, "discard_failed", part=part.name):
             storage.delete(staged(each.spec.output.uri, part.name))
 
     def _finish(self, group: Sequence[Publication]) -> None:
         """What follows a commit. Should this child die before, the reaper's finish does the same."""
-        with suppressed(Exception, self._recorder, "settle_failed"), storage.gathered_syncs():
+        stage = group[0].batch.progress.stage()
+        failure = suppressed(Exception, self._recorder, "settle_failed")
+        with failure, stage as moved, storage.gathered_syncs():
             for each in group:
                 self._move(each)
+                moved()
         if any(each.table.errors for each in group):
             self._judge(group[0].lease.job_id)
 

@@ -101,6 +101,10 @@ class Runner:
                 for batch in released:
                     self._batches.release(batch, error)
 
+    def give_back(self, batches: Sequence[HeldBatch]) -> None:
+        """Ends batches whose thread hangs."""
+        self._batches.give_back(batches)
+
     def drain(self, seconds: float) -> None:
         """Claims nothing more, finishes what fits in `seconds`, keeps the finished rows of the
         rest, and releases what is left. Returns when nothing is held.

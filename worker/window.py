@@ -3,7 +3,8 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from nightshift.common.ledger.batches.records import Lease
@@ -26,11 +27,38 @@ MOST_BATCHES = 256
 
 
 @dataclass(slots=True, eq=False)
+class Progress:
+    """Whether the thread of a group of batches is in a stage (it reads, renders or writes), and how
+    often the thread has moved.
+
+    The thread is in no stage while it waits for the engine or for the ledger.
+    """
+
+    moves: int = 0
+    in_stage: bool = False
+
+    @contextmanager
+    def stage(self) -> Iterator[Callable[[], None]]:
+        """Around one stage; the thread calls what it is given after each row or file."""
+        self.moved()
+        self.in_stage = True
+        try:
+            yield self.moved
+        finally:
+            self.in_stage = False
+
+    def moved(self) -> None:
+        """The thread does not hang."""
+        self.moves += 1
+
+
+@dataclass(slots=True, eq=False)
 class HeldBatch:
     """A leased batch between claim and commit.
 
-    `publishing` is set when the batch leaves the engine, `over` when the child holds it no more.
-    `claimed_at` is in monotonic seconds.
+    `publishing` is set when the batch leaves the engine, `committed` when the ledger has its part,
+    `given_back` when the heartbeat ends it because of its thread, `over` when somebody ends it.
+    Batches that one thread runs share their `progress`. `claimed_at` is in monotonic seconds.
     """
 
     lease: Lease
@@ -40,7 +68,10 @@ class HeldBatch:
     lost: bool = False
     unwanted: bool = False
     publishing: bool = False
+    committed: bool = False
+    given_back: bool = False
     over: bool = False
+    progress: Progress = field(default_factory=Progress)
     claimed_at: float = field(default_factory=time.monotonic)
 
     def attach(self, work: Work) -> None:
@@ -126,18 +157,27 @@ class Window:
             self._running += batch.unfinished > 0
 
     def row_finished(self, batch: HeldBatch, rows: int = 1) -> None:
-        """Rows of a batch left the engine: there may be room for others."""
+        """Rows of a batch left the engine: there may be room for others. The rows of a batch that is
+        over count no more.
+        """
         with self._changed:
             self._forget(batch, rows)
             if self._has_room():  # most rows leave too little room to wake a thread for
                 self._changed.notify_all()
 
+    def begin_end(self, batch: HeldBatch) -> bool:
+        """True for the first thread that ends the batch, and for no other."""
+        with self._changed:
+            begins = not batch.over
+            batch.over = True
+            return begins
+
     def remove(self, batch: HeldBatch) -> None:
         """The batch is committed, given back or lost."""
         with self._changed:
             was_held = batch in self._held
-            self._held.discard(batch)
             self._forget(batch, batch.unfinished)
+            self._held.discard(batch)
             self._changed.notify_all()
         if was_held:
             self.spending.release(batch.lease.job_id, len(batch.lease.todo))
@@ -177,7 +217,7 @@ class Window:
             return list(self._held)
 
     def _forget(self, batch: HeldBatch, rows: int) -> None:
-        if rows:
+        if rows and batch in self._held:
             batch.unfinished -= rows
             self._unfinished -= rows
             self._running -= batch.unfinished == 0

@@ -199,7 +199,7 @@ CHILD_EXITS = CounterMetric(
     "nightshift_child_exits_total",
     "children",
     "Children that ended: as asked, by themselves, because their engine could not be loaded, or "
-    "killed since they hung.",
+    "since they hung.",
     {**_POOL, "reason": ("asked", "died", "load_failed", "hung")},
 )
 GPU_MEMORY_USED = GaugeMetric(

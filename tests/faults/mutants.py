@@ -38,6 +38,7 @@ STORES = "tests/integration/test_store_requests.py"
 FROZEN = "tests/faults/test_frozen.py"
 CONTROL = "tests/faults/test_control_races.py"
 RUNNER = "tests/integration/test_batch_runner.py"
+HANGS = "test_the_batch_of_a_thread_that_hangs_is_given_back_and_its_neighbour_goes_on"
 OWNER = "tests/integration/test_output_owner.py"
 PERMITS = "tests/unit/test_permits.py"
 REMOTE = "tests/integration/test_openai_engine.py"
@@ -208,6 +209,20 @@ MUTANTS = (
         ("tests/unit/test_planner.py::test_planner_and_reader_agree_on_every_line",),
     ),
     Mutant(
+        "end of a hung stage",
+        "worker/heartbeat.py",
+        "        self._give_back_hung(held)\n",
+        "",
+        (f"{RUNNER}::{HANGS}",),
+    ),
+    Mutant(
+        "moves of a slow stage",
+        "worker/window.py",
+        "        self.moves += 1\n",
+        "        pass\n",
+        (f"{RUNNER}::test_a_template_that_is_slow_and_moves_is_left_alone",),
+    ),
+    Mutant(
         "publish after commit",
         "worker/publish.py",
         "            reached(Moment.WRITTEN)\n",
@@ -268,7 +283,7 @@ MUTANTS = (
     Mutant(
         "proof of the output",
         "worker/batch.py",
-        "        self._outputs.prove(job.id, spec.output.uri)\n",
+        "            self._outputs.prove(job.id, spec.output.uri)\n",
         "",
         (f"{RUNNER}::test_no_row_is_computed_for_an_output_that_cannot_be_written",),
     ),

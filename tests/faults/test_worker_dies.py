@@ -2,7 +2,10 @@
 
 import subprocess
 
+import pytest
+
 from nightshift.common.failpoints import Moment
+from nightshift.worker.heartbeat import HUNG_THREADS
 from tests.support.fleet import is_alive, kill_tree, tree, wait_until
 from tests.support.rig import Rig
 
@@ -69,6 +72,22 @@ def test_when_machines_are_lost_another_goes_on_with_what_they_held(rig: Rig) ->
     assert set(taken).isdisjoint(lost)
     failures, _ = rig.charges()
     assert failures == 0
+
+
+@pytest.mark.slow
+def test_a_child_whose_threads_hang_leaves_in_order_and_charges_nothing(rig: Rig) -> None:
+    """Its supervisor sees no death: the batches of its other threads are finished or released."""
+    rig.environment["NIGHTSHIFT_STAGE_TIMEOUT_SECONDS"] = "1"
+    rig.reaper()
+    worker = rig.worker()
+    rig.arm(Moment.READING, "hang", times=HUNG_THREADS + 1)
+    ids = rig.submit("hung", 100, batch={"rows": 1})
+    hung = worker_of(rig, rig.wait_fired(Moment.READING))
+    rig.finished("hung", ids)
+    assert hung not in living(rig, worker)
+    assert rig.charges() == (0, 0)
+    assert rig.ask("SELECT error FROM workers WHERE id = %s", hung) == [(None,)]
+    assert len(rig.fired(Moment.READING)) == HUNG_THREADS + 1
 
 
 def worker_of(rig: Rig, pid: int) -> str:

@@ -20,7 +20,8 @@ from nightshift.common.errors import (
     JobRefused,
     StorageUnavailable,
 )
-from nightshift.common.ledger import Ledger, dispatch, spending
+from nightshift.common.formats import input_rows
+from nightshift.common.ledger import Ledger, dispatch, jobs, spending
 from nightshift.common.ledger.batches import claims
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.settings import Settings
@@ -30,8 +31,10 @@ from nightshift.producer.submit.submit import submit
 from nightshift.worker import publish
 from nightshift.worker.batch import GATHER_SECONDS, BatchRunner, LoadedBatch
 from nightshift.worker.engines.protocol import Answer, Work
+from nightshift.worker.heartbeat import HUNG_THREADS, Heartbeat
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.outputs import MOST_REFUSALS
+from nightshift.worker.supervisor.liveness import ChildLiveness
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
 from tests.support.fleet import function_spec, wait_until, write_rows
@@ -48,12 +51,14 @@ class Scripted:
     revision: str | None = None
     concurrency: int = 64
     died_with: str | None = None
+    obeys: bool = True
     taken: list[tuple[Work, "Future[None]"]] = field(default_factory=list)
 
     def start(self, work: Work) -> "Future[None]":
         future: Future[None] = Future()
         self.taken.append((work, future))
-        work.on_stop(future.cancel)
+        if self.obeys:
+            work.on_stop(future.cancel)
         return future
 
     def answer(self, at: int) -> None:
@@ -127,6 +132,10 @@ class Scene:
     def wait_taken(self, count: int) -> None:
         wait_until(lambda: len(self.engine.taken) == count, what="the engine's batches")
 
+    def wait_gone(self, *numbers: int) -> None:
+        gone = {self.group[number] for number in numbers}
+        wait_until(lambda: gone.isdisjoint(self.window.held()), 20, "the end of the batches")
+
     def watch_commits(self, happened: Callable[[], object] = lambda: None) -> list[int]:
         """How many batches each transaction commits, from now on."""
         sent: list[int] = []
@@ -140,6 +149,29 @@ class Scene:
 
         publisher._commit_group = committed  # type: ignore[method-assign]
         return sent
+
+    def heartbeat(self, **settings: Any) -> Heartbeat:
+        """A heartbeat of the child that beats when a test says so."""
+        self.stalls: list[str] = []
+        self.left: list[str] = []
+        settings = Settings(lease_seconds=600, **settings)
+        return Heartbeat(
+            "mine",
+            self.ledger,
+            self.engine,
+            self.window,
+            settings,
+            self.stalls.append,
+            ChildLiveness(settings, "mine"),
+            Recorder(),
+            self.runner.give_back,
+            self.left.append,
+        )
+
+    def losses(self) -> int:
+        with self.ledger.transaction() as connection:
+            found = connection.scalar(text("SELECT sum(losses + failures) FROM batches"))
+        return int(found)
 
     def states(self) -> list[str]:
         return [state for state, _ in self._batches()]
@@ -164,6 +196,48 @@ def scene(ledger: Ledger, tmp_path: Path) -> Iterator[Scene]:
     found = Scene(ledger, tmp_path)
     yield found
     found.patient.given_up.set()
+
+
+class Hang:
+    """Lets the thread of the batch with one row hang at a stage, until it is `over`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+        self.over = threading.Event()
+
+    def begin(self, stage: str, row: int = 0) -> None:
+        """From now on the thread that comes to the `stage` (read, written, moved) of the row hangs."""
+        reached = self.reached = threading.Event()
+        read, write, move = input_rows.read_rows, storage.write_bytes, storage.move
+        part = f"part-{row:06}"
+
+        def hang_if(here: bool) -> None:
+            if here:
+                reached.set()
+                assert self.over.wait(60)
+
+        def slow_read(spec: Any, descriptor: Any, *more: Any) -> Any:
+            hang_if(stage == "read" and row in descriptor.rows)
+            return read(spec, descriptor, *more)
+
+        def slow_write(uri: str, data: Any, *, replace: bool = True) -> storage.Written:
+            hang_if(stage == "written" and part in uri)
+            return write(uri, data, replace=replace)
+
+        def slow_move(source: str, target: str) -> None:
+            hang_if(stage == "moved" and part in source)
+            move(source, target)
+
+        self._patch.setattr(input_rows, "read_rows", slow_read)
+        self._patch.setattr(storage, "write_bytes", slow_write)
+        self._patch.setattr(storage, "move", slow_move)
+
+
+@pytest.fixture
+def hangs_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hang]:
+    found = Hang(monkeypatch)
+    yield found
+    found.over.set()
 
 
 @pytest.fixture
@@ -387,6 +461,143 @@ def test_a_part_that_the_store_refuses_for_long_holds_up_no_neighbour(
     assert scene.parts() == ROWS
     assert tried == [["leased"] * ROWS, ["leased", *["done"] * (ROWS - 1)]]
     assert scene.is_over()
+
+
+@pytest.mark.parametrize(
+    ("stage", "why"),
+    [
+        ("read", "slow"),
+        ("written", "slow"),
+        ("moved", "slow"),  # committed: no lease is held any more
+        ("read", "cancelled"),
+        ("written", "cancelled"),
+    ],
+)
+def test_the_batch_of_a_thread_that_hangs_is_given_back_and_its_neighbour_goes_on(
+    scene: Scene, hangs_at: Hang, stage: str, why: str
+) -> None:
+    hangs_at.begin(stage)
+    hung, neighbour = scene.run(scene.group[:1]), scene.run(scene.group[1:2])
+    scene.wait_taken(1 if stage == "read" else 2)
+    for at in range(len(scene.engine.taken)):
+        scene.engine.answer(at)
+    assert hangs_at.reached.wait(60)
+    neighbour.join(60)
+    heartbeat = scene.heartbeat(stage_timeout_seconds=1000 if why == "cancelled" else 0.01)
+    if why == "cancelled":
+        with scene.ledger.transaction() as connection:
+            jobs.cancel(connection, scene.group[0].lease.job_id)
+    else:
+        heartbeat.beat()
+        assert scene.group[0] in scene.window.held()
+        time.sleep(0.02)
+    heartbeat.beat()
+    scene.wait_gone(0)
+    assert scene.states()[:2] == ["done" if stage == "moved" else "pending", "done"]
+    assert scene.losses() == 0
+    assert scene.left == scene.stalls == []
+
+    with scene.ledger.transaction() as connection:  # somebody else claims the batch
+        connection.execute(
+            text("""UPDATE batches SET state = 'leased', owner = 'other', attempt = attempt + 1,
+                           lease_expires_at = now() + interval '600 s', not_before = NULL
+                    WHERE id = :id AND state = 'pending'"""),
+            {"id": scene.group[0].lease.batch_id},
+        )
+    hangs_at.over.set()
+    hung.join(60)
+    assert not hung.is_alive()
+    assert scene.states()[:2] == ["done" if stage == "moved" else "leased", "done"]
+    assert scene.parts() == (2 if stage == "moved" else 1)
+    assert list((scene.output / "_attempts").glob("*.parquet")) == []
+    for batch in scene.group[2:]:
+        scene.window.remove(batch)
+    assert scene.is_over()
+
+
+def test_a_row_that_comes_after_its_batch_was_given_back_counts_in_no_window(
+    scene: Scene, hangs_at: Hang
+) -> None:
+    hangs_at.begin("read", row=1)
+    thread = scene.run(scene.group[:2])
+    scene.wait_taken(1)
+    assert hangs_at.reached.wait(60)
+    heartbeat = scene.heartbeat(stage_timeout_seconds=0.01)
+    heartbeat.beat()
+    time.sleep(0.02)
+    work, future = scene.engine.taken[0]
+    work.on_stop(lambda: work.emit(0, Answer({"loud": "LATE"})))
+    heartbeat.beat()
+    scene.wait_gone(0, 1)
+    assert future.cancelled()
+    for batch in scene.group[2:]:
+        scene.window.remove(batch)
+    assert scene.is_over()
+    hangs_at.over.set()
+    thread.join(60)
+    assert scene.is_over()
+    assert scene.losses() == 0
+
+
+def test_a_batch_of_a_job_that_is_over_is_let_go_whatever_its_engine_does(scene: Scene) -> None:
+    scene.engine.obeys = False
+    thread = scene.run(scene.group[:1])
+    scene.wait_taken(1)
+    heartbeat = scene.heartbeat()
+    with scene.ledger.transaction() as connection:
+        jobs.cancel(connection, scene.group[0].lease.job_id)
+    heartbeat.beat()
+    scene.wait_gone(0)
+    assert scene.states()[0] == "pending"
+    scene.engine.answer(0)
+    thread.join(60)
+    assert scene.losses() == 0
+
+
+def test_a_template_that_is_slow_and_moves_is_left_alone(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heartbeat = scene.heartbeat(stage_timeout_seconds=0.01)
+    looked: list[bool] = []
+    load = BatchRunner._load
+
+    def slow(self: BatchRunner, batch: HeldBatch) -> LoadedBatch:
+        with batch.progress.stage() as moved:
+            for _ in range(4):
+                time.sleep(0.02)
+                moved()
+                heartbeat.beat()
+                looked.append(batch.given_back)
+        return load(self, batch)
+
+    monkeypatch.setattr(BatchRunner, "_load", slow)
+    thread = scene.run(scene.group[:1])
+    wait_until(lambda: len(looked) == 4, what="four beats")
+    assert looked == [False] * 4
+    scene.wait_taken(1)
+    scene.engine.answer(0)
+    thread.join(60)
+    assert scene.states()[0] == "done"
+
+
+def test_a_child_leaves_once_too_many_of_its_threads_hang(scene: Scene, hangs_at: Hang) -> None:
+    heartbeat = scene.heartbeat(stage_timeout_seconds=0.01)
+    threads = []
+    for row, batch in enumerate(scene.group[: HUNG_THREADS + 1]):
+        assert scene.left == []
+        hangs_at.begin("read", row=row)
+        threads.append(scene.run([batch]))
+        assert hangs_at.reached.wait(60)
+        heartbeat.beat()
+        time.sleep(0.02)
+        heartbeat.beat()
+    assert scene.left == [f"{HUNG_THREADS + 1} threads hang in reading, rendering or writing"]
+    assert scene.stalls == []
+    scene.wait_gone(*range(len(threads)))
+    assert scene.losses() == 0
+    hangs_at.over.set()
+    for thread in threads:
+        thread.join(60)
 
 
 def test_rows_whose_parts_the_store_refuses_are_paid_each_time_that_they_run(

@@ -91,7 +91,9 @@ class Rig(Fleet):
     # ------------------------------------------------------------ orders
 
     def arm(self, moment: Moment, action: str, times: int = 1) -> None:
-        """The next `times` processes that reach the moment do it: kill, freeze, errno N."""
+        """The next `times` processes that reach the moment do it: kill, freeze, errno N; or the next
+        `times` threads: hang.
+        """
         for _ in range(times):
             order = self.faults / "armed" / f"{moment}.{time.monotonic_ns()}"
             new = self.faults / f"new-{order.name}"

@@ -150,3 +150,17 @@ def test_small_batches_of_one_job_are_carried_together() -> None:
     assert found == [[4, 4], [4], [1], [50], [1], [1], [1]]
     assert [len(group) for group in _groups(batches[:3], 0)] == [1, 1, 1]
     assert list(_groups([], 10)) == []
+
+
+def test_rows_that_come_after_their_batch_is_over_count_nowhere() -> None:
+    window = Window(rows=4)
+    batch, other = held(3), held(1)
+    window.add(batch)
+    window.add(other)
+    window.remove(batch)
+    window.row_finished(batch)
+    window.remove(batch)
+    assert batch.unfinished == 0
+    assert window.room()[0] == 3
+    assert window.begin_end(other)
+    assert not window.begin_end(other)

@@ -1,7 +1,7 @@
 """Row to request: renders a task's templates over the columns of a row."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -34,11 +34,15 @@ class Renderer:
         self._templates = [compiled(source) for source in task.templates]
 
     def render(
-        self, table: pa.Table, row_index: Sequence[int]
+        self,
+        table: pa.Table,
+        row_index: Sequence[int],
+        rendered_one: Callable[[], object] = lambda: None,
     ) -> tuple[list[Request], dict[int, Refusal]]:
         """The requests of the rows, and by row index why a row cannot be rendered.
 
-        `table` holds the columns that the task uses, aligned with `row_index`.
+        `table` holds the columns that the task uses, aligned with `row_index`. `rendered_one` is
+        called after each row.
         """
         # A function gets the table itself.
         is_function = isinstance(self._task, FunctionTask)
@@ -54,6 +58,7 @@ class Renderer:
             except Exception as error:
                 why = f"the row cannot be rendered: {type(error).__name__}: {error}"
                 refused[index] = Refusal(RowErrorKind.RENDER_ERROR, why)
+            rendered_one()
         return requests, refused
 
     def _request(self, index: int, row: dict[str, Any]) -> Request:

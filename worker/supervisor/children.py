@@ -30,9 +30,15 @@ class ExitCode(IntEnum):
     LOAD_FAILED = 71
     """The engine could not be loaded; the child wrote why to the ledger."""
 
+    THREADS_HANG = 72
+    """Too many threads hung in reading, rendering or writing. The child released everything."""
+
     LEDGER_AWAY = 75
     """Postgres could not be reached at the start of the child; another child is started."""
 
+
+ORDERLY = (ExitCode.DRAINED, ExitCode.THREADS_HANG)
+"""Exit codes of children that released everything, asked or not: such an end charges nothing."""
 
 NOT_WHILE_LOADING = (ExitCode.LOAD_FAILED, ExitCode.LEDGER_AWAY)
 """Exit codes of children that did not die of their engine's load, or reported it themselves."""
@@ -134,21 +140,21 @@ class Slot:
 
     def exit_reason(self, code: int | None) -> str:
         """Why the child ended, as nightshift_child_exits_total has it."""
-        if self.leaving_since is not None:
+        if self.leaving_since is not None or code == ExitCode.DRAINED:
             return "asked"
-        if self.fault is not None:
+        if self.fault is not None or code == ExitCode.THREADS_HANG:
             return "hung"
         return "load_failed" if code == ExitCode.LOAD_FAILED else "died"
 
     def ended(self, config: ChildConfig, engine: str | None, code: int | None) -> EndedChild:
         """Frees the slot; what to report of the child that had it."""
-        # An end that was asked for charges nothing. Of any other, a row may be the cause.
-        asked = self.leaving_since is not None
+        # An orderly end charges nothing. Of any other, a row may be the cause.
+        orderly = self.leaving_since is not None or code in ORDERLY
         report = EndedChild(
             config,
             engine,
-            died=None if asked else self.fault or _cause(code),
-            while_loading=not asked and code not in NOT_WHILE_LOADING,
+            died=None if orderly else self.fault or _cause(code),
+            while_loading=not orderly and code not in NOT_WHILE_LOADING,
         )
         self.group = self.config = self.leaving_since = self.next_engine_key = self.fault = None
         self.state = "loading"

@@ -37,6 +37,8 @@ def _observe(folder: Path) -> None:
             time.sleep(60)
         elif action == "freeze":
             os.kill(os.getpid(), signal.SIGSTOP)
+        elif action == "hang":
+            time.sleep(600)
         elif action is not None and action.startswith("errno "):
             number = int(action.split()[1])
             raise OSError(number, os.strerror(number))
