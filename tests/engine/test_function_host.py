@@ -148,6 +148,20 @@ def test_a_hang_of_a_call_is_bounded_by_the_time_of_its_rows(host: Host) -> None
     assert columns(outcomes[1]) == {"v": 1}
 
 
+def test_memory_is_what_lies_in_ram_and_not_address_space(host: Host) -> None:
+    engine = host(function_memory_bytes=400 * MIB)
+    assert columns(obeying(engine, "reserve")[0]) == {"v": 0}
+    assert not engine._host.is_over
+
+
+def test_the_set_up_of_a_class_has_no_time_of_a_call_neither_first_nor_again(host: Host) -> None:
+    engine = host("callables:Slow", call_timeout_seconds=0.5)
+    assert columns(obeying(engine, "")[0]) == {"v": 0}
+    outcomes = obeying(engine, "hang", "")
+    assert "took more than 0.5 s" in refusal(outcomes[0]).message
+    assert columns(outcomes[1]) == {"v": 1}
+
+
 def test_a_leak_over_many_calls_costs_processes_and_no_row(host: Host) -> None:
     engine = host("callables:leaky", function_memory_bytes=400 * MIB)
     pids = [columns(outcomes_of(engine, [{"n": n}])[0])["pid"] for n in range(12)]

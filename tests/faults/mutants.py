@@ -332,6 +332,45 @@ MUTANTS = (
         (f"tests/engine/test_function_host.py::{ENDS}[hang-settings2-took more than 1 s]",),
     ),
     Mutant(
+        "resident size",
+        "worker/engines/function/host_process.py",
+        "read_text().split()[1])",
+        "read_text().split()[0])",
+        (
+            "tests/engine/test_function_host.py::"
+            "test_memory_is_what_lies_in_ram_and_not_address_space",
+        ),
+    ),
+    Mutant(
+        "the limit of a function's memory",
+        "worker/engines/function/host_process.py",
+        "<= limit:",
+        "> 0:",
+        (
+            f"tests/engine/test_function_host.py::{ENDS}[leak-settings4-and the limit is 419,430,400]",
+        ),
+    ),
+    Mutant(
+        "set-up counts as loading",
+        "worker/engines/function/engine.py",
+        "            self._host = self._start_host(self._restart_seconds)\n",
+        "            self._host = self._start_host(self._call_seconds)\n",
+        (
+            "tests/engine/test_function_host.py::"
+            "test_the_set_up_of_a_class_has_no_time_of_a_call_neither_first_nor_again",
+        ),
+    ),
+    Mutant(
+        "the environment of a function",
+        "worker/engines/function/host_process.py",
+        "env=setup.environment,",
+        "env=None,",
+        (
+            "tests/engine/test_function_host.py::"
+            "test_a_function_gets_no_secret_and_what_its_operator_names",
+        ),
+    ),
+    Mutant(
         "the process of a function",
         "worker/engines/function/engine.py",
         "            except HostDied as died:\n",

@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import mmap
 import os
 import re
 import signal
@@ -11,9 +12,12 @@ from typing import Any
 
 import numpy as np
 
-HELD: list[bytes] = []
+HELD: list[bytes | mmap.mmap] = []
 
 MIB = 2**20
+
+NEVER_TOUCHED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
+"""Address space alone, as CUDA reserves it; 0x4000 is MAP_NORESERVE."""
 
 ENDLESS: dict[str, Any] = {}
 ENDLESS["self"] = ENDLESS
@@ -73,6 +77,8 @@ def _hurt(told: set[str]) -> None:
         time.sleep(3600)
     if "keep the lock" in told:
         re.match("(a+)+$", 99 * "a" + "b")
+    if "reserve" in told:
+        HELD.append(mmap.mmap(-1, 64 * 1024 * MIB, flags=NEVER_TOUCHED))
     while "leak" in told and len(HELD) < 100:
         HELD.append(b"x" * (16 * MIB))
         time.sleep(0.02)
@@ -139,6 +145,17 @@ class Counter:
         obey(rows)
         found = [{"n": self.next + self.step * at, "made": Counter.made} for at in range(len(rows))]
         self.next += self.step * len(rows)
+        return found
+
+
+class Slow:
+    """Takes longer to be made than its calls may take."""
+
+    def __init__(self) -> None:
+        time.sleep(1)
+
+    def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = obey(rows)
         return found
 
 
