@@ -83,6 +83,7 @@ class BatchOutcomes:
             case LeaseLost():
                 return self._lost(lease)
             case EngineDead():
+                self._report_last(lease)
                 self.engine_died(str(error))
                 return None
             case StorageUnavailable() | LedgerUnavailable() | EngineUnavailable() | StageHung():
@@ -162,6 +163,14 @@ class BatchOutcomes:
             spending.report(connection, lease.owner, spent)
 
         self.ledger.transact(both)
+
+    def _report_last(self, lease: Lease) -> None:
+        """Reports what the child has spent: the child ends before its next beat."""
+        with (
+            suppressed(Retryable, self.recorder, "report_failed", job_id=lease.job_id),
+            self.ledger.transaction() as connection,
+        ):
+            spending.report(connection, lease.owner, self.window.spent())
 
     def _max_attempts(self, lease: Lease) -> int:
         try:

@@ -327,6 +327,21 @@ def test_what_was_finished_is_committed_before_the_child_of_a_dead_engine_ends(
     assert [sorted(states)[:1] for states in scene.died] == [["done"]]
 
 
+def test_rows_that_ran_before_the_engine_died_are_paid(ledger: Ledger, tmp_path: Path) -> None:
+    """The child ends at once, so no later beat says what it has spent."""
+    scene = Scene(ledger, tmp_path, batch_rows=ROWS)
+    thread = scene.run()
+    scene.wait_taken(1)
+    scene.engine.taken[0][0].emit(0, Answer({"loud": "ONE"}))
+    scene.engine.die(0)
+    thread.join(60)
+    assert scene.died == [["leased"]]
+    with ledger.transaction() as connection:
+        found = spending.cost(connection, scene.group[0].lease.job_id)
+    assert found["rows_run"] == 1
+    assert found["engine_seconds"] > 0
+
+
 def _at_once(engine: Scripted, order: tuple[int, int]) -> Callable[[Work], "Future[None]"]:
     """The second batch of the group makes both leave the engine, in this order."""
 
