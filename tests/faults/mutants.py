@@ -143,6 +143,16 @@ MUTANTS = (
         (f"{CONTROL}::test_a_claim_beside_a_cancel_leases_a_batch_that_nobody_can_commit",),
     ),
     Mutant(
+        "one finish a job",
+        "producer/reaper/finishers.py",
+        "            job_end.keep_finishing(connection, self._name, busy, HOLD_SECONDS)\n",
+        "",
+        (
+            "tests/integration/test_finishers.py::"
+            "test_two_reapers_never_finish_the_same_job_however_long_it_takes",
+        ),
+    ),
+    Mutant(
         "no claim of a paused job",
         "common/ledger/batches/claims.py",
         """          AND (SELECT j.state FROM jobs j WHERE j.id = b.job_id) = 'running'
