@@ -59,8 +59,8 @@ class Announcer:
         self._app = make_app(url)
         self._connection: Connection | None = None
 
-    def top_up(self, pool: str, engine_key: str, target: int) -> int:
-        """Brings a queue up to `target` messages; returns how many were sent.
+    def top_up(self, pool: str, engine_key: str, target: int, most: int) -> int:
+        """Brings a queue up to `target` messages by sending `most` or less; returns how many.
 
         The depth of the queue is read first: lost messages are replaced, spare ones do not pile up.
         Raises Retryable when the broker cannot be reached.
@@ -68,7 +68,7 @@ class Announcer:
         queue = queue_name(pool, engine_key)
         try:
             connection = self._connected()
-            missing = target - _depth(connection, queue)
+            missing = min(most, target - _depth(connection, queue))
             for _ in range(missing):
                 self._app.send_task(WAKE, queue=queue, connection=connection, ignore_result=True)
         except (OperationalError, OSError) as error:

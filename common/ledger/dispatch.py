@@ -1,5 +1,6 @@
 """Admission: what is open, who can take it, and which pending batches become queued."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import text
@@ -83,26 +84,43 @@ def capacities(connection: Connection, alive_seconds: float) -> list[Capacity]:
     return [Capacity(**row) for row in found]
 
 
-def admit(connection: Connection, job_id: int, limit: int, rank: int) -> int:
-    """Moves up to `limit` pending batches of a running job to queued, ranked from `rank` on.
+def admit_many(connection: Connection, most: Mapping[int, int], rank: int) -> dict[int, int]:
+    """Moves pending batches of running jobs to queued, at most as many of each as `most` says by
+    job id, ranked from `rank` on. Returns how many were moved of each job.
 
-    Dataset order, so that neighbours are claimed together. Returns how many were moved. Waits for
+    One statement for all jobs. Dataset order, so that neighbours are claimed together. Waits for
     nobody, also not for who changes the job: what is queued of a job that is paused meanwhile is
     claimed by nobody, and `unqueue` takes it back.
     """
     statement = text("""
-        UPDATE batches b SET state = 'queued', queue = concat_ws('.', j.pool, j.engine_key),
-               priority = j.priority, rank = :rank + admitted.place, not_before = NULL
-        FROM jobs j, (SELECT id, row_number() OVER (ORDER BY seq, id) AS place
-              FROM (SELECT id, seq FROM batches
-                    WHERE job_id = :job_id AND state = 'pending'
-                      AND (not_before IS NULL OR not_before <= now())
-                    ORDER BY seq, id LIMIT :limit FOR UPDATE SKIP LOCKED) AS next
-             ) AS admitted
-        WHERE b.id = admitted.id AND j.id = :job_id AND j.state = 'running'
+        -- Not a subquery, which may run again for each row that it found.
+        WITH taken AS MATERIALIZED (
+            SELECT given.job_id, next.id, next.seq
+            FROM unnest(CAST(:jobs AS bigint[]), CAST(:most AS bigint[])) AS given (job_id, most)
+            CROSS JOIN LATERAL (
+                SELECT id, seq FROM batches
+                WHERE job_id = given.job_id AND state = 'pending'
+                  AND (not_before IS NULL OR not_before <= now())
+                ORDER BY seq, id LIMIT given.most FOR UPDATE SKIP LOCKED) AS next
+        ), admitted AS (
+            UPDATE batches b
+            SET state = 'queued', queue = concat_ws('.', j.pool, j.engine_key),
+                priority = j.priority, rank = :rank + ranked.place, not_before = NULL
+            FROM jobs j, (
+                SELECT id, job_id, row_number() OVER (PARTITION BY job_id ORDER BY seq, id) AS place
+                FROM taken) AS ranked
+            WHERE b.id = ranked.id AND j.id = ranked.job_id AND j.state = 'running'
+            RETURNING b.job_id
+        )
+        SELECT job_id, count(*) AS batches FROM admitted GROUP BY job_id
     """)
-    moved = connection.execute(statement, {"job_id": job_id, "limit": limit, "rank": rank})
-    return int(moved.rowcount)
+    given = {"jobs": list(most), "most": list(most.values()), "rank": rank}
+    return {row.job_id: row.batches for row in connection.execute(statement, given)}
+
+
+def admit(connection: Connection, job_id: int, limit: int, rank: int) -> int:
+    """Admits batches of one job, as `admit_many`; returns how many."""
+    return admit_many(connection, {job_id: limit}, rank).get(job_id, 0)
 
 
 def unqueue(connection: Connection, limit: int) -> int:

@@ -29,20 +29,26 @@ LEAST_QUEUED = 16
 MOST_ADMITTED = 400
 """Most batches that one transaction admits, so that it stays short."""
 
+MOST_HINTS = 500
+"""Most hints that one round of a reaper sends, so that the round stays short: each costs about a
+millisecond, and all are missing when Redis was emptied.
+"""
+
 BROKER_PAUSE_SECONDS = 30.0
 """Longest pause after a broker did not answer: each try of a silent broker costs 5 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue of the broker: how many batches wait for a claim there, and how many of them were
-    admitted in this transaction.
+    """A queue of the broker: how many batches wait for a claim there, how many of them were admitted
+    in this transaction, and how many living children serve the queue.
     """
 
     pool: str
     engine_key: str
     queued: int
     admitted: int
+    children: int
 
     @property
     def runs_low(self) -> bool:
@@ -51,24 +57,31 @@ class Queue:
         """
         return self.admitted * 2 > self.queued
 
+    @property
+    def hints(self) -> int:
+        """How many hints should wait: one for each child that could take work, whatever the number
+        of batches, since a woken child claims until nothing is left.
+        """
+        return min(self.queued, max(1, self.children))
+
 
 def admit(connection: Connection, alive_seconds: float) -> list[Queue]:
     """One short transaction: returns the queues to announce, none when another reaper has the duty."""
     if not dispatch.try_duty(connection, dispatch.DISPATCH_LOCK):
         return []
     jobs = dispatch.open_jobs(connection)
-    decided = decide(jobs, dispatch.capacities(connection, alive_seconds))
+    capacities = dispatch.capacities(connection, alive_seconds)
+    children = {(each.pool, each.engine_key): each.children for each in capacities}
+    decided = decide(jobs, capacities)
     admitted: dict[int, int] = {}
     if decided:
-        rank = dispatch.next_rank(connection)
-        # In id order, like every other lock on several jobs.
-        for job_id, batches in sorted(decided.items()):
-            admitted[job_id] = dispatch.admit(connection, job_id, batches, rank)
+        admitted = dispatch.admit_many(connection, decided, dispatch.next_rank(connection))
     return [
         Queue(
             *queue,
             queued=sum(job.queued + admitted.get(job.id, 0) for job in members),
             admitted=sum(admitted.get(job.id, 0) for job in members),
+            children=children.get(queue, 0),
         )
         for queue, members in _by_queue(jobs).items()
     ]
@@ -145,12 +158,14 @@ class Hints:
         self._pause_seconds = 0.0
         self._paused_until = 0.0
 
-    def send(self, queue: Queue) -> None:
-        """Brings the queue's messages up to its queued batches."""
+    def send(self, queue: Queue, most: int) -> int:
+        """Brings the messages of a queue up to its hints, by at most `most`; returns how many were
+        sent.
+        """
         if self._announcer is None or time.monotonic() < self._paused_until:
-            return
+            return 0
         try:
-            self._announcer.top_up(queue.pool, queue.engine_key, queue.queued)
+            sent = self._announcer.top_up(queue.pool, queue.engine_key, queue.hints, most)
             self._pause_seconds = 0.0
         except Retryable as error:
             self._pause_seconds = min(
@@ -158,6 +173,8 @@ class Hints:
             )
             self._paused_until = time.monotonic() + self._pause_seconds
             log.warning("announce_failed", error=str(error))
+            return 0
+        return sent
 
     def close(self) -> None:
         """Closes the connection to the broker."""

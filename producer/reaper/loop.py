@@ -36,6 +36,12 @@ MOST_UNQUEUED = 2_000
 """Most transactions of one round that take batches of paused and ended jobs back from their queue,
 and most batches that one of them takes."""
 
+REAPS_A_ROUND = 10
+MOST_REAPED = 1_000
+"""Most transactions of one round that take back expired leases, and most leases that one of them
+takes, in some 100 ms.
+"""
+
 CONNECTIONS = MOST_FINISHING + 3
 """Connections to Postgres of a reaper: one for its rounds, one to take jobs, one for each finish, one
 for the job that leaves the ledger."""
@@ -192,7 +198,7 @@ class Reaper:
 
     def _dispatch(self) -> None:
         """Admits in short transactions until no queue has room, and announces after each."""
-        self.pressed = False
+        self.pressed, hints = False, admission.MOST_HINTS
         for turn in range(ADMISSIONS_A_ROUND):
             with self._ledger.transaction() as connection:
                 queues = admission.admit(connection, self._settings.lease_seconds)
@@ -200,25 +206,35 @@ class Reaper:
             self.pressed = self.pressed or any(queue.runs_low for queue in queues)
             for queue in queues:
                 # The first turn also repeats the hints of what was admitted in earlier rounds.
-                if queue.admitted or (turn == 0 and queue.queued):
+                if hints and (queue.admitted or (turn == 0 and queue.queued)):
                     self._write_state()
-                    self._hints.send(queue)
+                    hints -= self._hints.send(queue, hints)
             if sum(queue.admitted for queue in queues) < admission.MOST_ADMITTED:
                 return
+        self.pressed = True
 
     def _reap(self) -> None:
         if time.monotonic() < self._reap_from:
             return
+        for _ in range(REAPS_A_ROUND):
+            lost = self._reap_some()
+            if lost < MOST_REAPED or self._was_silent():
+                return
+            self._heard_at = time.monotonic()
+
+    def _reap_some(self) -> int:
+        self._write_state()
         with self._ledger.transaction() as connection:
             young = dispatch.started_within(connection, self._settings.lease_seconds)
             # Checked after Postgres has answered once: the leases are judged at that time.
             if young or self._was_silent():
-                return
-            lost = leasing.reap(connection)
+                return 0
+            lost = leasing.reap(connection, MOST_REAPED)
             reached(Moment.REAPING)
         if lost:
             log.warning("leases_reaped", batches=lost)
             self._rounds.reaped(lost)
+        return lost
 
     def _tidy(self) -> None:
         with self._ledger.transaction() as connection:

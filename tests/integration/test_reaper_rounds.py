@@ -1,16 +1,20 @@
 """A round of the reaper beside jobs whose rows somebody else holds, and with much to admit."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
+import redis as client
 from prometheus_client import CollectorRegistry
+from sqlalchemy import event
 
+from nightshift.common.broker import queue_name
 from nightshift.common.ledger import Ledger, jobs, spending, workers
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.producer.reaper.admission import MOST_ADMITTED
-from nightshift.producer.reaper.loop import Reaper
+from nightshift.producer.reaper.loop import MOST_REAPED, Reaper
 from nightshift.producer.reaper.metrics import Rounds
 from tests.integration.test_ledger import World, child_of, make_ready
 
@@ -28,7 +32,7 @@ def frozen(second_ledger: Callable[[], Ledger]) -> Iterator[Connection]:
         connection.rollback()
 
 
-def reaper_of(ledger: Ledger, **settings: float) -> Reaper:
+def reaper_of(ledger: Ledger, **settings: float | str) -> Reaper:
     """A reaper that reaps from its first round on."""
     reaper = Reaper(ledger, Settings(**settings), Rounds(CollectorRegistry()))
     reaper._reap_from = 0
@@ -114,3 +118,54 @@ def test_a_job_whose_row_is_held_keeps_no_round_from_holding_other_budgets(
     assert failed == []
     assert world.run(jobs.get, other).state is JobState.PAUSED
     assert world.run(jobs.get, held).state is JobState.RUNNING
+
+
+def test_expired_leases_are_taken_back_in_pieces_until_none_is_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = MOST_REAPED + 200
+    job = world.job(*[1] * leases, batch={"rows": 1})
+    world.admit(job, leases)
+    assert len(world.claim(job, most=leases, seconds=-1)) == leases
+    reaper = reaper_of(world.ledger, lease_seconds=0.01, heartbeat_seconds=0.001)
+    pieces: list[int] = []
+    monkeypatch.setattr(reaper._rounds, "reaped", pieces.append)
+    monkeypatch.setattr(reaper, "_was_silent", lambda: False)
+    reaper._reap()
+    assert pieces == [MOST_REAPED, 200]
+    assert world.states(job).count("pending") == leases
+
+
+def test_a_queue_gets_a_hint_for_each_child_and_not_for_each_batch(
+    world: World, redis_url: str
+) -> None:
+    job = world.job(*[1] * 40, batch={"rows": 1})
+    spec = world.specs[job]
+    with client.Redis.from_url(redis_url) as redis:
+        hints = partial(redis.llen, queue_name("default", spec.engine_key))
+        redis.flushall()
+        reaper = reaper_of(world.ledger, broker_url=redis_url)
+        reaper.round()
+        assert (world.states(job).count("queued"), hints()) == (16, 1)
+        for number in (1, 2, 3):
+            make_ready(world, child_of(spec, number))
+        reaper.round()
+        assert (world.states(job).count("queued"), hints()) == (40, 3)
+        redis.flushall()
+        reaper.round()
+        assert hints() == 3, "the hints of an emptied broker come again"
+        reaper.close()
+
+
+def test_one_statement_admits_batches_of_all_jobs(world: World) -> None:
+    opened = [world.job(1, 1, name=f"job-{number}") for number in range(5)]
+    admitting: list[str] = []
+
+    @event.listens_for(world.ledger.engine, "before_cursor_execute")
+    def note(*execution: object) -> None:
+        if "SET state = 'queued'" in str(execution[2]):
+            admitting.append(str(execution[2]))
+
+    reaper_of(world.ledger).round()
+    assert [world.states(job) for job in opened] == [["queued", "queued"]] * 5
+    assert len(admitting) == 1

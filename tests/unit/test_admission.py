@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nightshift.common.ledger.dispatch import Capacity, OpenJob
-from nightshift.producer.reaper.admission import LEAST_QUEUED, decide
+from nightshift.producer.reaper.admission import LEAST_QUEUED, Queue, decide
 
 JOB = OpenJob(
     id=1,
@@ -88,3 +88,16 @@ def test_a_queue_that_could_take_a_whole_round_starves_no_other() -> None:
 def test_more_queues_than_a_round_has_batches_share_the_round() -> None:
     jobs = [replace(JOB, id=n, pool=f"pool {n}", queued=n % 3) for n in range(1, 6)]
     assert decide(jobs, [], most=3) == {3: 1, 1: 1, 4: 1}
+
+
+@pytest.mark.parametrize(
+    ("queued", "children", "hints"),
+    [
+        pytest.param(50_000, 1000, 1000, id="one for each child"),
+        pytest.param(3, 1000, 3, id="no more than batches"),
+        pytest.param(16, 0, 1, id="one for a child that comes"),
+        pytest.param(0, 8, 0, id="none without a batch"),
+    ],
+)
+def test_how_many_hints_wait(queued: int, children: int, hints: int) -> None:
+    assert Queue("default", "k", queued, admitted=0, children=children).hints == hints

@@ -159,8 +159,8 @@ def take_owners(connection: Connection, job_id: int, limit: int | None = None) -
     return connection.execute(TAKE_OWNERS, {"job_id": job_id, "limit": limit}).rowcount
 
 
-def reap(connection: Connection, limit: int = 500) -> int:
-    """Takes back leases that ran out by Postgres's clock, `losses + 1`; returns how many."""
+def reap(connection: Connection, limit: int = 1_000) -> int:
+    """Takes back at most `limit` leases that ran out by Postgres's clock, `losses + 1`; returns how many."""
     scan_in_order(connection)
     expired = connection.scalars(EXPIRED, {"limit": limit}).all()
     return _lose(connection, expired, "the lease ran out: its worker is gone, frozen or cut off")
