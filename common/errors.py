@@ -61,13 +61,26 @@ class EngineDead(NightshiftError):
 
 
 class EngineLoadFailed(NightshiftError):
-    """The engine could not be loaded; counts against the engine key, never against a batch."""
+    """The engine of a job can never be loaded as its spec wants; never charged to a batch.
+
+    `common/allocation/load_errors.py` says whom each type below concerns.
+    """
 
 
 class EngineNotHere(EngineLoadFailed):
-    """The worker may not or cannot run the engine (module not allowed, library or folder missing):
-    counts against no job while another machine may load it.
-    """
+    """The worker may not or cannot run the engine (not allowed, not installed, file missing)."""
+
+
+class MachineCannotLoad(EngineLoadFailed):
+    """The machine could not load the engine now (memory, a device, a process that died)."""
+
+
+class RevisionChanged(EngineLoadFailed):
+    """The model resolved to another revision than at its first load."""
+
+
+class LoadUnexplained(EngineLoadFailed):
+    """A library or user code failed during the load; the cause may say more."""
 
 
 class LeaseLost(NightshiftError):

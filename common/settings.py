@@ -103,7 +103,11 @@ class Settings(BaseSettings):
         "gives its batches back.",
     )
     load_backoff_seconds: float = Field(
-        2, gt=0, description="Pause after the first failed engine load; doubles up to 60."
+        2, gt=0, description="Pause after the first failed engine load; doubles up to 600."
+    )
+    one_machine: bool = Field(
+        False,
+        description="No other machine will come: what it can never load fails its jobs at once.",
     )
     retention_days: int | None = Field(
         None, ge=1, description="Closed jobs leave the ledger for files after so many days."

@@ -20,9 +20,10 @@ from celery.apps import worker as celery_worker
 from celery.exceptions import SecurityWarning
 
 from nightshift.common import logs
+from nightshift.common.allocation.load_errors import case_of
 from nightshift.common.broker import make_app, queue_name
-from nightshift.common.errors import EngineLoadFailed, EngineNotHere, Permanent, Retryable
-from nightshift.common.ledger import Ledger, fleet, jobs, workers
+from nightshift.common.errors import EngineLoadFailed, Permanent, Retryable, RevisionChanged
+from nightshift.common.ledger import Ledger, jobs, loads, workers
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.fleet import Machine
 from nightshift.common.provenance import code_version
@@ -33,7 +34,7 @@ from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.heartbeat import Heartbeat
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import Runner
-from nightshift.worker.supervisor.children import ChildConfig, ExitCode
+from nightshift.worker.supervisor.children import ChildConfig, ExitCode, load_policy
 from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildLiveness
 from nightshift.worker.telemetry.counts import Counts
 from nightshift.worker.telemetry.log_lines import LogLines
@@ -149,10 +150,8 @@ class ChildProcess:
         except Retryable as error:
             log.error("ledger_away", error=str(error))
             os._exit(ExitCode.LEDGER_AWAY)
-        except EngineLoadFailed as error:
-            self._load_failed(str(error), of_worker=isinstance(error, EngineNotHere))
         except BaseException as error:
-            self._load_failed(f"{type(error).__name__}: {error}")
+            self._load_failed(error)
         finally:
             beating.set()
 
@@ -166,22 +165,19 @@ class ChildProcess:
             except Exception:
                 log.exception("heartbeat_crashed")
 
-    def _load_failed(self, error: str, *, of_worker: bool = False) -> NoReturn:
-        """Sets the machine aside for the engine, and counts against the jobs that need the engine.
-
-        What is a matter `of_worker` counts only if no other machine is left that may load it.
-        """
-        log.error("engine_load_failed", error=error)
-        pool, key = self._config.pool, self._config.engine_key
-        machine = Machine(self._config.supervisor, pool, self._config.host)
-        pause = self._settings.load_backoff_seconds
-        alive = self._settings.lease_seconds
+    def _load_failed(self, error: BaseException) -> NoReturn:
+        """Sets the machine aside for the engine, and may fail the jobs that need the engine."""
+        known = isinstance(error, EngineLoadFailed)
+        message = str(error) if known else f"{type(error).__name__}: {error}"
+        case = case_of(error)
+        log.error("engine_load_failed", error=message, concern=case.concern)
+        config = self._config
+        machine = Machine(config.supervisor, config.pool, config.host)
         try:
             with self._ledger.transaction() as connection:
-                workers.end(connection, self._config.id, died=error)
-                if not (of_worker and fleet.others_may_load(connection, machine, key, alive)):
-                    workers.load_failed(connection, pool, key, error, pause)
-                fleet.refuse(connection, machine, key, error, pause)
+                workers.end(connection, config.id, died=message)
+                policy = load_policy(self._settings)
+                loads.failed(connection, machine, config.engine_key, case, message, policy)
         finally:
             os._exit(ExitCode.LOAD_FAILED)
 
@@ -198,8 +194,11 @@ class ChildProcess:
         )
         if held != engine.revision:
             self._load_failed(
-                f"the model resolved to revision {engine.revision}, earlier loads to {held}: name "
-                "a revision in engine.revision"
+                RevisionChanged(
+                    f"the model resolved to revision {engine.revision}, earlier loads to {held}: "
+                    "name a revision in engine.revision, or release this one with "
+                    f"`nightshift unpin {self._config.job_id}`"
+                )
             )
 
     def _poll(self) -> None:

@@ -37,7 +37,10 @@ class JobSpec(Section):
     name: Name = Field(description="Label of the job; letters, digits, dot, dash, underscore.")
     pool: Name = Field("default", description="Group of workers that may run the job.")
     priority: int = Field(
-        0, ge=-1000, le=1000, description="Higher goes first; jobs of equal priority share."
+        0,
+        ge=-1000,
+        le=1000,
+        description="Higher goes first; jobs of equal priority share the pool's slots.",
     )
     input: InputSpec = Field(description="Which rows go in.")
     task: Task = Field(description="What is done with a row.")

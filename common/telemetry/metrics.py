@@ -298,6 +298,12 @@ POOL_DESIRED_WORKERS = GaugeMetric(
     "Children that would have something to do, at least one for each engine with open work.",
     _POOL,
 )
+POOL_MACHINES_SET_ASIDE = GaugeMetric(
+    "nightshift_pool_machines_set_aside",
+    "machines",
+    "Machines that could not load an engine and do not try again yet.",
+    _POOL,
+)
 POOL_WORKERS = GaugeMetric(
     "nightshift_pool_workers",
     "workers",

@@ -16,7 +16,7 @@ from nightshift.producer.cli import control, look, results, run
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run": (run.run, run.estimate, run.submit, look.wait, results.collect, results.judge),
     "Look": (look.status, look.watch, look.jobs, look.errors, look.sample, results.verify),
-    "Control": (control.pause, control.resume, control.cancel, control.retry),
+    "Control": (control.pause, control.resume, control.cancel, control.retry, control.unpin),
     "Fleet": (control.migrate, control.reaper, control.alive),
 }
 

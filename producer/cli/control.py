@@ -1,5 +1,5 @@
-"""Commands that change a job, pause, resume, cancel and retry, and those that keep a fleet: migrate,
-reaper, alive.
+"""Commands that change a job, pause, resume, cancel, retry and unpin, and those that keep a fleet:
+migrate, reaper, alive.
 """
 
 import signal
@@ -77,6 +77,22 @@ def retry(
     # The `run` that keeps an embedded ledger up may be one of another job.
     nobody = alone or (settings.database_url is None and done.reopened)
     typer.echo(retry_job.summary(found, done, nobody_works=nobody))
+
+
+def unpin(job: context.JobName) -> None:
+    """Let the model of a job be loaded at another revision than that of its first load.
+
+    For a revision that is gone, or a model that moved on under a branch name. Holds for every job
+    with the same engine and pool. Refused while a worker has the model.
+    """
+    from nightshift.common.ledger import loads
+
+    with context.ledger_of() as ledger:
+        found = context.find_job(ledger, job)
+        with ledger.transaction() as connection:
+            revision = loads.release_revision(connection, found.spec.pool, found.spec.engine_key)
+    name = f"job {found.id} ({found.spec.name})"
+    typer.echo(f"{name} is not held to revision {revision} any more; its next load decides")
 
 
 def _change(reference: str, change: "Callable[[Connection, int], object]", outcome: str) -> None:

@@ -54,7 +54,7 @@ def status(
 ) -> None:
     """Say where a job stands, or all of them."""
     from nightshift.common.ledger import jobs as ledger_jobs
-    from nightshift.common.ledger import workers
+    from nightshift.common.ledger import loads, workers
     from nightshift.producer.views import rates, tables
 
     with context.ledger_of() as ledger:
@@ -65,13 +65,14 @@ def status(
             else:
                 rows = [ledger_jobs.progress(connection, number)]
             here = workers.status(connection)
+            aside = loads.set_aside(connection)
     if as_json:
         objects = [rates.as_json(row) for row in rows]
         typer.echo(json.dumps(objects if number is None else objects[0], indent=2))
     elif number is None:
-        context.console().print(tables.overview(rows, here))
+        context.console().print(tables.overview(rows, here, aside))
     else:
-        context.console().print(tables.status(rows[0], here))
+        context.console().print(tables.status(rows[0], here, aside))
 
 
 def jobs() -> None:

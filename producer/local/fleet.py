@@ -154,7 +154,9 @@ def _for_worker(spec: JobSpec, settings: Settings) -> Settings:
 
     Without a run_dir: the folder that is set may belong to a worker and a reaper of another fleet.
     """
-    settings = permits.of_operator(spec, settings).model_copy(update={"run_dir": None})
+    settings = permits.of_operator(spec, settings).model_copy(
+        update={"run_dir": None, "one_machine": True}
+    )
     if not isinstance(spec.engine, FunctionEngineSpec):
         return settings
     folders = (str(Path.cwd()), *python_path(), *settings.callable_paths)

@@ -207,6 +207,7 @@ def _of_pools(snapshot: LedgerSnapshot) -> Iterator[Family]:
         (metrics.POOL_BATCHES_WAITING, "batches_waiting"),
         (metrics.POOL_BATCHES_LEASED, "batches_leased"),
         (metrics.POOL_DESIRED_WORKERS, "desired_workers"),
+        (metrics.POOL_MACHINES_SET_ASIDE, "machines_set_aside"),
     ):
         yield _family(metric, [((row["pool"],), row[column]) for row in snapshot.pools])
     workers = snapshot.workers

@@ -9,7 +9,7 @@ import pyarrow as pa
 from nightshift.common import permits, storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import hive, output_schema
-from nightshift.common.ledger import Ledger, job_submit, jobs, workers
+from nightshift.common.ledger import Ledger, job_submit, jobs, loads
 from nightshift.common.ledger.job_submit import NewJob
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
@@ -68,7 +68,7 @@ def submit(
         with ledger.transaction() as connection:
             job_id = job_submit.insert(connection, job, plan.files)
             count = job_submit.insert_batches(connection, job_id, plan.files, plan.batches())
-            workers.forgive_loads(connection, spec.pool, spec.engine_key)
+            loads.forgive(connection, spec.pool, spec.engine_key)
     except (BadInput, KeyboardInterrupt) as error:
         # Another process submitted the same a moment ago: its job is the one to return.
         existing = _existing(ledger, spec, infos, new)

@@ -36,17 +36,25 @@ def job(row: Values, workers: Sequence[Values], *, closing: bool = False) -> Ren
     ]
     if row["reason"]:
         parts.append(Text(row["reason"], "yellow"))
+    if row["waiting"]:
+        parts.append(Text(f"waits: {row['waiting']}", "yellow"))
     if workers:
         parts += ["", worker_table(workers)]
-    elif row["status"] == "running" and not closing:
+    elif not row["waiting"] and row["status"] == "running" and not closing:
         parts.append(Text("no worker has this engine yet", "bright_black"))
     return Group(*parts)
 
 
-def status(row: Values, workers: Sequence[Values]) -> RenderableType:
+def status(
+    row: Values, workers: Sequence[Values], set_aside: Sequence[Values] = ()
+) -> RenderableType:
     """The live view of a job that is running or paused, else its summary."""
-    own = [worker for worker in workers if worker["pool"] == row["pool"]]
-    return job(row, own) if row["status"] in ("running", "paused") else summary(row)
+    if row["status"] not in ("running", "paused"):
+        return summary(row)
+    own, aside = (
+        [each for each in found if each["pool"] == row["pool"]] for found in (workers, set_aside)
+    )
+    return Group(job(row, own), *_machines_set_aside(aside))
 
 
 def line(row: Values) -> str:
@@ -62,6 +70,8 @@ def line(row: Values) -> str:
         parts.append(f"cost {money(row['cost'])}")
     if row["status"] != "running":
         parts.append(str(row["status"]))
+    if row["waiting"]:
+        parts.append(f"waits: {row['waiting']}")
     return ", ".join(parts)
 
 
@@ -108,12 +118,14 @@ def next_steps(row: Values) -> list[str]:
     return steps
 
 
-def overview(rows: Sequence[Values], workers: Sequence[Values]) -> RenderableType:
-    """Every job with a bar, then every worker."""
+def overview(
+    rows: Sequence[Values], workers: Sequence[Values], set_aside: Sequence[Values] = ()
+) -> RenderableType:
+    """Every job with a bar, then every worker, then every machine that is set aside."""
     if not rows:
         return Text("no jobs yet", "bright_black")
     below = worker_table(workers) if workers else Text("no workers", "bright_black")
-    return Group(job_table(rows, bars=True), "", below)
+    return Group(job_table(rows, bars=True), "", below, *_machines_set_aside(set_aside))
 
 
 def job_table(rows: Sequence[Values], *, bars: bool = False) -> Table:
@@ -162,6 +174,22 @@ def worker_table(workers: Sequence[Values]) -> Table:
             f"{float(row['seconds_since_seen']):.0f} s ago",
         )
     return table
+
+
+def _machines_set_aside(machines: Sequence[Values]) -> list[RenderableType]:
+    """One line for each machine and engine that it could not load; nothing without any."""
+    if not machines:
+        return []
+    table = list_table("set aside", "engine", "failed", "next try", "because")
+    for row in machines:
+        table.add_row(
+            escape(row["host"]),
+            row["engine_key"],
+            f"{row['failures']:,} times",
+            f"in {float(row['seconds_left']):.0f} s",
+            escape(row["error"]),
+        )
+    return ["", table]
 
 
 def duration(seconds: float | None) -> str:

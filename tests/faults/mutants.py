@@ -47,6 +47,7 @@ PLAN = "tests/integration/test_plan.py"
 LEDGER = "tests/integration/test_ledger.py"
 SPENDING = "tests/integration/test_spending.py"
 RETENTION = "tests/integration/test_retention.py"
+LOADS = "tests/integration/test_loads.py"
 
 MUTANTS = (
     Mutant(
@@ -163,7 +164,7 @@ MUTANTS = (
     Mutant(
         "engine before job",
         "common/ledger/batches/retries.py",
-        "    workers.lock_loads(connection, job_id)\n",
+        "    loads.lock(connection, job_id)\n",
         "",
         (f"{LEDGER}::test_a_retry_and_a_failed_load_lock_in_one_order",),
     ),
@@ -402,7 +403,30 @@ MUTANTS = (
         "common/ledger/fleet.py",
         "AND engine_key <> ALL (r.keys)\n",
         "\n",
-        (f"{PLAN}::test_a_machine_that_could_not_load_an_engine_is_set_aside_and_another_has_it",),
+        (f"{LOADS}::test_a_machine_that_could_not_load_an_engine_is_set_aside_and_another_has_it",),
+    ),
+    Mutant(
+        "engine that others have or load",
+        "common/allocation/load_errors.py",
+        "    if in_use:\n        return False\n",
+        "",
+        (f"{LOADS}::test_failed_loads_fail_no_job_while_a_living_child_has_the_engine",),
+    ),
+    Mutant(
+        "one machine fails no job of others",
+        "common/allocation/load_errors.py",
+        "len(failing) >= 2",
+        "len(failing) >= 1",
+        (
+            f"{LOADS}::test_two_machines_that_fail_for_the_jobs_own_reason_fail_its_job_and_no_other",
+        ),
+    ),
+    Mutant(
+        "revision of the first load",
+        "common/ledger/workers.py",
+        "if held != revision:",
+        "if held is None and revision is not None:",
+        (f"{LOADS}::test_loads_of_another_revision_count_as_failed_loads",),
     ),
     Mutant(
         "residence",

@@ -11,9 +11,19 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
+from nightshift.common.allocation.load_errors import UNEXPLAINED
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
 from nightshift.common.errors import BadInput, LeaseLost, Retryable, SchemaMismatch
-from nightshift.common.ledger import Ledger, dispatch, job_end, job_submit, jobs, schema, workers
+from nightshift.common.ledger import (
+    Ledger,
+    dispatch,
+    job_end,
+    job_submit,
+    jobs,
+    loads,
+    schema,
+    workers,
+)
 from nightshift.common.ledger.batches import (
     claims,
     commits,
@@ -27,6 +37,8 @@ from nightshift.common.ledger.batches.claims import fair_share
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.fleet import Machine
+from nightshift.common.ledger.loads import LoadPolicy
 from nightshift.common.ledger.queries import audit, live_parts
 from nightshift.common.ledger.workers import Child
 from nightshift.common.row_errors import RowError
@@ -1096,10 +1108,9 @@ def test_a_retry_and_a_failed_load_lock_in_one_order(
     job_id = world.job(1)
     fail_load(world, job_id)
     other = World(second_ledger())
-    key = world.specs[job_id].engine_key
     with ThreadPoolExecutor(1) as pool:
         with world.ledger.transaction() as connection:
-            workers.load_failed(connection, "default", key, "no such module", 0)
+            fail_load_on(connection, world, job_id, "c")
             retrying = pool.submit(other.retry, job_id)
             wait_until_somebody_waits(connection)
             assert jobs.lock(connection, job_id) is JobState.FAILED
@@ -1218,48 +1229,16 @@ def make_ready(world: World, child: workers.Child, revision: str | None = None) 
         )
 
 
-def fail_load(world: World, job_id: int, times: int = 3) -> None:
+def fail_load(world: World, job_id: int) -> None:
+    """Two machines fail to load a job's engine, for a reason of the job's own."""
+    for host in ("a", "b"):
+        world.run(fail_load_on, world, job_id, host)
+
+
+def fail_load_on(connection: Connection, world: World, job_id: int, host: str) -> None:
+    who, policy = Machine(f"super-{host}", "default", host), LoadPolicy(2, 30)
     key = world.specs[job_id].engine_key
-    for _ in range(times):
-        world.run(workers.load_failed, "default", key, "no such module", 0)
-
-
-def test_an_engine_that_failed_to_load_three_times_fails_its_jobs(world: World) -> None:
-    job_id = world.job(1)
-    other = world.job(1, name="other", callable="rules:other")
-    fail_load(world, job_id, 2)
-    assert world.run(jobs.get, job_id).state is JobState.RUNNING
-    fail_load(world, job_id, 1)
-    job = world.run(jobs.get, job_id)
-    assert job.state is JobState.FAILED
-    assert job.reason == "the engine could not be loaded: no such module"
-    assert world.run(jobs.get, other).state is JobState.RUNNING
-    assert world.run(job_end.close, job_id) is JobState.FAILED
-
-
-def test_failed_loads_fail_no_job_while_a_living_child_has_the_engine(world: World) -> None:
-    job_id = world.job(1)
-    make_ready(world, child_of(world.specs[job_id]))
-    fail_load(world, job_id, 5)
-    assert world.run(jobs.get, job_id).state is JobState.RUNNING
-    world.run(lambda c: workers.end(c, "child-1", died="gone"))
-    fail_load(world, job_id, 1)
-    assert world.run(jobs.get, job_id).state is JobState.FAILED
-
-
-def test_a_load_that_succeeds_forgives_those_that_failed(world: World) -> None:
-    job_id = world.job(1)
-    fail_load(world, job_id, 2)
-    make_ready(world, child_of(world.specs[job_id]))
-    world.run(lambda c: workers.end(c, "child-1", died=None))
-    fail_load(world, job_id, 2)
-    assert world.run(jobs.get, job_id).state is JobState.RUNNING
-
-
-def test_the_first_load_fixes_the_revision(world: World) -> None:
-    spec = world.specs[world.job(1)]
-    assert make_ready(world, child_of(spec, 1), "abc") == "abc"
-    assert make_ready(world, child_of(spec, 2), "def") == "abc"
+    loads.failed(connection, who, key, UNEXPLAINED, "no such module", policy)
 
 
 def test_a_child_that_is_gone_frees_its_leases_at_once(world: World) -> None:

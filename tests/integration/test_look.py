@@ -406,6 +406,19 @@ def test_wait_exits_with_1_when_rows_failed(done: Work, nightshift: Callable[...
     assert done.spec.output.uri in result.stdout
 
 
+def test_unpin_releases_the_revision_of_the_first_load(
+    work: Work, nightshift: Callable[..., Result]
+) -> None:
+    nothing = nightshift("unpin", "small")
+    assert (nothing.exit_code, "nothing to release" in nothing.stderr) == (2, True)
+    with work.ledger.transaction() as connection:
+        connection.execute(text("UPDATE engines SET revision = 'abc'"))
+        connection.execute(text("UPDATE workers SET state = 'ended'"))
+    result = nightshift("unpin", "small")
+    assert result.exit_code == 0
+    assert "is not held to revision abc any more" in result.stdout
+
+
 def test_control_moves_the_job_and_wait_exits_with_3(
     work: Work, nightshift: Callable[..., Result]
 ) -> None:

@@ -132,40 +132,6 @@ def test_machines_that_are_gone_leave_the_fleet(world: World) -> None:
     assert world.ask("SELECT count(*) AS n FROM slots WHERE supervisor = 'stays'")[0].n == 0
 
 
-def test_a_machine_that_could_not_load_an_engine_is_set_aside_and_another_has_it(
-    world: World,
-) -> None:
-    job_id = world.job(256)
-    key = world.specs[job_id].engine_key
-    report(world, empty(1), machine("bad"))
-    plan(world)
-    assert ordered(world, empty(1), machine("bad")) == [key]
-    world.run(fleet.refuse, machine("bad"), key, "no memory", 60)
-    assert ordered(world, empty(1), machine("bad")) == [None], "of the plan of before"
-    report(world, empty(1), machine("good"))
-    plan(world)
-    assert ordered(world, empty(1), machine("good")) == [key]
-    assert world.ask("SELECT refused FROM slots WHERE supervisor = 'bad'")[0].refused == [key]
-    world.run(workers.forgive_loads, "default", key)
-    assert ordered(world, empty(1), machine("bad")) == [None], "the good one has it"
-
-
-def test_the_pause_of_a_machine_grows_and_ends_with_a_load(world: World) -> None:
-    job_id = world.job(256)
-    child = child_of(world.specs[job_id])
-    who = Machine(child.supervisor, child.pool, child.host)
-    facts = "SELECT failures, round(extract(epoch FROM retry_at - now())) AS pause FROM refusals"
-    for failures, pause in ((1, 2), (1, 2)):  # the second failed together with the first
-        world.run(fleet.refuse, who, child.engine_key, "no memory", 2)
-        assert tuple(world.ask(facts)[0]) == (failures, pause)
-    for failures, pause in ((2, 4), (3, 8)):
-        world.ask("UPDATE refusals SET retry_at = now() RETURNING pool")
-        world.run(fleet.refuse, who, child.engine_key, "no memory", 2)
-        assert tuple(world.ask(facts)[0]) == (failures, pause)
-    make_ready(world, child)
-    assert world.ask(facts) == []
-
-
 def test_a_slot_of_one_engine_is_planned_for_no_other(world: World) -> None:
     key = world.specs[world.job(256)].engine_key
     only = machine(serves="another")

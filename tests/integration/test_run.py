@@ -109,6 +109,8 @@ def test_a_function_that_cannot_be_imported_fails_the_job_with_one_sentence(flee
     done = fleet.command("run", str(spec))
     assert done.returncode == 3, done.stderr + logs(fleet.folder)
     assert "nothing_here" in done.stdout + done.stderr
+    log = (fleet.folder / ".nightshift" / "worker.log").read_text()
+    assert log.count("engine_load_failed") == 1, "it can never work, and is tried once"
 
 
 @pytest.mark.slow

@@ -79,6 +79,34 @@ def test_a_worker_that_may_not_load_a_module_fails_no_job_that_another_can_run(
     assert ask("SELECT count(*) FROM refusals WHERE error LIKE '%is not allowed%'") != [(0,)]
 
 
+def test_a_machine_that_fails_again_and_again_fails_no_job_that_another_still_loads(
+    fleet: Fleet, ask: Ask
+) -> None:
+    """The second machine loads for as long as the first needs to fail three times."""
+    go_on = fleet.folder / "go-on"
+    for name, first in (
+        ("bad", "raise ValueError('not on this machine')"),
+        (
+            "good",
+            f"import pathlib, time\nwhile not pathlib.Path({str(go_on)!r}).exists():\n"
+            "    time.sleep(0.1)",
+        ),
+    ):
+        (fleet.folder / name).mkdir()
+        (fleet.folder / name / "rules.py").write_text(f"{first}\n{RULES}")
+    submit(fleet, "one", 40)
+    fleet.reaper()
+    for name in ("good", "bad"):
+        fleet.environment["NIGHTSHIFT_CALLABLE_PATHS"] = str(fleet.folder / name)
+        fleet.worker()
+        wait_until(lambda: ask("SELECT FROM workers WHERE state = 'loading'"), what="a load")
+    wait_until(lambda: ask("SELECT FROM engines WHERE load_failures >= 3"), what="failed loads")
+    assert ask("SELECT state FROM jobs") == [("running",)]
+    go_on.touch()
+    waited = fleet.command("wait", "one")
+    assert waited.returncode == 0, waited.stdout + waited.stderr + logs(fleet.folder)
+
+
 def children(ask: Ask, name: str, state: str = "w.state") -> int:
     """The children that a job's model had so far, or has now in a state."""
     return int(

@@ -26,6 +26,7 @@ COMMANDS = (
     "resume",
     "cancel",
     "retry",
+    "unpin",
     "migrate",
     "reaper",
 )
@@ -41,6 +42,7 @@ ON_A_JOB = {
     "resume": [],
     "cancel": [],
     "retry": ["--failed"],
+    "unpin": [],
     "collect": ["--to", "x.parquet"],
 }
 

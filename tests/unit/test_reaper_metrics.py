@@ -34,7 +34,15 @@ SNAPSHOT = LedgerSnapshot(
         }
     ],
     4,
-    [{"pool": "p", "batches_waiting": 5, "batches_leased": 2, "desired_workers": 1}],
+    [
+        {
+            "pool": "p",
+            "batches_waiting": 5,
+            "batches_leased": 2,
+            "desired_workers": 1,
+            "machines_set_aside": 3,
+        }
+    ],
     [{"pool": "p", "state": "ready", "workers": 1}],
     1000.0,
 )

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 from huggingface_hub import HfApi, constants, snapshot_download
 
-from nightshift.common.errors import EngineLoadFailed
+from nightshift.common.errors import EngineLoadFailed, LoadUnexplained
 
 log = structlog.get_logger(__name__)
 
@@ -32,14 +32,14 @@ SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
 
 @contextmanager
 def load_errors(library: str, model: str) -> Iterator[None]:
-    """Around the load of a model: EngineLoadFailed, on one line, for what a library raises."""
+    """Around the load of a model: LoadUnexplained, on one line, for what a library raises."""
     try:
         yield
     except EngineLoadFailed:
         raise
     except Exception as error:
         message = " ".join(str(error).split())[:600] or "no further message"
-        raise EngineLoadFailed(
+        raise LoadUnexplained(
             f"{library} cannot load {model!r}: {type(error).__name__}: {message}"
         ) from error
 

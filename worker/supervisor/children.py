@@ -11,6 +11,7 @@ from enum import IntEnum
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.fleet import SlotReport
+from nightshift.common.ledger.loads import LoadPolicy
 from nightshift.common.ledger.workers import Child
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import Settings
@@ -159,6 +160,13 @@ class Slot:
         self.group = self.config = self.leaving_since = self.next_engine_key = self.fault = None
         self.state = "loading"
         return report
+
+
+def load_policy(settings: Settings) -> LoadPolicy:
+    """How the operator wants failed loads to be treated."""
+    return LoadPolicy(
+        settings.load_backoff_seconds, settings.lease_seconds, one_machine=settings.one_machine
+    )
 
 
 def _cause(code: int | None) -> str:

@@ -13,13 +13,20 @@ from pathlib import Path
 import structlog
 
 from nightshift.common import logs
-from nightshift.common.errors import NightshiftError, Retryable, SchemaMismatch
-from nightshift.common.ledger import Ledger, fleet, jobs, schema, workers
+from nightshift.common.allocation.load_errors import case_of
+from nightshift.common.errors import MachineCannotLoad, NightshiftError, Retryable, SchemaMismatch
+from nightshift.common.ledger import Connection, Ledger, fleet, jobs, loads, schema, workers
 from nightshift.common.ledger.fleet import Machine, SlotOrder
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment
 from nightshift.worker.supervisor import planning
-from nightshift.worker.supervisor.children import ChildConfig, EndedChild, Slot, secrets_for
+from nightshift.worker.supervisor.children import (
+    ChildConfig,
+    EndedChild,
+    Slot,
+    load_policy,
+    secrets_for,
+)
 from nightshift.worker.supervisor.liveness import SupervisorLiveness, hung_seconds
 from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, MachineMetrics
 
@@ -142,20 +149,7 @@ class Supervisor:
                     freed = workers.end(connection, ended.config.id, died=ended.died)
                     unloaded = ended.while_loading and state in (None, "loading")
                     if unloaded:
-                        workers.load_failed(
-                            connection,
-                            self.pool,
-                            ended.config.engine_key,
-                            f"{ended.died} while loading the engine",
-                            self.settings.load_backoff_seconds,
-                        )
-                        fleet.refuse(
-                            connection,
-                            self._machine,
-                            ended.config.engine_key,
-                            f"{ended.died} while loading the engine",
-                            self.settings.load_backoff_seconds,
-                        )
+                        self._load_failed(connection, ended)
             except Retryable as error:
                 log.warning("report_failed", error=str(error))
                 return
@@ -165,6 +159,17 @@ class Supervisor:
                 log.info("leases_freed", worker_id=ended.config.id, batches=freed)
                 self.metrics.reported(ended.engine, freed, ended.died, load_failed=unloaded)
             self._unreported.pop(0)
+
+    def _load_failed(self, connection: Connection, ended: EndedChild) -> None:
+        error = MachineCannotLoad(f"{ended.died} while loading the engine")
+        loads.failed(
+            connection,
+            self._machine,
+            ended.config.engine_key,
+            case_of(error),
+            str(error),
+            load_policy(self.settings),
+        )
 
     def _choose(self) -> None:
         """Lets each slot have the engine that the plan of the pool says."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import text
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import archives, jobs, workers
+from nightshift.common.ledger import archives, jobs, loads
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.states import JobState, RowErrorKind
 
@@ -58,7 +58,7 @@ def retry(
     failed rows. The next piece begins at `last`.
     """
     # The engine before the job, as where failed loads fail jobs.
-    workers.lock_loads(connection, job_id)
+    loads.lock(connection, job_id)
     state = jobs.lock(connection, job_id)
     if state is JobState.CANCELLED:
         raise BadInput(
@@ -77,7 +77,7 @@ def retry(
     reopened = state.over and (moved.batches > 0 or stopped_early)
     if reopened:
         jobs.reopen(connection, job_id)
-        workers.forgive_loads(connection, left.pool, left.engine_key)
+        loads.forgive(connection, left.pool, left.engine_key)
     if reopened or moved.batches:
         connection.execute(
             text("UPDATE jobs SET retries = retries + 1 WHERE id = :id"), {"id": job_id}

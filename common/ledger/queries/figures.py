@@ -35,12 +35,17 @@ def jobs(connection: Connection, recent_seconds: float, most: int) -> tuple[list
 
 
 def pools(connection: Connection) -> list[Row]:
-    """Every pool with open work, and with zeros every other one that has living children."""
+    """Every pool with open work, and with zeros every other one with living children or machines set
+    aside.
+    """
     statement = text("""
         SELECT pool, sum(waiting)::bigint AS batches_waiting,
-               sum(leased)::bigint AS batches_leased, sum(desired)::bigint AS desired_workers
+               sum(leased)::bigint AS batches_leased, sum(desired)::bigint AS desired_workers,
+               (SELECT count(DISTINCT supervisor) FROM machines_set_aside m
+                WHERE m.pool = d.pool) AS machines_set_aside
         FROM (SELECT pool, batches_waiting, batches_leased, desired_workers FROM pool_demand
-              UNION ALL SELECT DISTINCT pool, 0, 0, 0 FROM worker_status)
+              UNION ALL SELECT DISTINCT pool, 0, 0, 0 FROM worker_status
+              UNION ALL SELECT DISTINCT pool, 0, 0, 0 FROM machines_set_aside)
              AS d (pool, waiting, leased, desired)
         GROUP BY pool ORDER BY pool
     """)

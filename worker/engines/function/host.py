@@ -76,7 +76,12 @@ class Channel:
 
 
 class LoadProblem(Exception):
-    """The function cannot be loaded; the message is one sentence."""
+    """The function cannot be loaded; the message is one sentence.
+
+    `missing` where a module is not on this machine.
+    """
+
+    missing = False
 
 
 def loaded(setup: Mapping[str, Any]) -> Function:
@@ -93,7 +98,9 @@ def loaded(setup: Mapping[str, Any]) -> Function:
     except AttributeError as error:
         raise LoadProblem(f"{module!r} has no {name!r}: {error}") from error
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        raise LoadProblem(f"{where!r} cannot be imported: {_said(error)}") from error
+        problem = LoadProblem(f"{where!r} cannot be imported: {_said(error)}")
+        problem.missing = isinstance(error, ModuleNotFoundError)
+        raise problem from error
     if isinstance(found, type):
         try:
             found = found(**args)
@@ -339,7 +346,7 @@ def main() -> None:
         try:
             function = loaded(setup)
         except LoadProblem as problem:
-            channel.send({"problem": str(problem)})
+            channel.send({"problem": str(problem), "missing": problem.missing})
             return
         channel.send({"problem": None})
         while True:

@@ -15,7 +15,15 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from nightshift.common.errors import EngineDead, EngineLoadFailed, Permanent, Retryable
+from nightshift.common.errors import (
+    EngineDead,
+    EngineLoadFailed,
+    EngineNotHere,
+    LoadUnexplained,
+    MachineCannotLoad,
+    Permanent,
+    Retryable,
+)
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.worker.engines.function.answers import Found, packed, unpacked
 from nightshift.worker.engines.function.host import Channel
@@ -104,7 +112,7 @@ class HostProcess:
                 )
             except Permanent as error:
                 self._end.close()
-                raise EngineLoadFailed(str(error)) from error
+                raise MachineCannotLoad(str(error)) from error
         self._channel = Channel(self._end)
         threading.Thread(target=self._watch, name="function-watch", daemon=True).start()
         self._load(seconds)
@@ -147,10 +155,10 @@ class HostProcess:
         except HostDied as died:
             self.close()
             message = f"{setup.callable!r} cannot be loaded in its process: {died}"
-            raise EngineLoadFailed(message) from died
+            raise LoadUnexplained(message) from died
         if head["problem"] is not None:
             self.close()
-            raise EngineLoadFailed(head["problem"])
+            raise (EngineNotHere if head["missing"] else EngineLoadFailed)(head["problem"])
 
     def _ask(
         self, head: Mapping[str, Any], streams: pa.Buffer | bytes, seconds: float

@@ -16,7 +16,7 @@ import openai
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from nightshift.common import remotes
-from nightshift.common.errors import BadInput, EngineLoadFailed
+from nightshift.common.errors import BadInput, EngineNotHere
 from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec
 from nightshift.common.telemetry.metrics import Stage
@@ -50,14 +50,14 @@ class OpenaiEngine:
     def __init__(
         self, spec: OpenaiEngineSpec, settings: Settings, policy: RetryPolicy | None = None
     ) -> None:
-        """Asks whether the server takes the key; EngineLoadFailed if it does not."""
+        """Asks whether the server takes the key; EngineNotHere if it does not."""
         try:
             remotes.check(spec.base_url, settings.allowed_remotes)
             key = settings.api_key(spec.base_url)
         except BadInput as error:
-            raise EngineLoadFailed(str(error)) from error
+            raise EngineNotHere(str(error)) from error
         if settings.broker_url is None and (spec.requests_per_minute or spec.tokens_per_minute):
-            raise EngineLoadFailed(
+            raise EngineNotHere(
                 "a rate of the whole fleet is held in Redis: set NIGHTSHIFT_BROKER_URL, or leave "
                 "engine.requests_per_minute and engine.tokens_per_minute out"
             )

@@ -12,7 +12,12 @@ import structlog
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from nightshift.common import remotes
-from nightshift.common.errors import EngineLoadFailed, EngineRefused, EngineUnavailable
+from nightshift.common.errors import (
+    EngineLoadFailed,
+    EngineNotHere,
+    EngineRefused,
+    EngineUnavailable,
+)
 from nightshift.common.spec import OpenaiEngineSpec
 from nightshift.worker.engines.openai.errors import RequestError, redactor, request_error
 from nightshift.worker.engines.openai.requests import Endpoint
@@ -161,14 +166,14 @@ class Server:
                     "of ours goes: name the address itself in engine.base_url"
                 ) from None
             if error.status_code in (401, 403):
-                raise EngineLoadFailed(
+                raise EngineNotHere(
                     f"{base_url} refuses this worker, which has {has} for it ({reason}): its "
                     "operator sets keys by address in NIGHTSHIFT_API_KEYS"
                 ) from None
             # Any other status is an answer: many servers have no list of models.
         except openai.APIError as error:
             if isinstance(error.__cause__, BlockedAddress):
-                raise EngineLoadFailed(f"{base_url} is not asked: {error.__cause__}") from None
+                raise EngineNotHere(f"{base_url} is not asked: {error.__cause__}") from None
             reason = request_error(error, self.redact)
             log.warning("server_away", base_url=base_url, error=str(reason))
 

@@ -22,7 +22,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from nightshift.common.errors import EngineDead, Permanent
+from nightshift.common.errors import EngineDead, MachineCannotLoad, Permanent
 from nightshift.common.spec import GenerateTask, RequestsTask, VllmEngineSpec
 from nightshift.common.spec.engines import SERVER_ARGUMENTS
 from nightshift.common.telemetry.metrics import Stage
@@ -122,13 +122,18 @@ class VllmEngine:
         # that vLLM takes without a usage context.
         config = arguments.create_engine_config(UsageContext.LLM_CLASS)
         _fetch(config)
-        return AsyncLLM.from_vllm_config(
-            config,
-            usage_context=UsageContext.LLM_CLASS,
-            stat_loggers=[lambda *_: _ProgressLogger(self._moved)],
-            enable_log_requests=arguments.enable_log_requests,
-            disable_log_stats=arguments.disable_log_stats,
-        )
+        try:
+            return AsyncLLM.from_vllm_config(
+                config,
+                usage_context=UsageContext.LLM_CLASS,
+                stat_loggers=[lambda *_: _ProgressLogger(self._moved)],
+                enable_log_requests=arguments.enable_log_requests,
+                disable_log_stats=arguments.disable_log_stats,
+            )
+        except RuntimeError as error:
+            # EngineCore logs what it met and hands on no type. The model and its arguments were
+            # accepted above: what is left is mostly the memory and the GPUs of this machine.
+            raise MachineCannotLoad(f"vLLM cannot load {spec.model!r}: {error}") from error
 
     def _moved(self) -> None:
         self._moved_at = time.monotonic()

@@ -1,0 +1,220 @@
+"""Failed loads of engines: which machine is set aside for which engine, and when the jobs fail.
+
+A machine is set aside for a while that doubles with each failed load. What the failures mean for the
+jobs is decided by `load_errors.fails_jobs`.
+"""
+
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import RowMapping, text
+
+from nightshift.common.allocation.load_errors import Case, Concern, FailedLoad, fails_jobs
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import jobs
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.fleet import Machine
+
+LONGEST_PAUSE_SECONDS = 600.0
+"""Longest time for which a machine is set aside: a load of ten minutes that fails each time then
+takes half of a slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPolicy:
+    """How an operator wants failed loads to be treated.
+
+    `backoff_seconds` is the first pause of a machine, `alive_seconds` how long a silent machine
+    counts as living. `one_machine` says that the fleet has no other machine.
+    """
+
+    backoff_seconds: float
+    alive_seconds: float
+    one_machine: bool = False
+
+
+def failed(
+    connection: Connection,
+    machine: Machine,
+    engine_key: str,
+    case: Case,
+    error: str,
+    policy: LoadPolicy,
+) -> bool:
+    """Sets the machine aside for the engine; True when the jobs that need the engine fail now."""
+    _count(connection, machine.pool, engine_key, error)
+    _set_aside(connection, machine, engine_key, case, error, policy.backoff_seconds)
+    over = fails_jobs(
+        *_known(connection, machine.pool, engine_key, policy.alive_seconds),
+        in_use=_in_use(connection, machine.pool, engine_key),
+        load_seconds=_load_seconds(connection, machine.pool, engine_key),
+        one_machine=policy.one_machine,
+    )
+    if over:
+        of_engine = text("""
+            SELECT id FROM jobs WHERE pool = :pool AND engine_key = :engine_key
+            AND state = 'running' ORDER BY id
+        """)
+        engine = {"pool": machine.pool, "engine_key": engine_key}
+        for job_id in connection.scalars(of_engine, engine).all():
+            jobs.fail(connection, job_id, f"the engine could not be loaded: {error}")
+    return over
+
+
+def lock(connection: Connection, job_id: int) -> None:
+    """Takes the row of a job's engine, which comes before the rows of jobs: `failed` holds it when
+    it fails the jobs of the engine.
+    """
+    statement = text("""
+        SELECT FROM engines e JOIN jobs j USING (pool, engine_key)
+        WHERE j.id = :job_id FOR UPDATE OF e
+    """)
+    connection.execute(statement, {"job_id": job_id})
+
+
+def accept(connection: Connection, pool: str, engine_key: str, supervisor: str | None) -> None:
+    """Lets a machine load an engine again at once; with None every machine of the pool."""
+    statement = text("""
+        DELETE FROM refusals WHERE pool = :pool AND engine_key = :engine_key
+          AND supervisor = coalesce(CAST(:supervisor AS text), supervisor)
+    """)
+    given = {"pool": pool, "engine_key": engine_key, "supervisor": supervisor}
+    connection.execute(statement, given)
+
+
+def forgive(connection: Connection, pool: str, engine_key: str) -> None:
+    """Lets the engine of a new or reopened job be loaded again at once, with no failure counted."""
+    statement = text("""
+        UPDATE engines SET load_failures = 0 WHERE pool = :pool AND engine_key = :engine_key
+    """)
+    connection.execute(statement, {"pool": pool, "engine_key": engine_key})
+    accept(connection, pool, engine_key, None)
+
+
+def release_revision(connection: Connection, pool: str, engine_key: str) -> str:
+    """Forgets the revision that the first load of a model resolved to; returns that revision.
+
+    Raises BadInput when there is none, or while a living child has the engine: rows of one job
+    would come from two revisions at once.
+    """
+    locked = text("""
+        SELECT revision FROM engines WHERE pool = :pool AND engine_key = :engine_key FOR UPDATE
+    """)
+    engine = {"pool": pool, "engine_key": engine_key}
+    revision: str | None = connection.scalar(locked, engine)
+    if revision is None:
+        raise BadInput("no load of its engine has pinned a revision: there is nothing to release")
+    holders = text("""
+        SELECT count(*) FROM workers WHERE pool = :pool AND engine_key = :engine_key
+        AND state IN ('ready', 'draining') AND seen_at > now() - interval '1 minute'
+    """)
+    if found := connection.scalar(holders, engine):
+        raise BadInput(
+            f"{found} workers have its model at revision {revision}: stop them first, or submit a "
+            "job with another engine.revision"
+        )
+    statement = text("""
+        UPDATE engines SET revision = NULL WHERE pool = :pool AND engine_key = :engine_key
+    """)
+    connection.execute(statement, engine)
+    forgive(connection, pool, engine_key)
+    return revision
+
+
+def set_aside(connection: Connection, pool: str | None = None) -> list[RowMapping]:
+    """Rows of the view machines_set_aside, of one pool or of all."""
+    statement = text("""
+        SELECT * FROM machines_set_aside WHERE pool = coalesce(CAST(:pool AS text), pool)
+        ORDER BY pool, host, engine_key
+    """)
+    return list(connection.execute(statement, {"pool": pool}).mappings())
+
+
+def _count(connection: Connection, pool: str, engine_key: str, error: str) -> None:
+    """Counts for those who look; the row of the engine is locked before those of its jobs."""
+    statement = text("""
+        INSERT INTO engines AS e (pool, engine_key, load_failures, last_error)
+        VALUES (:pool, :engine_key, 1, :error)
+        ON CONFLICT (pool, engine_key) DO UPDATE
+        SET load_failures = e.load_failures + 1, last_error = excluded.last_error
+    """)
+    connection.execute(statement, {"pool": pool, "engine_key": engine_key, "error": error})
+
+
+def _set_aside(
+    connection: Connection,
+    machine: Machine,
+    engine_key: str,
+    case: Case,
+    error: str,
+    backoff_seconds: float,
+) -> None:
+    """Children of the machine that failed together count as one failure."""
+    statement = text("""
+        INSERT INTO refusals AS r (pool, engine_key, supervisor, host, failures, retry_at, error,
+                                   concern, passes)
+        VALUES (:pool, :engine_key, :supervisor, :host, 1,
+                now() + make_interval(secs => :backoff), :error, :concern, :passes)
+        ON CONFLICT (pool, engine_key, supervisor) DO UPDATE
+        SET failures = r.failures + 1, error = excluded.error, concern = excluded.concern,
+            passes = excluded.passes, failed_at = now(),
+            retry_at = now() + make_interval(
+                secs => least(:longest, :backoff * power(2, least(r.failures, 20))))
+        WHERE r.retry_at <= now()
+    """)
+    given = {
+        **asdict(machine),
+        "engine_key": engine_key,
+        "error": error,
+        "concern": case.concern,
+        "passes": case.passes,
+        "backoff": backoff_seconds,
+        "longest": max(backoff_seconds, LONGEST_PAUSE_SECONDS),
+    }
+    connection.execute(statement, given)
+
+
+def _known(
+    connection: Connection, pool: str, engine_key: str, alive_seconds: float
+) -> tuple[list[FailedLoad], set[str]]:
+    """Failed loads since the last that worked, and the hosts whose slots may have the engine."""
+    statement = text("""
+        SELECT r.host, r.concern, r.passes, r.failures,
+               extract(epoch FROM now() - r.failed_since)::float8 AS seconds
+        FROM refusals r LEFT JOIN engines e USING (pool, engine_key)
+        WHERE r.pool = :pool AND r.engine_key = :engine_key
+          AND (e.loaded_at IS NULL OR r.failed_at > e.loaded_at)
+    """)
+    living = text("""
+        SELECT DISTINCT host FROM slots
+        WHERE pool = :pool AND coalesce(serves, :engine_key) = :engine_key
+          AND seen_at > now() - make_interval(secs => :alive)
+    """)
+    given = {"pool": pool, "engine_key": engine_key, "alive": alive_seconds}
+    found = [
+        FailedLoad(row.host, Concern(row.concern), row.passes, row.failures, row.seconds)
+        for row in connection.execute(statement, given)
+    ]
+    return found, set(connection.scalars(living, given))
+
+
+def _in_use(connection: Connection, pool: str, engine_key: str) -> bool:
+    """True when a living child has the engine, or loads it on a machine that has not failed yet."""
+    statement = text("""
+        SELECT EXISTS (
+            SELECT FROM workers w
+            WHERE w.pool = :pool AND w.engine_key = :engine_key
+              AND w.seen_at > now() - interval '1 minute'
+              AND (w.state IN ('ready', 'draining') OR w.state = 'loading' AND NOT EXISTS (
+                  SELECT FROM refusals r WHERE r.pool = w.pool AND r.engine_key = w.engine_key
+                  AND r.supervisor = w.supervisor)))
+    """)
+    return bool(connection.scalar(statement, {"pool": pool, "engine_key": engine_key}))
+
+
+def _load_seconds(connection: Connection, pool: str, engine_key: str) -> float | None:
+    """How long the last load of the engine took, if one ended well."""
+    statement = text("""
+        SELECT load_seconds FROM engines WHERE pool = :pool AND engine_key = :engine_key
+    """)
+    found: float | None = connection.scalar(statement, {"pool": pool, "engine_key": engine_key})
+    return found
