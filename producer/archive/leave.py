@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 def leave(ledger: Ledger, job: Job, archive: Archive, days: int, rest: Rest) -> bool:
     """Brings a job that was taken to the end of its way out; False when its rows are needed.
 
-    Raises BadInput when the output is not there, ArchiveTaken when another process has the job,
+    Raises BadInput when the output or a file of the archive is not there, ArchiveTaken when another process has the job,
     and what storage raises.
     """
     if archive.is_kept:
@@ -37,8 +37,11 @@ def leave(ledger: Ledger, job: Job, archive: Archive, days: int, rest: Rest) -> 
         if not left:
             table_files.delete(job, [file.name for file in files])
             return False
-        table_files.sweep(job, files)
         archive = replace(archive, state=ArchiveState.LEAVING, files=tuple(files))
+    else:
+        for file in archive.files:
+            table_files.prove(job, file)
+    table_files.sweep(job, archive.files)
     reached(Moment.LEAVING)
     for table in archives.TABLES:
         for _ in table_files.pages(ledger, archive, table, archives.delete_between, rest):

@@ -22,8 +22,9 @@ T = TypeVar("T")
 PAGE_ROWS = 5_000
 """Rows that one transaction reads, deletes or adds, about, so that it stays short."""
 
-HOLD_SECONDS = 60.0
-"""How long a job belongs to whoever moves its rows, after each page."""
+HOLD_SECONDS = 600.0
+"""How long a job belongs to whoever moves its rows, after each page; longer than it takes to read a
+file of the archive from an object store."""
 
 ARROW_TYPES = {
     "bigint": pa.int64(),

@@ -243,9 +243,16 @@ MUTANTS = (
     Mutant(
         "archive is proved",
         "producer/archive/leave.py",
-        "        table_files.prove(job, file)\n",
-        "",
+        "        table_files.prove(job, file)\n        counted",
+        "        counted",
         (f"{RETENTION}::test_a_file_that_is_not_what_was_written_costs_no_row",),
+    ),
+    Mutant(
+        "archive is proved again",
+        "producer/archive/leave.py",
+        "            table_files.prove(job, file)\n",
+        "            pass\n",
+        (f"{RETENTION}::test_no_row_is_deleted_any_more_once_a_file_is_gone",),
     ),
     Mutant(
         "needed rows stay",
