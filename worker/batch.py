@@ -194,7 +194,7 @@ class BatchRunner:
             storage.check_roots(
                 [lease.descriptor.source.uri, spec.output.uri], self.settings.allowed_roots
             )
-            self._outputs.prove(job.id, spec.output.uri)
+            self._outputs.prove(job.id, spec.output.uri, job.owner)
             moved()
             with self.recorder.span(Stage.READ):
                 rows = input_rows.read_rows(

@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from nightshift.common import provenance
 from nightshift.common.formats import output_schema
-from nightshift.common.ledger import jobs
+from nightshift.common.formats.owner_marker import Owner
+from nightshift.common.ledger import jobs, schema
 from nightshift.common.spec import JobSpec
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.rows.prompts import Renderer
@@ -19,6 +20,7 @@ class KnownJob:
     """One job, read from the ledger once; only a function's output schema may still be open."""
 
     id: int
+    owner: Owner
     spec: JobSpec
     inputs: pa.Schema
     renderer: Renderer
@@ -40,10 +42,12 @@ class JobCache:
         known = self._known.get(job_id)
         if known is None:
             job = self._ledger.transact(jobs.get, job_id)
+            ledger_id = self._ledger.transact(schema.ledger_id)
             assert job is not None, f"job {job_id} is not in the ledger"
             output = job.output_schema
             known = KnownJob(
                 id=job_id,
+                owner=Owner(ledger_id, job.identity),
                 spec=job.spec,
                 inputs=output_schema.deserialize(job.input_schema),
                 renderer=Renderer(job.spec.task, self._roots),

@@ -7,7 +7,8 @@ import threading
 from dataclasses import dataclass, field
 
 from nightshift.common import storage
-from nightshift.common.formats import part_names
+from nightshift.common.formats import owner_marker, part_names
+from nightshift.common.formats.owner_marker import Owner
 
 MOST_REFUSALS = 3
 """Rounds in a row in which an output refuses parts, each tried for as long as the publisher tries,
@@ -45,12 +46,14 @@ class Outputs:
     _refusals: dict[int, Refusals] = field(default_factory=dict)
     _changing: threading.Lock = field(default_factory=threading.Lock)
 
-    def prove(self, job_id: int, output_uri: str) -> None:
+    def prove(self, job_id: int, output_uri: str, owner: Owner) -> None:
         """Writes a file to the staging folder and removes it, unless the output has taken a file
-        since it last refused a part. Raises BadInput, StorageUnavailable.
+        since it last refused a part. Raises StorageUnavailable, and BadInput where the directory
+        belongs to somebody else by now.
         """
         if job_id in self._proved:
             return
+        owner_marker.refuse_foreign(output_uri, owner, job_id)
         uri = part_names.staged(output_uri, f".proof-{secrets.token_hex(6)}")
         storage.write_bytes(uri, b"may be written\n", replace=False)
         storage.delete_all([uri])

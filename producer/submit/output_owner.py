@@ -4,31 +4,19 @@ The first submit makes the marker, if there is none. The same submit finds it ag
 crash; every other one is refused.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from enum import Enum, auto
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
-from nightshift.common.formats import part_names
+from nightshift.common.formats import owner_marker, part_names
+from nightshift.common.formats.owner_marker import Owner
 from nightshift.common.ledger import Ledger, jobs, schema
 from nightshift.common.ledger.jobs import Job
 
-MARKER_BYTES = 4096
-"""More than a marker has."""
-
 MOST_FOLDERS = 1000
 """Folders in an output directory that are looked into for the marker of another job."""
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """The id of a ledger, and the identity of a job."""
-
-    ledger: str
-    identity: str
 
 
 class Claim(Enum):
@@ -64,7 +52,7 @@ def check(ledger: Ledger, output_uri: str, wanted: Owner, *, adopt: bool) -> boo
     With `adopt` a marker of the same job in another ledger is no reason. Returns whether there is
     something to adopt: the marker of the same job, and `adopt`.
     """
-    found = read(output_uri)
+    found = owner_marker.read(output_uri)
     claim = claim_of(found, wanted)
     if not (adopt and claim is Claim.SAME_JOB_ELSEWHERE):
         _refuse(ledger, output_uri, found, wanted)
@@ -78,11 +66,11 @@ def take(ledger: Ledger, output_uri: str, wanted: Owner, *, adopting: bool = Fal
     """
     if adopting:
         _adopt(output_uri, wanted)
-    uri = _marker(output_uri)
-    found = read(output_uri)
-    made = found is None and storage.create(uri, _encoded(wanted))
+    uri = owner_marker.place(output_uri)
+    found = owner_marker.read(output_uri)
+    made = found is None and storage.create(uri, wanted.encoded())
     if not made:
-        found = found or read(output_uri)
+        found = found or owner_marker.read(output_uri)
         if found is None:
             raise BadInput(f"{uri} cannot be read: remove it if no job writes to its directory")
         _refuse(ledger, output_uri, found, wanted)
@@ -98,7 +86,7 @@ def take(ledger: Ledger, output_uri: str, wanted: Owner, *, adopting: bool = Fal
 
 def give_up(output_uri: str) -> None:
     """Removes the marker of a submit that came to nothing, and the directory if that was all."""
-    storage.delete(_marker(output_uri))
+    storage.delete(owner_marker.place(output_uri))
     storage.remove_directory(output_uri)
 
 
@@ -107,48 +95,16 @@ def keep(ledger: Ledger, job: Job) -> None:
     what `refuse_foreign` raises.
     """
     wanted = owner(ledger, job.identity)
-    if not _is_owned_by(job, wanted):
+    if not owner_marker.refuse_foreign(job.output_uri, wanted, job.id):
         with suppress(StorageUnavailable):
-            storage.create(_marker(job.output_uri), _encoded(wanted))
+            storage.create(owner_marker.place(job.output_uri), wanted.encoded())
 
 
 def refuse_foreign(ledger: Ledger, job: Job) -> None:
     """BadInput where the directory of a known job belongs to somebody else by now. The directory of
     an older release has no marker, which is no reason.
     """
-    _is_owned_by(job, owner(ledger, job.identity))
-
-
-def read(output_uri: str) -> Owner | None:
-    """Who owns a directory; None where no marker says so. Raises StorageUnavailable."""
-    uri = _marker(output_uri)
-    try:
-        if not storage.exists(uri, links=False):
-            return None
-        with storage.open_input(uri, links=False) as file:
-            found = json.loads(file.read(MARKER_BYTES))
-        return Owner(str(found["ledger"]), str(found["identity"]))
-    except (BadInput, FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _marker(output_uri: str) -> str:
-    return part_names.final(output_uri, part_names.OWNER)
-
-
-def _encoded(wanted: Owner) -> bytes:
-    return json.dumps(asdict(wanted), indent=1).encode() + b"\n"
-
-
-def _is_owned_by(job: Job, wanted: Owner) -> bool:
-    """False where nobody owns the directory of the job, BadInput where somebody else does."""
-    found = read(job.output_uri)
-    if found not in (None, wanted):
-        raise BadInput(
-            f"{job.output_uri} belongs to another job or ledger by now, as {part_names.OWNER} in it "
-            f"says: job {job.id} cannot go on there"
-        )
-    return found is not None
+    owner_marker.refuse_foreign(job.output_uri, owner(ledger, job.identity), job.id)
 
 
 def _adopt(output_uri: str, wanted: Owner) -> None:
@@ -161,7 +117,7 @@ def _adopt(output_uri: str, wanted: Owner) -> None:
         storage.delete(part_names.archived(output_uri, name))
     for name in filter(part_names.is_result, storage.list_names(output_uri)):
         storage.delete(part_names.final(output_uri, name))
-    storage.write_bytes(_marker(output_uri), _encoded(wanted))
+    storage.write_bytes(owner_marker.place(output_uri), wanted.encoded())
 
 
 def _refuse(ledger: Ledger, output_uri: str, found: Owner | None, wanted: Owner) -> None:
@@ -183,7 +139,7 @@ def _refuse(ledger: Ledger, output_uri: str, found: Owner | None, wanted: Owner)
     if job is None:
         raise BadInput(
             f"{output_uri} belongs to a submit that did not come to its end: submit the same spec "
-            f"again, name another output directory, or remove {_marker(output_uri)}"
+            f"again, name another output directory, or remove {owner_marker.place(output_uri)}"
         )
     raise BadInput(
         f"{output_uri} is {job.output_uri}, the output of job {job.id} ({job.spec.name}), by "
@@ -218,7 +174,7 @@ def _refuse_neighbours(ledger: Ledger, output_uri: str) -> None:
 def _has_marker(folder: str) -> bool:
     # Who may write an output need not be allowed to read the folders around it.
     with suppress(StorageUnavailable):
-        return storage.exists(_marker(folder))
+        return storage.exists(owner_marker.place(folder))
     return False
 
 

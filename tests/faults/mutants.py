@@ -299,9 +299,16 @@ MUTANTS = (
         ("tests/unit/test_places.py::test_a_file_is_made_by_one_of_many_and_never_seen_half",),
     ),
     Mutant(
+        "owner of the output in the worker",
+        "worker/outputs.py",
+        "        owner_marker.refuse_foreign(output_uri, owner, job_id)\n",
+        "",
+        (f"{RUNNER}::test_nothing_is_written_to_a_directory_that_belongs_to_somebody_else_by_now",),
+    ),
+    Mutant(
         "proof of the output",
         "worker/batch.py",
-        "            self._outputs.prove(job.id, spec.output.uri)\n",
+        "            self._outputs.prove(job.id, spec.output.uri, job.owner)\n",
         "",
         (f"{RUNNER}::test_no_row_is_computed_for_an_output_that_cannot_be_written",),
     ),

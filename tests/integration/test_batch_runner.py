@@ -655,6 +655,30 @@ def test_no_row_is_computed_for_an_output_that_cannot_be_written(
     assert scene.is_over()
 
 
+def test_nothing_is_written_to_a_directory_that_belongs_to_somebody_else_by_now(
+    scene: Scene,
+) -> None:
+    """A link in place of the directory once had a part of another job written over."""
+    others = scene.output.with_name("others")
+    (others / "_attempts").mkdir(parents=True)
+    files = {"_owner.json": b'{"ledger": "a", "identity": "b"}'}
+    files |= {f"_attempts/part-{seq:06d}-a1.parquet": b"of another job" for seq in range(ROWS)}
+    for name, content in files.items():
+        (others / name).write_bytes(content)
+    scene.output.rename(scene.output.with_name("own"))
+    scene.output.symlink_to(others)
+    thread = scene.run()
+    wait_until(lambda: len(scene.engine.taken) == ROWS or not thread.is_alive(), what="the batches")
+    for at in range(len(scene.engine.taken)):
+        scene.engine.answer(at)
+    thread.join(60)
+    assert {name: (others / name).read_bytes() for name in files} == files
+    assert len([path for path in others.rglob("*") if path.is_file()]) == len(files)
+    assert scene.engine.taken == []
+    assert all("belongs to another job or ledger by now" in (e or "") for e in scene.errors())
+    assert scene.is_over()
+
+
 def test_a_job_whose_parts_are_refused_again_and_again_is_paused_with_the_reason(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

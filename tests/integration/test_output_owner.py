@@ -168,9 +168,10 @@ def test_a_submit_that_was_cut_off_goes_on_and_stops_others_with_what_to_do(
     assert put(ledger, spec_of(folder)).is_new
 
 
-def test_a_marker_that_says_nothing_is_named(ledger: Ledger, folder: Path) -> None:
+@pytest.mark.parametrize("content", ["{}", "[" * 4096, "\x00"], ids=["empty", "deep", "binary"])
+def test_a_marker_that_says_nothing_is_named(ledger: Ledger, folder: Path, content: str) -> None:
     (folder / "out").mkdir()
-    (folder / "out" / MARKER).write_text("{}")
+    (folder / "out" / MARKER).write_text(content)
     with pytest.raises(BadInput, match=rf"{folder}/out/{MARKER} cannot be read: remove it"):
         put(ledger, spec_of(folder))
     assert job_ids(ledger) == []

@@ -2,7 +2,8 @@
 
 import pytest
 
-from nightshift.producer.submit.output_owner import Claim, Owner, claim_of
+from nightshift.common.formats.owner_marker import Owner
+from nightshift.producer.submit.output_owner import Claim, claim_of
 
 MINE = Owner("this ledger", "this job")
 

@@ -6,6 +6,7 @@ import pytest
 
 from nightshift.common import storage
 from nightshift.common.errors import StorageUnavailable
+from nightshift.common.formats.owner_marker import Owner
 from nightshift.worker.outputs import MOST_REFUSALS, Outputs, Refusals
 
 TOGETHER = [(0.0, 60.0), (1.0, 61.0), (2.0, 61.5)]
@@ -16,6 +17,8 @@ CASES = [
     ("each claimed after the refusal before", ONE_AFTER_ANOTHER, [False, False, True]),
     ("two rounds and a straggler", [*ONE_AFTER_ANOTHER[:2], (66.0, 131.0)], [False, False, False]),
 ]
+
+OWNER = Owner("ledger", "job")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +42,7 @@ def test_an_output_is_proved_once_and_again_after_a_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs, output = Outputs(), str(tmp_path / "out")
-    outputs.prove(1, output)
+    outputs.prove(1, output, OWNER)
     assert storage.list_names(f"{output}/_attempts") == []
     written: list[str] = []
 
@@ -48,12 +51,12 @@ def test_an_output_is_proved_once_and_again_after_a_refusal(
         raise StorageUnavailable("full")
 
     monkeypatch.setattr(storage, "write_bytes", refuse)
-    outputs.prove(1, output)
+    outputs.prove(1, output, OWNER)
     assert written == []
     outputs.refused(1, 0.0, 60.0)
     for job_id in (1, 2):
         with pytest.raises(StorageUnavailable):
-            outputs.prove(job_id, output)
+            outputs.prove(job_id, output, OWNER)
     outputs.took(1)
-    outputs.prove(1, output)
+    outputs.prove(1, output, OWNER)
     assert len(written) == 2

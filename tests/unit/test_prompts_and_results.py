@@ -9,6 +9,7 @@ import pytest
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.formats import output_schema, part_rows
+from nightshift.common.formats.owner_marker import Owner
 from nightshift.common.formats.part_rows import PartStore
 from nightshift.common.formats.values import for_python
 from nightshift.common.ledger import Ledger
@@ -286,7 +287,7 @@ def test_nanoseconds_reach_a_function_as_microseconds() -> None:
 def test_a_part_is_bare_by_the_schema_that_it_was_given() -> None:
     """Others may fix the job's schema before the part has its name."""
     cache = JobCache(PatientLedger(Ledger("postgresql://localhost/none"), Recorder()))
-    job = KnownJob(1, spec(), INPUTS, Renderer(spec().task), {}, None)
+    job = KnownJob(1, Owner("ledger", "job"), spec(), INPUTS, Renderer(spec().task), {}, None)
     assert cache.output_schema(job, results({})) == (
         output_schema.bare_schema(job.spec, INPUTS),
         True,
