@@ -224,9 +224,9 @@ class Hang:
             hang_if(stage == "written" and part in uri)
             return write(uri, data, replace=replace)
 
-        def slow_move(source: str, target: str) -> None:
+        def slow_move(source: str, target: str, size_bytes: int | None = None) -> None:
             hang_if(stage == "moved" and part in source)
-            move(source, target)
+            move(source, target, size_bytes)
 
         self._patch.setattr(input_rows, "read_rows", slow_read)
         self._patch.setattr(storage, "write_bytes", slow_write)
