@@ -81,7 +81,7 @@ class Machine:
 class SlotReport:
     """What a supervisor knows of a slot: its GPUs, and the child that it has, with its engine.
 
-    `leaves` says that the child was asked to make room.
+    `leaves` says that the child was asked to make room, `lost` that the kernel keeps the killed child.
     """
 
     slot: int
@@ -89,6 +89,7 @@ class SlotReport:
     worker_id: str | None
     engine_key: str | None
     leaves: bool
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,8 @@ def report(
         ), found AS (
             SELECT g.slot, g.gpus, g.worker_id, g.engine_key, w.state AS child_state, w.ready_at,
                    extract(epoch FROM now() - w.seen_at)::float8 AS silent_seconds,
-                   CASE WHEN g.worker_id IS NULL THEN 'free' WHEN g.leaves THEN 'draining'
+                   CASE WHEN g.worker_id IS NULL THEN 'free' WHEN g.lost THEN 'lost'
+                        WHEN g.leaves THEN 'draining'
                         WHEN w.state IN ('ready', 'draining') THEN w.state
                         ELSE 'loading' END AS state,
                    CASE WHEN w.state = 'ready' AND NOT EXISTS (
@@ -135,8 +137,8 @@ def report(
                         THEN now() + make_interval(secs => :idle) END AS idle_at
             FROM unnest(CAST(:slots AS integer[]), CAST(:gpus AS text[]),
                         CAST(:worker_ids AS text[]), CAST(:engine_keys AS text[]),
-                        CAST(:leaves AS boolean[]))
-                 AS g (slot, gpus, worker_id, engine_key, leaves)
+                        CAST(:leaves AS boolean[]), CAST(:lost AS boolean[]))
+                 AS g (slot, gpus, worker_id, engine_key, leaves, lost)
             LEFT JOIN workers w ON w.id = g.worker_id
         ), written AS (
             INSERT INTO slots AS s (supervisor, slot, pool, host, gpus, serves, state, worker_id,
@@ -178,6 +180,7 @@ def report(
             "worker_ids": [each.worker_id for each in slots],
             "engine_keys": [each.engine_key for each in slots],
             "leaves": [each.leaves for each in slots],
+            "lost": [each.lost for each in slots],
             "idle": idle_seconds,
             "seen_every": seen_every_seconds,
             "old": PLAN_SECONDS,
@@ -210,7 +213,7 @@ def try_to_plan(connection: Connection, pool: str) -> bool:
 
 
 def slots(connection: Connection, pool: str, alive_seconds: float) -> list[Slot]:
-    """The slots of a pool whose machines were seen within `alive_seconds`.
+    """The slots of a pool whose machines were seen within `alive_seconds`, without those that are lost.
 
     A slot that is free, or whose child makes room, counts as having what it was planned to have.
     """
@@ -224,6 +227,7 @@ def slots(connection: Connection, pool: str, alive_seconds: float) -> list[Slot]
         FROM slots s LEFT JOIN slot_plans p
              ON p.supervisor = s.supervisor AND p.slot = s.slot AND p.engine_key <> ALL (s.refused)
         WHERE s.pool = :pool AND s.seen_at > now() - make_interval(secs => :alive)
+          AND s.state <> 'lost'
     """)
     found = connection.execute(statement, {"pool": pool, "alive": alive_seconds})
     return [

@@ -186,7 +186,7 @@ def _known(
     """)
     living = text("""
         SELECT DISTINCT host FROM slots
-        WHERE pool = :pool AND coalesce(serves, :engine_key) = :engine_key
+        WHERE pool = :pool AND state <> 'lost' AND coalesce(serves, :engine_key) = :engine_key
           AND seen_at > now() - make_interval(secs => :alive)
     """)
     given = {"pool": pool, "engine_key": engine_key, "alive": alive_seconds}

@@ -115,11 +115,10 @@ class ProcessGroup:
     def poll(self) -> int | None:
         """Exit status of the main process (negative: its signal), or None while it runs.
 
-        A group without its watcher might outlive this process, so the group is ended here; raises
-        what `kill` raises.
+        A group without its watcher might outlive this process, so the group is killed here.
         """
         if self._lifeline is not None and _is_dead_child(self._watcher.pid):
-            self.kill()
+            self.killed()
         return self._main.poll()
 
     def wait(self, timeout: float | None = None) -> int:
@@ -138,18 +137,25 @@ class ProcessGroup:
 
         Raises Retryable when the kernel does not end a member within 30 seconds.
         """
+        until_none_left(lambda: not self.killed(), EMPTY_SECONDS, _not_ended(self.pgid))
+
+    def killed(self) -> bool:
+        """Kills the whole group and waits for nothing; True once none of it is left. To be called
+        again until then.
+        """
         with self._ending:
             if self._lifeline is None:
-                return
+                return True
             # The watcher is reaped last: until then no other process gets its id, which names the group.
             os.killpg(self.pgid, signal.SIGKILL)
             self._main.kill()  # it may have left the group
-            _wait_until_empty(self.pgid)
-            self._main.wait()
+            if _members(self.pgid) or self._main.poll() is None:
+                return False
             self._watcher.wait()
             os.close(self._lifeline)
             self._lifeline = None
             _forget(self._record)
+            return True
 
     def stop(self, grace_seconds: float, number: signal.Signals = signal.SIGTERM) -> int:
         """Asks the main process to end, gives it `grace_seconds`, then ends the group.
@@ -218,11 +224,13 @@ def _members(pgid: int) -> list[Process]:
 
 
 def _wait_until_empty(pgid: int) -> None:
-    until_none_left(
-        lambda: _members(pgid),
-        EMPTY_SECONDS,
+    until_none_left(lambda: _members(pgid), EMPTY_SECONDS, _not_ended(pgid))
+
+
+def _not_ended(pgid: int) -> str:
+    return (
         f"process group {pgid} has not ended {EMPTY_SECONDS:.0f} s after SIGKILL; "
-        "look at what holds it in the kernel",
+        "look at what holds it in the kernel"
     )
 
 

@@ -192,8 +192,9 @@ ENGINE_LOADS = CounterMetric(
 CHILDREN = GaugeMetric(
     "nightshift_children",
     "slots",
-    "Slots of this machine by the state of their child; free: no child.",
-    {**_POOL, "state": ("loading", "ready", "draining", "free")},
+    "Slots of this machine by the state of their child; free: no child; lost: a killed child that the "
+    "kernel does not let go.",
+    {**_POOL, "state": ("loading", "ready", "draining", "free", "lost")},
 )
 CHILD_EXITS = CounterMetric(
     "nightshift_child_exits_total",
@@ -308,7 +309,7 @@ POOL_WORKERS = GaugeMetric(
     "nightshift_pool_workers",
     "workers",
     "Living worker children as the ledger knows them.",
-    {**_POOL, "state": ("loading", "ready", "draining")},
+    {**_POOL, "state": ("loading", "ready", "draining", "lost")},
 )
 LEDGER_UP = GaugeMetric(
     "nightshift_ledger_up",

@@ -227,6 +227,13 @@ MUTANTS = (
         (f"{RUNNER}::{HANGS}",),
     ),
     Mutant(
+        "no plan for a lost slot",
+        "common/ledger/fleet.py",
+        "          AND s.state <> 'lost'\n",
+        "",
+        (f"{PLAN}::test_a_lost_slot_is_in_no_plan_and_stands_so_in_worker_status",),
+    ),
+    Mutant(
         "moves of a slow stage",
         "worker/window.py",
         "        self.moves += 1\n",

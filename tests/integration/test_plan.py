@@ -1,6 +1,7 @@
 """The plan of a pool in the ledger: who computes it, who reads it, what an autoscaler sees."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -236,3 +237,20 @@ def test_an_unchanged_slot_is_written_seldom(world: World) -> None:
     assert world.ask(seen) == before
     report(world, empty(1))
     assert world.ask(seen) != before
+
+
+def test_a_lost_slot_is_in_no_plan_and_stands_so_in_worker_status(world: World) -> None:
+    job_id = world.job(256, 256)
+    key = world.specs[job_id].engine_key
+    lost = replace(held_by(world, job_id, 0), lost=True)
+    slots = [lost, SlotReport(1, "", None, None, leaves=False)]
+    report(world, slots)
+    with world.ledger.transaction() as connection:
+        workers.end(connection, str(lost.worker_id), died="the kernel keeps it")
+        assert [slot.id for slot in fleet.slots(connection, "default", ALIVE_SECONDS)] == ["m/1"]
+    plan(world)
+    assert ordered(world, slots) == [None, key]
+    seen = world.ask("SELECT worker, host, slot, state FROM worker_status")
+    assert [(row.worker, row.slot, row.state) for row in seen] == [(lost.worker_id, 0, "lost")]
+    report(world, [replace(slots[1], slot=0), slots[1]])
+    assert world.ask("SELECT worker FROM worker_status") == []

@@ -1,8 +1,18 @@
-"""Children of a supervisor: what their end says, and what it charges."""
+"""Children of a supervisor: what their end says, what it charges, and one that does not end."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from nightshift.common.ledger import Ledger, fleet, schema, workers
+from nightshift.common.processes.process_group import EMPTY_SECONDS
+from nightshift.common.settings import Settings
 from nightshift.worker.supervisor.children import ChildConfig, ExitCode, Slot
+from nightshift.worker.supervisor.supervisor import Supervisor
+from nightshift.worker.telemetry.machine import MachineMetrics
 
 CHILD = ChildConfig(
     id="w", supervisor="s", pool="p", slot=0, host="h", pid=1, engine_key="k", job_id=1
@@ -31,4 +41,93 @@ def test_an_orderly_end_charges_nothing_and_any_other_names_its_cause(
     ended = slot.ended(CHILD, "vllm", code)
     assert ended.died == died
     assert ended.while_loading == (died is not None and code != ExitCode.LOAD_FAILED)
+    slot.free()
     assert slot.shown_state == "free"
+
+
+class Group:
+    """A process group that ended, or that the kernel does not let go while it is `kept`."""
+
+    pid = 1
+
+    def __init__(self, *, kept: bool) -> None:
+        self.kept = kept
+
+    def poll(self) -> int | None:
+        return None if self.kept else int(ExitCode.ENGINE_DEAD)
+
+    def killed(self) -> bool:
+        return not self.kept
+
+    def terminate(self) -> None: ...
+
+
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
+    """The children whose leases a supervisor has freed, and why they ended."""
+    found: list[tuple[str, str | None]] = []
+
+    def end(_: Any, worker_id: str, *, died: str | None) -> int:
+        found.append((worker_id, died))
+        return 0
+
+    monkeypatch.setattr(workers, "child_state", lambda *_: "ready")
+    monkeypatch.setattr(workers, "end", end)
+    monkeypatch.setattr(fleet, "leave", lambda *_: None)
+    monkeypatch.setattr(schema, "check", lambda _: None)
+    monkeypatch.setattr(Supervisor, "_choose", lambda _: None)
+    return found
+
+
+@pytest.fixture
+def supervisor() -> Supervisor:
+    """Two slots: the child of the first was killed and does not end, that of the second died."""
+    found = Supervisor(
+        cast(Ledger, SimpleNamespace(transaction=nullcontext)),
+        Settings(),
+        pool="p",
+        slot_count=2,
+        gpus=(),
+        engine_key=None,
+        identity="s",
+        profile=None,
+        metrics=MachineMetrics("p"),
+    )
+    for slot in found._slots:
+        slot.config = replace(CHILD, id=f"w-{slot.number}", slot=slot.number)
+        slot.group = cast(Any, Group(kept=slot.number == 0))
+    found._slots[0].fault = "the child hung"
+    found._slots[0].kill()
+    return found
+
+
+def test_a_child_that_the_kernel_keeps_costs_its_slot_alone(
+    supervisor: Supervisor, reported: list[tuple[str, str | None]]
+) -> None:
+    kept, other = supervisor._slots
+    supervisor._look()
+    assert reported == [("w-1", "the engine died")]
+    assert (kept.lost, other.shown_state) == (False, "free")
+
+    assert kept.killed_at is not None
+    kept.killed_at -= EMPTY_SECONDS + 1
+    for _ in range(3):
+        supervisor._look()
+    assert reported == [("w-1", "the engine died"), ("w-0", "the child hung")]
+    assert (kept.lost, kept.shown_state, kept.report().lost) == (True, "lost", True)
+
+    cast(Any, kept.group).kept = False
+    supervisor._look()
+    assert (kept.lost, kept.shown_state, kept.report().lost) == (False, "free", False)
+    assert len(reported) == 2
+
+
+def test_a_supervisor_that_drains_waits_for_no_child_that_the_kernel_keeps(
+    supervisor: Supervisor, reported: list[tuple[str, str | None]]
+) -> None:
+    kept = supervisor._slots[0]
+    assert kept.killed_at is not None
+    kept.killed_at -= EMPTY_SECONDS + 1
+    supervisor._drain_all()
+    assert kept.lost
+    assert sorted(reported) == [("w-0", "the child hung"), ("w-1", None)]

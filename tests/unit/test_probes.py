@@ -39,7 +39,8 @@ from nightshift.worker.supervisor.liveness import SupervisorLiveness
 
 liveness = SupervisorLiveness(Settings(run_dir=sys.argv[1], drain_seconds=float(sys.argv[2])))
 config = ChildConfig("w-1", "s", "default", 0, "here", 0, "key", 1)
-slot = SimpleNamespace(number=0, config=config, group=None, leaving_since=None, next_engine_key=None)
+slot = SimpleNamespace(number=0, config=config, group=None, leaving_since=None, lost=False)
+slot.next_engine_key = None
 asked = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: asked.set())
 liveness.step([slot])
@@ -58,13 +59,20 @@ def config(number: int) -> ChildConfig:
     return ChildConfig(f"w-{number}", "s", "default", number, "here", 0, "key", 1)
 
 
-def slot(number: int = 0, *, free: bool = False, leaving_since: float | None = None) -> Any:
+def slot(
+    number: int = 0,
+    *,
+    free: bool = False,
+    leaving_since: float | None = None,
+    lost: bool = False,
+) -> Any:
     return SimpleNamespace(
         number=number,
         config=None if free else config(number),
         group=None,
         leaving_since=leaving_since,
         next_engine_key=None,
+        lost=lost,
     )
 
 
@@ -161,6 +169,17 @@ def test_a_child_that_cannot_be_ended_is_stuck(
     liveness.child_ended(config(1))
     liveness.step([slot(1)])
     assert json.loads((folder / "worker.json").read_text())["slots"][0]["overdue_at"] is None
+
+
+def test_a_slot_that_is_lost_ends_a_container_only_where_every_slot_is(
+    folder: Path, liveness: SupervisorLiveness
+) -> None:
+    liveness.killing(config(0))
+    liveness._killed_at["w-0"] = time.monotonic() - 70
+    liveness.step([slot(0, lost=True), slot(1, free=True)])
+    assert probes.answer_of("alive", folder)[0] == 0
+    liveness.step([slot(0, lost=True)])
+    assert probes.answer_of("alive", folder)[0] == 1
 
 
 def test_each_child_that_is_reported_is_a_sign_of_life(

@@ -140,6 +140,17 @@ def test_group_without_its_watcher_is_ended_at_the_next_poll() -> None:
     group, grandchild = start_and_read(STUBBORN)
     os.kill(group.pgid, signal.SIGKILL)
     until(lambda: group.poll() is not None)
+    until(lambda: not is_alive(grandchild))
+
+
+def test_a_member_that_the_kernel_keeps_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, grandchild = start_and_read(STUBBORN)
+    monkeypatch.setattr(process_group, "_members", lambda _pgid: ["kept"])
+    assert not group.killed()
+    until(lambda: group.poll() == -signal.SIGKILL)
+    assert not group.killed()
+    monkeypatch.undo()
+    until(group.killed)
     assert not is_alive(grandchild)
 
 

@@ -13,7 +13,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger.fleet import SlotReport
 from nightshift.common.ledger.loads import LoadPolicy
 from nightshift.common.ledger.workers import Child
-from nightshift.common.processes.process_group import ProcessGroup
+from nightshift.common.processes.process_group import EMPTY_SECONDS, ProcessGroup
 from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionEngineSpec, OpenaiEngineSpec
 from nightshift.common.spec.engines import EngineSpec
@@ -105,6 +105,7 @@ class Slot:
 
     `next_engine_key` is the engine for which a leaving child makes room, by the plan of the pool;
     `fault` is why the child had to be killed; `state` is the child's as last read from the ledger.
+    A slot is `lost` while the kernel does not let the killed child go: its GPUs may be in use.
     """
 
     number: int
@@ -115,12 +116,16 @@ class Slot:
     next_engine_key: str | None = None
     fault: str | None = None
     state: str = "loading"
+    killed_at: float | None = None
+    lost: bool = False
 
     @property
     def shown_state(self) -> str:
-        """What metrics show of the slot: loading, ready or draining; free without a child."""
+        """What metrics show of the slot: loading, ready, draining or lost; free without a child."""
         if self.config is None:
             return "free"
+        if self.lost:
+            return "lost"
         return self.state if self.leaving_since is None else "draining"
 
     def report(self) -> SlotReport:
@@ -131,11 +136,12 @@ class Slot:
             None if self.config is None else self.config.id,
             None if self.config is None else self.config.engine_key,
             leaves=self.leaving_since is not None,
+            lost=self.lost,
         )
 
     def leave(self) -> None:
         """Asks the child to drain; a slot without a child, or one that leaves already, stays."""
-        if self.group is not None and self.leaving_since is None:
+        if self.group is not None and self.leaving_since is None and self.killed_at is None:
             self.leaving_since = time.monotonic()
             self.group.terminate()
 
@@ -147,19 +153,31 @@ class Slot:
             return "hung"
         return "load_failed" if code == ExitCode.LOAD_FAILED else "died"
 
+    def kill(self) -> bool:
+        """Kills the child and waits for nothing; True once none of its processes is left."""
+        if self.killed_at is None:
+            self.killed_at = time.monotonic()
+        return self.group is None or self.group.killed()
+
+    def is_to_give_up(self, now: float) -> bool:
+        """True when the kernel has kept the killed child for so long that the slot counts as lost."""
+        return not self.lost and self.killed_at is not None and now - self.killed_at > EMPTY_SECONDS
+
     def ended(self, config: ChildConfig, engine: str | None, code: int | None) -> EndedChild:
-        """Frees the slot; what to report of the child that had it."""
+        """What to report of the child, which is gone, or which the kernel keeps."""
         # An orderly end charges nothing. Of any other, a row may be the cause.
         orderly = self.leaving_since is not None or code in ORDERLY
-        report = EndedChild(
+        return EndedChild(
             config,
             engine,
             died=None if orderly else self.fault or _cause(code),
             while_loading=not orderly and code not in NOT_WHILE_LOADING,
         )
+
+    def free(self) -> None:
+        """The child is gone, and another may have the slot."""
         self.group = self.config = self.leaving_since = self.next_engine_key = self.fault = None
-        self.state = "loading"
-        return report
+        self.killed_at, self.lost, self.state = None, False, "loading"
 
 
 def load_policy(settings: Settings) -> LoadPolicy:
@@ -170,10 +188,12 @@ def load_policy(settings: Settings) -> LoadPolicy:
 
 
 def _cause(code: int | None) -> str:
+    if code is None:
+        return f"the kernel did not let the killed worker child go for {EMPTY_SECONDS:.0f} s"
     if code == ExitCode.ENGINE_DEAD:
         return "the engine died"
     if code == ExitCode.LOAD_FAILED:
         return "the engine could not be loaded"
-    if code is not None and code < 0:
+    if code < 0:
         return f"the worker child was ended by {signal.Signals(-code).name}"
     return f"the worker child ended with exit code {code}"

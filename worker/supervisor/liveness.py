@@ -75,8 +75,12 @@ class SupervisorLiveness:
         self._write()
 
     def step(self, slots: Sequence[Slot], *, draining: bool = False) -> None:
-        """The supervisor goes on; these are its slots."""
-        self._state |= {"slots": [self._facts(slot) for slot in slots], "draining": draining}
+        """The supervisor goes on; these are its slots. A slot that is lost is no reason to end the
+        children of the others, and is one where no other slot is left.
+        """
+        all_lost = all(slot.lost for slot in slots)
+        shown = [self._facts(slot) for slot in slots if all_lost or not slot.lost]
+        self._state |= {"slots": shown, "draining": draining}
         self._write()
 
     def killing(self, child: ChildConfig) -> None:

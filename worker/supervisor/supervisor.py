@@ -121,22 +121,33 @@ class Supervisor:
             log.warning("choose_failed", error=str(error))
 
     def _watch(self, slot: Slot) -> None:
-        """Sees a child that is gone, and one that takes too long to leave."""
+        """Sees a child that is gone, and one that takes too long to leave, or to end once killed."""
         if slot.group is None or slot.config is None:
             return
-        code = slot.group.poll()
-        overdue = slot.leaving_since is not None and (
-            time.monotonic() - slot.leaving_since > self.settings.leave_seconds
+        now, code = time.monotonic(), slot.group.poll()
+        overdue = (
+            slot.leaving_since is not None
+            and now - slot.leaving_since > self.settings.leave_seconds
         )
-        if code is None and not overdue:
+        if code is None and not overdue and slot.killed_at is None:
             return
         self._liveness.killing(slot.config)
-        slot.group.kill()
-        self._liveness.child_ended(slot.config)
+        gone = slot.kill()
+        if not slot.lost and (gone or slot.is_to_give_up(now)):
+            self._end(slot, slot.config, slot.group.poll())
+        if gone:
+            self._liveness.child_ended(slot.config)
+            slot.free()
+        elif slot.is_to_give_up(now):
+            slot.lost = True
+            log.error("slot_lost", slot=slot.number, worker_id=slot.config.id, pid=slot.group.pid)
+
+    def _end(self, slot: Slot, config: ChildConfig, code: int | None) -> None:
+        """Notes the end of a child for the next report."""
         asked = slot.leaving_since is not None
-        log.info("child_ended", worker_id=slot.config.id, code=code, asked=asked)
-        engine = self.metrics.child_ended(slot.config.id, slot.exit_reason(code))
-        self._unreported.append(slot.ended(slot.config, engine, code))
+        log.info("child_ended", worker_id=config.id, code=code, asked=asked)
+        engine = self.metrics.child_ended(config.id, slot.exit_reason(code))
+        self._unreported.append(slot.ended(config, engine, code))
 
     def _report(self) -> None:
         """Frees the leases of gone children; what cannot be reported now is tried again."""
@@ -179,6 +190,8 @@ class Supervisor:
             if slot.config is None:
                 if order.planned_key is not None and order.job_id is not None:
                     self._start(slot, order.planned_key, order.job_id)
+                continue
+            if slot.killed_at is not None:
                 continue
             if slot.leaving_since is None and self._end_hung(slot, order):
                 continue
@@ -225,7 +238,7 @@ class Supervisor:
         slot.fault = f"the worker child hung: not a sign of life for {order.silent_seconds:.0f} s"
         log.error("child_hung", silent_seconds=round(order.silent_seconds))
         self._liveness.killing(slot.config)
-        slot.group.kill()
+        slot.kill()
         return True
 
     def _start(self, slot: Slot, engine_key: str, job_id: int) -> None:
@@ -280,7 +293,7 @@ class Supervisor:
             slot.leave()
         self._leave_fleet()
         asked_at = time.monotonic()
-        while any(slot.group is not None for slot in self._slots):
+        while any(slot.group is not None and not slot.lost for slot in self._slots):
             time.sleep(ROUND_SECONDS / 2)
             for slot in self._slots:
                 self._liveness.step(self._slots, draining=True)
