@@ -73,7 +73,8 @@ class Runner:
     def _claim_on(self, woken: str) -> int:
         """Claims until nothing came for a while: more may be admitted at any moment."""
         # The hint may be an old one, of batches that are claimed long since: then one look is enough.
-        looked = time.monotonic() - self._looked_at < HINT_SECONDS
+        # So it is for a child that asks without a hint: it asks again soon.
+        looked = woken == "poll" or time.monotonic() - self._looked_at < HINT_SECONDS
         claimed, pauses = 0, iter(() if looked else EMPTY_PAUSES_SECONDS)
         while self.window.wait_for_room():
             leases = self._claim(woken)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import text
 
 from nightshift.common.allocation.demand import Engine, JobDemand, Slot
+from nightshift.common.ledger import schema
 from nightshift.common.ledger.connection import Connection, scan_in_order
 
 PLAN_LOCK = 0x6E696768
@@ -116,9 +117,10 @@ def report(
     idle_seconds: float,
     seen_every_seconds: float,
 ) -> tuple[list[SlotOrder], bool]:
-    """Writes what the slots of a machine have, and reads what they should have.
+    """Writes what the slots of a machine have, and reads what they should have, in one statement.
 
-    The second value says that the plan is old. A row is written only when something changed, or
+    The second value says that jobs run and the plan is old. Raises SchemaMismatch where the tables
+    want newer code. A row is written only when something changed, or
     after `seen_every_seconds`. An engine counts as idle after `idle_seconds` without a batch.
     """
     statement = text("""
@@ -161,7 +163,9 @@ def report(
         SELECT f.slot, f.child_state AS state, f.silent_seconds, o.planned_key,
                (SELECT min(j.id) FROM jobs j WHERE j.pool = :pool AND j.state = 'running'
                 AND j.engine_key = o.planned_key) AS job_id,
-               coalesce(p.computed_at < now() - make_interval(secs => :old), true) AS is_old
+               coalesce(p.computed_at < now() - make_interval(secs => :old), true) AND EXISTS (
+                   SELECT FROM jobs j WHERE j.pool = :pool AND j.state = 'running') AS is_old,
+               (SELECT compatible_from FROM ledger_meta) AS compatible_from
         FROM found f CROSS JOIN refused r
         LEFT JOIN pool_plans p ON p.pool = :pool
         LEFT JOIN LATERAL (
@@ -191,6 +195,8 @@ def report(
         SlotOrder(row.slot, row.state, row.silent_seconds, row.planned_key, row.job_id)
         for row in found
     ]
+    for row in found[:1]:
+        schema.refuse_newer(row.compatible_from)
     return orders, any(row.is_old for row in found)
 
 

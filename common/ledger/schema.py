@@ -49,12 +49,16 @@ def check(ledger: Ledger) -> None:
                 f"the database {ledger.place} is at migration {found} and this code needs "
                 f"{SCHEMA:04}: run `nightshift migrate`"
             )
-        compatible_from = connection.scalar(text("SELECT compatible_from FROM ledger_meta"))
-        if compatible_from is None or int(compatible_from) > SCHEMA:
-            raise SchemaMismatch(
-                f"the database {ledger.place} wants code that knows migration "
-                f"{compatible_from}, this one knows {SCHEMA:04}: upgrade nightshift-fleet"
-            )
+        refuse_newer(connection.scalar(text("SELECT compatible_from FROM ledger_meta")))
+
+
+def refuse_newer(compatible_from: int | None) -> None:
+    """Raises SchemaMismatch when the tables want code that knows a later migration than this."""
+    if compatible_from is None or compatible_from > SCHEMA:
+        raise SchemaMismatch(
+            f"the ledger wants code that knows migration {compatible_from}, this one knows "
+            f"{SCHEMA:04}: upgrade nightshift-fleet"
+        )
 
 
 def ledger_id(connection: Connection) -> str:

@@ -2,13 +2,19 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
+from nightshift.common.errors import SchemaMismatch
 from nightshift.common.ledger import Ledger, fleet, jobs, workers
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.fleet import Machine, SlotOrder, SlotReport
+from nightshift.common.settings import Settings
 from nightshift.worker.supervisor import planning
+from nightshift.worker.supervisor.supervisor import Supervisor
+from nightshift.worker.telemetry.machine import MachineMetrics
 from tests.integration.test_ledger import World, child_of, make_ready
 
 ALIVE_SECONDS = 30.0
@@ -254,3 +260,43 @@ def test_a_lost_slot_is_in_no_plan_and_stands_so_in_worker_status(world: World) 
     assert [(row.worker, row.slot, row.state) for row in seen] == [(lost.worker_id, 0, "lost")]
     report(world, [replace(slots[1], slot=0), slots[1]])
     assert world.ask("SELECT worker FROM worker_status") == []
+
+
+def supervisor(world: World) -> Supervisor:
+    """One of a machine of eight slots, which tests look with."""
+    return Supervisor(
+        world.ledger,
+        Settings(),
+        pool="default",
+        slot_count=8,
+        gpus=(),
+        engine_key=None,
+        identity="m",
+        profile=None,
+        metrics=MachineMetrics("default"),
+    )
+
+
+def test_a_machine_without_work_asks_once_for_all_its_slots(world: World) -> None:
+    """Once it sent a statement more for the version of the tables, and planned for nobody."""
+    found: list[str] = []
+
+    def note(*arguments: Any) -> None:
+        found.append(arguments[2])
+
+    one = supervisor(world)
+    event.listen(world.ledger.engine, "before_cursor_execute", note)
+    try:
+        one._look()
+    finally:
+        event.remove(world.ledger.engine, "before_cursor_execute", note)
+    statements = [each for each in found if not each.startswith("BEGIN")]
+    assert len(statements) == 1, statements
+    assert world.ask("SELECT count(*) AS slots FROM slots")[0].slots == 8
+    assert world.ask("SELECT * FROM pool_plans") == []
+
+
+def test_a_supervisor_leaves_tables_that_want_newer_code(world: World) -> None:
+    world.ask("UPDATE ledger_meta SET compatible_from = 9999 RETURNING 1")
+    with pytest.raises(SchemaMismatch, match="upgrade nightshift-fleet"):
+        report(world, empty(1))

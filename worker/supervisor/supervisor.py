@@ -14,7 +14,13 @@ import structlog
 
 from nightshift.common import logs
 from nightshift.common.allocation.load_errors import case_of
-from nightshift.common.errors import MachineCannotLoad, NightshiftError, Retryable, SchemaMismatch
+from nightshift.common.errors import (
+    MachineCannotLoad,
+    NightshiftError,
+    Permanent,
+    Retryable,
+    SchemaMismatch,
+)
 from nightshift.common.ledger import Connection, Ledger, fleet, jobs, loads, schema, workers
 from nightshift.common.ledger.fleet import Machine, SlotOrder
 from nightshift.common.processes.process_group import ProcessGroup
@@ -109,9 +115,7 @@ class Supervisor:
             self._ledger_heard_since = now
         self._chosen_at = now
         try:
-            schema.check(self.ledger)
-            self._liveness.step(self._slots)
-            self._choose()
+            self._choose_or_say_why()
         except SchemaMismatch as error:
             log.error("tables_do_not_fit", error=str(error))
             self._schema_mismatch = error
@@ -181,6 +185,14 @@ class Supervisor:
             str(error),
             load_policy(self.settings),
         )
+
+    def _choose_or_say_why(self) -> None:
+        """Chooses; SchemaMismatch when Postgres refuses a statement since its tables moved on."""
+        try:
+            self._choose()
+        except Permanent:
+            schema.check(self.ledger)
+            raise
 
     def _choose(self) -> None:
         """Lets each slot have the engine that the plan of the pool says."""
