@@ -34,9 +34,9 @@ class Fleet:
     pids: dict[str, int]
     groups: dict[str, ProcessGroup] = field(default_factory=dict)
 
-    def reaper(self) -> None:
+    def reaper(self, name: str = "reaper") -> None:
         """Starts a `nightshift reaper`."""
-        self._start("reaper", [sys.executable, "-m", "nightshift.producer.cli", "reaper"])
+        self._start(name, [sys.executable, "-m", "nightshift.producer.cli", "reaper"])
 
     def worker(self, *arguments: str, cores: set[int] | None = None) -> None:
         """Starts a `nightshift-worker`, kept to `cores` if they are given."""

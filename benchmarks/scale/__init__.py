@@ -1,0 +1,1 @@
+"""The ledger under a thousand simulated children: `make bench-scale`."""
