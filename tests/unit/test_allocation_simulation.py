@@ -41,6 +41,7 @@ def test_small_pools_keep_the_bounds(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # two minutes of one core, on a machine that others use
 def test_pools_of_any_size_keep_the_bounds(capsys: pytest.CaptureFixture[str]) -> None:
     shapes = [(1, 2), (1, 6), (2, 3), (2, 20), (4, 4), (8, 2), (8, 8), (8, 20), (40, 5), (40, 20)]
     with capsys.disabled():
