@@ -107,7 +107,7 @@ class Settings(BaseSettings):
     )
     one_machine: bool = Field(
         False,
-        description="No other machine will come: what it can never load fails its jobs at once.",
+        description="No other machine will come: what it can never load fails its jobs at once. Void while another lives in the pool.",
     )
     retention_days: int | None = Field(
         None, ge=1, description="Closed jobs leave the ledger for files after so many days."

@@ -112,7 +112,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 class FailedLoad:
     """The loads of one engine that failed on one machine since its last load that worked anywhere.
 
-    `failures` counts them; `seconds` is the age of the first.
+    `failures` counts them; `seconds` is the age of the first. `here` marks the loads of the
+    supervisor that asks.
     """
 
     machine: str
@@ -120,6 +121,7 @@ class FailedLoad:
     passes: bool
     failures: int
     seconds: float
+    here: bool = False
 
 
 def fails_jobs(
@@ -135,12 +137,15 @@ def fails_jobs(
     `machines` are the living ones that may have the engine, and `in_use` says that a child has it,
     or that a machine loads it that has not failed yet. In a fleet two machines must have failed for
     the job's own reason, or every machine that can, for longer than a load takes. A fleet of
-    `one_machine` fails a job at once for what cannot pass, and else after MOST_TRIES.
+    `one_machine` fails a job at once for what cannot pass, and else after MOST_TRIES; loads of other
+    supervisors count for nothing there.
     """
     if in_use:
         return False
     if one_machine:
-        return any(not each.passes or each.failures >= MOST_TRIES for each in failed)
+        return any(
+            each.here and (not each.passes or each.failures >= MOST_TRIES) for each in failed
+        )
     own = [each for each in failed if each.concern is Concern.JOB]
     failing = {each.machine for each in own}
     if len(failing) >= 2:

@@ -24,7 +24,8 @@ class LoadPolicy:
     """How an operator wants failed loads to be treated.
 
     `backoff_seconds` is the first pause of a machine, `alive_seconds` how long a silent machine
-    counts as living. `one_machine` says that the fleet has no other machine.
+    counts as living. `one_machine` says that no other machine will come; a pool in which another lives is
+    treated as a fleet all the same.
     """
 
     backoff_seconds: float
@@ -44,10 +45,11 @@ def failed(
     _count(connection, machine.pool, engine_key, error)
     _set_aside(connection, machine, engine_key, case, error, policy.backoff_seconds)
     over = fails_jobs(
-        *_known(connection, machine.pool, engine_key, policy.alive_seconds),
+        *_known(connection, machine, engine_key, policy.alive_seconds),
         in_use=_in_use(connection, machine.pool, engine_key),
         load_seconds=_load_seconds(connection, machine.pool, engine_key),
-        one_machine=policy.one_machine,
+        one_machine=policy.one_machine
+        and not _others_live(connection, machine, policy.alive_seconds),
     )
     if over:
         of_engine = text("""
@@ -174,12 +176,13 @@ def _set_aside(
 
 
 def _known(
-    connection: Connection, pool: str, engine_key: str, alive_seconds: float
+    connection: Connection, machine: Machine, engine_key: str, alive_seconds: float
 ) -> tuple[list[FailedLoad], set[str]]:
     """Failed loads since the last that worked, and the hosts whose slots may have the engine."""
     statement = text("""
         SELECT r.host, r.concern, r.passes, r.failures,
-               extract(epoch FROM now() - r.failed_since)::float8 AS seconds
+               extract(epoch FROM now() - r.failed_since)::float8 AS seconds,
+               r.supervisor = :supervisor AS here
         FROM refusals r LEFT JOIN engines e USING (pool, engine_key)
         WHERE r.pool = :pool AND r.engine_key = :engine_key
           AND (e.loaded_at IS NULL OR r.failed_at > e.loaded_at)
@@ -189,12 +192,22 @@ def _known(
         WHERE pool = :pool AND state <> 'lost' AND coalesce(serves, :engine_key) = :engine_key
           AND seen_at > now() - make_interval(secs => :alive)
     """)
-    given = {"pool": pool, "engine_key": engine_key, "alive": alive_seconds}
+    given = {**asdict(machine), "engine_key": engine_key, "alive": alive_seconds}
     found = [
-        FailedLoad(row.host, Concern(row.concern), row.passes, row.failures, row.seconds)
+        FailedLoad(row.host, Concern(row.concern), row.passes, row.failures, row.seconds, row.here)
         for row in connection.execute(statement, given)
     ]
     return found, set(connection.scalars(living, given))
+
+
+def _others_live(connection: Connection, machine: Machine, alive_seconds: float) -> bool:
+    """True when another supervisor of the pool lives, whichever engines its slots may have."""
+    statement = text("""
+        SELECT EXISTS (
+            SELECT FROM slots WHERE pool = :pool AND supervisor <> :supervisor
+            AND seen_at > now() - make_interval(secs => :alive))
+    """)
+    return bool(connection.scalar(statement, {**asdict(machine), "alive": alive_seconds}))
 
 
 def _in_use(connection: Connection, pool: str, engine_key: str) -> bool:

@@ -443,6 +443,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a run beside a fleet",
+        "common/ledger/loads.py",
+        "and not _others_live(connection, machine, policy.alive_seconds)",
+        "",
+        (f"{LOADS}::test_a_run_beside_the_machines_of_a_fleet_fails_no_job_of_the_fleet",),
+    ),
+    Mutant(
         "revision of the first load",
         "common/ledger/workers.py",
         "if held != revision:",

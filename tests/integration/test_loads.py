@@ -12,7 +12,7 @@ from nightshift.common.errors import (
     MachineCannotLoad,
     RevisionChanged,
 )
-from nightshift.common.ledger import Ledger, jobs, loads, workers
+from nightshift.common.ledger import Ledger, fleet, jobs, loads, workers
 from nightshift.common.ledger.fleet import Machine
 from nightshift.common.ledger.loads import LoadPolicy
 from nightshift.common.states import JobState
@@ -187,6 +187,29 @@ def test_a_fleet_of_one_machine_fails_at_the_first_try_what_can_never_work(
     assert state(world, job_id) is JobState.RUNNING
     fail(world, job_id, "a", error, ONE_MACHINE)
     assert state(world, job_id) is JobState.FAILED
+
+
+@pytest.mark.parametrize("serves", [None, "another"])
+def test_a_run_beside_the_machines_of_a_fleet_fails_no_job_of_the_fleet(
+    world: World, serves: str | None
+) -> None:
+    job_id = world.job(1)
+    lives(world, "laptop")
+    report(world, empty(1), machine("server", serves))
+    for error in (EngineNotHere("not installed"), *[MachineCannotLoad("no memory")] * 3):
+        fail(world, job_id, "laptop", error, ONE_MACHINE)
+    assert state(world, job_id) is JobState.RUNNING
+    world.run(lambda c: fleet.leave(c, "super-server"))
+    fail(world, job_id, "laptop", EngineNotHere("not installed"), ONE_MACHINE)
+    assert state(world, job_id) is JobState.FAILED
+
+
+def test_a_run_judges_by_its_own_failed_loads_only(world: World) -> None:
+    job_id = world.job(1)
+    fail(world, job_id, "gone", EngineNotHere("not installed"))
+    lives(world, "laptop")
+    fail(world, job_id, "laptop", MachineCannotLoad("no memory"), ONE_MACHINE)
+    assert state(world, job_id) is JobState.RUNNING
 
 
 def test_a_machine_that_could_not_load_an_engine_is_set_aside_and_another_has_it(

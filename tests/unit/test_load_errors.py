@@ -1,6 +1,7 @@
 """Whom a failed load concerns, and when failed loads fail the jobs: two tables of cases."""
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -154,4 +155,13 @@ def test_an_engine_that_was_never_loaded_has_half_a_minute() -> None:
 def test_when_failed_loads_fail_the_job_of_a_run(
     failed: FailedLoad, in_use: bool, fails: bool
 ) -> None:
-    assert fails is fails_jobs([failed], {"a"}, in_use=in_use, load_seconds=None, one_machine=True)
+    here = replace(failed, here=True)
+    assert fails is fails_jobs([here], {"a"}, in_use=in_use, load_seconds=None, one_machine=True)
+
+
+@pytest.mark.parametrize("failed", [not_here("b"), own("b", failures=MOST_TRIES)])
+def test_what_failed_on_other_machines_fails_no_job_of_a_run(failed: FailedLoad) -> None:
+    passing = replace(no_memory("a", 1), here=True)
+    assert not fails_jobs(
+        [failed, passing], {"a"}, in_use=False, load_seconds=None, one_machine=True
+    )
