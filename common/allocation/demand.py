@@ -27,8 +27,11 @@ class Slot:
     only: str | None = None
 
     def takes(self, engine_key: str) -> bool:
-        """True when the slot may have this engine."""
-        return engine_key not in self.refused and self.only in (None, engine_key)
+        """True when the slot may have this engine. A slot does not refuse the engine that it has: the
+        failed load was another slot's of the machine.
+        """
+        refuses = engine_key in self.refused and engine_key != self.engine_key
+        return not refuses and self.only in (None, engine_key)
 
 
 @dataclass(frozen=True, slots=True)

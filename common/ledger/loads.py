@@ -73,14 +73,18 @@ def lock(connection: Connection, job_id: int) -> None:
     connection.execute(statement, {"job_id": job_id})
 
 
-def accept(connection: Connection, pool: str, engine_key: str, supervisor: str | None) -> None:
-    """Lets a machine load an engine again at once; with None every machine of the pool."""
+def accept(connection: Connection, pool: str, engine_key: str, child: str | None) -> None:
+    """Lets the machine of a child load an engine again at once; with None every machine of the pool.
+
+    Loads that failed after the child began were those of other slots: their pause goes on to grow.
+    """
     statement = text("""
-        DELETE FROM refusals WHERE pool = :pool AND engine_key = :engine_key
-          AND supervisor = coalesce(CAST(:supervisor AS text), supervisor)
+        DELETE FROM refusals r WHERE r.pool = :pool AND r.engine_key = :engine_key
+          AND (CAST(:child AS text) IS NULL OR EXISTS (
+              SELECT FROM workers w WHERE w.id = :child AND w.supervisor = r.supervisor
+              AND w.started_at >= r.failed_at))
     """)
-    given = {"pool": pool, "engine_key": engine_key, "supervisor": supervisor}
-    connection.execute(statement, given)
+    connection.execute(statement, {"pool": pool, "engine_key": engine_key, "child": child})
 
 
 def forgive(connection: Connection, pool: str, engine_key: str) -> None:

@@ -50,7 +50,7 @@ def ready(
     window_rows: int,
     code_version: str | None = None,
 ) -> str | None:
-    """The engine is loaded: its failed loads no longer count; returns the revision to hold.
+    """The engine is loaded: earlier failed loads no longer count; returns the revision to hold.
 
     The first load of a model stores its resolved revision. A load of another revision changes
     nothing here: the child cannot serve, and the caller reports a failed load.
@@ -68,7 +68,7 @@ def ready(
         return held
     for statement in LOADED:
         connection.execute(statement, loaded)
-    loads.accept(connection, child.pool, child.engine_key, child.supervisor)
+    loads.accept(connection, child.pool, child.engine_key, child.id)
     return held
 
 

@@ -1217,8 +1217,12 @@ def child_of(spec: JobSpec, number: int = 1) -> workers.Child:
 
 
 def make_ready(world: World, child: workers.Child, revision: str | None = None) -> str | None:
+    world.run(workers.register, child)
+    return become_ready(world, child, revision)
+
+
+def become_ready(world: World, child: workers.Child, revision: str | None = None) -> str | None:
     with world.ledger.transaction() as connection:
-        workers.register(connection, child)
         return workers.ready(
             connection,
             child,

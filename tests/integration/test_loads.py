@@ -13,12 +13,12 @@ from nightshift.common.errors import (
     RevisionChanged,
 )
 from nightshift.common.ledger import Ledger, fleet, jobs, loads, workers
-from nightshift.common.ledger.fleet import Machine
+from nightshift.common.ledger.fleet import Machine, SlotReport
 from nightshift.common.ledger.loads import LoadPolicy
 from nightshift.common.states import JobState
 from nightshift.producer.views import tables
-from tests.integration.test_ledger import World, child_of, make_ready
-from tests.integration.test_plan import empty, ordered, plan, report
+from tests.integration.test_ledger import World, become_ready, child_of, make_ready
+from tests.integration.test_plan import empty, ordered, other, plan, report
 
 POLICY = LoadPolicy(backoff_seconds=2, alive_seconds=30)
 ONE_MACHINE = LoadPolicy(backoff_seconds=2, alive_seconds=30, one_machine=True)
@@ -295,3 +295,27 @@ def test_a_pinned_revision_is_released_when_nobody_has_the_model(world: World) -
     world.run(lambda c: workers.end(c, "child-1", died=None))
     assert world.run(loads.release_revision, spec.pool, spec.engine_key) == "abc"
     assert make_ready(world, child_of(spec, 2), "def") == "def"
+
+
+def test_a_slot_that_fails_takes_no_engine_from_a_slot_of_its_machine_and_waits_ever_longer(
+    world: World,
+) -> None:
+    """Once the healthy slot was drained for other work, and each new load of it forgave the failure."""
+    job_id = world.job(*[256] * 9, priority=1)
+    other(world, *[256] * 9)
+    child = child_of(world.specs[job_id], 0)
+    who = Machine(child.supervisor, child.pool, child.host)
+    world.run(workers.register, child)
+    tell = (who, child.engine_key, UNEXPLAINED, "a broken GPU", POLICY)
+    world.run(loads.failed, *tell)
+    become_ready(world, child)
+    slots = [SlotReport(0, "", child.id, child.engine_key, leaves=False), empty(2)[1]]
+    report(world, slots, who)
+    plan(world)
+    facts = "SELECT slot, engine_key FROM slot_plans ORDER BY slot"
+    planned = {row.slot: row.engine_key for row in world.ask(facts)}
+    assert planned[0] == child.engine_key
+    assert planned[1] != child.engine_key
+    world.ask("UPDATE refusals SET retry_at = now() RETURNING 1")
+    world.run(loads.failed, *tell)
+    assert world.ask("SELECT failures FROM refusals")[0].failures == 2

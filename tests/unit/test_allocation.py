@@ -166,6 +166,13 @@ MINUTE = Engine(load_seconds=60)
             slots(2, refused=frozenset("a")), [job("a", 5)], {None: 2}, id="refused everywhere"
         ),
         pytest.param(
+            slots(1, "a", held_seconds=30, refused=frozenset("a"))
+            + slots(1, None, 1, refused=frozenset("a")),
+            [job("a", MANY, priority=1), job("b", MANY)],
+            {"a": 1, "b": 1},
+            id="a failed load takes the engine from no slot that has it",
+        ),
+        pytest.param(
             slots(2, only="a") + slots(1, None, 2),
             [job("a", 1), job("b", 5)],
             {"a": 1, "b": 1, None: 1},
