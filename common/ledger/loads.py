@@ -215,15 +215,18 @@ def _others_live(connection: Connection, machine: Machine, alive_seconds: float)
 
 
 def _in_use(connection: Connection, pool: str, engine_key: str) -> bool:
-    """True when a living child has the engine, or loads it on a machine that has not failed yet."""
+    """True when a living child has the engine, or loads it on a machine that has not failed yet.
+
+    A child that loads may be silent meanwhile; `workers.end_silent` ends it with its machine.
+    """
     statement = text("""
         SELECT EXISTS (
             SELECT FROM workers w
             WHERE w.pool = :pool AND w.engine_key = :engine_key
-              AND w.seen_at > now() - interval '1 minute'
-              AND (w.state IN ('ready', 'draining') OR w.state = 'loading' AND NOT EXISTS (
-                  SELECT FROM refusals r WHERE r.pool = w.pool AND r.engine_key = w.engine_key
-                  AND r.supervisor = w.supervisor)))
+              AND (w.state IN ('ready', 'draining') AND w.seen_at > now() - interval '1 minute'
+                   OR w.state = 'loading' AND NOT EXISTS (
+                       SELECT FROM refusals r WHERE r.pool = w.pool
+                       AND r.engine_key = w.engine_key AND r.supervisor = w.supervisor)))
     """)
     return bool(connection.scalar(statement, {"pool": pool, "engine_key": engine_key}))
 

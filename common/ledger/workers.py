@@ -138,11 +138,17 @@ def end_supervisor(connection: Connection, supervisor: str) -> int:
 def end_silent(connection: Connection, silent_seconds: float) -> None:
     """Marks children ended that were not seen for `silent_seconds`, a lease: what they held ran out
     in that time. One that was only frozen or cut off is `ready` again with its next heartbeat.
+
+    A loading child may be silent for as long as its supervisor reports it: a library may keep
+    Python's lock.
     """
     statement = text("""
         UPDATE workers SET state = 'ended', ended_at = now(),
                error = coalesce(error, 'not seen any more')
         WHERE state <> 'ended' AND seen_at < now() - make_interval(secs => :silent)
+          AND NOT (state = 'loading' AND EXISTS (
+              SELECT FROM slots s WHERE s.supervisor = workers.supervisor
+              AND s.worker_id = workers.id AND s.seen_at >= now() - make_interval(secs => :silent)))
     """)
     connection.execute(statement, {"silent": silent_seconds})
 

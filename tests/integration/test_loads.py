@@ -319,3 +319,23 @@ def test_a_slot_that_fails_takes_no_engine_from_a_slot_of_its_machine_and_waits_
     world.ask("UPDATE refusals SET retry_at = now() RETURNING 1")
     world.run(loads.failed, *tell)
     assert world.ask("SELECT failures FROM refusals")[0].failures == 2
+
+
+def test_a_silent_load_counts_as_loading_for_as_long_as_its_supervisor_lives(
+    world: World,
+) -> None:
+    """Once it was ended after a lease: it was killed as hung, and other machines failed its job."""
+    job_id = world.job(1)
+    child = loading(world, job_id, "good", 0)
+    report(world, [SlotReport(0, "", child.id, child.engine_key, leaves=False)], machine("good"))
+    world.ask("UPDATE workers SET seen_at = now() - interval '1 hour' RETURNING 1")
+    world.run(workers.end_silent, 60)
+    assert world.run(workers.child_state, child.id) == "loading"
+    for host in ("a", "b"):
+        fail(world, job_id, host)
+    assert state(world, job_id) is JobState.RUNNING
+    world.ask("UPDATE slots SET seen_at = now() - interval '1 hour' RETURNING 1")
+    world.run(workers.end_silent, 60)
+    assert world.run(workers.child_state, child.id) == "ended"
+    fail(world, job_id, "a")
+    assert state(world, job_id) is JobState.FAILED
