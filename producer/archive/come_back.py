@@ -71,7 +71,8 @@ def _return(ledger: Ledger, job: Job, archive: Archive) -> None:
     for file in archive.files:
         table_files.prove(job, file)
     with ledger.transaction() as connection:
-        archives.move(connection, archive, ArchiveState.RETURNING)
+        if not archives.move(connection, archive, ArchiveState.RETURNING):
+            raise table_files.taken(archive)
         archive = archives.need(connection, job.id)
     # Batches first: attempts are found by them.
     for file in reversed(archive.files):
@@ -101,4 +102,6 @@ def _keep(ledger: Ledger, archive: Archive) -> None:
             )
     with ledger.transaction() as connection:
         table_files.hold(connection, archive)
-        archives.keep(connection, archive)
+        # The caller removes the files next.
+        if not archives.keep(connection, archive):
+            raise table_files.taken(archive)

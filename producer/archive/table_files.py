@@ -66,9 +66,14 @@ def pages(
 def hold(connection: Connection, archive: Archive) -> None:
     """Holds an archive to the end of the transaction; raises ArchiveTaken."""
     if not archives.hold(connection, archive, HOLD_SECONDS):
-        raise ArchiveTaken(
-            f"another process moves the batches of job {archive.job_id} now: try again later"
-        )
+        raise taken(archive)
+
+
+def taken(archive: Archive) -> ArchiveTaken:
+    """The error of a process whose archive another process moves now."""
+    return ArchiveTaken(
+        f"another process moves the batches of job {archive.job_id} now: try again later"
+    )
 
 
 def write(ledger: Ledger, job: Job, archive: Archive, table: str, rest: Rest) -> ArchiveFile:

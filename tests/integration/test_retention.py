@@ -279,6 +279,32 @@ def test_no_two_processes_move_the_rows_of_one_job(old: Site) -> None:
     assert rows(old) == before
 
 
+def test_a_return_that_a_reaper_overtakes_moves_nothing_and_deletes_no_file(
+    old: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, real, taken = rows(old), table_files.prove, []
+    with monkeypatch.context() as patch, suppress(Crash):
+        cut_after(patch, leave, "reached", 1)
+        archive(old)
+    assert state(old) == "leaving"
+    give_up_hold(old)
+
+    def take_meanwhile(*given: Any) -> None:
+        real(*given)
+        if not taken:
+            taken.append(retention._take(old.ledger, 30))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table_files, "prove", take_meanwhile)
+        with pytest.raises(ArchiveTaken):
+            come_back.bring_back(old.ledger, old.job)
+    assert len(files(old)) == 3
+    assert leave.leave(old.ledger, *taken[0], 30, lambda _: None)
+    assert gone(old)
+    came_back(old)
+    assert rows(old) == before
+
+
 def test_whoever_needs_the_rows_while_they_are_written_keeps_them(
     old: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
