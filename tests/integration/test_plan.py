@@ -1,7 +1,9 @@
 """The plan of a pool in the ledger: who computes it, who reads it, what an autoscaler sees."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from nightshift.common.errors import SchemaMismatch
 from nightshift.common.ledger import Ledger, fleet, jobs, workers
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.fleet import Machine, SlotOrder, SlotReport
+from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import Settings
 from nightshift.worker.supervisor import planning
 from nightshift.worker.supervisor.supervisor import Supervisor
@@ -300,3 +303,31 @@ def test_a_supervisor_leaves_tables_that_want_newer_code(world: World) -> None:
     world.ask("UPDATE ledger_meta SET compatible_from = 9999 RETURNING 1")
     with pytest.raises(SchemaMismatch, match="upgrade nightshift-fleet"):
         report(world, empty(1))
+
+
+def test_a_spec_of_a_newer_release_is_left_to_others_and_stops_no_other_slot(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the slots behind it in the round got no child."""
+    unreadable, readable = world.job(*[256] * 9), other(world, *[256] * 9)
+    newer = "UPDATE jobs SET spec = spec || '{\"newer\": 1}' WHERE id = %s RETURNING 1"
+    world.ask(newer, unreadable)
+    keys = [world.specs[job].engine_key for job in (unreadable, readable)]
+    orders = [
+        SlotOrder(0, None, None, keys[0], unreadable),
+        SlotOrder(1, None, None, keys[1], readable),
+    ]
+    one = supervisor(world)
+    one._slots = one._slots[:2]
+    started: list[str] = []
+
+    def start(command: list[str], **_: object) -> SimpleNamespace:
+        started.append(json.loads(command[-1])["engine_key"])
+        return SimpleNamespace(pid=1)
+
+    monkeypatch.setattr(one, "_orders", lambda: orders)
+    monkeypatch.setattr(ProcessGroup, "start", start)
+    one._choose()
+    assert started == [keys[1]]
+    [row] = world.ask("SELECT engine_key, concern FROM refusals")
+    assert (row.engine_key, row.concern) == (keys[0], "worker")

@@ -11,10 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import structlog
+from pydantic import ValidationError
 
 from nightshift.common import logs
 from nightshift.common.allocation.load_errors import case_of
 from nightshift.common.errors import (
+    EngineLoadFailed,
+    EngineNotHere,
     MachineCannotLoad,
     NightshiftError,
     Permanent,
@@ -177,14 +180,11 @@ class Supervisor:
 
     def _load_failed(self, connection: Connection, ended: EndedChild) -> None:
         error = MachineCannotLoad(f"{ended.died} while loading the engine")
-        loads.failed(
-            connection,
-            self._machine,
-            ended.config.engine_key,
-            case_of(error),
-            str(error),
-            load_policy(self.settings),
-        )
+        self._refuse(connection, ended.config.engine_key, error)
+
+    def _refuse(self, connection: Connection, engine_key: str, error: EngineLoadFailed) -> None:
+        policy = load_policy(self.settings)
+        loads.failed(connection, self._machine, engine_key, case_of(error), str(error), policy)
 
     def _choose_or_say_why(self) -> None:
         """Chooses; SchemaMismatch when Postgres refuses a statement since its tables moved on."""
@@ -254,8 +254,12 @@ class Supervisor:
         return True
 
     def _start(self, slot: Slot, engine_key: str, job_id: int) -> None:
-        with self.ledger.transaction() as connection:
-            job = jobs.get(connection, job_id)
+        try:
+            with self.ledger.transaction() as connection:
+                job = jobs.get(connection, job_id)
+        except ValidationError as error:
+            self._refuse_spec(engine_key, job_id, error)
+            return
         assert job is not None, f"job {job_id} is not in the ledger"
         settings, without = secrets_for(job.spec.engine, self.settings)
         identity = f"w-{uuid.uuid4().hex[:12]}"
@@ -298,6 +302,15 @@ class Supervisor:
             job_id=job_id,
             pid=slot.group.pid,
         )
+
+    def _refuse_spec(self, engine_key: str, job_id: int, cause: ValidationError) -> None:
+        """Leaves an engine whose spec this code cannot read, of a newer release, to others."""
+        error = EngineNotHere(
+            f"the spec of job {job_id} does not fit this release: upgrade nightshift-fleet"
+        )
+        log.error("spec_not_readable", job_id=job_id, error=str(error), cause=str(cause))
+        with self.ledger.transaction() as connection:
+            self._refuse(connection, engine_key, error)
 
     def _drain_all(self) -> None:
         log.info("supervisor_draining")
