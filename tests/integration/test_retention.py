@@ -282,7 +282,8 @@ def test_no_two_processes_move_the_rows_of_one_job(old: Site) -> None:
 def test_a_return_that_a_reaper_overtakes_moves_nothing_and_deletes_no_file(
     old: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, real, taken = rows(old), table_files.prove, []
+    before, real = rows(old), table_files.prove
+    taken: list[Any] = []
     with monkeypatch.context() as patch, suppress(Crash):
         cut_after(patch, leave, "reached", 1)
         archive(old)
