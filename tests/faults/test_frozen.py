@@ -23,6 +23,7 @@ def test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on(rig: Rig)
     rig.arm(Moment.COMMITTING, "freeze")
     ids["committing"] = rig.submit("committing", 200)
     child = psutil.Process(rig.wait_fired(Moment.COMMITTING))
+    assert list((rig.folder / "committing" / "_attempts").iterdir())
     (worker,) = (one for one in workers if child in rig.children(one))
     overtaken(rig, "committing", ids["committing"], child, rig.freeze(worker))
 
@@ -95,7 +96,6 @@ def overtaken(
     """Another does what the frozen child holds before that goes on: its part is never named."""
     (owner,) = (found for (found,) in rig.ask("SELECT id FROM workers WHERE pid = %s", child.pid))
     output = rig.folder / name
-    assert list((output / "_attempts").iterdir())
     listed = {path.name for path in output.glob("part-*")}
     named = {part for (part,) in rig.ask("SELECT part_name FROM batches")}
     assert listed <= named
