@@ -37,6 +37,7 @@ def answered(outcome: Outcome) -> dict[str, Any]:
     return body
 
 
+@pytest.mark.slow
 def test_every_field_of_a_body_means_what_it_says(vllm_engine: Engine) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"]}
     form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}

@@ -179,6 +179,7 @@ def test_a_broken_prompt_is_stopped_within_one_window_and_again_after_a_resume(r
     rig.oracle("broken", ids, failed=kinds)
 
 
+@pytest.mark.slow
 def test_a_budget_is_passed_by_no_more_than_a_beat_costs(rig: Rig) -> None:
     """One batch has all rows, so that nothing is committed before the money is spent."""
     rows, answers_paid, seconds_a_call = 3000, 150, 0.05

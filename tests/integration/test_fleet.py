@@ -164,6 +164,7 @@ def test_a_broken_function_pauses_the_job_before_it_burns_the_night(fleet: Fleet
     assert ask("SELECT rows_failed < 1500 FROM job_progress") == [(True,)]
 
 
+@pytest.mark.slow
 def test_eta_is_null_before_the_first_commit_and_right_at_half_way(fleet: Fleet, ask: Ask) -> None:
     # Mostly asleep, so that a machine with other work keeps its pace.
     submit(fleet, "steady", [("a.parquet", 800)], batch={"rows": 20})

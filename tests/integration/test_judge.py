@@ -249,6 +249,7 @@ def fleet(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Callabl
         each.end()
 
 
+@pytest.mark.slow
 def test_on_a_fleet_a_judge_is_submitted_and_waited_for(
     fleet: Callable[..., Fleet], ledger: Ledger
 ) -> None:

@@ -63,6 +63,7 @@ def submit(fleet: Fleet, name: str, rows: int, **sections: Any) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_worker_that_may_not_load_a_module_fails_no_job_that_another_can_run(
     fleet: Fleet, ask: Ask
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_worker_that_may_not_load_a_module_fails_no_job_that_another_can_run(
     assert ask("SELECT count(*) FROM refusals WHERE error LIKE '%is not allowed%'") != [(0,)]
 
 
+@pytest.mark.slow
 def test_a_machine_that_fails_again_and_again_fails_no_job_that_another_still_loads(
     fleet: Fleet, ask: Ask
 ) -> None:
@@ -121,6 +123,7 @@ def rows_left(ask: Ask, name: str) -> int:
     return int(ask(f"SELECT rows_total - rows_done FROM job_progress WHERE name = '{name}'")[0][0])
 
 
+@pytest.mark.slow
 def test_a_second_model_shares_and_an_urgent_batch_takes_one_slot(fleet: Fleet, ask: Ask) -> None:
     ready = "'ready'"
     submit(fleet, "flood", 9000)

@@ -16,6 +16,7 @@ from tests.support.fleet import is_alive, wait_until
 CLI = [sys.executable, "-m", "nightshift.producer.cli"]
 
 
+@pytest.mark.slow
 def test_every_module_that_a_nursery_imports_is_there() -> None:
     missing = [name for name in {*warm.LIGHT, *warm.VLLM} if not importlib.util.find_spec(name)]
     assert missing == []

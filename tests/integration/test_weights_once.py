@@ -158,6 +158,7 @@ def test_when_the_one_that_fetches_is_killed_another_takes_over(hub: FakeHub, ca
     assert not list((cache / "hub").rglob("*.incomplete"))
 
 
+@pytest.mark.slow
 def test_offline_or_without_a_place_to_write_nothing_is_fetched_and_nobody_waits(
     hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

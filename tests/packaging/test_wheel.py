@@ -88,6 +88,7 @@ def said(folder: Path) -> list[str]:
 ANSWERS = [f"row {number} common producer worker" for number in range(5)]
 
 
+@pytest.mark.slow
 def test_a_run_in_a_project_with_modules_of_our_names_uses_ours_and_the_callable_its_own(
     project: Fleet, installed: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_run_in_a_project_with_modules_of_our_names_uses_ours_and_the_callable
     assert said(project.folder) == ANSWERS
 
 
+@pytest.mark.slow
 def test_a_fleet_in_such_a_project_does_its_job(
     project: Fleet, installed: Path, database_url: str, redis_url: str
 ) -> None:
