@@ -10,6 +10,7 @@ from enum import StrEnum
 class Moment(StrEnum):
     """A moment just before or after an action of a process."""
 
+    SUBMITTING = "submitting"
     CLAIMED = "claimed"
     READING = "reading"
     ANSWERED = "answered"

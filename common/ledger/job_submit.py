@@ -29,6 +29,9 @@ INSERT_FILE = text("""
 """)
 """One input file of a job."""
 
+SUBMIT_LOCK = 0x7375626D
+"""First half of the advisory lock of a submit ('subm'); the second half is a hash of the identity."""
+
 COPY_BATCHES = """
     COPY batches (job_id, seq, file_index, rows, row_count, locator_row, byte_offset, byte_length)
     FROM STDIN
@@ -46,6 +49,20 @@ class NewJob:
     output_uri: str
     input_schema: bytes
     output_schema: bytes | None
+
+
+def lock(connection: Connection, identity: str) -> None:
+    """Takes the lock of a job's submit for this transaction: a submit of the same job waits here, and
+    nobody takes over its output directory meanwhile.
+    """
+    statement = text("SELECT pg_advisory_xact_lock(:lock, hashtext(:identity))")
+    connection.execute(statement, {"lock": SUBMIT_LOCK, "identity": identity})
+
+
+def try_lock(connection: Connection, identity: str) -> bool:
+    """What `lock` does, but without waiting; False while another submit of that job is under way."""
+    statement = text("SELECT pg_try_advisory_xact_lock(:lock, hashtext(:identity))")
+    return bool(connection.scalar(statement, {"lock": SUBMIT_LOCK, "identity": identity}))
 
 
 def insert(connection: Connection, new: NewJob, files: Sequence[SourceFile]) -> int:

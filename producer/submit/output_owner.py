@@ -1,7 +1,9 @@
 """The owner of an output directory: a marker in it says which ledger and which job it belongs to.
 
 The first submit makes the marker, if there is none. The same submit finds it again, also after a
-crash; every other one is refused.
+crash; every other one is refused. A marker of this ledger whose job was never stored, because its
+submit was killed, goes to the next job. The lock of a submit (`job_submit.lock`) tells such a marker
+from one whose job is stored at this moment.
 """
 
 from collections.abc import Iterator
@@ -9,10 +11,11 @@ from contextlib import suppress
 from enum import Enum, auto
 
 from nightshift.common import storage
-from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.errors import BadInput, LedgerUnavailable, StorageUnavailable
 from nightshift.common.formats import owner_marker, part_names
 from nightshift.common.formats.owner_marker import Owner
-from nightshift.common.ledger import Ledger, jobs, schema
+from nightshift.common.ledger import Ledger, job_submit, jobs, schema
+from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.jobs import Job
 
 MOST_FOLDERS = 1000
@@ -55,49 +58,73 @@ def check(ledger: Ledger, output_uri: str, wanted: Owner, *, adopt: bool) -> boo
     found = owner_marker.read(output_uri)
     claim = claim_of(found, wanted)
     if not (adopt and claim is Claim.SAME_JOB_ELSEWHERE):
-        _refuse(ledger, output_uri, found, wanted)
+        with ledger.transaction() as connection:
+            _refuse(connection, output_uri, found, wanted)
     _refuse_neighbours(ledger, output_uri)
     return adopt and claim in (Claim.OWN, Claim.SAME_JOB_ELSEWHERE)
 
 
 def take(ledger: Ledger, output_uri: str, wanted: Owner, *, adopting: bool = False) -> bool:
-    """Makes the marker; True if this call made it, False if it was there. Raises BadInput where the
-    directory has another owner. `adopting` is what `check` returned.
+    """Makes the marker where there is none; True if this call made it. `hold` refuses later what
+    another owner has. Raises BadInput for a directory inside or around another job's. `adopting` is
+    what `check` returned.
     """
     if adopting:
-        _adopt(output_uri, wanted)
-    uri = owner_marker.place(output_uri)
-    found = owner_marker.read(output_uri)
-    made = found is None and storage.create(uri, wanted.encoded())
-    if not made:
-        found = found or owner_marker.read(output_uri)
-        if found is None:
-            raise BadInput(f"{uri} cannot be read: remove it if no job writes to its directory")
-        _refuse(ledger, output_uri, found, wanted)
+        _adopt(ledger, output_uri, wanted)
+    # Looked for first: a store may ignore that a marker is made only where there is none.
+    made = owner_marker.read(output_uri) is None and _make(output_uri, wanted)
     try:
         # Again: of two submits at once both may have looked before the other made its marker.
         _refuse_neighbours(ledger, output_uri)
     except BaseException:
         if made:
-            give_up(output_uri)
+            give_up(ledger, output_uri, wanted)
         raise
     return made
 
 
-def give_up(output_uri: str) -> None:
-    """Removes the marker of a submit that came to nothing, and the directory if that was all."""
-    storage.delete(owner_marker.place(output_uri))
-    storage.remove_directory(output_uri)
+def hold(connection: Connection, output_uri: str, wanted: Owner) -> None:
+    """Lets the marker name this job until the end of the transaction, which stores the job. Raises
+    BadInput where the directory has another owner.
+
+    A marker of this ledger whose job is neither stored nor being stored is replaced. The file is
+    written inside the transaction, since the locks of both jobs must be held meanwhile.
+    """
+    job_submit.lock(connection, wanted.identity)
+    found = owner_marker.read(output_uri)
+    # An equal submit that came to nothing may have removed the marker.
+    if found is None and _make(output_uri, wanted):
+        return
+    found = found or owner_marker.read(output_uri)
+    if found is None:
+        uri = owner_marker.place(output_uri)
+        raise BadInput(f"{uri} cannot be read: remove it if no job writes to its directory")
+    _take_over(connection, output_uri, found, wanted)
+
+
+def give_up(ledger: Ledger, output_uri: str, wanted: Owner) -> None:
+    """Removes the marker of a submit that came to nothing, and the directory if that was all; not
+    where an equal submit stored the job. Without an answer of Postgres the marker stays.
+    """
+    with suppress(LedgerUnavailable), ledger.transaction() as connection:
+        job_submit.lock(connection, wanted.identity)
+        known = jobs.by_identity(connection, wanted.identity)
+        if known is None and owner_marker.read(output_uri) == wanted:
+            storage.delete(owner_marker.place(output_uri))
+            storage.remove_directory(output_uri)
 
 
 def keep(ledger: Ledger, job: Job) -> None:
-    """Makes the marker of a known job where an older release left none, if that is possible; raises
-    what `refuse_foreign` raises.
+    """Makes the marker of a known job where an older release left none, if that is possible, and where
+    a submit that was frozen in `hold` replaced it late; raises what `refuse_foreign` raises.
     """
     wanted = owner(ledger, job.identity)
-    if not owner_marker.refuse_foreign(job.output_uri, wanted, job.id):
+    if claim_of(owner_marker.read(job.output_uri), wanted) is Claim.OTHER_JOB:
+        with ledger.transaction() as connection:
+            hold(connection, job.output_uri, wanted)
+    elif not owner_marker.refuse_foreign(job.output_uri, wanted, job.id):
         with suppress(StorageUnavailable):
-            storage.create(owner_marker.place(job.output_uri), wanted.encoded())
+            _make(job.output_uri, wanted)
 
 
 def refuse_foreign(ledger: Ledger, job: Job) -> None:
@@ -107,21 +134,57 @@ def refuse_foreign(ledger: Ledger, job: Job) -> None:
     owner_marker.refuse_foreign(job.output_uri, owner(ledger, job.identity), job.id)
 
 
-def _adopt(output_uri: str, wanted: Owner) -> None:
+def _make(output_uri: str, wanted: Owner) -> bool:
+    """Makes the marker; False where there is one."""
+    return storage.create(owner_marker.place(output_uri), wanted.encoded())
+
+
+def _take_over(connection: Connection, output_uri: str, found: Owner, wanted: Owner) -> None:
+    """Replaces the marker of a job of this ledger that was never stored; BadInput for other owners."""
+    is_other = claim_of(found, wanted) is Claim.OTHER_JOB
+    # Before the look into the ledger: whoever had the lock may have stored the job by now.
+    is_left = is_other and job_submit.try_lock(connection, found.identity)
+    _refuse(connection, output_uri, found, wanted)
+    if is_left:
+        storage.write_bytes(owner_marker.place(output_uri), wanted.encoded())
+    elif is_other:
+        raise BadInput(
+            f"{output_uri} is the output of a job that is submitted at this moment: name another "
+            "output directory, or submit again when that job was refused"
+        )
+
+
+def _adopt(ledger: Ledger, output_uri: str, wanted: Owner) -> None:
     """Removes what the same job of another ledger wrote, and writes the marker anew. The marker
     comes last: after a crash the same call goes on.
     """
-    for name in storage.list_names(part_names.staged(output_uri, "")):
-        storage.delete(part_names.staged(output_uri, name))
-    for name in storage.list_names(part_names.archived(output_uri, "")):
-        storage.delete(part_names.archived(output_uri, name))
-    for name in filter(part_names.is_result, storage.list_names(output_uri)):
-        storage.delete(part_names.final(output_uri, name))
-    storage.write_bytes(owner_marker.place(output_uri), wanted.encoded())
+    with ledger.transaction() as connection:
+        job_submit.lock(connection, wanted.identity)
+        if jobs.by_identity(connection, wanted.identity) is not None:
+            # An equal submit adopted the directory: what is in it now is the job's own.
+            return
+        for uri in _results(output_uri):
+            # A transaction that was ended has lost the lock, and must delete nothing more.
+            job_submit.lock(connection, wanted.identity)
+            storage.delete(uri)
+        storage.write_bytes(owner_marker.place(output_uri), wanted.encoded())
 
 
-def _refuse(ledger: Ledger, output_uri: str, found: Owner | None, wanted: Owner) -> None:
-    """BadInput for a directory that is neither free nor the own one."""
+def _results(output_uri: str) -> list[str]:
+    """What a job wrote to a directory: staged parts, the archive, and the parts in their place."""
+    found = [
+        place(output_uri, name)
+        for place in (part_names.staged, part_names.archived)
+        for name in storage.list_names(place(output_uri, ""))
+    ]
+    names = filter(part_names.is_result, storage.list_names(output_uri))
+    return found + [part_names.final(output_uri, name) for name in names]
+
+
+def _refuse(connection: Connection, output_uri: str, found: Owner | None, wanted: Owner) -> None:
+    """BadInput for a directory of another job or ledger; not for one of a job of this ledger that was
+    never stored.
+    """
     claim = claim_of(found, wanted)
     if found is None or claim is Claim.OWN:
         return
@@ -134,17 +197,12 @@ def _refuse(ledger: Ledger, output_uri: str, found: Owner | None, wanted: Owner)
         raise BadInput(
             f"{output_uri} belongs to another job in another ledger: name another output directory"
         )
-    with ledger.transaction() as connection:
-        job = jobs.by_identity(connection, found.identity)
-    if job is None:
+    job = jobs.by_identity(connection, found.identity)
+    if job is not None:
         raise BadInput(
-            f"{output_uri} belongs to a submit that did not come to its end: submit the same spec "
-            f"again, name another output directory, or remove {owner_marker.place(output_uri)}"
+            f"{output_uri} is {job.output_uri}, the output of job {job.id} ({job.spec.name}), by "
+            "another name: name another output directory"
         )
-    raise BadInput(
-        f"{output_uri} is {job.output_uri}, the output of job {job.id} ({job.spec.name}), by "
-        "another name: name another output directory"
-    )
 
 
 def _refuse_neighbours(ledger: Ledger, output_uri: str) -> None:

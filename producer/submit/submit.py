@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from nightshift.common import permits, storage
 from nightshift.common.errors import BadInput
+from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import hive, output_schema
 from nightshift.common.ledger import Ledger, job_submit, jobs, loads
 from nightshift.common.ledger.job_submit import NewJob
@@ -66,14 +67,16 @@ def submit(
     marked = output_owner.take(ledger, spec.output.uri, owner, adopting=adopting)
     try:
         with ledger.transaction() as connection:
+            output_owner.hold(connection, spec.output.uri, owner)
             job_id = job_submit.insert(connection, job, plan.files)
             count = job_submit.insert_batches(connection, job_id, plan.files, plan.batches())
             loads.forgive(connection, spec.pool, spec.engine_key)
+            reached(Moment.SUBMITTING)
     except (BadInput, KeyboardInterrupt) as error:
         # Another process submitted the same a moment ago: its job is the one to return.
         existing = _existing(ledger, spec, infos, new)
         if existing is None and marked:
-            output_owner.give_up(spec.output.uri)
+            output_owner.give_up(ledger, spec.output.uri, owner)
         if existing is None or isinstance(error, KeyboardInterrupt):
             raise
         return existing

@@ -40,6 +40,7 @@ CONTROL = "tests/faults/test_control_races.py"
 RUNNER = "tests/integration/test_batch_runner.py"
 HANGS = "test_the_batch_of_a_thread_that_hangs_is_given_back_and_its_neighbour_goes_on"
 OWNER = "tests/integration/test_output_owner.py"
+SUBMITS = "tests/integration/test_submits_at_once.py"
 PERMITS = "tests/unit/test_permits.py"
 REMOTE = "tests/integration/test_openai_engine.py"
 ENDS = "test_a_row_that_ends_its_host_fails_alone_and_the_next_batch_is_served"
@@ -297,6 +298,37 @@ MUTANTS = (
         "        if _has_marker(folder):\n",
         "        if False:\n",
         (f"{OWNER}::test_a_directory_inside_another_jobs_is_refused",),
+    ),
+    Mutant(
+        "lock of a job that is being stored",
+        "producer/submit/output_owner.py",
+        "is_left = is_other and job_submit.try_lock(connection, found.identity)",
+        "is_left = is_other",
+        (f"{SUBMITS}::test_the_directory_of_a_job_that_is_being_stored_is_not_taken_over",),
+    ),
+    Mutant(
+        "look at the marker in the transaction of the job",
+        "producer/submit/submit.py",
+        "            output_owner.hold(connection, spec.output.uri, owner)\n",
+        "",
+        (f"{SUBMITS}::test_a_submit_whose_marker_was_taken_over_is_refused",),
+    ),
+    Mutant(
+        "marker of an equal submit",
+        "producer/submit/output_owner.py",
+        "        if known is None and owner_marker.read(output_uri) == wanted:\n",
+        "        if owner_marker.read(output_uri) == wanted:\n",
+        (f"{SUBMITS}::test_a_submit_that_fails_leaves_the_marker_to_an_equal_one",),
+    ),
+    Mutant(
+        "parts of an equal submit that adopts",
+        "producer/submit/output_owner.py",
+        "        if jobs.by_identity(connection, wanted.identity) is not None:\n",
+        "        if False:\n",
+        (
+            f"{SUBMITS}::"
+            "test_of_two_submits_that_adopt_at_once_the_slower_removes_no_part_of_the_other",
+        ),
     ),
     Mutant(
         "create if absent",

@@ -3,8 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from nightshift.common import storage
-from nightshift.common.errors import BadInput, Retryable
+from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, job_submit, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
@@ -80,19 +78,6 @@ def test_a_second_ledger_is_refused_before_any_work(
     assert (again.job_id, again.is_new) == (first.job_id, False)
 
 
-def test_of_two_ledgers_that_submit_at_once_one_gets_the_directory(
-    ledger: Ledger, other_ledger: Ledger, folder: Path
-) -> None:
-    def submitted(to: Ledger) -> bool:
-        with suppress(BadInput):
-            return put(to, spec_of(folder)).is_new
-        return False
-
-    with ThreadPoolExecutor(2) as pool:
-        assert sorted(pool.map(submitted, (ledger, other_ledger))) == [False, True]
-    assert len(job_ids(ledger) + job_ids(other_ledger)) == 1
-
-
 def test_the_same_directory_by_a_link_is_refused(ledger: Ledger, folder: Path) -> None:
     first = put(ledger, spec_of(folder))
     (folder / "link").symlink_to(folder / "out")
@@ -149,22 +134,6 @@ def test_a_directory_of_very_many_folders_is_not_searched(
     with pytest.raises(BadInput, match="more than 3 folders"):
         put(ledger, spec_of(folder))
     (folder / "out" / "3").rmdir()
-    assert put(ledger, spec_of(folder)).is_new
-
-
-def test_a_submit_that_was_cut_off_goes_on_and_stops_others_with_what_to_do(
-    ledger: Ledger, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cut(*_: object) -> None:
-        raise Retryable("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(job_submit, "insert", cut)
-        with pytest.raises(Retryable):
-            put(ledger, spec_of(folder))
-    marker = folder / "out" / MARKER
-    with pytest.raises(BadInput, match=rf"did not come to its end.*remove {marker}"):
-        put(ledger, other_work(folder))
     assert put(ledger, spec_of(folder)).is_new
 
 
