@@ -60,6 +60,10 @@ def test_a_late_sweep_deletes_no_part_of_a_retry(rig: Rig) -> None:
     rig.wait_fired(Moment.MOVED)
     assert rig.rows_done("late") == 30
     rig.thaw(tree(late))
+    # It leaves only when its finish is over.
+    late.terminate()
+    assert late.wait(60) == 0
+    let_others_finish(rig)
     rig.finished("late", ids)
 
 
