@@ -1,46 +1,26 @@
-"""The budget of a rendering, and what each operator and filter costs.
+"""What each operator, call and filter of a template costs, and what is refused.
 
-An operator, call or filter is charged, before it runs, for what it may make or scan. Each step of a
-loop is charged, too. A clock ends all other long renderings. The clock is read at charges, so no
-single call is interrupted.
+Each is charged to the budget of its rendering (`common/templates/budget.py`), before it runs, for
+what it may make or scan.
 """
 
 import codecs
 import math
 import re
-import threading
-import time
-from collections.abc import (
-    Callable,
-    ItemsView,
-    Iterable,
-    Iterator,
-    KeysView,
-    Mapping,
-    Sequence,
-    ValuesView,
-)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 from jinja2.exceptions import SecurityError
-from jinja2.utils import Namespace
 
-RENDER_UNITS = 50_000_000
-"""Units that one rendering may make; a character, of at most four bytes, is one unit."""
-
-ENTRY_UNITS = 5
-"""Cost of an entry of a list, beside the cost of its value."""
-
-STEP_UNITS = 10
-"""Cost of a step of a loop or of a call, beside the cost of what it makes."""
-
-RENDER_SECONDS = 2.0
-"""Longest CPU time of one rendering; CPU time, so that a frozen or busy machine fails no row. A usual
-rendering takes less than a millisecond."""
-
-UNITS_A_LOOK = 1000
-"""Units between two reads of the clock, since a read costs more than most charges."""
+from nightshift.common.templates.budget import (
+    ENTRY_UNITS,
+    RENDER_UNITS,
+    STEP_UNITS,
+    charge,
+    counted,
+    weight,
+)
 
 NUMBER_BITS = 16_384
 """Longest whole number that a template may calculate."""
@@ -67,58 +47,6 @@ _WIDE = {
 }
 
 
-class _Budget(threading.local):
-    """The rest of the budget of the rendering on this thread."""
-
-    units = RENDER_UNITS
-    looks_below = RENDER_UNITS
-    ends_at = math.inf
-
-    def begin(self) -> None:
-        self.units = RENDER_UNITS
-        self.looks_below = RENDER_UNITS - UNITS_A_LOOK
-        self.ends_at = time.thread_time() + RENDER_SECONDS
-
-    def charge(self, units: int) -> None:
-        # Every charge is at least 1: a negative size or "nan" may not add to the budget.
-        self.units -= units if units >= 1 else 1
-        if self.units >= self.looks_below:
-            return
-        self.looks_below = max(0, self.units - UNITS_A_LOOK)
-        if self.units < 0:
-            raise SecurityError(f"it makes more than {RENDER_UNITS:,} characters or steps")
-        if time.thread_time() > self.ends_at:
-            raise SecurityError(f"it takes longer than {RENDER_SECONDS:g} seconds")
-
-
-_budget = _Budget()
-_FLAT = (str, bytes, bytearray, range)
-
-
-def _weight(value: object) -> int:
-    """Characters and entries of a value at all depths; counted a little beyond the budget at most."""
-    if isinstance(value, _FLAT):
-        return len(value)
-    total = 0
-    waiting: list[Any] = [value]
-    while waiting and total <= _budget.units:
-        one = waiting.pop()
-        total += ENTRY_UNITS
-        if isinstance(one, _FLAT):
-            total += len(one)
-        elif isinstance(one, int):
-            total += one.bit_length() // 3
-        elif isinstance(one, Mapping):
-            waiting += [*one.keys(), *one.values()]
-        elif isinstance(one, Namespace):
-            waiting += one._Namespace__attrs.values()
-        elif isinstance(one, list | tuple | set | frozenset | KeysView | ValuesView | ItemsView):
-            waiting.extend(one)
-        elif isinstance(one, Decimal):
-            total += abs(one.adjusted())
-    return total
-
-
 def charged(name: str, run: Callable[..., Any], values: Sequence[Any], named: Any) -> Any:
     """Runs a filter or a method after charging the most that it may make or scan."""
     if name == "join":
@@ -134,31 +62,18 @@ def charged(name: str, run: Callable[..., Any], values: Sequence[Any], named: An
         _refuse_codec(*values, **named)
     cost = STEP_UNITS
     for value in (*values, *named.values()) if named else values:
-        cost += _weight(value)
-    _budget.charge(cost)
+        cost += weight(value)
+    charge(cost)
     if name in _GROWTH and values:
         more = _GROWTH[name](*values, **named)
-        _budget.charge(more)
+        charge(more)
         cost += more
     result = run(*values, **named)
-    _budget.charge(_weight(result) - cost)
+    charge(weight(result) - cost)
     if isinstance(result, int) and result.bit_length() > NUMBER_BITS:
         raise SecurityError("it reads a number of thousands of digits")
     # Charged step by step, so that the clock is read while another filter takes what this one gives.
     return counted(result) if isinstance(result, Iterator) else result
-
-
-def counted(values: Iterable[Any]) -> Iterator[Any]:
-    """The values of a loop; each step is charged."""
-    for value in values:
-        _budget.charge(STEP_UNITS)
-        yield value
-
-
-def paid(value: Any) -> Any:
-    """A value that a template made or prints, after charging its size."""
-    _budget.charge(_weight(value))
-    return value
 
 
 # ---------------------------------------------------------------- what grows
@@ -177,11 +92,11 @@ def _times(units: int) -> Callable[..., int]:
 
 
 def _escaped(value: Any, indent: int | None = None, **_: Any) -> int:
-    return _weight(value) * (6 + (indent or 0))
+    return weight(value) * (6 + (indent or 0))
 
 
 def _quoted(value: Any, *_: Any, **__: Any) -> int:
-    return 12 * _weight(value)
+    return 12 * weight(value)
 
 
 def _padded(_value: Any, width: int = 80, *_: Any, **__: Any) -> int:
@@ -190,7 +105,7 @@ def _padded(_value: Any, width: int = 80, *_: Any, **__: Any) -> int:
 
 def _replaced(value: Any, old: Any = None, new: Any = "", *_: Any, **__: Any) -> int:
     # Dates have a method of this name.
-    return int(_text(value).count(old)) * _weight(new) if isinstance(old, str | bytes) else 0
+    return int(_text(value).count(old)) * weight(new) if isinstance(old, str | bytes) else 0
 
 
 def _lines(text: str) -> int:
@@ -228,13 +143,13 @@ def _joined(first: Any, second: Any = "", *_: Any, **named: Any) -> int:
     second = named.get("d", second)
     if isinstance(first, str | bytes) and not isinstance(second, str | bytes):
         first, second = second, first
-    return len(first) * _weight(second) + _times(20)(first, second)
+    return len(first) * weight(second) + _times(20)(first, second)
 
 
 def _formatted(text: Any, sign: Any, values: Iterable[Any]) -> int:
     """The cost of a format: one field for each sign; two signs together are no field."""
     fields = max(0, text.count(sign) - 2 * text.count(sign * 2))
-    return int(fields) * (max(map(_weight, values), default=0) + WIDEST_FIELD)
+    return int(fields) * (max(map(weight, values), default=0) + WIDEST_FIELD)
 
 
 def _braces(text: Any, /, *values: Any, **named: Any) -> int:
@@ -338,15 +253,10 @@ def operated(operator: str, run: Callable[..., Any], left: Any, right: Any) -> A
     if operator == "%" and isinstance(left, str | bytes):
         return charged("%", run, (left, right), {})
     sized = (str, bytes, list, tuple)
-    sizes = [_weight(side) for side in (left, right) if isinstance(side, sized)]
+    sizes = [weight(side) for side in (left, right) if isinstance(side, sized)]
     if operator == "*" and sizes:
         numbers = [abs(side) for side in (left, right) if isinstance(side, int)]
-        _budget.charge(math.prod([*sizes, *numbers]))
+        charge(math.prod([*sizes, *numbers]))
     else:
-        _budget.charge(sum(sizes))
+        charge(sum(sizes))
     return run(left, right)
-
-
-def begin() -> None:
-    """Starts the budget of a new rendering on this thread."""
-    _budget.begin()

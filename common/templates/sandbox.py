@@ -1,8 +1,8 @@
 """The sandbox of prompt templates: no way out to Python's objects, and bounds on work and memory.
 
 Jinja's own sandbox keeps a template from Python's internals, but allows a string times ten billion,
-and nested loops without end. Here each rendering has a budget (`common/templates/limits.py`), and
-every operation that can make much of little is charged to it.
+and nested loops without end. Here each rendering has a budget (`common/templates/budget.py`), and
+every operation that can make much of little is charged to it (`common/templates/limits.py`).
 """
 
 import re
@@ -18,8 +18,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import pass_context
 from jinja2.visitor import NodeTransformer
 
-from nightshift.common.templates import limits
-from nightshift.common.templates.limits import counted, paid
+from nightshift.common.templates import budget, limits
+from nightshift.common.templates.budget import counted, paid
 
 _INSIDES = re.compile(r"__(class|mro|base|bases|subclasses|globals|init|builtins|import)__")
 
@@ -37,7 +37,7 @@ def rendered(template: Template, row: Mapping[str, Any]) -> str:
     in a prompt would be answered as if it were the row's text. Raises whatever the row's values
     raise, and SecurityError for what a template may not do.
     """
-    limits.begin()
+    budget.begin()
     return template.render(row)
 
 

@@ -137,7 +137,7 @@ DOUBLING = "{%% set n = namespace(a='aaaa') %%}{%% for i in range(60) %%}%s{%% e
 def test_a_template_that_would_take_the_worker_down_fails_its_row_soon(
     template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nightshift.common.templates.limits.RENDER_SECONDS", 0.5)
+    monkeypatch.setattr("nightshift.common.templates.budget.RENDER_SECONDS", 0.5)
     began = time.process_time()
     with pytest.raises(Exception) as caught:  # whatever it is, it is the row's error
         rendered(compiled(template), {"text": "hi", "row": {"a": [1]}})
