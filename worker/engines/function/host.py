@@ -33,7 +33,6 @@ Message = tuple[dict[str, Any], bytes]
 """What one side tells the other: a JSON object, and Arrow streams one after the other."""
 
 SIZES = struct.Struct("<QQ")  # bytes of the JSON object and of the streams, in front of both
-
 BUFFER_BYTES = 2**16  # a message that fits is one write and one read
 
 PLAIN = frozenset({bool, int, float, str, bytes, datetime.date, datetime.time, datetime.timedelta})
@@ -53,8 +52,7 @@ class Channel:
     def send(self, head: Mapping[str, Any], streams: pa.Buffer | bytes = b"") -> None:
         """Sends one message; OSError when the other side is gone."""
         text = json.dumps(head).encode()
-        sizes = SIZES.pack(len(text), len(streams))
-        parts = (sizes, text, streams)
+        parts = (SIZES.pack(len(text), len(streams)), text, streams)
         for part in parts if len(streams) > BUFFER_BYTES else (b"".join(parts),):
             self._end.sendall(part)
 
@@ -76,10 +74,7 @@ class Channel:
 
 
 class LoadProblem(Exception):
-    """The function cannot be loaded; the message is one sentence.
-
-    `missing` where a module is not on this machine.
-    """
+    """The function cannot be loaded, said in one sentence; `missing` where a module is not here."""
 
     missing = False
 
@@ -94,7 +89,7 @@ def loaded(setup: Mapping[str, Any]) -> Function:
     _refuse_collision(module, setup["folders"])
     sys.path[:] = [*setup["folders"], *(each for each in sys.path if each not in setup["folders"])]
     try:
-        found = getattr(importlib.import_module(module), name)
+        found: Function = getattr(importlib.import_module(module), name)
     except AttributeError as error:
         raise LoadProblem(f"{module!r} has no {name!r}: {error}") from error
     except (Exception, SystemExit, KeyboardInterrupt) as error:
@@ -111,8 +106,7 @@ def loaded(setup: Mapping[str, Any]) -> Function:
         raise LoadProblem(f"engine.args are for a class, and {where!r} is a {type(found).__name__}")
     if not callable(found):
         raise LoadProblem(f"{where!r} is not callable")
-    function: Function = found
-    return function
+    return found
 
 
 def _refuse_collision(module: str, folders: Sequence[str]) -> None:
@@ -120,10 +114,8 @@ def _refuse_collision(module: str, folders: Sequence[str]) -> None:
     top = module.partition(".")[0]
     own = [folder for folder in sys.path if folder and folder not in folders]
     find_spec = importlib.machinery.PathFinder.find_spec
-    is_installed = top in sys.builtin_module_names or find_spec(top, own)
-    if is_installed and find_spec(top, folders):
-        why = "is also the name of an installed module: rename yours"
-        raise LoadProblem(f"the module name {top!r} {why}")
+    if find_spec(top, folders) and (top in sys.builtin_module_names or find_spec(top, own)):
+        raise LoadProblem(f"an installed module has the name {top!r}, too: rename yours")
 
 
 def answered(function: Function, where: str, head: Mapping[str, Any], streams: bytes) -> Message:
@@ -136,14 +128,14 @@ def answered(function: Function, where: str, head: Mapping[str, Any], streams: b
     try:
         table = pa.ipc.open_stream(streams).read_all()
         rows = table.to_pylist() if table.num_columns else [{} for _ in range(sum(sizes))]
-        start, began = 0, time.monotonic()
-        for call, size in enumerate(sizes):
-            found = _called(function, where, rows[start : start + size])
+        began = time.monotonic()
+        for call, stop in enumerate(itertools.accumulate(sizes)):
+            start = stop - sizes[call]
+            found = _called(function, where, rows[start:stop])
             if isinstance(found, str):
                 problems[call] = found
             else:
                 results.update(enumerate(found, start))
-            start += size
         seconds = time.monotonic() - began
         reply = Reply(table)
         reply.take(results, where)
@@ -199,7 +191,7 @@ class Reply:
         arrays = {name: _plain_array(values) for name, values in columns.items()}
         mixed = [values for name, values in columns.items() if arrays[name] is None]
         if not mixed:
-            self._add(rows, arrays, [])
+            self._add(rows, columns, arrays)
             return
         groups: dict[object, list[int]] = {}
         for place in range(len(rows)):
@@ -219,42 +211,40 @@ class Reply:
             for place, row in enumerate(rows):
                 self._take_alone(row, _part(columns, [place]))
         else:
-            numpy = [at for at, values in enumerate(columns.values()) if _is_numpy(values[0])]
-            self._add(rows, arrays, numpy)
+            self._add(rows, columns, arrays)
 
     def _take_alone(self, row: int, columns: Columns) -> None:
         """Packs one row; the row is refused for a value that no array holds."""
         arrays: dict[str, pa.Array] = {}
         for name, (value,) in columns.items():
-            array = self._array_alone(row, name, value)
-            if array is None:
-                message = f"the column {name!r} holds {_text(value)}, which Arrow cannot hold"
+            try:
+                arrays[name] = self._array_alone(row, name, value)
+            except Exception:
+                is_short = isinstance(value, str | int | float)
+                what = repr(value)[:100] if is_short else f"a {type(value).__name__}"
+                message = f"the column {name!r} holds {what}, which Arrow cannot hold"
                 self._refused.append((row, "bad_type", message))
                 return
-            arrays[name] = array
-        numpy = [at for at, (value,) in enumerate(columns.values()) if _is_numpy(value)]
-        self._add([row], arrays, numpy)
+        self._add([row], columns, arrays)
 
-    def _array_alone(self, row: int, name: str, value: Any) -> pa.Array | None:
-        """An array of one value; None when no array holds the value.
-
-        A value of the row itself, such as a map, goes back in its own type.
-        """
-        with suppress(Exception):
+    def _array_alone(self, row: int, name: str, value: Any) -> pa.Array:
+        """An array of one value. What the row itself holds, such as a map, goes back in its own type."""
+        try:
             return pa.array([_clean(value)])
-        with suppress(Exception):
+        except Exception:
             own = self._given.column(name).slice(row, 1).combine_chunks()
-            if own[0].as_py() == value:
-                return own
-        return None
+            if own[0].as_py() != value:
+                raise
+            return own
 
-    def _add(self, rows: list[int], arrays: Mapping[str, pa.Array], numpy: list[int]) -> None:
+    def _add(self, rows: list[int], columns: Columns, arrays: Mapping[str, pa.Array]) -> None:
         if arrays:
             # Names go in the head: Arrow's must be UTF-8.
             places = [str(place) for place in range(len(arrays))]
             batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=places)
             with pa.ipc.new_stream(self._sink, batch.schema) as writer:
                 writer.write_batch(batch)
+        numpy = [at for at, values in enumerate(columns.values()) if _is_numpy(values[0])]
         self._groups.append({"rows": rows, "names": list(arrays), "numpy": numpy})
 
 
@@ -270,12 +260,10 @@ def _part(columns: Columns, places: Sequence[int]) -> Columns:
 def _plain_array(values: Sequence[Any]) -> pa.Array | None:
     """The values as an array, where all but nulls are of one plain type; else None."""
     types = set(map(type, values)) - {NoneType}
-    if len(types) > 1 or not types <= PLAIN:
-        return None
-    try:
-        return pa.array(values)
-    except Exception:  # half of a character, or a number that is too large
-        return None
+    with suppress(Exception):  # half of a character, or a number that is too large
+        if len(types) <= 1 and types <= PLAIN:
+            return pa.array(values)
+    return None
 
 
 def _kind(value: Any) -> object:
@@ -317,12 +305,6 @@ def _clean(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.ndim != 1:
         return value.tolist()
     return value
-
-
-def _text(value: Any) -> str:
-    """Numbers and texts for a message as they are, other values by their type."""
-    is_short = isinstance(value, str | int | float)
-    return repr(value)[:100] if is_short else f"a {type(value).__name__}"
 
 
 def _said(error: BaseException) -> str:
