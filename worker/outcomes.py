@@ -81,6 +81,8 @@ class BatchOutcomes:
     def _judge(self, lease: Lease, error: BaseException) -> str | None:
         match error:
             case LeaseLost():
+                # A job that is over refuses the commit of a lease that still holds.
+                self._release(lease)
                 return self._lost(lease)
             case EngineDead():
                 self._report_last(lease)

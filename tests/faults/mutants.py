@@ -352,6 +352,13 @@ MUTANTS = (
         (f"{RUNNER}::test_no_row_is_computed_for_an_output_that_cannot_be_written",),
     ),
     Mutant(
+        "the lease of a commit that is refused",
+        "worker/outcomes.py",
+        "                self._release(lease)\n                return self._lost(lease)\n",
+        "                return self._lost(lease)\n",
+        (f"{RUNNER}::test_a_lease_whose_commit_is_refused_since_its_job_is_over_ends_at_once",),
+    ),
+    Mutant(
         "links in an output directory",
         "common/storage/places.py",
         "    if path.parent.name not in OWN_FOLDERS:\n",

@@ -569,6 +569,28 @@ def test_a_batch_of_a_job_that_is_over_is_let_go_whatever_its_engine_does(scene:
     assert scene.losses() == 0
 
 
+def test_a_lease_whose_commit_is_refused_since_its_job_is_over_ends_at_once(scene: Scene) -> None:
+    """Such a job once stayed open for a whole lease more."""
+
+    def cancel() -> None:
+        with scene.ledger.transaction() as connection:
+            jobs.cancel(connection, scene.group[0].lease.job_id)
+
+    assert scene.watch_commits(cancel) == []
+    thread = scene.run(scene.group[:1])
+    scene.wait_taken(1)
+    scene.engine.answer(0)
+    thread.join(60)
+    assert scene.states() == ["pending", *["leased"] * (ROWS - 1)]
+    assert scene.losses() == 0
+    assert list((scene.output / "_attempts").glob("*.parquet")) == []
+    with scene.ledger.transaction() as connection:
+        ended = connection.execute(
+            text("SELECT outcome, error FROM attempts WHERE ended_at IS NOT NULL")
+        ).all()
+    assert [tuple(each) for each in ended] == [("released", None)]
+
+
 def test_a_template_that_is_slow_and_moves_is_left_alone(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
