@@ -20,6 +20,10 @@ class StorageUnavailable(Retryable):
     """A file could not be read or written for a reason that may pass (network, disk full)."""
 
 
+class OutputRefused(StorageUnavailable):
+    """The output needs a person: the job pauses, too, with the message as reason."""
+
+
 class DeleteRefused(StorageUnavailable):
     """A file that may not be deleted, or a folder under its name: whoever tidies up leaves it."""
 

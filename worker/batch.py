@@ -273,12 +273,8 @@ class BatchRunner:
         job_id = each.lease.job_id
         if each.part is not None:
             self._outputs.took(job_id)
-        elif isinstance(each.error, StorageUnavailable) and self._outputs.refused(
-            job_id, each.batch.claimed_at, time.monotonic()
-        ):
-            why = f"its output refuses parts again and again: {each.error}"
-            then = f"mend the output, then `nightshift resume {job_id}`"
-            self._outcomes.pause_job(each.lease, StorageUnavailable(f"{why}; {then}"))
+        elif isinstance(each.error, StorageUnavailable):
+            each.error = self._outputs.refused(job_id, each.error, each.batch.claimed_at)
 
     def _publication(self, loaded: LoadedBatch, future: "Future[None]") -> Publication | None:
         """What there is to publish; None when no row is finished, or none is wanted."""

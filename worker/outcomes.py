@@ -12,6 +12,7 @@ from nightshift.common.errors import (
     LeaseLost,
     LedgerUnavailable,
     NightshiftError,
+    OutputRefused,
     Permanent,
     Retryable,
     StageHung,
@@ -72,7 +73,7 @@ class BatchOutcomes:
 
     def pause_job(self, lease: Lease, error: Exception) -> None:
         """Nobody claims more of the job until a person has mended what `error` says."""
-        refused = "output_refused" if isinstance(error, StorageUnavailable) else "engine_refused"
+        refused = "output_refused" if isinstance(error, OutputRefused) else "engine_refused"
         self.recorder.problem(refused, job_id=lease.job_id, error=str(error))
         # The job may be over, or the ledger away for good.
         with suppressed(NightshiftError, self.recorder, "pause_failed", job_id=lease.job_id):
@@ -88,6 +89,10 @@ class BatchOutcomes:
                 self._report_last(lease)
                 self.engine_died(str(error))
                 return None
+            case OutputRefused():
+                # The job is paused before the batch is released, or a sibling would claim the batch.
+                self.pause_job(lease, error)
+                return self._release(lease, error)
             case StorageUnavailable() | LedgerUnavailable() | EngineUnavailable() | StageHung():
                 # An outage is nobody's fault: the batch is not charged for it.
                 return self._release(lease, error)

@@ -341,7 +341,7 @@ MUTANTS = (
         "owner of the output in the worker",
         "worker/outputs.py",
         "        owner_marker.refuse_foreign(output_uri, owner, job_id)\n",
-        "",
+        "        pass\n",
         (f"{RUNNER}::test_nothing_is_written_to_a_directory_that_belongs_to_somebody_else_by_now",),
     ),
     Mutant(
@@ -350,6 +350,20 @@ MUTANTS = (
         "            self._outputs.prove(job.id, spec.output.uri, job.owner)\n",
         "",
         (f"{RUNNER}::test_no_row_is_computed_for_an_output_that_cannot_be_written",),
+    ),
+    Mutant(
+        "a foreign directory charges no batch",
+        "worker/outputs.py",
+        "        raise StorageUnavailable(str(error)) from error\n",
+        "        raise\n",
+        (f"{RUNNER}::test_nothing_is_written_to_a_directory_that_belongs_to_somebody_else_by_now",),
+    ),
+    Mutant(
+        "an output that is never writable pauses its job",
+        "worker/outputs.py",
+        "waits = self._of(job_id).proof_failed(self.clock())",
+        "waits = False",
+        (f"{RUNNER}::test_a_job_whose_output_is_never_writable_is_paused_with_the_reason",),
     ),
     Mutant(
         "the lease of a commit that is refused",

@@ -33,7 +33,7 @@ from nightshift.worker.batch import GATHER_SECONDS, BatchRunner, LoadedBatch
 from nightshift.worker.engines.protocol import Answer, Work
 from nightshift.worker.heartbeat import HUNG_THREADS, Heartbeat
 from nightshift.worker.outages import PatientLedger
-from nightshift.worker.outputs import MOST_REFUSALS
+from nightshift.worker.outputs import MOST_REFUSALS, WRITE_RETRY_SECONDS
 from nightshift.worker.supervisor.liveness import ChildLiveness
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
@@ -697,8 +697,39 @@ def test_nothing_is_written_to_a_directory_that_belongs_to_somebody_else_by_now(
     assert {name: (others / name).read_bytes() for name in files} == files
     assert len([path for path in others.rglob("*") if path.is_file()]) == len(files)
     assert scene.engine.taken == []
+    assert scene.states() == ["pending"] * ROWS
+    assert scene.losses() == 0
     assert all("belongs to another job or ledger by now" in (e or "") for e in scene.errors())
     assert scene.is_over()
+
+
+@pytest.mark.parametrize("why", ["Permission denied", "belongs to another job or ledger by now"])
+def test_a_job_whose_output_is_never_writable_is_paused_with_the_reason(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Its batches once went back every five seconds for ever, or were dead."""
+
+    def refuse(uri: str, _data: Any, *, replace: bool = True) -> storage.Written:
+        raise StorageUnavailable(f"{uri} cannot be written: Permission denied")
+
+    if why == "Permission denied":
+        monkeypatch.setattr(storage, "write_bytes", refuse)
+    else:
+        (scene.output / "_owner.json").write_bytes(b'{"ledger": "a", "identity": "b"}')
+    now = 0.0
+    scene.runner._outputs.clock = lambda: now
+    found = []
+    for batch in scene.group[: MOST_REFUSALS + 1]:
+        scene.run([batch]).join(60)
+        now += WRITE_RETRY_SECONDS
+        with scene.ledger.transaction() as connection:
+            found.append(connection.execute(text("SELECT state, reason FROM jobs")).one())
+    assert [state for state, _ in found] == ["running"] * MOST_REFUSALS + ["paused"]
+    assert why in found[-1].reason
+    assert "mend the output, then `nightshift resume" in found[-1].reason
+    assert scene.engine.taken == []
+    assert scene.states()[: MOST_REFUSALS + 1] == ["pending"] * (MOST_REFUSALS + 1)
+    assert scene.losses() == 0
 
 
 def test_a_job_whose_parts_are_refused_again_and_again_is_paused_with_the_reason(
