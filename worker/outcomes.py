@@ -36,6 +36,16 @@ DEFAULT_MAX_ATTEMPTS = 3
 OUTAGE_PAUSE_SECONDS = 5.0
 """A batch that was released because of an outage is not claimed again for so long."""
 
+LONGEST_PAUSE_SECONDS = 3600.0
+"""Longest pause of a batch that hangs each time. A try holds a thread for `stage_timeout_seconds`,
+300 s by default: that is then a twelfth of the time."""
+
+
+def pause_seconds(hung_before: int) -> float:
+    """How long a batch waits that hung now and so many times before."""
+    # Past so many doublings the longest pause is reached, and no power overflows.
+    return min(LONGEST_PAUSE_SECONDS, OUTAGE_PAUSE_SECONDS * 2.0 ** min(hung_before, 20))
+
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcomes:
@@ -125,13 +135,12 @@ class BatchOutcomes:
         if isinstance(outage, LedgerUnavailable) and self.ledger.given_up.is_set():
             return None
         with suppressed(Retryable, self.recorder, "release_failed", batch_id=lease.batch_id):
-            self._transact_and_report(
-                lease,
-                leasing.release,
-                [lease],
-                error=None if outage is None else kept_message(str(outage)),
-                pause_seconds=0 if outage is None else OUTAGE_PAUSE_SECONDS,
-            )
+            if outage is None:
+                self._transact_and_report(lease, leasing.release, [lease])
+            else:
+                hung = isinstance(outage, StageHung)
+                error = kept_message(str(outage))
+                self._transact_and_report(lease, _release_after, lease, error, hung=hung)
             return outcome
         return None
 
@@ -184,3 +193,9 @@ class BatchOutcomes:
             return self.jobs.get(lease.job_id).spec.retry.max_attempts
         except Exception:  # a spec that this code cannot read is a reason to fail, too
             return DEFAULT_MAX_ATTEMPTS
+
+
+def _release_after(connection: Connection, lease: Lease, error: str, *, hung: bool) -> None:
+    """An outage ends for all batches at once; a batch that hangs may hang each time."""
+    before = leasing.released_before(connection, lease, error) if hung else 0
+    leasing.release(connection, [lease], error=error, pause_seconds=pause_seconds(before))

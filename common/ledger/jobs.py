@@ -109,6 +109,18 @@ def progress(connection: Connection, job_id: int) -> RowMapping:
     return found.mappings().one()
 
 
+def backing_off(connection: Connection, job_id: int) -> RowMapping:
+    """How many batches of a job wait after an error (`batches`), how long the last of them still
+    waits (`seconds`), and its `error`; the last two are None where none waits.
+    """
+    statement = text("""
+        SELECT count(*) AS batches, extract(epoch FROM max(not_before) - now())::float8 AS seconds,
+               (array_agg(last_error ORDER BY not_before DESC))[1] AS error
+        FROM batches WHERE job_id = :id AND state = 'pending' AND not_before > now()
+    """)
+    return connection.execute(statement, {"id": job_id}).mappings().one()
+
+
 def lock(connection: Connection, job_id: int) -> JobState:
     """Takes the job row FOR UPDATE: what resume, retry and close begin with.
 

@@ -66,13 +66,14 @@ def status(
                 rows = [ledger_jobs.progress(connection, number)]
             here = workers.status(connection)
             aside = loads.set_aside(connection)
+            off = None if number is None else ledger_jobs.backing_off(connection, number)
     if as_json:
         objects = [rates.as_json(row) for row in rows]
         typer.echo(json.dumps(objects if number is None else objects[0], indent=2))
     elif number is None:
         context.console().print(tables.overview(rows, here, aside))
     else:
-        context.console().print(tables.status(rows[0], here, aside))
+        context.console().print(tables.status(rows[0], here, aside, off))
 
 
 def jobs() -> None:

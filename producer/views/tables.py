@@ -46,7 +46,10 @@ def job(row: Values, workers: Sequence[Values], *, closing: bool = False) -> Ren
 
 
 def status(
-    row: Values, workers: Sequence[Values], set_aside: Sequence[Values] = ()
+    row: Values,
+    workers: Sequence[Values],
+    set_aside: Sequence[Values] = (),
+    backing_off: Values | None = None,
 ) -> RenderableType:
     """The live view of a job that is running or paused, else its summary."""
     if row["status"] not in ("running", "paused"):
@@ -54,7 +57,7 @@ def status(
     own, aside = (
         [each for each in found if each["pool"] == row["pool"]] for found in (workers, set_aside)
     )
-    return Group(job(row, own), *_machines_set_aside(aside))
+    return Group(job(row, own), *_backing_off(backing_off), *_machines_set_aside(aside))
 
 
 def line(row: Values) -> str:
@@ -174,6 +177,16 @@ def worker_table(workers: Sequence[Values]) -> Table:
             f"{float(row['seconds_since_seen']):.0f} s ago",
         )
     return table
+
+
+def _backing_off(found: Values | None) -> list[RenderableType]:
+    """One line where batches wait after an error."""
+    if found is None or not found["batches"]:
+        return []
+    count = found["batches"]
+    which = "1 batch waits" if count == 1 else f"{count:,} batches wait"
+    left = duration(max(0, found["seconds"]))
+    return [Text(f"{which} after an error, for {left} at most: {found['error']}", "yellow")]
 
 
 def _machines_set_aside(machines: Sequence[Values]) -> list[RenderableType]:

@@ -23,7 +23,7 @@ from nightshift.common.errors import (
 from nightshift.common.formats import input_rows
 from nightshift.common.ledger import Ledger, dispatch, jobs, spending
 from nightshift.common.ledger.batches import claims
-from nightshift.common.ledger.batches.records import Claimant
+from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.storage import local
@@ -96,18 +96,9 @@ class Scene:
         data = function_spec("grouped", folder / "in", self.output, **sections)
         spec = parse_spec(data, "test")
         job_id = submit(ledger, spec, settings).job_id
-        who = Claimant("mine", "default", spec.engine_key, "function", "1")
-        with ledger.transaction() as connection:
-            dispatch.admit(connection, job_id, ROWS, 1)
-            leases = claims.claim(
-                connection,
-                who,
-                room_rows=ROWS,
-                max_batches=ROWS,
-                idle=True,
-                woken="poll",
-                lease_seconds=600,
-            )
+        self.job_id = job_id
+        self.who = Claimant("mine", "default", spec.engine_key, "function", "1")
+        leases = self.claim()
         self.engine = Scripted()
         self.window = Window(128)
         self.died: list[list[str]] = []
@@ -123,6 +114,20 @@ class Scene:
         self.group = [HeldBatch(lease, len(lease.todo)) for lease in leases]
         for batch in self.group:
             self.window.add(batch)
+
+    def claim(self) -> list[Lease]:
+        """Claims all batches that wait."""
+        with self.ledger.transaction() as connection:
+            dispatch.admit(connection, self.job_id, ROWS, 1)
+            return claims.claim(
+                connection,
+                self.who,
+                room_rows=ROWS,
+                max_batches=ROWS,
+                idle=True,
+                woken="poll",
+                lease_seconds=600,
+            )
 
     def run(self, group: Sequence[HeldBatch] | None = None) -> threading.Thread:
         thread = threading.Thread(target=self.runner.run, args=(group or self.group,), daemon=True)
@@ -528,6 +533,35 @@ def test_the_batch_of_a_thread_that_hangs_is_given_back_and_its_neighbour_goes_o
     for batch in scene.group[2:]:
         scene.window.remove(batch)
     assert scene.is_over()
+
+
+def test_a_batch_that_hangs_each_time_waits_ever_longer_and_others_do_not(scene: Scene) -> None:
+    """It once held a thread of a child again after five seconds, for ever."""
+
+    def pause(batch: HeldBatch) -> float:
+        with scene.ledger.transaction() as connection:
+            found = connection.scalar(
+                text("""SELECT extract(epoch FROM b.not_before - a.ended_at)::float8
+                        FROM batches b JOIN attempts a ON a.batch_id = b.id
+                             AND a.attempt = b.attempt WHERE b.id = :id"""),
+                {"id": batch.lease.batch_id},
+            )
+            connection.execute(text("UPDATE batches SET not_before = NULL"))
+        return float(found)
+
+    hung, *others = scene.group
+    scene.runner.give_back(others[:1])
+    pauses = [pause(others[0])]
+    for _ in range(3):
+        scene.runner.give_back([hung])
+        pauses.append(pause(hung))
+        for lease in scene.claim():
+            hung = HeldBatch(lease, 1) if lease.batch_id == hung.lease.batch_id else hung
+        scene.window.add(hung)
+    scene.runner.release(hung, StorageUnavailable("away"))
+    pauses.append(pause(hung))
+    assert pauses == [5, 5, 10, 20, 5]
+    assert scene.losses() == 0
 
 
 def test_a_row_that_comes_after_its_batch_was_given_back_counts_in_no_window(

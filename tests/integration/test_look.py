@@ -286,6 +286,19 @@ def test_every_look_names_the_job(
     assert f"0/{ROWS}" in result.stdout
 
 
+def test_status_says_that_batches_wait_after_an_error_and_why(
+    work: Work, nightshift: Callable[..., Result]
+) -> None:
+    assert "after an error" not in nightshift("status", "small").stdout
+    with work.ledger.transaction() as connection:
+        connection.execute(
+            text("""UPDATE batches SET not_before = now() + interval '1 hour', last_error = 'slow'
+                    WHERE id = (SELECT min(id) FROM batches)""")
+        )
+    assert "1 batch waits after an error" in nightshift("status", "small").stdout
+    assert "at most: slow" in " ".join(nightshift("status", "small").stdout.split())
+
+
 def test_an_unknown_job_is_one_sentence(work: Work, nightshift: Callable[..., Result]) -> None:
     result = nightshift("status", "nobody")
     assert result.exit_code == 2

@@ -132,6 +132,16 @@ def release(
     _free(connection, held, Outcome.RELEASED, error, pause_seconds)
 
 
+def released_before(connection: Connection, lease: Lease, error: str) -> int:
+    """How many earlier leases of the batch were released with the same error, within a day."""
+    statement = text("""
+        SELECT count(*) FROM attempts
+        WHERE batch_id = :id AND attempt < :attempt AND outcome = 'released' AND error = :error
+          AND ended_at > now() - interval '1 day'
+    """)
+    return int(connection.scalar(statement, {**lease.fence, "error": error}) or 0)
+
+
 def release_owner(connection: Connection, owner: str, kept: Sequence[int] = ()) -> int:
     """Gives back the leases of one child without a charge; returns how many.
 
