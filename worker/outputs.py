@@ -2,6 +2,7 @@
 refusal.
 """
 
+import math
 import secrets
 import threading
 import time
@@ -13,14 +14,17 @@ from nightshift.common.errors import BadInput, OutputRefused, StorageUnavailable
 from nightshift.common.formats import owner_marker, part_names
 from nightshift.common.formats.owner_marker import Owner
 
-WRITE_RETRY_SECONDS = 60.0
-"""How long a part is tried again on a failing store before its batch is given back."""
-
 MOST_REFUSALS = 3
-"""Rounds in a row in which an output refuses files before its job is paused. A round is a part that
-was tried for as long as the publisher tries, or a proof that fails so long after the one before. One
-round may be an outage of a minute; each round of refused parts computes its rows anew.
+"""Rounds in a row in which an output refuses parts, each tried for as long as the publisher tries,
+before its job is paused. One round may be an outage of a minute; each round computes its rows anew.
 """
+
+UNPROVED_SECONDS = 3600.0
+"""How long an output takes no file at all before its job is paused. Nothing is computed meanwhile, and
+a job goes on by itself after an outage that is shorter."""
+
+PROVED_SECONDS = 60.0
+"""An output is proved again after so long: its directory may have another owner since an `--adopt`."""
 
 
 @dataclass(slots=True)
@@ -33,32 +37,26 @@ class Refusals:
 
     rounds: int = 0
     at: float = float("-inf")
-    unproved_at: float | None = None
+    unproved_since: float | None = None
 
     def part_refused(self, claimed_at: float, now: float) -> bool:
         """Counts the refused part of a batch that was claimed then; True when that was once too
         often.
         """
-        return claimed_at >= self.at and self._count(now)
+        if claimed_at < self.at:
+            return False
+        self.rounds, self.at = self.rounds + 1, now
+        return self.rounds >= MOST_REFUSALS
 
     def proof_failed(self, now: float) -> bool:
-        """Counts a failed proof, WRITE_RETRY_SECONDS after the one before at the earliest; True when
-        that was once too often. The first one counts nothing.
-        """
-        if self.unproved_at is None:
-            self.unproved_at = now
-        if now - self.unproved_at < WRITE_RETRY_SECONDS:
-            return False
-        self.unproved_at = now
-        return self._count(now)
+        """True when no proof has succeeded for too long."""
+        if self.unproved_since is None:
+            self.unproved_since = now
+        return now - self.unproved_since >= UNPROVED_SECONDS
 
     def proved(self) -> None:
         """The output took the file of a proof. Refused parts still count: parts are larger."""
-        self.unproved_at = None
-
-    def _count(self, now: float) -> bool:
-        self.rounds, self.at = self.rounds + 1, now
-        return self.rounds >= MOST_REFUSALS
+        self.unproved_since = None
 
 
 @dataclass(slots=True)
@@ -68,34 +66,36 @@ class Outputs:
     """
 
     clock: Callable[[], float] = time.monotonic
-    _proved: set[int] = field(default_factory=set)
+    _proved: dict[int, float] = field(default_factory=dict)
     _refusals: dict[int, Refusals] = field(default_factory=dict)
     _changing: threading.Lock = field(default_factory=threading.Lock)
 
     def prove(self, job_id: int, output_uri: str, owner: Owner) -> None:
-        """Writes a file to the staging folder and removes it, unless the output has taken a file
-        since it last refused a part. Raises StorageUnavailable where that fails or the directory
+        """Writes a file to the staging folder and removes it, unless the output was proved a moment
+        ago and has refused no part since. Raises StorageUnavailable where that fails or the directory
         belongs to somebody else by now, OutputRefused when the job should wait for a person, and
         BadInput for a link in place of the staging folder.
         """
-        if job_id in self._proved:
+        now = self.clock()
+        if now - self._proved.get(job_id, -math.inf) < PROVED_SECONDS:
             return
         try:
             _prove(job_id, output_uri, owner)
         except StorageUnavailable as error:
             with self._changing:
-                waits = self._of(job_id).proof_failed(self.clock())
+                self._proved.pop(job_id, None)
+                waits = self._of(job_id).proof_failed(now)
             if waits:
                 raise _refused(job_id, "cannot be used", error) from error
             raise
         with self._changing:
-            self._proved.add(job_id)
+            self._proved[job_id] = now
             self._of(job_id).proved()
 
     def took(self, job_id: int) -> None:
         """The output of the job took a part."""
         with self._changing:
-            self._proved.add(job_id)
+            self._proved.setdefault(job_id, self.clock())
             self._refusals.pop(job_id, None)
 
     def refused(
@@ -105,7 +105,7 @@ class Outputs:
         what the batch ends with: the error, or OutputRefused when the job should wait for a person.
         """
         with self._changing:
-            self._proved.discard(job_id)
+            self._proved.pop(job_id, None)
             waits = self._of(job_id).part_refused(claimed_at, self.clock())
         return _refused(job_id, "refuses parts again and again", error) if waits else error
 

@@ -22,7 +22,6 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.spec import JobSpec
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.outages import PatientLedger, suppressed
-from nightshift.worker.outputs import WRITE_RETRY_SECONDS
 from nightshift.worker.rows.results import PartTable
 from nightshift.worker.telemetry.recorder import BatchCommitted, Recorder
 from nightshift.worker.window import HeldBatch, Window
@@ -36,6 +35,9 @@ ERRORS_A_COMMIT = 5_000
 """Row errors in one commit, about. The batches are locked until their errors are written, and the
 heartbeat that renews their leases waits for them no longer than LOCK_SECONDS. A batch that alone
 has more errors is committed alone, and its errors are written before it is locked."""
+
+WRITE_RETRY_SECONDS = 60.0
+"""How long a part is tried again on a failing store before its batch is given back."""
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ from nightshift.worker.batch import GATHER_SECONDS, BatchRunner, LoadedBatch
 from nightshift.worker.engines.protocol import Answer, Work
 from nightshift.worker.heartbeat import HUNG_THREADS, Heartbeat
 from nightshift.worker.outages import PatientLedger
-from nightshift.worker.outputs import MOST_REFUSALS, WRITE_RETRY_SECONDS
+from nightshift.worker.outputs import MOST_REFUSALS, UNPROVED_SECONDS
 from nightshift.worker.supervisor.liveness import ChildLiveness
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
@@ -755,7 +755,7 @@ def test_a_job_whose_output_is_never_writable_is_paused_with_the_reason(
     found = []
     for batch in scene.group[: MOST_REFUSALS + 1]:
         scene.run([batch]).join(60)
-        now += WRITE_RETRY_SECONDS
+        now += UNPROVED_SECONDS / MOST_REFUSALS
         with scene.ledger.transaction() as connection:
             found.append(connection.execute(text("SELECT state, reason FROM jobs")).one())
     assert [state for state, _ in found] == ["running"] * MOST_REFUSALS + ["paused"]
