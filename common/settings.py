@@ -87,7 +87,9 @@ class Settings(BaseSettings):
     )
     lease_seconds: float = Field(30, gt=0, description="How long a lease lives unrenewed.")
     heartbeat_seconds: float = Field(10, gt=0, description="How often leases are renewed.")
-    poll_seconds: float = Field(2, gt=0, description="How often an idle child asks Postgres.")
+    poll_seconds: float = Field(
+        2, gt=0, description="An idle child whose supervisor is silent for so long asks Postgres."
+    )
     dispatch_seconds: float = Field(0.5, gt=0, description="Pause between two reaper rounds.")
     drain_seconds: float = Field(30, ge=0, description="Time to finish rows after SIGTERM.")
     engine_idle_seconds: float = Field(

@@ -34,6 +34,7 @@ from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.heartbeat import Heartbeat
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.runner import Runner
+from nightshift.worker.supervisor.channel import ToSupervisor
 from nightshift.worker.supervisor.children import ChildConfig, ExitCode, load_policy
 from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildLiveness
 from nightshift.worker.telemetry.counts import Counts
@@ -59,6 +60,7 @@ class ChildProcess:
             answer_seconds=min(settings.answer_seconds, max(2.0, settings.lease_seconds / 3)),
         )
         self._liveness = ChildLiveness(settings, config.id)
+        self._supervisor = ToSupervisor(config.channel)
         self._app = make_app(settings.broker_url)
         self._drain_asked = threading.Event()
         self._drained = threading.Event()
@@ -122,6 +124,7 @@ class ChildProcess:
             recorder,
             self._runner.give_back,
             self._leave,
+            self._supervisor.say_idle,
         )
         tasks.register(self._app, self._runner)
         # Loaded modules stay: a garbage collection that walks them would stop the engine's loop.
@@ -202,13 +205,9 @@ class ChildProcess:
             )
 
     def _poll(self) -> None:
-        """Asks Postgres for work while no hint comes: the whole path without Redis."""
-        pause = self._settings.poll_seconds
-        while not self._drain_asked.wait(pause / 2):
-            if time.monotonic() - self._runner.asked_at < pause:
-                continue
+        while not self._drain_asked.is_set():
             try:
-                self._runner.work("poll", wait=False)
+                self._runner.poll(self._supervisor)
             except Exception:  # the thread must live as long as the child
                 log.exception("poll_failed")
 

@@ -60,7 +60,8 @@ class Heartbeat:
     Leases are renewed only while the engine makes progress. A child whose engine stands still for
     `engine_stall_seconds` is ended through `stalled`, and its leases go to others. The batches of a
     thread that hangs in a stage go through `give_back`; where too many threads hang, `leave` ends
-    the child in order.
+    the child in order. While the child holds nothing and has nothing to report, its supervisor
+    beats for it: `say_idle` is false where the supervisor has been silent for so many seconds.
     """
 
     worker_id: str
@@ -73,6 +74,7 @@ class Heartbeat:
     recorder: Recorder
     give_back: Callable[[Sequence[HeldBatch]], None]
     leave: Callable[[str], None]
+    say_idle: Callable[[float], bool]
     state: str = "ready"
 
     def __post_init__(self) -> None:
@@ -99,13 +101,14 @@ class Heartbeat:
         not wanted any more, or of a job without money.
         """
         held = self.window.held()
+        if not held and not self._unreported() and self._is_beaten_for():
+            self._give_back_hung(held)
+            return
         leases = [(batch.lease.batch_id, batch.lease.attempt) for batch in held]
         with self.ledger.transaction() as connection:
             workers.beat(connection, self.worker_id, self.state, busy=bool(held))
             renewal = leasing.renew(connection, self.worker_id, leases, self.settings.lease_seconds)
-            spent = [
-                each for each in self.window.spent() if each != self._reported.get(each.job_id)
-            ]
+            spent = self._unreported()
             spending.report(connection, self.worker_id, spent)
             job_ids = list({batch.lease.job_id for batch in held})
             over = {job_id for job_id, _ in spending.spent_out(connection, job_ids)}
@@ -119,6 +122,13 @@ class Heartbeat:
         self.recorder.leases_renewed(len(renewal.held), lost)
         for job_id in over:
             self._hold(job_id)
+
+    def _unreported(self) -> list[spending.Spent]:
+        return [each for each in self.window.spent() if each != self._reported.get(each.job_id)]
+
+    def _is_beaten_for(self) -> bool:
+        """Says to the supervisor that this child is idle; False where the child beats for itself."""
+        return self.state == "ready" and self.say_idle(self.settings.heartbeat_seconds)
 
     def _hold(self, job_id: int) -> None:
         """Pauses a job that has no money left, or siblings would claim more until a reaper's next

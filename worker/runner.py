@@ -17,6 +17,7 @@ from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.batch import BatchRunner
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.outages import PatientLedger
+from nightshift.worker.supervisor.channel import ToSupervisor, Word
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import MOST_BATCHES, SHARE_SECONDS, HeldBatch, Window
 
@@ -70,10 +71,23 @@ class Runner:
         finally:
             self._claiming.release()
 
+    def poll(self, supervisor: ToSupervisor) -> None:
+        """The whole path without hints: waits for the supervisor's next word, and claims when the
+        supervisor says that work waits. Asks Postgres itself where the supervisor is silent, and
+        while leases may be open that this process does not know.
+        """
+        pause = self.settings.poll_seconds
+        word = supervisor.wait(pause / 2)
+        now = time.monotonic()
+        sure = now > self._unsure_until
+        asked_at = max(self.asked_at, supervisor.heard_at) if sure else self.asked_at
+        if word is Word.WORK or now - asked_at >= pause:
+            self.work("poll", wait=False)
+
     def _claim_on(self, woken: str) -> int:
         """Claims until nothing came for a while: more may be admitted at any moment."""
         # The hint may be an old one, of batches that are claimed long since: then one look is enough.
-        # So it is for a child that asks without a hint: it asks again soon.
+        # So it is for a child that asks without a hint: its supervisor asks again soon.
         looked = woken == "poll" or time.monotonic() - self._looked_at < HINT_SECONDS
         claimed, pauses = 0, iter(() if looked else EMPTY_PAUSES_SECONDS)
         while self.window.wait_for_room():

@@ -1,7 +1,8 @@
 """Simulated children and supervisors: real calls of the ledger at the times at which a fleet makes
 them, over a bounded number of connections.
 
-A child holds two batches of 60 s each, so that it commits one and claims one every 30 s.
+A child holds two batches of 60 s each, so that it commits one and claims one every 30 s. A child that
+finds none waits for its supervisor, which asks and beats for it.
 """
 
 import heapq
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from nightshift.common.errors import NightshiftError
-from nightshift.common.ledger import Ledger, fleet, schema, workers
+from nightshift.common.ledger import Ledger, fleet, workers
 from nightshift.common.ledger.batches import claims, commits, leasing
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.fleet import Machine, SlotReport
@@ -58,7 +59,9 @@ class Result:
 @dataclass
 class SimulatedChild:
     """One child; `alive` is false once it has vanished with everything that it held. The first
-    batches of a child, before it has `worked`, end at any time: the fleet starts in its middle.
+    batches of a child, before it has `worked`, end at any time: the fleet starts in its middle. A
+    child that `waits` claims when its supervisor has seen work; one that is `idle` has asked to be
+    beaten for.
     """
 
     child: Child
@@ -66,6 +69,8 @@ class SimulatedChild:
     held: list[Lease] = field(default_factory=list)
     alive: bool = True
     worked: bool = False
+    waits: bool = False
+    idle: bool = False
 
     @property
     def who(self) -> Claimant:
@@ -189,8 +194,7 @@ class Simulation:
                 seconds *= self._random.random()
             self._in(seconds, "commit", partial(self._commit, child, lease))
         child.worked = child.worked or bool(found)
-        if not found:
-            self._in(self._settings.poll_seconds, "claim", lambda: self._claim(child))
+        child.waits = not found
 
     def _commit(self, child: SimulatedChild, lease: Lease) -> None:
         if not child.alive:
@@ -206,6 +210,9 @@ class Simulation:
             return
         self._in(self._settings.heartbeat_seconds, "heartbeat", lambda: self._beat(child))
         held = [(lease.batch_id, lease.attempt) for lease in list(child.held)]
+        if not held:
+            child.idle = True
+            return
         with self._ledger.transaction() as connection:
             workers.beat(connection, child.child.id, "ready", busy=bool(held))
             leasing.renew(connection, child.child.id, held, self._settings.lease_seconds)
@@ -213,18 +220,31 @@ class Simulation:
     def _look(self, one: SimulatedMachine) -> None:
         """What a supervisor asks in a round in which nothing changes."""
         self._in(CHOOSE_SECONDS, LOOK, lambda: self._look(one))
-        schema.check(self._ledger)
+        if self._report(one):
+            pool, alive_seconds = one.machine.pool, self._settings.lease_seconds
+            if planning.renew(self._ledger, pool, alive_seconds):
+                self._report(one)
+
+    def _report(self, one: SimulatedMachine) -> bool:
+        """Tells what the slots have, and wakes the children whose queue has work; True when the plan
+        is old.
+        """
+        children = list(one.children)
         slots = [
-            SlotReport(slot, "", each.child.id, one.engine_key, leaves=False)
-            for slot, each in enumerate(one.children)
+            SlotReport(slot, "", each.child.id, one.engine_key, leaves=False, idle=each.idle)
+            for slot, each in enumerate(children)
         ]
         with self._ledger.transaction() as connection:
-            _, is_old = fleet.report(
+            orders, is_old = fleet.report(
                 connection, one.machine, slots, idle_seconds=0,
                 seen_every_seconds=self._settings.lease_seconds / REPORTS_A_LEASE,
             )  # fmt: skip
-        if is_old:
-            planning.renew(self._ledger, one.machine.pool, self._settings.lease_seconds)
+        for child, order in zip(children, orders, strict=True):
+            child.idle = False
+            if child.waits and order.has_work:
+                child.waits = False
+                self._in(0, "claim", partial(self._claim, child))
+        return is_old
 
     def _kill(self, machines: list[SimulatedMachine]) -> None:
         """A child vanishes and is reported; each fifth time a machine does, and is not."""

@@ -82,7 +82,8 @@ class Machine:
 class SlotReport:
     """What a supervisor knows of a slot: its GPUs, and the child that it has, with its engine.
 
-    `leaves` says that the child was asked to make room, `lost` that the kernel keeps the killed child.
+    `leaves` says that the child was asked to make room, `lost` that the kernel keeps the killed child,
+    `idle` that the child lives, holds nothing and does not beat for itself.
     """
 
     slot: int
@@ -91,6 +92,7 @@ class SlotReport:
     engine_key: str | None
     leaves: bool
     lost: bool = False
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ class SlotOrder:
 
     `state` and `silent_seconds` are the child's, None before it has registered. `planned_key` is
     None where the slot keeps what it has, also while no plan is younger than STALE_SECONDS;
-    `job_id` is a job whose spec loads the planned engine.
+    `job_id` is a job whose spec loads the planned engine. `has_work` says that the child has loaded
+    its engine and that a batch waits which the child may claim.
     """
 
     slot: int
@@ -107,6 +110,7 @@ class SlotOrder:
     silent_seconds: float | None
     planned_key: str | None
     job_id: int | None
+    has_work: bool = False
 
 
 def report(
@@ -121,7 +125,8 @@ def report(
 
     The second value says that jobs run and the plan is old. Raises SchemaMismatch where the tables
     want newer code. A row is written only when something changed, or
-    after `seen_every_seconds`. An engine counts as idle after `idle_seconds` without a batch.
+    after `seen_every_seconds`. An engine counts as idle after `idle_seconds` without a batch. The
+    children of slots that are `idle` count as seen now.
     """
     statement = text("""
         WITH refused AS (
@@ -142,6 +147,21 @@ def report(
                         CAST(:leaves AS boolean[]), CAST(:lost AS boolean[]))
                  AS g (slot, gpus, worker_id, engine_key, leaves, lost)
             LEFT JOIN workers w ON w.id = g.worker_id
+        ), seen AS (
+            -- A row that another process has locked is being beaten or ended.
+            UPDATE workers SET seen_at = now(), state = 'ready', ended_at = NULL, error = NULL
+            WHERE id IN (SELECT id FROM workers WHERE id = ANY (CAST(:idle_ids AS text[]))
+                         FOR NO KEY UPDATE SKIP LOCKED)
+        ), waiting AS (
+            SELECT loaded.engine_key
+            FROM (SELECT DISTINCT engine_key FROM found WHERE child_state <> 'loading') AS loaded
+            -- LATERAL with LIMIT keeps to the index; the job as in a claim.
+            CROSS JOIN LATERAL (
+                SELECT FROM batches b
+                WHERE b.queue = concat_ws('.', CAST(:pool AS text), loaded.engine_key)
+                  AND b.state = 'queued'
+                  AND (SELECT j.state FROM jobs j WHERE j.id = b.job_id) = 'running'
+                ORDER BY b.priority DESC, b.rank, b.id LIMIT 1) AS next
         ), written AS (
             INSERT INTO slots AS s (supervisor, slot, pool, host, gpus, serves, state, worker_id,
                                     engine_key, ready_at, idle_at, refused)
@@ -161,6 +181,8 @@ def report(
                                     excluded.ready_at, excluded.refused, excluded.idle_at IS NULL)
         )
         SELECT f.slot, f.child_state AS state, f.silent_seconds, o.planned_key,
+               f.child_state <> 'loading' AND EXISTS (
+                   SELECT FROM waiting w WHERE w.engine_key = f.engine_key) AS has_work,
                (SELECT min(j.id) FROM jobs j WHERE j.pool = :pool AND j.state = 'running'
                 AND j.engine_key = o.planned_key) AS job_id,
                coalesce(p.computed_at < now() - make_interval(secs => :old), true) AND EXISTS (
@@ -185,6 +207,7 @@ def report(
             "engine_keys": [each.engine_key for each in slots],
             "leaves": [each.leaves for each in slots],
             "lost": [each.lost for each in slots],
+            "idle_ids": [each.worker_id for each in slots if each.idle],
             "idle": idle_seconds,
             "seen_every": seen_every_seconds,
             "old": PLAN_SECONDS,
@@ -192,7 +215,14 @@ def report(
         },
     ).all()
     orders = [
-        SlotOrder(row.slot, row.state, row.silent_seconds, row.planned_key, row.job_id)
+        SlotOrder(
+            row.slot,
+            row.state,
+            row.silent_seconds,
+            row.planned_key,
+            row.job_id,
+            bool(row.has_work),
+        )
         for row in found
     ]
     for row in found[:1]:

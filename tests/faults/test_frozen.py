@@ -1,5 +1,8 @@
 """Workers that are frozen past their leases, and workers whose clocks are wrong."""
 
+import signal
+from collections.abc import Callable
+
 import psutil
 import psycopg
 import pytest
@@ -39,6 +42,25 @@ def test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on(rig: Rig)
         rig.oracle(name, expected)
     failures, _ = rig.charges()
     assert failures == 0
+
+
+@pytest.mark.slow
+def test_the_warm_child_of_a_frozen_supervisor_asks_and_beats_for_itself(
+    make_rig: Callable[..., Rig],
+) -> None:
+    """Without Redis, so that no hint wakes the child either."""
+    rig = make_rig(broker="redis://127.0.0.1:1/0")
+    rig.reaper()
+    worker = rig.worker()
+    rig.finished("before", rig.submit("before", 10))
+    worker.send_signal(signal.SIGSTOP)
+    rig.finished("frozen", rig.submit("frozen", 60))
+    beaten = "SELECT seen_at > now() - interval '2 seconds' FROM workers WHERE state = 'ready'"
+    wait_until(lambda: rig.ask(beaten) == [(True,)], what="a heartbeat of the child")
+    worker.send_signal(signal.SIGCONT)
+    rig.finished("thawed", rig.submit("thawed", 10))
+    assert rig.value("SELECT count(*) FROM workers") == 1
+    assert rig.charges() == (0, 0)
 
 
 def test_leases_obey_the_clock_of_the_database_alone(rig: Rig) -> None:

@@ -94,8 +94,10 @@ def test_an_emptied_a_restarted_a_frozen_and_a_lost_redis(rig: Rig, redis: Serve
 
 
 def test_without_redis_a_job_is_done_all_the_same(make_rig: Callable[..., Rig]) -> None:
-    """Nobody listens at the broker's address, from the beginning to the end."""
-    rig = make_rig(broker="redis://127.0.0.1:1/0")
+    """Nobody listens at the broker's address, from the beginning to the end. The supervisor says
+    that work waits: its child would ask after ten minutes.
+    """
+    rig = make_rig(broker="redis://127.0.0.1:1/0", NIGHTSHIFT_POLL_SECONDS="600")
     ids = rig.submit("alone", 60)
     rig.reaper()
     worker = rig.worker()

@@ -171,6 +171,7 @@ class Scene:
             Recorder(),
             self.runner.give_back,
             self.left.append,
+            lambda _seconds: False,
         )
 
     def losses(self) -> int:

@@ -4,10 +4,8 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from nightshift.common.errors import SchemaMismatch
 from nightshift.common.ledger import Ledger, fleet, jobs, workers
@@ -19,6 +17,7 @@ from nightshift.worker.supervisor import planning
 from nightshift.worker.supervisor.supervisor import Supervisor
 from nightshift.worker.telemetry.machine import MachineMetrics
 from tests.integration.test_ledger import World, child_of, make_ready
+from tests.support.databases import statements
 
 ALIVE_SECONDS = 30.0
 
@@ -282,19 +281,10 @@ def supervisor(world: World) -> Supervisor:
 
 def test_a_machine_without_work_asks_once_for_all_its_slots(world: World) -> None:
     """Once it sent a statement more for the version of the tables, and planned for nobody."""
-    found: list[str] = []
-
-    def note(*arguments: Any) -> None:
-        found.append(arguments[2])
-
     one = supervisor(world)
-    event.listen(world.ledger.engine, "before_cursor_execute", note)
-    try:
+    with statements(world.ledger) as sent:
         one._look()
-    finally:
-        event.remove(world.ledger.engine, "before_cursor_execute", note)
-    statements = [each for each in found if not each.startswith("BEGIN")]
-    assert len(statements) == 1, statements
+    assert len(sent) == 1, sent
     assert world.ask("SELECT count(*) AS slots FROM slots")[0].slots == 8
     assert world.ask("SELECT * FROM pool_plans") == []
 
@@ -328,6 +318,8 @@ def test_a_spec_of_a_newer_release_is_left_to_others_and_stops_no_other_slot(
     monkeypatch.setattr(one, "_orders", lambda: orders)
     monkeypatch.setattr(ProcessGroup, "start", start)
     one._choose()
+    for slot in one._slots:
+        slot.free()
     assert started == [keys[1]]
     [row] = world.ask("SELECT engine_key, concern FROM refusals")
     assert (row.engine_key, row.concern) == (keys[0], "worker")

@@ -15,7 +15,7 @@ from nightshift.worker.supervisor.supervisor import Supervisor
 from nightshift.worker.telemetry.machine import MachineMetrics
 
 CHILD = ChildConfig(
-    id="w", supervisor="s", pool="p", slot=0, host="h", pid=1, engine_key="k", job_id=1
+    id="w", supervisor="s", pool="p", slot=0, host="h", pid=1, engine_key="k", job_id=1, channel=3
 )
 
 

@@ -242,5 +242,5 @@ def test_nobody_counts_where_there_is_no_room(
 
 
 def test_a_child_is_told_to_count_on_its_command_line() -> None:
-    config = ChildConfig("w", "s", "p", 0, "h", 0, "k", 1, metrics="/counts")
+    config = ChildConfig("w", "s", "p", 0, "h", 0, "k", 1, 3, metrics="/counts")
     assert ChildConfig(**json.loads(json.dumps(asdict(config)))) == config

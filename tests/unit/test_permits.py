@@ -465,7 +465,7 @@ def test_a_child_inherits_no_key_for_which_its_engine_has_no_use(
     monkeypatch.setattr(
         supervisor.ProcessGroup,
         "start",
-        lambda _, env: started.append(env) or SimpleNamespace(pid=1),
+        lambda _, env, **_kept: started.append(env) or SimpleNamespace(pid=1),
     )
     settings = SECRETS.model_copy(update={"database_url": "postgresql://ledger"})
     one: Any = supervisor.Supervisor(
@@ -480,6 +480,7 @@ def test_a_child_inherits_no_key_for_which_its_engine_has_no_use(
         metrics=SimpleNamespace(watch=lambda _: None, child_starts=lambda *_: {}),  # type: ignore[arg-type]
     )
     one._start(one._slots[0], "k", job_id=1)
+    one._slots[0].free()
     [environment] = started
     assert environment["NIGHTSHIFT_DATABASE_URL"] == "postgresql://ledger"
     assert environment["KEPT"] == "yes"

@@ -38,7 +38,7 @@ from nightshift.worker.supervisor.children import ChildConfig
 from nightshift.worker.supervisor.liveness import SupervisorLiveness
 
 liveness = SupervisorLiveness(Settings(run_dir=sys.argv[1], drain_seconds=float(sys.argv[2])))
-config = ChildConfig("w-1", "s", "default", 0, "here", 0, "key", 1)
+config = ChildConfig("w-1", "s", "default", 0, "here", 0, "key", 1, 3)
 slot = SimpleNamespace(number=0, config=config, group=None, leaving_since=None, lost=False)
 slot.next_engine_key = None
 asked = threading.Event()
@@ -56,7 +56,7 @@ sys.stdin.readline()
 
 
 def config(number: int) -> ChildConfig:
-    return ChildConfig(f"w-{number}", "s", "default", number, "here", 0, "key", 1)
+    return ChildConfig(f"w-{number}", "s", "default", number, "here", 0, "key", 1, 3)
 
 
 def slot(

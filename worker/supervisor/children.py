@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger.fleet import SlotReport
+from nightshift.common.ledger.fleet import SlotOrder, SlotReport
 from nightshift.common.ledger.loads import LoadPolicy
 from nightshift.common.ledger.workers import Child
 from nightshift.common.processes.process_group import EMPTY_SECONDS, ProcessGroup
 from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionEngineSpec, OpenaiEngineSpec
 from nightshift.common.spec.engines import EngineSpec
+from nightshift.worker.supervisor.channel import ToChild, Word
 
 
 class ExitCode(IntEnum):
@@ -49,11 +50,13 @@ NOT_WHILE_LOADING = (ExitCode.LOAD_FAILED, ExitCode.LEDGER_AWAY)
 class ChildConfig(Child):
     """What a child is told on its command line, as JSON.
 
-    That is who it is, a job whose engine it loads, the file for its `profile`, and the folder for
-    its `metrics`. The child itself fills in its `pid`.
+    That is who it is, a job whose engine it loads, the descriptor of its `channel` to the
+    supervisor, the file for its `profile`, and the folder for its `metrics`. The child itself fills
+    in its `pid`.
     """
 
     job_id: int
+    channel: int
     profile: str | None = None
     metrics: str | None = None
 
@@ -106,12 +109,15 @@ class Slot:
     `next_engine_key` is the engine for which a leaving child makes room, by the plan of the pool;
     `fault` is why the child had to be killed; `state` is the child's as last read from the ledger.
     A slot is `lost` while the kernel does not let the killed child go: its GPUs may be in use.
+    Over its `channel` the child has said that it is `idle`, since the ledger was last told so.
     """
 
     number: int
     gpus: Sequence[str]
     config: ChildConfig | None = None
     group: ProcessGroup | None = None
+    channel: ToChild | None = None
+    idle: bool = False
     leaving_since: float | None = None
     next_engine_key: str | None = None
     fault: str | None = None
@@ -130,6 +136,8 @@ class Slot:
 
     def report(self) -> SlotReport:
         """What the ledger is told of the slot."""
+        if self.channel is not None and self.channel.said_idle():
+            self.idle = True
         return SlotReport(
             self.number,
             ",".join(self.gpus),
@@ -137,7 +145,14 @@ class Slot:
             None if self.config is None else self.config.engine_key,
             leaves=self.leaving_since is not None,
             lost=self.lost,
+            idle=self.idle and self.leaving_since is None and self.killed_at is None,
         )
+
+    def reported(self, order: SlotOrder) -> None:
+        """The ledger has been told, and has answered: the child learns whether work waits."""
+        self.idle = False
+        if self.channel is not None:
+            self.channel.tell(Word.WORK if order.has_work else Word.NOTHING)
 
     def leave(self) -> None:
         """Asks the child to drain; a slot without a child, or one that leaves already, stays."""
@@ -176,8 +191,11 @@ class Slot:
 
     def free(self) -> None:
         """The child is gone, and another may have the slot."""
-        self.group = self.config = self.leaving_since = self.next_engine_key = self.fault = None
-        self.killed_at, self.lost, self.state = None, False, "loading"
+        if self.channel is not None:
+            self.channel.close()
+        self.group = self.config = self.channel = self.leaving_since = None
+        self.next_engine_key = self.fault = self.killed_at = None
+        self.lost, self.idle, self.state = False, False, "loading"
 
 
 def load_policy(settings: Settings) -> LoadPolicy:

@@ -29,6 +29,7 @@ from nightshift.common.ledger.fleet import Machine, SlotOrder
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.settings import Settings, child_environment
 from nightshift.worker.supervisor import planning
+from nightshift.worker.supervisor.channel import ToChild
 from nightshift.worker.supervisor.children import (
     ChildConfig,
     EndedChild,
@@ -46,6 +47,8 @@ ROUND_SECONDS = 0.25
 
 CHOOSE_SECONDS = 1.0
 """Pause between two looks at the plan of the pool; none after a child ended."""
+
+CHILD_MODULE = "nightshift.worker.celery_app"
 
 REPORTS_A_LEASE = 4
 """So many times a lease a supervisor writes its slots although nothing has changed."""
@@ -228,13 +231,16 @@ class Supervisor:
 
     def _reported(self) -> tuple[list[SlotOrder], bool]:
         with self.ledger.transaction() as connection:
-            return fleet.report(
+            orders, is_old = fleet.report(
                 connection,
                 self._machine,
                 [slot.report() for slot in self._slots],
                 idle_seconds=self.settings.engine_idle_seconds,
                 seen_every_seconds=self.settings.lease_seconds / REPORTS_A_LEASE,
             )
+        for slot, order in zip(self._slots, orders, strict=True):
+            slot.reported(order)
+        return orders, is_old
 
     def _end_hung(self, slot: Slot, order: SlotOrder) -> bool:
         """Kills a child that fell silent although Postgres has answered all the time; True then.
@@ -264,6 +270,7 @@ class Supervisor:
         settings, without = secrets_for(job.spec.engine, self.settings)
         identity = f"w-{uuid.uuid4().hex[:12]}"
         counts = self.metrics.child_starts(identity, slot.number)
+        slot.channel, childs_end = ToChild.pair()
         config = ChildConfig(
             id=identity,
             supervisor=self.identity,
@@ -273,6 +280,7 @@ class Supervisor:
             pid=0,
             engine_key=engine_key,
             job_id=job_id,
+            channel=childs_end.fileno(),
             profile=None if self.profile is None else str(self.profile),
             metrics=counts.get(FOLDERS_VARIABLE),
         )
@@ -283,16 +291,13 @@ class Supervisor:
             unless_given = logs.JSON_OF_VLLM
         if slot.gpus:
             extra["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
-        slot.group = ProcessGroup.start(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "nightshift.worker.celery_app",
-                json.dumps(asdict(config)),
-            ],
-            env=child_environment(settings, unless_given, without, **extra),
-        )
+        environment = child_environment(settings, unless_given, without, **extra)
+        with childs_end:
+            slot.group = ProcessGroup.start(
+                [sys.executable, "-P", "-m", CHILD_MODULE, json.dumps(asdict(config))],
+                env=environment,
+                pass_fds=(config.channel,),
+            )
         slot.config = config
         log.info(
             "child_started",
