@@ -49,6 +49,7 @@ LEDGER = "tests/integration/test_ledger.py"
 SPENDING = "tests/integration/test_spending.py"
 RETENTION = "tests/integration/test_retention.py"
 LOADS = "tests/integration/test_loads.py"
+IDLE = "tests/integration/test_idle_children.py"
 
 MUTANTS = (
     Mutant(
@@ -522,6 +523,38 @@ MUTANTS = (
         "            if isinstance(each.error, LeaseLost):\n",
         "            if False:\n",
         (f"{STORES}::test_a_worker_that_goes_on_after_the_end_of_its_job_changes_no_file",),
+    ),
+    Mutant(
+        "beaten for are those that say that they live",
+        "worker/supervisor/children.py",
+        "idle=self.idle and self.leaving_since is None and self.killed_at is None,",
+        "idle=self.config is not None,",
+        (f"{IDLE}::test_a_child_that_does_not_say_that_it_lives_is_not_beaten_for_and_is_ended",),
+    ),
+    Mutant(
+        "who holds a batch beats for itself",
+        "worker/heartbeat.py",
+        "if not held and not self._unreported() and self._is_beaten_for():",
+        "if self._is_beaten_for():",
+        (
+            f"{IDLE}::test_a_child_beats_for_itself_while_it_holds_a_batch_or_has_computed_something_new",
+        ),
+    ),
+    Mutant(
+        "a silent supervisor",
+        "worker/runner.py",
+        "if word is Word.WORK or now - asked_at >= pause:",
+        "if word is Word.WORK:",
+        (f"{IDLE}::test_a_child_whose_supervisor_is_silent_asks_and_beats_for_itself",),
+    ),
+    Mutant(
+        "leases of a lost answer, whatever the supervisor says",
+        "worker/runner.py",
+        "max(self.asked_at, supervisor.heard_at) if sure else self.asked_at",
+        "max(self.asked_at, supervisor.heard_at)",
+        (
+            f"{IDLE}::test_a_child_that_does_not_know_what_it_claimed_asks_again_whatever_its_supervisor_says",
+        ),
     ),
     Mutant(
         "look after the lines",

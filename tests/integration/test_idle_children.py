@@ -260,7 +260,7 @@ def test_a_child_that_does_not_know_what_it_claimed_asks_again_whatever_its_supe
 
     with monkeypatch.context() as patch:
         patch.setattr(child.runner, "_claim_share", lost)
-        child.runner.work("message", wait=False)
+        child.runner.work("poll", wait=False)
     one.ask()
     child.runner.asked_at -= 1
     child.runner.poll(child.supervisor)
