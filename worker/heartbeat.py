@@ -101,9 +101,15 @@ class Heartbeat:
         not wanted any more, or of a job without money.
         """
         held = self.window.held()
-        if not held and not self._unreported() and self._is_beaten_for():
-            self._give_back_hung(held)
-            return
+        over: set[int] = set()
+        if held or self._unreported() or not self._is_beaten_for():
+            over = self._renew(held)
+        self._give_back_hung(held)
+        for job_id in over:
+            self._hold(job_id)
+
+    def _renew(self, held: Sequence[HeldBatch]) -> set[int]:
+        """What a beat asks and tells Postgres; returns the jobs without money."""
         leases = [(batch.lease.batch_id, batch.lease.attempt) for batch in held]
         with self.ledger.transaction() as connection:
             workers.beat(connection, self.worker_id, self.state, busy=bool(held))
@@ -118,10 +124,8 @@ class Heartbeat:
         for batch in held:
             if batch.lease.job_id in over:
                 batch.stop()
-        self._give_back_hung(held)
         self.recorder.leases_renewed(len(renewal.held), lost)
-        for job_id in over:
-            self._hold(job_id)
+        return over
 
     def _unreported(self) -> list[spending.Spent]:
         return [each for each in self.window.spent() if each != self._reported.get(each.job_id)]

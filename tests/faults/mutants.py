@@ -534,8 +534,8 @@ MUTANTS = (
     Mutant(
         "who holds a batch beats for itself",
         "worker/heartbeat.py",
-        "if not held and not self._unreported() and self._is_beaten_for():",
-        "if self._is_beaten_for():",
+        "if held or self._unreported() or not self._is_beaten_for():",
+        "if not self._is_beaten_for():",
         (
             f"{IDLE}::test_a_child_beats_for_itself_while_it_holds_a_batch_or_has_computed_something_new",
         ),
