@@ -1,5 +1,6 @@
 """Functions in a process of their own: what they may do to it, and what nobody else notices."""
 
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from nightshift.common.errors import EngineLoadFailed
 from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.function import host_process
 from nightshift.worker.engines.function.engine import FunctionEngine
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
 from tests.support.fleet import is_alive, wait_until
@@ -146,6 +148,35 @@ def test_a_hang_of_a_call_is_bounded_by_the_time_of_its_rows(host: Host) -> None
     outcomes = outcomes_of(engine, rows, row_timeout_seconds=0.5)
     assert "took more than 0.5 s" in refusal(outcomes[0]).message
     assert columns(outcomes[1]) == {"v": 1}
+
+
+def stopped_while_it_is_called(engine: FunctionEngine, row: dict[str, Any]) -> dict[int, Outcome]:
+    """The outcomes of a batch of one row that is stopped while the function has the row."""
+    found: dict[int, Outcome] = {}
+    work = work_of([row], found.__setitem__)
+    running = engine.start(work)
+    wait_until(lambda: vars(engine._host)["_left"] < math.inf, what="the call")
+    work.stop()
+    running.result(60)
+    return found
+
+
+def test_a_call_that_nobody_wants_any_more_ends_its_host_and_the_next_batch_is_served(
+    host: Host,
+) -> None:
+    engine = host()
+    assert stopped_while_it_is_called(engine, {"do": "hang", "n": 0}) == {}
+    assert columns(obeying(engine, "")[0]) == {"v": 0}
+
+
+def test_a_call_that_ends_soon_after_its_batch_was_stopped_gives_its_answers_and_costs_no_host(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_process, "UNWANTED_SECONDS", 60.0)
+    engine = host("callables:square")
+    found = stopped_while_it_is_called(engine, {"n": 3, "seconds": 0.5})
+    assert found == {0: Answer({"power": 9})}
+    assert not engine._host.is_over
 
 
 def test_memory_is_what_lies_in_ram_and_not_address_space(host: Host) -> None:

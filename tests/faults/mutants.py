@@ -418,6 +418,16 @@ MUTANTS = (
         (f"tests/engine/test_function_host.py::{ENDS}[hang-settings2-took more than 1 s]",),
     ),
     Mutant(
+        "the end of a call that nobody wants any more",
+        "worker/engines/function/host_process.py",
+        "            if self._unwanted_seconds > UNWANTED_SECONDS:\n",
+        "            if False:\n",
+        (
+            "tests/engine/test_function_host.py::"
+            "test_a_call_that_nobody_wants_any_more_ends_its_host_and_the_next_batch_is_served",
+        ),
+    ),
+    Mutant(
         "resident size",
         "worker/engines/function/host_process.py",
         "read_text().split()[1])",

@@ -26,6 +26,15 @@ def shout(rows):
     return [{"loud": row["text"].upper()} for row in rows]
 """
 
+HANGING = """
+import time
+
+def shout(rows):
+    if not rows[0]["id"].startswith("next"):
+        time.sleep(3600)
+    return [{"loud": row["text"].upper()} for row in rows]
+"""
+
 SHOUT = {"backend": "function", "callable": "rules:shout"}
 
 WINDOW_ROWS = 2 * 64
@@ -177,6 +186,24 @@ def test_a_broken_prompt_is_stopped_within_one_window_and_again_after_a_resume(r
     assert len(kinds) == failed
     assert set(kinds.values()) == {"function_error"}
     rig.oracle("broken", ids, failed=kinds)
+
+
+def test_a_call_that_hangs_ends_when_its_job_is_cancelled_or_has_no_money_left(rig: Rig) -> None:
+    """One child runs all of it, and a job after them: no batch is charged."""
+    (rig.folder / "rules.py").write_text(HANGING)
+    rig.environment["NIGHTSHIFT_HEARTBEAT_SECONDS"] = "1"
+    rig.reaper()
+    rig.worker()
+    rig.submit("unwanted", 256, engine=SHOUT, batch={"rows": 256})
+    wait_until(lambda: count(rig, ["leased"], "unwanted"), what="the call")
+    change(rig, jobs.cancel, "unwanted")
+    paid = {**SHOUT, "price_per_hour": 3600}
+    rig.submit("dear", 256, engine=paid, batch={"rows": 256}, limits={"budget": 2})
+    wait_state(rig, "dear", "paused")
+    wait_let_go(rig, "dear")
+    rig.finished("next", rig.submit("next", [("next.parquet", 10)], engine=SHOUT))
+    assert rig.charges() == (0, 0), rig.standing()
+    assert rig.value("SELECT count(*) FROM workers") == 1, rig.standing()
 
 
 @pytest.mark.slow

@@ -31,7 +31,9 @@ class InProcess:
     def __init__(self, function: Callable[[host.Rows], Any], where: str) -> None:
         self._function, self._where = function, where
 
-    def call(self, rows: pa.Table, sizes: Sequence[int], seconds: float) -> list[Found]:
+    def call(
+        self, rows: pa.Table, sizes: Sequence[int], seconds: float, unwanted: Callable[[], bool]
+    ) -> list[Found]:
         head = {"calls": list(sizes)}
         reply, streams = host.answered(self._function, self._where, head, packed(rows))
         return unpacked(json.loads(json.dumps(reply)), streams, sizes)

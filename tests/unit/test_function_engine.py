@@ -139,6 +139,7 @@ class Site:
     most_starts: int = 1000
     starts: int = 0
     calls: list[tuple[list[int], float]] = field(default_factory=list)
+    unwanted: Callable[[], bool] = bool
 
     def start(self, seconds: float) -> "Mortal":
         self.starts += 1
@@ -159,11 +160,14 @@ class Mortal:
     is_over: bool = False
     row_seconds: float = 1e-6
 
-    def call(self, rows: pa.Table, sizes: Sequence[int], seconds: float) -> list[Found]:
+    def call(
+        self, rows: pa.Table, sizes: Sequence[int], seconds: float, unwanted: Callable[[], bool]
+    ) -> list[Found]:
         assert not self.is_over
         numbers = rows.column("n").to_pylist()
         assert sum(sizes) == len(numbers)
         self.site.calls.append((numbers, seconds))
+        self.site.unwanted = unwanted
         if (fault := self.site.ends(numbers)) is None:
             left = iter(numbers)
             return [[Answer({"v": next(left)}) for _ in range(size)] for size in sizes]
@@ -223,6 +227,22 @@ def test_a_host_that_ended_between_two_calls_is_replaced_and_blames_nobody() -> 
     engine = FunctionEngine("rules:f", site.start)
     engine._host.close()
     assert failed(outcomes_of(engine, numbered(4))) == []
+    assert site.starts == 2
+
+
+def test_a_host_that_was_ended_since_its_call_is_unwanted_blames_nobody() -> None:
+    def ends(numbers: list[int]) -> str | None:
+        if not site.unwanted():
+            work.stop()
+        return "nobody wants it" if site.unwanted() else None
+
+    site, found = Site(ends), dict[int, Outcome]()
+    engine = FunctionEngine("rules:f", site.start)
+    work = work_of(numbered(8), found.__setitem__)
+    engine.start(work).result(60)
+    assert (found, len(site.calls)) == ({}, 1)
+    site.ends = lambda numbers: None
+    assert failed(outcomes_of(engine, numbered(8))) == []
     assert site.starts == 2
 
 
@@ -304,11 +324,31 @@ def test_the_end_of_a_shared_message_costs_one_host() -> None:
     assert [len(numbers) for numbers, _ in site.calls] == [6, 1, 1, 1, 1, 1, 1, 1]
 
 
+def test_a_shared_message_is_wanted_until_the_last_of_its_batches_is_stopped() -> None:
+    works = [work_of(numbered(1)) for _ in range(2)]
+    seen: list[bool] = []
+
+    def ends(numbers: list[int]) -> None:
+        for work in works:
+            seen.append(site.unwanted())
+            work.stop()
+        seen.append(site.unwanted())
+
+    site, go_on = Site(ends), threading.Event()
+    engine = FunctionEngine("rules:f", site.start)
+    hold(engine, go_on)
+    futures = [engine.start(work) for work in works]
+    go_on.set()
+    for future in futures:
+        future.result(60)
+    assert seen == [False, False, True]
+
+
 def test_each_call_of_a_message_has_its_own_problem() -> None:
     def picky(rows: Rows) -> Rows:
         if rows[0]["n"] == 1:
             raise ValueError("one")
         return rows
 
-    reply = InProcess(picky, "f").call(pa.table({"n": [0, 1, 2]}), [1, 1, 1], 600)
+    reply = InProcess(picky, "f").call(pa.table({"n": [0, 1, 2]}), [1, 1, 1], 600, lambda: False)
     assert reply == [[Answer({"n": 0})], "f raised ValueError: one", [Answer({"n": 2})]]

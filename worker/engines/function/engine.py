@@ -166,8 +166,12 @@ class FunctionEngine:
             self._limit(each.work, size) for each, size in zip(together, sizes, strict=True)
         )
         table = pa.concat_tables([each.rows for each in together]).combine_chunks()
+
+        def unwanted() -> bool:
+            return all(each.work.stopped.is_set() for each in together)
+
         try:
-            found = self._ready_host().call(table, sizes, limit)
+            found = self._ready_host().call(table, sizes, limit, unwanted)
         except HostDied as died:  # each of them is called by itself now
             for each in together:
                 each.alone = True
@@ -208,7 +212,7 @@ class FunctionEngine:
         return harmless
 
     def _answers(self, calls: Calls, start: int, stop: int) -> list[Outcome] | Refusal:
-        """The outcomes of one call, none from a closed engine; or why the call gave no answers.
+        """The outcomes of one call, none where nobody wants them any more; or why there are no answers.
 
         A single row is called twice: the first end of a host may have another cause.
         """
@@ -216,21 +220,26 @@ class FunctionEngine:
         if (early := calls.early) is not None:
             calls.early = None
             return self._judged(early)
-        limit = self._limit(calls.work, rows)
+        stopped, limit = calls.work.stopped, self._limit(calls.work, rows)
         message = (
             f"{self._where} is not called again for this batch, which ended {MOST_DEATHS} hosts"
         )
         tries = 2 if rows == 1 else 1
         while tries and calls.deaths < MOST_DEATHS:
             tries -= 1
+            host = self._ready_host()
+            if stopped.is_set():  # while the host was started
+                return []
             try:
                 given = calls.rows.slice(start, rows)
-                (found,) = self._ready_host().call(given, [rows], limit)
+                (found,) = host.call(given, [rows], limit, stopped.is_set)
             except HostDied as died:
                 if self._closed:
                     return []
-                calls.deaths += 1
                 log.warning("function_host_ended", rows=rows, error=str(died))
+                if stopped.is_set():
+                    return []
+                calls.deaths += 1
                 message = f"{self._where} did not come back: {died}"
                 tries = 0 if died.was_late else tries
             else:

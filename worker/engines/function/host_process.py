@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +36,10 @@ LOOK_SECONDS = 0.1
 LONGEST_LOOK_SECONDS = 1.0
 """What a look counts at most: more has passed only where this process was frozen or kept waiting."""
 
+UNWANTED_SECONDS = 1.0
+"""A call that nobody wants any more has so long to end by itself: another process may take minutes to
+start."""
+
 END_SECONDS = 1.0
 """A process whose connection ended has so long to say how it ended."""
 
@@ -62,10 +66,13 @@ class Host(Protocol):
     def is_over(self) -> bool:
         """True when no further call can be made."""
 
-    def call(self, rows: pa.Table, sizes: Sequence[int], seconds: float) -> list[Found]:
+    def call(
+        self, rows: pa.Table, sizes: Sequence[int], seconds: float, unwanted: Callable[[], bool]
+    ) -> list[Found]:
         """Calls the function with the first `sizes[0]` of the rows, then with the next, and so on.
 
-        HostDied when the process ended before it replied, or took more than `seconds` in all.
+        HostDied when the process ended before it replied, took more than `seconds` in all, or was
+        ended since the calls became `unwanted`.
         """
 
     def close(self) -> None:
@@ -87,6 +94,10 @@ class Setup:
     log_level: str = "info"
 
 
+def _wanted() -> bool:
+    return False
+
+
 class HostProcess:
     """A process that has loaded the function, in a group of its own.
 
@@ -102,6 +113,8 @@ class HostProcess:
         self._was_late = False
         self._looked_at = time.monotonic()
         self._seconds = self._left = math.inf
+        self._unwanted: Callable[[], bool] = _wanted
+        self._unwanted_seconds = 0.0
         self._end, theirs = socket.socketpair()
         with theirs:
             try:
@@ -122,9 +135,11 @@ class HostProcess:
         """True once the process was ended, or ended by itself."""
         return self._over.is_set()
 
-    def call(self, rows: pa.Table, sizes: Sequence[int], seconds: float) -> list[Found]:
+    def call(
+        self, rows: pa.Table, sizes: Sequence[int], seconds: float, unwanted: Callable[[], bool]
+    ) -> list[Found]:
         """Like Host.call. EngineDead when the kernel does not let the process go."""
-        head, streams = self._ask({"calls": list(sizes)}, packed(rows), seconds)
+        head, streams = self._ask({"calls": list(sizes)}, packed(rows), seconds, unwanted)
         try:
             found = unpacked(head, streams, sizes)
             self.row_seconds = float(head["seconds"]) / max(1, len(rows))
@@ -161,10 +176,15 @@ class HostProcess:
             raise (EngineNotHere if head["missing"] else EngineLoadFailed)(head["problem"])
 
     def _ask(
-        self, head: Mapping[str, Any], streams: pa.Buffer | bytes, seconds: float
+        self,
+        head: Mapping[str, Any],
+        streams: pa.Buffer | bytes,
+        seconds: float,
+        unwanted: Callable[[], bool] = _wanted,
     ) -> tuple[dict[str, Any], bytes]:
         with self._changing:
             self._looked_at, self._seconds, self._left = time.monotonic(), seconds, seconds
+            self._unwanted, self._unwanted_seconds = unwanted, 0.0
         try:
             self._channel.send(head, streams)
             return self._channel.receive()
@@ -173,10 +193,12 @@ class HostProcess:
             raise HostDied(fault, was_late=self._was_late) from error
         finally:
             with self._changing:
-                self._left = math.inf
+                self._left, self._unwanted = math.inf, _wanted
 
     def _watch(self) -> None:
-        """Ends the process when a call takes too long or its memory is too large, and sees its end."""
+        """Ends the process when a call takes too long or is wanted no more, or when its memory is too
+        large, and sees its end.
+        """
         while not self._over.wait(LOOK_SECONDS):
             with self._changing:
                 fault = self._look()
@@ -187,8 +209,13 @@ class HostProcess:
     def _look(self) -> str | None:
         """Why the process must end now; None while it may go on."""
         now = time.monotonic()
-        self._left -= min(now - self._looked_at, LONGEST_LOOK_SECONDS)
+        passed = min(now - self._looked_at, LONGEST_LOOK_SECONDS)
+        self._left -= passed
         self._looked_at = now
+        if self._unwanted():
+            self._unwanted_seconds += passed
+            if self._unwanted_seconds > UNWANTED_SECONDS:
+                return "nobody wants its call any more"
         if self._left < 0:
             self._was_late = True
             return f"it took more than {self._seconds:g} s"
