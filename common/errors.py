@@ -3,6 +3,8 @@
 The message of every error is one sentence for a person: what is wrong, where, what to do.
 """
 
+from collections.abc import Sequence
+
 
 class NightshiftError(Exception):
     """Root of every error that Nightshift raises on purpose."""
@@ -67,8 +69,13 @@ class EngineDead(NightshiftError):
 class EngineLoadFailed(NightshiftError):
     """The engine of a job can never be loaded as its spec wants; never charged to a batch.
 
-    `common/allocation/load_errors.py` says whom each type below concerns.
+    `common/allocation/load_errors.py` says whom each type below concerns. `causes` are the errors of
+    another process that led to this one, the nearest first, each as the qualified names of its types.
     """
+
+    def __init__(self, message: str, causes: Sequence[Sequence[str]] = ()) -> None:
+        super().__init__(message)
+        self.causes = causes
 
 
 class EngineNotHere(EngineLoadFailed):

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from nightshift.common.errors import EngineLoadFailed
+
 MOST_TRIES = 3
 """Loads of a machine without siblings that may fail for a reason that may pass."""
 
@@ -52,7 +54,8 @@ CASES = {
     _OURS + "EngineLoadFailed": Case(
         Concern.JOB,
         False,
-        "user code raises at import or set-up, a name is missing, the model does not fit the task",
+        "user code raises another error at import or set-up, a name is missing, the model does not "
+        "fit the task",
     ),
     "torch.OutOfMemoryError": Case(Concern.MACHINE, True, "no GPU memory"),
     "torch.AcceleratorError": Case(Concern.MACHINE, True, "a GPU that fails or is away"),
@@ -85,18 +88,25 @@ CASES = {
 
 
 def case_of(error: BaseException) -> Case:
-    """The case of the first exception of a chain of causes whose type is known."""
+    """The case of the first exception of a chain of causes whose type is known. What another process
+    met counts before the error that brings it.
+    """
     for each in _chain(error):
-        for kind in type(each).__mro__:
-            found = CASES.get(f"{kind.__module__}.{kind.__qualname__}")
-            # Libraries wrap what they met: an OSError of the system has a number, others a cause.
-            if kind is OSError and isinstance(each, OSError) and each.errno is None:
-                continue
-            if found is not None and found is not UNEXPLAINED:
+        causes = each.causes if isinstance(each, EngineLoadFailed) else ()
+        for names in (*causes, _type_names(each)):
+            found = next((CASES[name] for name in names if name in CASES), UNEXPLAINED)
+            if found is not UNEXPLAINED:
                 return found
-            if found is UNEXPLAINED:
-                break
     return UNEXPLAINED
+
+
+def _type_names(error: BaseException) -> list[str]:
+    """The qualified names of an error's types, as the process of a function gives them."""
+    names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
+    # Libraries wrap what they met: an OSError of the system has a number, others a cause.
+    if isinstance(error, OSError) and error.errno is None:
+        names.remove("builtins.OSError")
+    return names
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

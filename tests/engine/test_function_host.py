@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from nightshift.common.allocation.load_errors import case_of
 from nightshift.common.errors import EngineLoadFailed
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.function import host_process
@@ -310,6 +311,27 @@ def test_what_cannot_be_loaded_is_one_sentence(
     with pytest.raises(EngineLoadFailed, match=says):
         host(name, args, folder)
     assert psutil.Process().children() == before
+
+
+@pytest.mark.parametrize(
+    ("code", "concern"),
+    [
+        ("import socket\nsocket.create_connection(('127.0.0.1', 1))", "machine"),
+        (
+            "class f:\n def __init__(self):\n  raise OSError(28, 'No space left on device')",
+            "machine",
+        ),
+        ("class f:\n def __init__(self):\n  raise ValueError('a wrong model')", "job"),
+        ("import no_such_module_at_all", "worker"),
+    ],
+)
+def test_an_error_at_import_or_set_up_concerns_whom_it_would_concern_in_any_engine(
+    host: Host, tmp_path: Path, code: str, concern: str
+) -> None:
+    (tmp_path / "my_rules_e.py").write_text(code)
+    with pytest.raises(EngineLoadFailed) as failed:
+        host("my_rules_e:f", None, tmp_path)
+    assert case_of(failed.value).concern == concern
 
 
 @pytest.mark.parametrize(

@@ -428,6 +428,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "the types of a function's load error",
+        "worker/engines/function/host_process.py",
+        'raise EngineLoadFailed(head["problem"], head["causes"])',
+        'raise EngineLoadFailed(head["problem"])',
+        (
+            "tests/engine/test_function_host.py::"
+            "test_an_error_at_import_or_set_up_concerns_whom_it_would_concern_in_any_engine",
+        ),
+    ),
+    Mutant(
         "resident size",
         "worker/engines/function/host_process.py",
         "read_text().split()[1])",

@@ -22,6 +22,7 @@ from nightshift.common.errors import (
     MachineCannotLoad,
     RevisionChanged,
 )
+from nightshift.worker.engines.function.host import error_types
 
 WORKER, MACHINE, JOB = Concern.WORKER, Concern.MACHINE, Concern.JOB
 
@@ -80,6 +81,32 @@ def hub_error(kind: type[Exception]) -> Exception:
 )
 def test_whom_an_error_concerns(error: BaseException, concern: Concern, passes: bool) -> None:
     found = case_of(error)
+    assert (found.concern, found.passes) == (concern, passes)
+
+
+@pytest.mark.parametrize(
+    ("error", "concern", "passes"),
+    [
+        (hub_error(hub.LocalEntryNotFoundError), MACHINE, True),
+        (hub_error(hub.RepositoryNotFoundError), JOB, False),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), MACHINE, True),
+        (type("Away", (ConnectionError,), {})("of a client of the user"), MACHINE, True),
+        (OSError(errno.ENOSPC, "no space left"), MACHINE, True),
+        (OutOfMemoryError("of a GPU"), MACHINE, True),
+        (caused(RuntimeError("no model"), TimeoutError("no answer")), MACHINE, True),
+        (caused(OSError("no model"), hub_error(hub.LocalEntryNotFoundError)), MACHINE, True),
+        (caused(ValueError("a wrong argument"), ConnectionError("why")), JOB, False),
+        (OSError("told by a library"), JOB, False),
+        (ValueError("a wrong argument"), JOB, False),
+        (ImportError("not this one"), JOB, False),
+        (SystemExit(3), JOB, False),
+        (OfSomeLibrary(), JOB, False),
+    ],
+)
+def test_whom_an_error_of_a_functions_process_concerns(
+    error: BaseException, concern: Concern, passes: bool
+) -> None:
+    found = case_of(EngineLoadFailed("'rules:f' cannot be imported", error_types(error)))
     assert (found.concern, found.passes) == (concern, passes)
 
 

@@ -74,9 +74,7 @@ class Channel:
 
 
 class LoadProblem(Exception):
-    """The function cannot be loaded, said in one sentence; `missing` where a module is not here."""
-
-    missing = False
+    """The function cannot be loaded; the message is one sentence."""
 
 
 def loaded(setup: Mapping[str, Any]) -> Function:
@@ -93,9 +91,7 @@ def loaded(setup: Mapping[str, Any]) -> Function:
     except AttributeError as error:
         raise LoadProblem(f"{module!r} has no {name!r}: {error}") from error
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        problem = LoadProblem(f"{where!r} cannot be imported: {_said(error)}")
-        problem.missing = isinstance(error, ModuleNotFoundError)
-        raise problem from error
+        raise LoadProblem(f"{where!r} cannot be imported: {_said(error)}") from error
     if isinstance(found, type):
         try:
             found = found(**args)
@@ -106,6 +102,19 @@ def loaded(setup: Mapping[str, Any]) -> Function:
         raise LoadProblem(f"engine.args are for a class, and {where!r} is a {type(found).__name__}")
     if not callable(found):
         raise LoadProblem(f"{where!r} is not callable")
+    return found
+
+
+def error_types(error: BaseException | None) -> list[list[str]]:
+    """The qualified names of an error's types, then those of its causes. An OSError without a number
+    is not named so: a library raised it, and the system's error is its cause.
+    """
+    found: list[list[str]] = []
+    while error is not None and len(found) < 20:  # causes may go round in a circle
+        without = OSError if isinstance(error, OSError) and error.errno is None else None
+        kinds = [kind for kind in type(error).__mro__ if kind is not without]
+        found.append([f"{kind.__module__}.{kind.__qualname__}" for kind in kinds])
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return found
 
 
@@ -328,7 +337,7 @@ def main() -> None:
         try:
             function = loaded(setup)
         except LoadProblem as problem:
-            channel.send({"problem": str(problem), "missing": problem.missing})
+            channel.send({"problem": str(problem), "causes": error_types(problem.__cause__)})
             return
         channel.send({"problem": None})
         while True:

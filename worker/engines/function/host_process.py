@@ -173,7 +173,9 @@ class HostProcess:
             raise LoadUnexplained(message) from died
         if head["problem"] is not None:
             self.close()
-            raise (EngineNotHere if head["missing"] else EngineLoadFailed)(head["problem"])
+            if any("builtins.ModuleNotFoundError" in names for names in head["causes"][:1]):
+                raise EngineNotHere(head["problem"])
+            raise EngineLoadFailed(head["problem"], head["causes"])
 
     def _ask(
         self,
