@@ -44,6 +44,7 @@ SUBMITS = "tests/integration/test_submits_at_once.py"
 PERMITS = "tests/unit/test_permits.py"
 REMOTE = "tests/integration/test_openai_engine.py"
 ENDS = "test_a_row_that_ends_its_host_fails_alone_and_the_next_batch_is_served"
+FUNCTIONS = "tests/unit/test_function_engine.py"
 PLAN = "tests/integration/test_plan.py"
 LEDGER = "tests/integration/test_ledger.py"
 SPENDING = "tests/integration/test_spending.py"
@@ -435,6 +436,44 @@ MUTANTS = (
         (
             "tests/engine/test_function_host.py::"
             "test_an_error_at_import_or_set_up_concerns_whom_it_would_concern_in_any_engine",
+        ),
+    ),
+    Mutant(
+        "the bound of a function's processes under one lease",
+        "worker/engines/function/engine.py",
+        "            if calls.deaths >= MOST_DEATHS:\n                return []\n",
+        "",
+        (
+            f"{FUNCTIONS}::"
+            "test_a_batch_in_which_every_row_ends_its_host_ends_and_each_lease_has_its_bound",
+        ),
+    ),
+    Mutant(
+        "no error for rows that never ran alone",
+        "worker/engines/function/engine.py",
+        "            if rows == 1:\n                work.emit(start, found)\n",
+        "            if rows == 1 or calls.deaths >= MOST_DEATHS:\n"
+        "                for position in range(start, stop):\n"
+        "                    work.emit(position, found)\n",
+        (f"{FUNCTIONS}::test_however_many_rows_end_their_hosts_no_other_row_has_an_error",),
+    ),
+    Mutant(
+        "the size of a function's calls",
+        "worker/engines/function/engine.py",
+        "            self._size.too_large(rows)\n",
+        "            pass\n",
+        (
+            f"{FUNCTIONS}::test_the_size_that_fits_is_known_to_the_next_batch_and_grows_after_many_calls",
+        ),
+    ),
+    Mutant(
+        "the bad_type of a function's value",
+        "worker/engines/function/host.py",
+        '"bad_type", message',
+        '"function_error", message',
+        (
+            "tests/engine/test_function_host.py::"
+            "test_what_is_no_answer_is_an_error_of_its_row_alone[an object-bad_type-the column 'v' holds a object]",
         ),
     ),
     Mutant(

@@ -61,10 +61,10 @@ class Scripted:
             work.on_stop(future.cancel)
         return future
 
-    def answer(self, at: int) -> None:
+    def answer(self, at: int, most_rows: int = ROWS) -> None:
         work, future = self.taken[at]
         assert work.rows is not None
-        for position, said in enumerate(work.rows.column("text").to_pylist()):
+        for position, said in enumerate(work.rows.column("text").to_pylist()[:most_rows]):
             work.emit(position, Answer({"loud": said.upper()}))
         future.set_result(None)
 
@@ -331,6 +331,18 @@ def test_what_was_finished_is_committed_before_the_child_of_a_dead_engine_ends(
     thread = scene.run(scene.group[:2])
     thread.join(60)
     assert [sorted(states)[:1] for states in scene.died] == [["done"]]
+
+
+def test_rows_that_an_engine_leaves_without_an_outcome_wait_for_another_lease_uncharged(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    scene = Scene(ledger, tmp_path, batch_rows=ROWS)
+    scene.run()
+    scene.wait_taken(1)
+    scene.engine.answer(0, most_rows=2)
+    scene.wait_gone(0)
+    assert scene.states() == ["split", "done", "pending"]
+    assert scene.losses() == 0
 
 
 def test_rows_that_ran_before_the_engine_died_are_paid(ledger: Ledger, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The function engine over hosts of this process: isolation by halving, and how hosts are replaced."""
 
+import math
+import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.function.answers import Found
+from nightshift.worker.engines.function.call_size import GROW_CALLS, CallSize
 from nightshift.worker.engines.function.engine import MOST_DEATHS, FunctionEngine
 from nightshift.worker.engines.function.host import Rows
 from nightshift.worker.engines.function.host_process import HostDied
@@ -140,6 +143,7 @@ class Site:
     starts: int = 0
     calls: list[tuple[list[int], float]] = field(default_factory=list)
     unwanted: Callable[[], bool] = bool
+    engine: FunctionEngine | None = None
 
     def start(self, seconds: float) -> "Mortal":
         self.starts += 1
@@ -212,14 +216,73 @@ def test_rows_that_are_too_many_at_once_are_called_in_fitting_numbers_from_then_
     assert [len(numbers) for numbers, _ in site.calls] == [32, 16, 8, *[4] * 8]
 
 
-def test_the_restarts_of_a_batch_are_bounded_and_the_next_batch_begins_anew() -> None:
-    site = Site(lambda numbers: "killed" if numbers[0] < 256 else None)
+def test_the_size_that_fits_is_known_to_the_next_batch_and_grows_after_many_calls() -> None:
+    site = Site(lambda numbers: "killed" if len(numbers) > 4 else None)
     engine = FunctionEngine("rules:f", site.start)
-    outcomes = outcomes_of(engine, numbered(256))
+    outcomes_of(engine, numbered(32))
+    starts = site.starts
+    while site.starts == starts:
+        assert failed(outcomes_of(engine, numbered(32))) == []
+    assert GROW_CALLS <= len(site.calls) <= GROW_CALLS + 20
+    assert max(len(numbers) for numbers, _ in site.calls[11:]) == 8
+
+
+@pytest.mark.parametrize(
+    ("told", "most_rows"),
+    [
+        ([], math.inf),
+        ([(256, True)] * 2 * GROW_CALLS, math.inf),
+        ([(8, False)], 7),
+        ([(8, False), (16, False)], 7),
+        ([(8, False), *[(3, True)] * 2 * GROW_CALLS], 7),
+        ([(8, False), *[(4, True)] * (GROW_CALLS - 1)], 7),
+        ([(8, False), *[(4, True)] * GROW_CALLS], 14),
+        ([(8, False), *[(4, True)] * GROW_CALLS, (8, False)], 7),
+        ([(2, False)], 1),
+    ],
+)
+def test_how_many_rows_a_call_may_have(told: list[tuple[int, bool]], most_rows: float) -> None:
+    size = CallSize()
+    for rows, fits in told:
+        (size.fitted if fits else size.too_large)(rows)
+    assert size.most_rows == most_rows
+
+
+def leased_until_done(site: Site, rows: Rows) -> list[dict[int, Outcome]]:
+    """The outcomes of a batch by number under one lease after the other, each over the rows that the
+    earlier ones left.
+    """
+    engine, left = FunctionEngine("rules:f", site.start), rows
+    leases: list[dict[int, Outcome]] = []
+    while left:
+        found = outcomes_of(engine, left)
+        leases.append({left[position]["n"]: outcome for position, outcome in found.items()})
+        left = [row for position, row in enumerate(left) if position not in found]
+        assert found, "each lease finishes a row"
+    return leases
+
+
+def test_a_batch_in_which_every_row_ends_its_host_ends_and_each_lease_has_its_bound() -> None:
+    site = Site(lambda numbers: "killed")
+    leases = leased_until_done(site, numbered(256))
+    outcomes = {number: outcome for lease in leases for number, outcome in lease.items()}
     assert failed(outcomes) == list(range(256))
     assert kinds(outcomes) == {RowErrorKind.ENGINE_DIED}
-    assert site.starts <= MOST_DEATHS + 1
-    assert failed(outcomes_of(engine, [{"n": 256}])) == []
+    assert site.starts <= MOST_DEATHS * len(leases) + 1
+    assert len(leases) <= 256 / 8
+    assert all([number] in (numbers for numbers, _ in site.calls) for number in outcomes)
+
+
+@pytest.mark.parametrize("killers", [1, 4, 20])
+def test_however_many_rows_end_their_hosts_no_other_row_has_an_error(killers: int) -> None:
+    for seed in range(10):
+        deadly = set(random.Random(seed).sample(range(256), killers))
+        site = Site(lambda numbers, deadly=deadly: "killed" if deadly & set(numbers) else None)
+        leases = leased_until_done(site, numbered(256))
+        outcomes = {number: outcome for lease in leases for number, outcome in lease.items()}
+        assert set(failed(outcomes)) == deadly
+        assert len(outcomes) == 256
+        assert site.starts <= MOST_DEATHS * len(leases) + 1
 
 
 def test_a_host_that_ended_between_two_calls_is_replaced_and_blames_nobody() -> None:
@@ -228,6 +291,17 @@ def test_a_host_that_ended_between_two_calls_is_replaced_and_blames_nobody() -> 
     engine._host.close()
     assert failed(outcomes_of(engine, numbered(4))) == []
     assert site.starts == 2
+
+
+def test_a_batch_that_was_stopped_says_nothing_of_the_size_of_calls() -> None:
+    def ends(numbers: list[int]) -> str:
+        if len(numbers) < 8:
+            work.stop()
+        return "killed"
+
+    engine, work = FunctionEngine("rules:f", Site(ends).start), work_of(numbered(8))
+    engine.start(work).result(60)
+    assert engine._size.most_rows == math.inf
 
 
 def test_a_host_that_was_ended_since_its_call_is_unwanted_blames_nobody() -> None:
@@ -278,7 +352,7 @@ def hold(engine: FunctionEngine, go_on: threading.Event) -> None:
 def together(site: Site, sizes: Sequence[int]) -> list[dict[int, Outcome]]:
     """What becomes of batches that wait at the same time, of a function that was quick before."""
     engine = FunctionEngine("rules:f", site.start)
-    go_on = threading.Event()
+    site.engine, go_on = engine, threading.Event()
     hold(engine, go_on)
     found: list[dict[int, Outcome]] = [{} for _ in sizes]
     numbers = iter(range(sum(sizes)))
@@ -301,6 +375,20 @@ def test_small_batches_of_a_quick_function_share_a_message_and_keep_their_calls(
         [Answer({"v": 3})],
     ]
     assert [numbers for numbers, _ in site.calls] == [[0, 1, 2, 3]]
+
+
+def test_answers_of_a_shared_message_count_although_its_calls_are_too_large_by_now() -> None:
+    def ends(numbers: list[int]) -> None:
+        assert site.engine is not None
+        site.engine._size.too_large(2)
+
+    site = Site(ends)
+    found = together(site, [2, 2])
+    assert found == [
+        {0: Answer({"v": 0}), 1: Answer({"v": 1})},
+        {0: Answer({"v": 2}), 1: Answer({"v": 3})},
+    ]
+    assert len(site.calls) == 1
 
 
 def test_a_batch_that_fills_a_message_is_called_by_itself() -> None:

@@ -20,6 +20,7 @@ from nightshift.common.spec import FunctionEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.function.answers import Found
+from nightshift.worker.engines.function.call_size import CallSize
 from nightshift.worker.engines.function.host_process import Host, HostDied, HostProcess, Setup
 from nightshift.worker.engines.protocol import Outcome, Refusal, Work
 
@@ -29,8 +30,8 @@ CONCURRENT_ROWS = 64
 """Rows that may wait for the running call to end, so that one-row batches leave no gap."""
 
 MOST_DEATHS = 32
-"""Processes that may end over one batch. A row that ends them takes log2 of the batch and two more
-to be found: 10 of them in a batch of 256 rows."""
+"""Processes that may end over one batch under one lease. The first row that ends them takes log2 of the
+batch and two more to be found: 10 of them in a batch of 256 rows."""
 
 LEAST_RESTART_SECONDS = 60.0
 RESTART_LOADS = 3.0
@@ -44,7 +45,7 @@ that wakes for each of them would fight with the others for Python's lock."""
 
 @dataclass(slots=True, eq=False)
 class Calls:
-    """The calls of one batch so far: how many processes ended, and the largest call that may be made.
+    """The calls of one batch so far, and how many processes ended.
 
     `early` is what its first call gave, where that was made together with calls of other batches;
     `alone` is True once a host ended over them.
@@ -52,7 +53,6 @@ class Calls:
 
     work: Work
     rows: pa.Table
-    most_rows: int
     deaths: int = 0
     early: Found | None = None
     alone: bool = False
@@ -81,6 +81,7 @@ class FunctionEngine:
         self._start_host = start
         self._call_seconds = call_timeout_seconds or math.inf
         self._closed = False
+        self._size = CallSize()
         began = time.monotonic()
         self._host = start(math.inf)
         took = time.monotonic() - began
@@ -114,11 +115,12 @@ class FunctionEngine:
 
     def start(self, work: Work) -> "Future[None]":
         """Queues one call for the batch. An exception, a wrong number of results and a call that
-        does not come back are isolated by halving.
+        does not come back are isolated by halving. Once MOST_DEATHS processes ended, the rows that
+        are left have no outcome; by then at least one row was found.
         """
         rows = len(work.requests)
         work.recorder.rows_entered(rows)
-        calls = Calls(work, work.rows, rows)
+        calls = Calls(work, work.rows)
         with self._starting:
             self._waiting.append(calls)
             return self._thread.submit(self._run, calls, work.recorder.clock())
@@ -142,6 +144,8 @@ class FunctionEngine:
         try:
             with work.recorder.span(Stage.INFER):
                 self._run_rows(calls, 0, rows)
+            if calls.deaths >= MOST_DEATHS:
+                log.warning("function_hosts_spent", rows=rows, hosts=calls.deaths)
         finally:
             work.recorder.rows_left(rows)
 
@@ -154,9 +158,11 @@ class FunctionEngine:
         together: list[Calls] = []
         rows = 0
         for each in list(self._waiting):
-            rows += len(each.work.requests)
+            own = len(each.work.requests)
+            rows += own
+            fits = rows <= CONCURRENT_ROWS and own <= self._size.most_rows
             alike = not together or each.rows.schema.equals(together[0].rows.schema)
-            if rows > CONCURRENT_ROWS or each.alone or each.work.stopped.is_set() or not alike:
+            if not fits or each.alone or each.work.stopped.is_set() or not alike:
                 break
             together.append(each)
         if len(together) < 2:
@@ -192,27 +198,28 @@ class FunctionEngine:
         if work.stopped.is_set() or self._closed or not rows:
             return True
         deaths = calls.deaths
-        if rows <= calls.most_rows:
+        if calls.early is not None or rows <= self._size.most_rows:
             found = self._answers(calls, start, stop)
             if not isinstance(found, Refusal):
                 for position, outcome in enumerate(found, start):
                     work.emit(position, outcome)
                 return True
-            if rows == 1 or calls.deaths >= MOST_DEATHS:
-                for position in range(start, stop):
-                    work.emit(position, found)
+            if rows == 1:
+                work.emit(start, found)
                 return calls.deaths == deaths
             if rows == len(work.requests):
                 log.warning("batch_is_halved", rows=rows, error=found.message)
         died, middle = calls.deaths > deaths, (start + stop) // 2
         harmless = self._run_rows(calls, start, middle)
         harmless &= self._run_rows(calls, middle, stop)
-        if died and harmless:  # so many rows at once are too large
-            calls.most_rows = min(calls.most_rows, rows - 1)
+        all_ran = calls.deaths < MOST_DEATHS and not work.stopped.is_set()
+        if died and harmless and all_ran:
+            self._size.too_large(rows)
         return harmless
 
     def _answers(self, calls: Calls, start: int, stop: int) -> list[Outcome] | Refusal:
-        """The outcomes of one call, none where nobody wants them any more; or why there are no answers.
+        """The outcomes of one call, or why it gave no answers. None where nobody wants them any more, or
+        where the processes of the batch are spent.
 
         A single row is called twice: the first end of a host may have another cause.
         """
@@ -221,12 +228,10 @@ class FunctionEngine:
             calls.early = None
             return self._judged(early)
         stopped, limit = calls.work.stopped, self._limit(calls.work, rows)
-        message = (
-            f"{self._where} is not called again for this batch, which ended {MOST_DEATHS} hosts"
-        )
-        tries = 2 if rows == 1 else 1
-        while tries and calls.deaths < MOST_DEATHS:
-            tries -= 1
+        message = ""
+        for _ in range(2 if rows == 1 else 1):
+            if calls.deaths >= MOST_DEATHS:
+                return []
             host = self._ready_host()
             if stopped.is_set():  # while the host was started
                 return []
@@ -241,8 +246,10 @@ class FunctionEngine:
                     return []
                 calls.deaths += 1
                 message = f"{self._where} did not come back: {died}"
-                tries = 0 if died.was_late else tries
+                if died.was_late:
+                    break
             else:
+                self._size.fitted(rows)
                 return self._judged(found)
         return Refusal(RowErrorKind.ENGINE_DIED, message)
 
