@@ -38,6 +38,10 @@ class EngineRefused(EngineUnavailable):
     """The server needs a person (key, account): the job pauses, too, with the message as reason."""
 
 
+class EngineGone(EngineUnavailable):
+    """The engine ended and cannot be started again here: the child leaves in order, too."""
+
+
 class StageHung(Retryable):
     """Reading, rendering or writing stands still: the batch is given back, nothing is charged."""
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import (
+    EngineGone,
     EngineRefused,
     EngineUnavailable,
     Permanent,
@@ -82,13 +83,17 @@ LeftEngine = tuple[LoadedBatch, "Future[None]"]
 
 @dataclasses.dataclass(eq=False)
 class BatchRunner:
-    """Runs groups of leased batches up to their commits. For many threads at once."""
+    """Runs groups of leased batches up to their commits. For many threads at once.
+
+    `leave` ends the child in order, where its engine cannot be started again.
+    """
 
     ledger: PatientLedger
     engine: Engine
     settings: Settings
     window: Window
     engine_died: Callable[[str], None]
+    leave: Callable[[str], None]
     recorder: Recorder
 
     def __post_init__(self) -> None:
@@ -285,6 +290,8 @@ class BatchRunner:
             raise error
         if isinstance(error, EngineRefused):
             self._outcomes.pause_job(lease, error)
+        if isinstance(error, EngineGone):
+            self.leave(str(error))
         batch.publishing = True
         finished = RowRanges.from_indices(loaded.results.finished())
         if len(finished) == len(lease.todo):

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -112,7 +113,9 @@ class ChildProcess:
         self._telemetry = ChildTelemetry(config, engine)
         recorder = self._telemetry.recorder
         ledger = PatientLedger(self._ledger, recorder)
-        self._runner = Runner(who, ledger, engine, self._settings, self._engine_died, recorder)
+        self._runner = Runner(
+            who, ledger, engine, self._settings, self._engine_died, self._engine_gone, recorder
+        )
         self._heartbeat = Heartbeat(
             config.id,
             self._heartbeat_ledger,
@@ -123,7 +126,7 @@ class ChildProcess:
             self._liveness,
             recorder,
             self._runner.give_back,
-            self._leave,
+            partial(self._leave, ExitCode.THREADS_HANG),
             self._supervisor.say_idle,
         )
         tasks.register(self._app, self._runner)
@@ -233,13 +236,16 @@ class ChildProcess:
         log.info("drained")
         os._exit(self._exit_code)
 
-    def _leave(self, why: str) -> None:
+    def _engine_gone(self, why: str) -> None:
+        self._leave(ExitCode.ENGINE_GONE, why)
+
+    def _leave(self, code: ExitCode, why: str) -> None:
         """Begins the drain that SIGTERM begins, once: what the child holds is finished or released,
         and nothing is charged.
         """
         if self._exit_code is ExitCode.DRAINED:
             log.error("child_leaves", why=why)
-            self._exit_code = ExitCode.THREADS_HANG
+            self._exit_code = code
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _engine_died(self, error: str) -> None:

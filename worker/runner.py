@@ -33,8 +33,8 @@ class Runner:
     """Keeps one engine full with the batches of its queue.
 
     A thread runs a group of claimed batches up to their commits; the engine mixes the rows of all
-    groups. `engine_died` is called when the engine can serve no batch any more. `asked_at` is when
-    Postgres was last asked for batches (monotonic seconds).
+    groups. `engine_died` is called when the engine can serve no batch any more, and `leave` where no
+    batch is to blame for that. `asked_at` is when Postgres was last asked for batches (monotonic seconds).
     """
 
     who: Claimant
@@ -42,6 +42,7 @@ class Runner:
     engine: Engine
     settings: Settings
     engine_died: Callable[[str], None]
+    leave: Callable[[str], None]
     recorder: Recorder
 
     def __post_init__(self) -> None:
@@ -50,7 +51,13 @@ class Runner:
         self.draining = threading.Event()
         self.asked_at = time.monotonic()
         self._batches = BatchRunner(
-            self.ledger, self.engine, self.settings, self.window, self.engine_died, self.recorder
+            self.ledger,
+            self.engine,
+            self.settings,
+            self.window,
+            self.engine_died,
+            self.leave,
+            self.recorder,
         )
         self._claiming = threading.Lock()
         self._unsure_until = self._looked_at = -math.inf

@@ -477,6 +477,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "an orderly end where a function cannot be set up again",
+        "worker/batch.py",
+        "            self.leave(str(error))\n",
+        "            self.engine_died(str(error))\n",
+        (
+            f"{RUNNER}::"
+            "test_an_engine_that_cannot_be_started_again_costs_its_child_and_charges_nothing",
+        ),
+    ),
+    Mutant(
         "resident size",
         "worker/engines/function/host_process.py",
         "read_text().split()[1])",
@@ -519,7 +529,7 @@ MUTANTS = (
         "the process of a function",
         "worker/engines/function/engine.py",
         "            except HostDied as died:\n",
-        "            except HostDied as died:\n                raise EngineDead(str(died)) from died\n",
+        "            except HostDied as died:\n                raise EngineGone(str(died)) from died\n",
         (
             "tests/faults/test_poison.py::"
             "test_a_function_that_dies_hangs_or_keeps_pythons_lock_costs_its_process_alone",

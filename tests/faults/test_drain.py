@@ -165,7 +165,7 @@ def runner(rig: Rig, name: str, function: Callable[[Rows], Rows] = shout) -> Ite
     recorder = Recorder()
     patient = PatientLedger(ledger, recorder)
     settings = Settings(lease_seconds=600)
-    found = Runner(who, patient, engine, settings, lambda error: None, recorder)
+    found = Runner(who, patient, engine, settings, print, print, recorder)
     found.draining.set()  # it does not wait for more than there is
     yield found
     found.drain(30)

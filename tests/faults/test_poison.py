@@ -10,6 +10,7 @@ import pytest
 
 from nightshift.common.ledger import Ledger
 from tests.integration.test_ledger import World, child_of, make_ready
+from tests.support.fleet import wait_until
 from tests.support.rig import Rig
 
 DEADLY = """
@@ -72,7 +73,7 @@ def test_a_row_that_kills_every_engine_is_found_and_costs_nobody_else(rig: Rig) 
 def submit(rig: Rig, name: str, rows: int, batch: int, **sections: Any) -> list[str]:
     """A job whose ids begin with its name."""
     files = [(f"{name}.parquet", rows)]
-    return rig.submit(name, files, engine=SHOUT, batch={"rows": batch}, **sections)
+    return rig.submit(name, files, **{"engine": SHOUT, "batch": {"rows": batch}, **sections})
 
 
 def test_two_rows_that_kill_their_child_are_found_in_one_batch(rig: Rig) -> None:
@@ -106,6 +107,38 @@ def test_a_function_that_dies_hangs_or_keeps_pythons_lock_costs_its_process_alon
     assert rig.value("SELECT count(*) FROM attempts WHERE outcome <> 'done'") == 0, rig.standing()
     assert rig.value("SELECT count(*) FROM workers") == 1, rig.standing()
     assert deaths(rig) == 0
+
+
+AWAY = """
+import os
+import signal
+
+class Shout:
+    def __init__(self):
+        if os.path.exists("away"):
+            raise ConnectionError("the hub is away")
+
+    def __call__(self, rows):
+        if not os.path.exists("ended"):
+            open("away", "w").close()
+            open("ended", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [{"loud": row["text"].upper()} for row in rows]
+"""
+
+
+def test_a_function_that_cannot_be_set_up_again_charges_nothing_and_waits_until_it_can(
+    rig: Rig,
+) -> None:
+    (rig.folder / "rules.py").write_text(AWAY)
+    ids = submit(rig, "host", 200, 50, engine={**SHOUT, "callable": "rules:Shout"})
+    rig.reaper()
+    rig.worker()
+    aside = "SELECT count(*) FROM machines_set_aside WHERE error LIKE '%the hub is away'"
+    wait_until(lambda: rig.value(aside), what="a failed load")
+    (rig.folder / "away").unlink()
+    rig.finished("host", ids)
+    assert rig.charges() == (0, 0), rig.standing()
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from nightshift.common import storage
 from nightshift.common.errors import (
     BadInput,
     EngineDead,
+    EngineGone,
     EngineRefused,
     EngineUnavailable,
     JobRefused,
@@ -61,12 +62,12 @@ class Scripted:
             work.on_stop(future.cancel)
         return future
 
-    def answer(self, at: int, most_rows: int = ROWS) -> None:
+    def answer(self, at: int, most_rows: int = ROWS, error: Exception | None = None) -> None:
         work, future = self.taken[at]
         assert work.rows is not None
         for position, said in enumerate(work.rows.column("text").to_pylist()[:most_rows]):
             work.emit(position, Answer({"loud": said.upper()}))
-        future.set_result(None)
+        future.set_result(None) if error is None else future.set_exception(error)
 
     def die(self, at: int) -> None:
         self.taken[at][1].set_exception(EngineDead("no more"))
@@ -102,6 +103,7 @@ class Scene:
         self.engine = Scripted()
         self.window = Window(128)
         self.died: list[list[str]] = []
+        self.left: list[str] = []
         self.patient = PatientLedger(ledger, Recorder())
         self.runner = BatchRunner(
             self.patient,
@@ -109,6 +111,7 @@ class Scene:
             settings,
             self.window,
             lambda _error: self.died.append(self.states()),
+            self.left.append,
             Recorder(),
         )
         self.group = [HeldBatch(lease, len(lease.todo)) for lease in leases]
@@ -158,7 +161,6 @@ class Scene:
     def heartbeat(self, **settings: Any) -> Heartbeat:
         """A heartbeat of the child that beats when a test says so."""
         self.stalls: list[str] = []
-        self.left: list[str] = []
         settings = Settings(lease_seconds=600, **settings)
         return Heartbeat(
             "mine",
@@ -343,6 +345,19 @@ def test_rows_that_an_engine_leaves_without_an_outcome_wait_for_another_lease_un
     scene.wait_gone(0)
     assert scene.states() == ["split", "done", "pending"]
     assert scene.losses() == 0
+
+
+@pytest.mark.parametrize("answered", [0, 2])
+def test_an_engine_that_cannot_be_started_again_costs_its_child_and_charges_nothing(
+    ledger: Ledger, tmp_path: Path, answered: int
+) -> None:
+    scene = Scene(ledger, tmp_path, batch_rows=ROWS)
+    scene.run()
+    scene.wait_taken(1)
+    scene.engine.answer(0, answered, EngineGone("the hub is away"))
+    scene.wait_gone(0)
+    assert scene.states() == (["split", "done", "pending"] if answered else ["pending"])
+    assert (scene.losses(), scene.died, scene.left) == (0, [], ["the hub is away"])
 
 
 def test_rows_that_ran_before_the_engine_died_are_paid(ledger: Ledger, tmp_path: Path) -> None:

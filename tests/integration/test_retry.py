@@ -114,7 +114,7 @@ class Site:
         settings = Settings(lease_seconds=600)
         recorder = Recorder()
         ledger = PatientLedger(self.ledger, recorder)
-        found = Runner(who, ledger, engine, settings, lambda error: None, recorder)
+        found = Runner(who, ledger, engine, settings, print, print, recorder)
         found.draining.set()
         return found
 

@@ -53,7 +53,7 @@ class Fleet:
         recorder = Recorder()
         ledger = PatientLedger(self._ledger, recorder)
         settings = Settings(lease_seconds=600)
-        return Runner(who, ledger, engine, settings, lambda error: None, recorder)
+        return Runner(who, ledger, engine, settings, print, print, recorder)
 
     def _shout(self, rows: Rows) -> Rows:
         self.go.wait(60)

@@ -118,7 +118,7 @@ class CloudJob:
         for batch in batches:
             window.add(batch)
         recorder = Recorder()
-        return BatchRunner(self.patient, Prompt(), Settings(), window, lambda _: None, recorder)
+        return BatchRunner(self.patient, Prompt(), Settings(), window, print, print, recorder)
 
     def finish(self) -> str:
         """The state of the job after the reaper's finish."""

@@ -25,6 +25,7 @@ CHILD = ChildConfig(
         (ExitCode.DRAINED, True, None, "asked", None),
         (ExitCode.DRAINED, False, None, "asked", None),
         (ExitCode.THREADS_HANG, False, None, "hung", None),
+        (ExitCode.ENGINE_GONE, False, None, "died", None),
         (ExitCode.ENGINE_DEAD, False, None, "died", "the engine died"),
         (ExitCode.ENGINE_DEAD, True, None, "asked", None),
         (-9, False, None, "died", "the worker child was ended by SIGKILL"),

@@ -35,11 +35,14 @@ class ExitCode(IntEnum):
     THREADS_HANG = 72
     """Too many threads hung in reading, rendering or writing. The child released everything."""
 
+    ENGINE_GONE = 73
+    """The engine ended and could not be started again. The child released everything."""
+
     LEDGER_AWAY = 75
     """Postgres could not be reached at the start of the child; another child is started."""
 
 
-ORDERLY = (ExitCode.DRAINED, ExitCode.THREADS_HANG)
+ORDERLY = (ExitCode.DRAINED, ExitCode.THREADS_HANG, ExitCode.ENGINE_GONE)
 """Exit codes of children that released everything, asked or not: such an end charges nothing."""
 
 NOT_WHILE_LOADING = (ExitCode.LOAD_FAILED, ExitCode.LEDGER_AWAY)

@@ -14,7 +14,7 @@ from typing import Self
 import pyarrow as pa
 import structlog
 
-from nightshift.common.errors import EngineDead, EngineLoadFailed, EngineNotHere
+from nightshift.common.errors import EngineGone, EngineLoadFailed, EngineNotHere
 from nightshift.common.settings import Settings, function_environment
 from nightshift.common.spec import FunctionEngineSpec
 from nightshift.common.states import RowErrorKind
@@ -81,6 +81,7 @@ class FunctionEngine:
         self._start_host = start
         self._call_seconds = call_timeout_seconds or math.inf
         self._closed = False
+        self._gone: str | None = None
         self._size = CallSize()
         began = time.monotonic()
         self._host = start(math.inf)
@@ -137,9 +138,11 @@ class FunctionEngine:
 
     def _run(self, calls: Calls, started_at: float) -> None:
         work, rows = calls.work, len(calls.work.requests)
-        if calls.early is None and not work.stopped.is_set() and rows:
-            self._call_ahead()
-        self._waiting.popleft()
+        try:
+            if calls.early is None and not work.stopped.is_set() and rows:
+                self._call_ahead()
+        finally:
+            self._waiting.popleft()
         work.recorder.stage_passed(Stage.QUEUE, work.recorder.clock() - started_at)
         try:
             with work.recorder.span(Stage.INFER):
@@ -257,14 +260,19 @@ class FunctionEngine:
         return Refusal(RowErrorKind.FUNCTION_ERROR, found) if isinstance(found, str) else found
 
     def _ready_host(self) -> Host:
-        """The host, started again where the last one is over; EngineDead when none can be started."""
+        """The host, started again where the last one is over; EngineGone once none can be started: the
+        load of the next child says whose matter the error is.
+        """
+        if self._gone is not None:
+            raise EngineGone(self._gone)
         if not self._host.is_over:
             return self._host
         self._host.close()
         try:
             self._host = self._start_host(self._restart_seconds)
         except EngineLoadFailed as error:
-            raise EngineDead(f"the function's process cannot be started again: {error}") from error
+            self._gone = f"the function's process cannot be started again: {error}"
+            raise EngineGone(self._gone) from error
         if self._closed:
             self._host.close()
         return self._host
