@@ -42,7 +42,8 @@ CASES = {
     _OURS + "EngineNotHere": Case(
         Concern.WORKER,
         False,
-        "not allowed on this worker, a missing extra, model folder or module, a key that is refused",
+        "not allowed on this worker, too few GPUs, a missing extra, model folder or module, a key that "
+        "is refused",
     ),
     _OURS + "MachineCannotLoad": Case(
         Concern.MACHINE, True, "EngineCore did not start, or the child died while it loaded"
@@ -146,7 +147,8 @@ def fails_jobs(
 
     `machines` are the living ones that may have the engine, and `in_use` says that a child has it,
     or that a machine loads it that has not failed yet. In a fleet two machines must have failed for
-    the job's own reason, or every machine that can, for longer than a load takes. A fleet of
+    the job's own reason, or every machine that can, twice and for longer than a load takes; while
+    no machine can, the job waits for one. A fleet of
     `one_machine` fails a job at once for what cannot pass, and else after MOST_TRIES; loads of other
     supervisors count for nothing there.
     """
@@ -160,6 +162,8 @@ def fails_jobs(
     failing = {each.machine for each in own}
     if len(failing) >= 2:
         return True
-    unable = {each.machine for each in failed if each.concern is Concern.WORKER}
+    unable = {each.machine for each in failed if each.concern is Concern.WORKER} - failing
+    able = set(machines) - unable
     least = UNKNOWN_LOAD_SECONDS if load_seconds is None else load_seconds
-    return set(machines) - unable <= failing and any(each.seconds > least for each in own)
+    tried_long = any(each.failures >= 2 and each.seconds > least for each in own)
+    return bool(able) and able <= failing and tried_long

@@ -100,7 +100,7 @@ def release_revision(connection: Connection, pool: str, engine_key: str) -> str:
     """Forgets the revision that the first load of a model resolved to; returns that revision.
 
     Raises BadInput when there is none, or while a living child has the engine: rows of one job
-    would come from two revisions at once.
+    would come from two revisions at once. A child that loads read the revision and would pin it anew.
     """
     locked = text("""
         SELECT revision FROM engines WHERE pool = :pool AND engine_key = :engine_key FOR UPDATE
@@ -111,12 +111,13 @@ def release_revision(connection: Connection, pool: str, engine_key: str) -> str:
         raise BadInput("no load of its engine has pinned a revision: there is nothing to release")
     holders = text("""
         SELECT count(*) FROM workers WHERE pool = :pool AND engine_key = :engine_key
-        AND state IN ('ready', 'draining') AND seen_at > now() - interval '1 minute'
+        AND (state = 'loading'
+             OR state IN ('ready', 'draining') AND seen_at > now() - interval '1 minute')
     """)
     if found := connection.scalar(holders, engine):
         raise BadInput(
-            f"{found} workers have its model at revision {revision}: stop them first, or submit a "
-            "job with another engine.revision"
+            f"{found} workers have or load its model at revision {revision}: stop them first, or "
+            "submit a job with another engine.revision"
         )
     statement = text("""
         UPDATE engines SET revision = NULL WHERE pool = :pool AND engine_key = :engine_key
@@ -154,7 +155,9 @@ def _set_aside(
     error: str,
     backoff_seconds: float,
 ) -> None:
-    """Children of the machine that failed together count as one failure."""
+    """Children of the machine that failed together count as one failure; `failed_since` is the first
+    one of the same concern.
+    """
     statement = text("""
         INSERT INTO refusals AS r (pool, engine_key, supervisor, host, failures, retry_at, error,
                                    concern, passes)
@@ -163,6 +166,8 @@ def _set_aside(
         ON CONFLICT (pool, engine_key, supervisor) DO UPDATE
         SET failures = r.failures + 1, error = excluded.error, concern = excluded.concern,
             passes = excluded.passes, failed_at = now(),
+            failed_since = CASE WHEN r.concern = excluded.concern THEN r.failed_since
+                                ELSE now() END,
             retry_at = now() + make_interval(
                 secs => least(:longest, :backoff * power(2, least(r.failures, 20))))
         WHERE r.retry_at <= now()
@@ -182,7 +187,11 @@ def _set_aside(
 def _known(
     connection: Connection, machine: Machine, engine_key: str, alive_seconds: float
 ) -> tuple[list[FailedLoad], set[str]]:
-    """Failed loads since the last that worked, and the hosts whose slots may have the engine."""
+    """Failed loads of living machines since the last load that worked, and the hosts whose slots may
+    have the engine.
+
+    A machine that is gone is no evidence: a broken node whose pod is replaced has another host name.
+    """
     statement = text("""
         SELECT r.host, r.concern, r.passes, r.failures,
                extract(epoch FROM now() - r.failed_since)::float8 AS seconds,
@@ -190,6 +199,9 @@ def _known(
         FROM refusals r LEFT JOIN engines e USING (pool, engine_key)
         WHERE r.pool = :pool AND r.engine_key = :engine_key
           AND (e.loaded_at IS NULL OR r.failed_at > e.loaded_at)
+          AND (r.supervisor = :supervisor OR EXISTS (
+              SELECT FROM slots s WHERE s.supervisor = r.supervisor AND s.pool = r.pool
+              AND s.seen_at > now() - make_interval(secs => :alive)))
     """)
     living = text("""
         SELECT DISTINCT host FROM slots
@@ -215,7 +227,8 @@ def _others_live(connection: Connection, machine: Machine, alive_seconds: float)
 
 
 def _in_use(connection: Connection, pool: str, engine_key: str) -> bool:
-    """True when a living child has the engine, or loads it on a machine that has not failed yet.
+    """True when a living child has the engine, or loads it on a machine that has not failed yet for
+    the job's own reason, since the last load that worked anywhere.
 
     A child that loads may be silent meanwhile; `workers.end_silent` ends it with its machine.
     """
@@ -225,10 +238,13 @@ def _in_use(connection: Connection, pool: str, engine_key: str) -> bool:
             WHERE w.pool = :pool AND w.engine_key = :engine_key
               AND (w.state IN ('ready', 'draining') AND w.seen_at > now() - interval '1 minute'
                    OR w.state = 'loading' AND NOT EXISTS (
-                       SELECT FROM refusals r WHERE r.pool = w.pool
-                       AND r.engine_key = w.engine_key AND r.supervisor = w.supervisor)))
+                       SELECT FROM refusals r LEFT JOIN engines e USING (pool, engine_key)
+                       WHERE r.pool = w.pool AND r.engine_key = w.engine_key
+                         AND r.supervisor = w.supervisor AND r.concern = :job
+                         AND (e.loaded_at IS NULL OR r.failed_at > e.loaded_at))))
     """)
-    return bool(connection.scalar(statement, {"pool": pool, "engine_key": engine_key}))
+    given = {"pool": pool, "engine_key": engine_key, "job": Concern.JOB}
+    return bool(connection.scalar(statement, given))
 
 
 def _load_seconds(connection: Connection, pool: str, engine_key: str) -> float | None:

@@ -83,7 +83,7 @@ def unpin(job: context.JobName) -> None:
     """Let the model of a job be loaded at another revision than that of its first load.
 
     For a revision that is gone, or a model that moved on under a branch name. Holds for every job
-    with the same engine and pool. Refused while a worker has the model.
+    with the same engine and pool. Refused while a worker has or loads the model.
     """
     from nightshift.common.ledger import loads
 

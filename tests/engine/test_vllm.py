@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from nightshift.common.allocation.load_errors import Concern, case_of
 from nightshift.common.errors import EngineLoadFailed, JobRefused, Permanent, Retryable
 from nightshift.common.spec import EmbedTask, GenerateTask, VllmEngineSpec
 from nightshift.common.states import RowErrorKind
@@ -249,6 +250,49 @@ def test_a_model_that_cannot_be_loaded_is_one_sentence(
 
     with pytest.raises(EngineLoadFailed, match=says):
         VllmEngine.load(VllmEngineSpec(backend="vllm", model=model, args=args), None)
+
+
+def test_what_vllm_says_of_missing_gpus_is_no_matter_of_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once a job of four GPUs failed while its pool had only machines with one."""
+    from vllm import platforms
+    from vllm.config import DeviceConfig, ParallelConfig, parallel
+    from vllm.platforms.interface import UnspecifiedPlatform
+
+    from nightshift.worker.engines.vllm import engine
+
+    class OneGpu(UnspecifiedPlatform):
+        device_type = "cuda"
+
+        def is_cuda(self) -> bool:
+            return True
+
+        def is_cuda_alike(self) -> bool:
+            return True
+
+        def device_count(self) -> int:
+            return 1
+
+    args = {"tensor_parallel_size": 4}
+    spec = VllmEngineSpec(backend="vllm", model=str(MODEL), args=args)
+
+    def load(platform: UnspecifiedPlatform) -> EngineLoadFailed:
+        monkeypatch.setattr(platforms, "_current_platform", platform)
+        monkeypatch.setattr(parallel, "current_platform", platform)
+        monkeypatch.setattr(engine, "current_platform", platform)
+        with pytest.raises(EngineLoadFailed) as failed:
+            engine.VllmEngine.load(spec, None)
+        return failed.value
+
+    assert case_of(load(OneGpu())).concern is Concern.WORKER
+    with pytest.raises(ValueError, match=r"World size \(4\) is larger") as own:
+        ParallelConfig(**args)
+    assert case_of(own.value).concern is Concern.JOB, "what the load of before ended with"
+    assert case_of(load(UnspecifiedPlatform())).concern is Concern.WORKER
+    with pytest.raises(RuntimeError, match="Failed to infer device type") as own_too:
+        DeviceConfig()
+    assert case_of(own_too.value).concern is Concern.JOB, "what the load of before ended with"
 
 
 def test_a_row_ends_at_its_own_length_and_never_after_max_tokens(vllm_engine: Engine) -> None:

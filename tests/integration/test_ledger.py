@@ -17,6 +17,7 @@ from nightshift.common.errors import BadInput, LeaseLost, Retryable, SchemaMisma
 from nightshift.common.ledger import (
     Ledger,
     dispatch,
+    fleet,
     job_end,
     job_submit,
     jobs,
@@ -37,7 +38,7 @@ from nightshift.common.ledger.batches.claims import fair_share
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.fleet import Machine
+from nightshift.common.ledger.fleet import Machine, SlotReport
 from nightshift.common.ledger.loads import LoadPolicy
 from nightshift.common.ledger.queries import audit, live_parts
 from nightshift.common.ledger.workers import Child
@@ -1242,6 +1243,8 @@ def fail_load(world: World, job_id: int) -> None:
 def fail_load_on(connection: Connection, world: World, job_id: int, host: str) -> None:
     who, policy = Machine(f"super-{host}", "default", host), LoadPolicy(2, 30)
     key = world.specs[job_id].engine_key
+    slot = SlotReport(0, "", None, None, leaves=False)
+    fleet.report(connection, who, [slot], idle_seconds=0, seen_every_seconds=0)
     loads.failed(connection, who, key, UNEXPLAINED, "no such module", policy)
 
 

@@ -45,7 +45,8 @@ def fail(
     error: Exception | None = None,
     policy: LoadPolicy = POLICY,
 ) -> None:
-    """A load of the job's engine fails on a machine, some time after its last failed load."""
+    """A load of the job's engine fails on a living machine, some time after its last failed load."""
+    lives(world, host)
     world.ask("UPDATE refusals SET retry_at = now() WHERE host = %s RETURNING 1", host)
     error = error or RuntimeError("no such thing")
     key = world.specs[job_id].engine_key
@@ -113,6 +114,67 @@ def test_machines_that_load_again_what_they_failed_to_load_hold_up_no_end(world:
     fail(world, job_id, "a")
     loading(world, job_id, "a", 2)
     fail(world, job_id, "b")
+    assert state(world, job_id) is JobState.FAILED
+
+
+@pytest.mark.parametrize("before", ["the hub was away", "before a load that worked"])
+def test_a_load_after_a_failure_that_is_no_evidence_holds_up_the_end(
+    world: World, before: str
+) -> None:
+    """Once a machine whose hub had been away for a moment loaded for nobody: others failed its job."""
+    job_id = world.job(1)
+    lives(world, "a", "b", "c")
+    if before == "the hub was away":
+        fail(world, job_id, "c", MachineCannotLoad("503 of the hub"))
+    else:
+        fail(world, job_id, "c")
+        make_ready(world, child_of(world.specs[job_id], 9))
+        world.run(lambda c: workers.end(c, "child-9", died=None))
+    child = loading(world, job_id, "c", 2)
+    fail(world, job_id, "a")
+    fail(world, job_id, "b")
+    assert state(world, job_id) is JobState.RUNNING
+    world.run(lambda c: workers.end(c, child.id, died="no such thing"))
+    fail(world, job_id, "b")
+    assert state(world, job_id) is JobState.FAILED
+
+
+def test_the_failures_of_machines_that_are_gone_are_no_evidence(world: World) -> None:
+    """Once a node whose pod was replaced counted as two machines."""
+    job_id = world.job(1)
+    lives(world, "good")
+    fail(world, job_id, "pod-1")
+    world.run(lambda c: fleet.leave(c, "super-pod-1"))
+    fail(world, job_id, "pod-2")
+    assert state(world, job_id) is JobState.RUNNING
+    world.ask(
+        "UPDATE slots SET seen_at = now() - interval '1 minute' WHERE host = 'pod-2' RETURNING 1"
+    )
+    fail(world, job_id, "pod-3")
+    assert state(world, job_id) is JobState.RUNNING
+    fail(world, job_id, "good")
+    assert state(world, job_id) is JobState.FAILED
+
+
+def test_one_failure_on_a_machine_that_is_gone_fails_no_job_where_others_may_not_load(
+    world: World,
+) -> None:
+    job_id = world.job(1)
+    fail(world, job_id, "gone")
+    world.ask("UPDATE refusals SET failed_since = now() - interval '31 s' RETURNING 1")
+    world.run(lambda c: fleet.leave(c, "super-gone"))
+    fail(world, job_id, "a", EngineNotHere("not allowed on this worker"))
+    assert state(world, job_id) is JobState.RUNNING
+
+
+def test_the_time_of_failures_for_another_reason_is_none_of_the_jobs_own(world: World) -> None:
+    job_id = world.job(1)
+    fail(world, job_id, "a", MachineCannotLoad("503 of the hub"))
+    world.ask("UPDATE refusals SET failed_since = now() - interval '1 hour' RETURNING 1")
+    fail(world, job_id, "a")
+    assert state(world, job_id) is JobState.RUNNING
+    world.ask("UPDATE refusals SET failed_since = now() - interval '31 s' RETURNING 1")
+    fail(world, job_id, "a")
     assert state(world, job_id) is JobState.FAILED
 
 
@@ -290,9 +352,14 @@ def test_a_pinned_revision_is_released_when_nobody_has_the_model(world: World) -
     with pytest.raises(BadInput, match="there is nothing to release"):
         world.run(loads.release_revision, spec.pool, spec.engine_key)
     make_ready(world, child_of(spec, 1), "abc")
-    with pytest.raises(BadInput, match="1 workers have its model at revision abc"):
+    with pytest.raises(BadInput, match="1 workers have or load its model at revision abc"):
         world.run(loads.release_revision, spec.pool, spec.engine_key)
     world.run(lambda c: workers.end(c, "child-1", died=None))
+    late = loading(world, job_id, "late")
+    # That child has read the revision and would pin it anew once it is ready.
+    with pytest.raises(BadInput, match="1 workers have or load its model at revision abc"):
+        world.run(loads.release_revision, spec.pool, spec.engine_key)
+    world.run(lambda c: workers.end(c, late.id, died=None))
     assert world.run(loads.release_revision, spec.pool, spec.engine_key) == "abc"
     assert make_ready(world, child_of(spec, 2), "def") == "def"
 
@@ -334,7 +401,9 @@ def test_a_silent_load_counts_as_loading_for_as_long_as_its_supervisor_lives(
     for host in ("a", "b"):
         fail(world, job_id, host)
     assert state(world, job_id) is JobState.RUNNING
-    world.ask("UPDATE slots SET seen_at = now() - interval '1 hour' RETURNING 1")
+    world.ask(
+        "UPDATE slots SET seen_at = now() - interval '1 hour' WHERE host = 'good' RETURNING 1"
+    )
     world.run(workers.end_silent, 60)
     assert world.run(workers.child_state, child.id) == "ended"
     fail(world, job_id, "a")

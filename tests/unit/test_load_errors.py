@@ -1,8 +1,9 @@
 """Whom a failed load concerns, and when failed loads fail the jobs: two tables of cases."""
 
 import errno
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import errors as hub
@@ -23,6 +24,7 @@ from nightshift.common.errors import (
     RevisionChanged,
 )
 from nightshift.worker.engines.function.host import error_types
+from nightshift.worker.engines.vllm import devices
 
 WORKER, MACHINE, JOB = Concern.WORKER, Concern.MACHINE, Concern.JOB
 
@@ -110,6 +112,49 @@ def test_whom_an_error_of_a_functions_process_concerns(
     assert (found.concern, found.passes) == (concern, passes)
 
 
+@dataclass
+class Devices:
+    """The devices of a slot, as vLLM tells them."""
+
+    device_type: str
+    gpus: int = 0
+
+    def is_cuda_alike(self) -> bool:
+        return self.device_type == "cuda"
+
+    def device_count(self) -> int:
+        return self.gpus
+
+
+CPU, NOTHING = Devices("cpu"), Devices("")
+
+
+@pytest.mark.parametrize(
+    ("args", "platform", "says"),
+    [
+        ({}, Devices("cuda", 1), None),
+        ({"tensor_parallel_size": 4}, Devices("cuda", 4), None),
+        ({"tensor_parallel_size": 4}, Devices("cuda", 1), "ask for 4 GPUs .* this slot has 1"),
+        ({"tensor_parallel_size": 2, "data_parallel_size": 2}, Devices("cuda", 3), "for 4 GPUs"),
+        ({"pipeline_parallel_size": 2}, Devices("cuda", 1), "pipeline_parallel_size 2"),
+        ({}, Devices("cuda", 0), "this slot has 0"),
+        ({"tensor_parallel_size": 2}, CPU, None),
+        ({}, NOTHING, "vLLM finds no GPU"),
+        ({"tensor_parallel_size": 4, "nnodes": 2}, Devices("cuda", 2), None),
+        ({"tensor_parallel_size": 4, "distributed_executor_backend": "ray"}, Devices("cuda"), None),
+    ],
+)
+def test_a_slot_with_too_few_gpus_is_the_workers_matter(
+    args: dict[str, Any], platform: Devices, says: str | None
+) -> None:
+    if says is None:
+        devices.check(args, platform)
+        return
+    with pytest.raises(EngineNotHere, match=says) as refused:
+        devices.check(args, platform)
+    assert case_of(refused.value).concern is WORKER
+
+
 def test_every_type_of_our_own_is_in_the_table() -> None:
     kinds = {EngineLoadFailed, *EngineLoadFailed.__subclasses__()}
     assert {f"{kind.__module__}.{kind.__qualname__}" for kind in kinds} <= CASES.keys()
@@ -141,14 +186,21 @@ def no_memory(machine: str, failures: int = 9) -> FailedLoad:
         pytest.param([own("a"), own("b")], "abc", False, True, id="two machines of three"),
         pytest.param([own("a"), own("a")], "ab", False, False, id="two workers of one machine"),
         pytest.param([own("a"), own("b")], "abc", True, False, id="a third has or loads it"),
-        pytest.param([own("a", 61)], "a", False, True, id="the only one, for longer than a load"),
-        pytest.param([own("a", 59)], "a", False, False, id="the only one, not for long"),
-        pytest.param([own("a", 61)], "", False, True, id="the last one is gone"),
+        pytest.param([own("a", 61, 2)], "a", False, True, id="the only one, longer than a load"),
+        pytest.param([own("a", 59, 2)], "a", False, False, id="the only one, not for long"),
+        pytest.param([own("a", 61)], "a", False, False, id="the only one, once"),
+        pytest.param([own("a", 61, 2)], "", False, False, id="the last one is gone"),
+        pytest.param([own("a", 61, 2), not_here("b")], "b", False, False, id="b may not load it"),
+        pytest.param(
+            [own("a", 61, 2), not_here("a")], "a", False, True, id="of two workers one may"
+        ),
         pytest.param([not_here("a")], "a", False, False, id="not allowed on the only one"),
         pytest.param([not_here("a"), not_here("b")], "ab", False, False, id="allowed nowhere"),
         pytest.param([no_memory("a"), no_memory("b")], "ab", False, False, id="no memory anywhere"),
-        pytest.param([own("a", 61), not_here("b")], "ab", False, True, id="all that may load it"),
-        pytest.param([own("a", 61), no_memory("b")], "ab", False, False, id="b may have memory"),
+        pytest.param(
+            [own("a", 61, 2), not_here("b")], "ab", False, True, id="all that may load it"
+        ),
+        pytest.param([own("a", 61, 2), no_memory("b")], "ab", False, False, id="b may have memory"),
         pytest.param([], "ab", False, False, id="nothing failed"),
     ],
 )
@@ -163,7 +215,7 @@ def test_when_failed_loads_fail_the_jobs_of_a_fleet(
 def test_an_engine_that_was_never_loaded_has_half_a_minute() -> None:
     for seconds, fails in ((29, False), (31, True)):
         assert fails is fails_jobs(
-            [own("a", seconds)], {"a"}, in_use=False, load_seconds=None, one_machine=False
+            [own("a", seconds, 2)], {"a"}, in_use=False, load_seconds=None, one_machine=False
         )
 
 

@@ -29,6 +29,7 @@ from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines import hub
 from nightshift.worker.engines.loop_thread import LoopThread, run_rows
 from nightshift.worker.engines.protocol import Outcome, Request, Work, timed_out
+from nightshift.worker.engines.vllm import devices
 from nightshift.worker.engines.vllm.generate import Generation
 from nightshift.worker.engines.vllm.model import Model, TaskHandler
 from nightshift.worker.engines.vllm.pooling import Pooling, PoolingModel, PoolingTask
@@ -81,6 +82,7 @@ class VllmEngine:
     @classmethod
     def load(cls, spec: VllmEngineSpec, revision: str | None, runner: str = "generate") -> Self:
         """Loads the model for a task's `runner`; EngineLoadFailed says why it cannot be loaded."""
+        devices.check(spec.args, current_platform)
         with hub.load_errors("vLLM", spec.model):
             return cls(spec, revision or spec.revision, runner)
 
