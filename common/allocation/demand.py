@@ -39,7 +39,8 @@ class JobDemand:
     """The work of a job in slots, leased batches included.
 
     It fills `slots` of them, in windows of rows and parts of a window. It could use `most_slots`, a
-    batch each, where slots would stand empty otherwise. Both keep to its `max_parallel`.
+    batch each, where slots would stand empty otherwise; no autoscaler starts a slot for that. Both
+    keep to its `max_parallel`.
     `deadline_slots` are those without which its deadline would be missed; no plan uses them yet.
     """
 

@@ -37,7 +37,11 @@ def allocate(
 
 
 def desired_slots(demand: Sequence[JobDemand]) -> dict[str, int]:
-    """How many slots of each engine the plan of a pool without end would fill, for an autoscaler."""
+    """How many slots of each engine the plan of a pool without end would fill, for an autoscaler.
+
+    `most_slots` count for nothing here: their batches fit into the windows of the slots that count,
+    and only slots that stand empty help with them.
+    """
     filled: dict[str, float] = defaultdict(float)
     for job in demand:
         filled[job.engine_key] += job.slots

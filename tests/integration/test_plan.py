@@ -225,6 +225,20 @@ def test_an_autoscaler_is_told_what_the_plan_says_and_without_a_plan_the_same(
     assert world.ask(desired)[0].desired == 5
 
 
+def test_slots_that_help_with_single_batches_count_once_they_hold_one(world: World) -> None:
+    job_id = world.job(*[1] * 9)
+    demand = "SELECT slots, most_slots FROM job_demand"
+    desired = "SELECT desired_workers AS desired FROM pool_demand"
+    assert world.ask(demand)[0].most_slots == 9
+    assert world.ask(desired)[0].desired == 1
+    world.admit(job_id)
+    for number in range(3):
+        child = child_of(world.specs[job_id], number)
+        make_ready(world, child)
+        world.claim(job_id, owner=child.id, most=1)
+    assert world.ask(desired)[0].desired == 3
+
+
 def test_a_paused_job_is_loaded_by_nobody(world: World) -> None:
     job_id = world.job(256)
     report(world, empty(1))

@@ -225,6 +225,14 @@ def test_an_autoscaler_is_asked_for_the_slots_that_a_pool_without_end_would_fill
     assert plan == desired_slots(demand)
 
 
+def test_an_autoscaler_starts_no_slot_for_batches_that_one_window_holds() -> None:
+    """The engine of one slot runs them all at once. Slots that stand there anyway may help."""
+    demand = [job("a", 0.5, most_slots=9)]
+    assert desired_slots(demand) == {"a": 1}
+    assert Counter(allocate(slots(20), demand, {}).values()) == {"a": 9, None: 11}
+    assert Counter(allocate(slots(1), demand, {}).values()) == {"a": 1}
+
+
 @pytest.mark.parametrize(
     ("capacity", "claims", "shares"),
     [
