@@ -615,6 +615,37 @@ MUTANTS = (
         ("tests/unit/test_allocation.py::test_the_plan_of",),
     ),
     Mutant(
+        "max-min shares",
+        "common/allocation/shares.py",
+        "shares[each] = min(cap, capacity * weight / weights)",
+        "shares[each] = min(cap, capacity)",
+        ("tests/unit/test_allocation.py::test_max_min_shares",),
+    ),
+    Mutant(
+        "first slot of an engine",
+        "common/allocation/plan.py",
+        "                self._give_first(key, {key})\n",
+        "                pass\n",
+        ("tests/unit/test_allocation.py::test_the_plan_of",),
+    ),
+    Mutant(
+        "end of a silent worker after a lease",
+        "common/ledger/workers.py",
+        "WHERE state <> 'ended' AND seen_at < now() - make_interval(secs => :silent)\n",
+        "WHERE state <> 'ended' AND seen_at < now() - make_interval(secs => 4 * :silent)\n",
+        (
+            "tests/integration/test_reaper_rounds.py"
+            "::test_a_worker_that_was_killed_is_not_ready_after_a_lease",
+        ),
+    ),
+    Mutant(
+        "slots that share GPUs evenly",
+        "worker/cli.py",
+        "    if gpus % slots:\n",
+        "    if False:\n",
+        ("tests/unit/test_worker_cli.py::test_slots_that_would_share_gpus_unevenly_are_refused",),
+    ),
+    Mutant(
         "part of a lost lease",
         "worker/publish.py",
         "            if isinstance(each.error, LeaseLost):\n",
