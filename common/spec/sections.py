@@ -115,8 +115,8 @@ class BatchSpec(Section):
     bytes: int = Field(
         BATCH_BYTES,
         ge=1,
-        description="Bytes of input a batch, at most: of lines, or of uncompressed Parquet columns that "
-        "the job reads. A larger row is a batch by itself.",
+        description="Bytes of input a batch: of lines, at most; of the Parquet columns that the job "
+        "reads, decoded, by the mean row of each row group. A larger row is a batch by itself.",
         # Workers of a release before this field read the specs of most jobs.
         exclude_if=lambda value: value == BATCH_BYTES,
     )

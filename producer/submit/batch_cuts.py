@@ -4,12 +4,13 @@ Cuts are numbers of rows of the file up to the end of each batch, ascending.
 """
 
 from array import array
-from collections.abc import Collection, Iterable
-from itertools import pairwise
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
 from nightshift.common import storage
+from nightshift.common.formats.parquet import decoded_size
 from nightshift.common.formats.parquet.footer import Footer
 from nightshift.producer.submit.line_scan import Scan, row_ends
 
@@ -44,24 +45,34 @@ def cut_rows(
 
 
 def group_sizes(
-    footer: Footer, columns: Collection[str] | None, rows: int
-) -> Iterable[tuple[int, int]]:
-    """Rows and uncompressed bytes of the row groups that hold the first `rows` rows, by the footer.
+    uri: str,
+    footer: Footer,
+    columns: Collection[str] | None,
+    rows: int,
+    batch: tuple[int, int],
+) -> Iterator[tuple[int, int]]:
+    """Rows and decoded bytes of the row groups that hold the first `rows` rows, as far as known.
 
-    Only the columns that a job reads count; None: all of them.
+    Only the columns that a job reads count; None: all of them. `batch` has the most rows and bytes of
+    a batch. By the footer, and in a file with dictionaries in which large texts could stand by the
+    headers of the largest ones.
     """
-    for number, (start, stop) in enumerate(pairwise(footer.starts)):
-        if start >= rows:
-            return
-        group = footer.metadata.row_group(number)
-        chunks = map(group.column, range(group.num_columns))
-        size = sum(
-            chunk.total_uncompressed_size
-            for chunk in chunks
-            if columns is None
-            or chunk.path_in_schema in columns
-            or chunk.path_in_schema.partition(".")[0] in columns
-        )
+    batch_rows, batch_bytes = batch
+    metadata = footer.metadata
+    wanted = range(bisect_left(footer.starts, rows, hi=metadata.num_row_groups))
+    unsure = [
+        number
+        for number in wanted
+        if decoded_size.may_be_larger(metadata.row_group(number), columns, batch_rows, batch_bytes)
+    ]
+    values: dict[str, float] = {}
+    if unsure:
+        groups = map(metadata.row_group, unsure)
+        largest = max(groups, key=lambda group: decoded_size.dictionary_bytes(group, columns))
+        values = decoded_size.value_bytes(uri, largest, columns)
+    for number in wanted:
+        start, stop = footer.starts[number : number + 2]
+        size = decoded_size.decoded_bytes(metadata.row_group(number), columns, values)
         kept = min(stop, rows) - start
         yield kept, size * kept // max(1, stop - start)
 

@@ -102,8 +102,8 @@ def plan(
     output_uri: str | None = None,
 ) -> Plan:
     """Looks at every input file and cuts it into batches of at most `batch_rows` rows and
-    `batch_bytes` bytes: uncompressed bytes of the columns that are read by the footers of Parquet files,
-    bytes of the lines of other files. A larger row is a batch by itself.
+    `batch_bytes` bytes: estimated bytes of the decoded columns of Parquet files that are read, bytes
+    of the lines of other files. A larger row is a batch by itself.
 
     `columns` are those that the job reads (JobSpec.read_columns; None: all): Parquet files must
     agree on them. `infos` saves a second listing of the input. Copies go under `output_uri`;
@@ -130,7 +130,8 @@ def plan(
             found = _examine_lines(info, kind, read, (batch_rows, batch_bytes), limit)
             footer = None
         if footer is not None:
-            sizes = batch_cuts.group_sizes(footer, columns, found.rows)
+            batch = (batch_rows, batch_bytes)
+            sizes = batch_cuts.group_sizes(read.uri, footer, columns, found.rows, batch)
             found = replace(found, cuts=batch_cuts.cut_rows(sizes, batch_rows, batch_bytes))
         _check_unchanged(info)
         return found

@@ -216,6 +216,15 @@ MUTANTS = (
         ("tests/unit/test_planner.py::test_a_batch_of_large_documents_is_bounded_by_its_bytes",),
     ),
     Mutant(
+        "bytes of shared texts of a batch",
+        "common/formats/parquet/decoded_size.py",
+        "            int(chunk.num_values * values.get(chunk.path_in_schema, 0)),\n",
+        "            0,\n",
+        (
+            "tests/unit/test_planner.py::test_a_document_that_many_rows_share_counts_for_each_of_them",
+        ),
+    ),
+    Mutant(
         "bytes of the lines of a batch",
         "producer/submit/batch_cuts.py",
         "if not scan.rows or int(np.subtract(scan.ends, starts).max()) <= batch_bytes:",

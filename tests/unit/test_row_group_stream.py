@@ -14,6 +14,7 @@ from nightshift.common.errors import SourceChanged, StorageUnavailable
 from nightshift.common.formats.input_rows import read_file_rows
 from nightshift.common.formats.parquet import reader
 from nightshift.common.formats.parquet.read_cache import ReadCache, RowGroupStream
+from nightshift.common.formats.parquet.row_groups import RowGroup
 from nightshift.common.storage import streams
 
 ROWS, BATCH_ROWS = 40_000, 256
@@ -71,6 +72,20 @@ def read(descriptor: Descriptor, cache: ReadCache) -> list[int]:
 def used_bytes(source: SourceFile) -> int:
     group = pq.read_metadata(source.uri).row_group(0)
     return sum(group.column(at).total_compressed_size for at in (0, 1))
+
+
+def test_a_row_group_that_only_a_dictionary_makes_small_is_streamed(tmp_path, monkeypatch):
+    """Once 60 MB were decoded at once, since the footer said 0.3 MB."""
+    documents = pa.array([f"{number} ".ljust(30_000, "x") for number in range(10)])
+    path = tmp_path / "a.parquet"
+    texts = documents.take(pa.array([row % 10 for row in range(2000)]))
+    pq.write_table(pa.table({"id": range(2000), "text": texts}), path)
+    info = storage.stat(str(path))
+    source = SourceFile(info.uri, "parquet", info.size, info.fingerprint, 2000, 0)
+    monkeypatch.delattr(RowGroup, "_whole")
+    cache = ReadCache(8 * 2**20)
+    for first in (0, 1000, 1016):
+        read(Descriptor(source, RowRanges.of((first, first + 16))), cache)
 
 
 @pytest.mark.parametrize("limit_bytes", [512 * 2**20, 4 * 2**20, 2**20, 2**16])

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from nightshift.common import storage
 from nightshift.common.descriptor import SourceFile
+from nightshift.common.formats.parquet import decoded_size
 from nightshift.common.formats.parquet.footer import Footer, decoding
 from nightshift.common.formats.parquet.read_cache import DamagedError, ReadCache, RowGroupStream
 from nightshift.common.formats.source_files import check_unchanged
@@ -58,18 +59,23 @@ class RowGroup:
         return found
 
     def _size_bytes(self) -> int:
-        """The size that decoding showed, else the size of the encoded columns in the footer."""
-        known = self.footer.group_bytes.get((self.number, self.names))
-        if known is not None:
-            return known
-        facts = self.footer.metadata.row_group(self.number)
-        chunks = (facts.column(at) for at in range(facts.num_columns))
-        names = set(self.names)
-        return sum(
-            chunk.total_uncompressed_size
-            for chunk in chunks
-            if not names.isdisjoint({chunk.path_in_schema, chunk.path_in_schema.partition(".")[0]})
-        )
+        """The size that decoding showed, else an estimate, which is kept."""
+        key = (self.number, self.names)
+        known = self.footer.group_bytes.get(key)
+        if known is None:
+            known = self.footer.group_bytes[key] = self._estimated_bytes()
+        return known
+
+    def _estimated_bytes(self) -> int:
+        values: dict[str, float] = {}
+        group = self.footer.metadata.row_group(self.number)
+        half = self.cache.limit_bytes // 2
+        if decoded_size.may_be_larger(group, self.names, group.num_rows, half):
+            try:
+                values = decoded_size.value_bytes(self.source.uri, group, self.names)
+            finally:
+                check_unchanged(self.source)
+        return decoded_size.decoded_bytes(group, self.names, values)
 
     def _whole(self) -> pa.Table:
         try:
