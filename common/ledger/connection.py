@@ -141,10 +141,11 @@ def scan_in_order(connection: Connection) -> None:
     """Lets this transaction read indexes in their order only, whatever the statistics say.
 
     Before the first ANALYZE of a million batches, Postgres expects few pending or leased ones and
-    plans a bitmap of all of them with a sort. An ordinary scan also marks the index entries of
-    dead rows, so that the next scan passes over them; a bitmap scan does not.
+    plans a bitmap of all of them with a sort. Where many are leased, it reads the whole table, again
+    for each piece that is taken back. An ordinary scan of an index also marks the entries of dead
+    rows, so that the next scan passes over them; a bitmap scan does not.
     """
-    connection.exec_driver_sql("SET LOCAL enable_bitmapscan = off")
+    connection.exec_driver_sql("SET LOCAL enable_bitmapscan = off; SET LOCAL enable_seqscan = off")
 
 
 def _driver(connection: Connection) -> "PatientConnection":

@@ -102,14 +102,21 @@ def admit_many(connection: Connection, most: Mapping[int, int], rank: int) -> di
                 WHERE job_id = given.job_id AND state = 'pending'
                   AND (not_before IS NULL OR not_before <= now())
                 ORDER BY seq, id LIMIT given.most FOR UPDATE SKIP LOCKED) AS next
+        ), ranked AS (
+            SELECT id, job_id, row_number() OVER (PARTITION BY job_id ORDER BY seq, id) AS place
+            FROM taken
+        ), found AS (
+            -- Arrays, whose length Postgres takes to be small. Of rows it expects a tenth of all that
+            -- are pending, and reads the whole table for them.
+            SELECT array_agg(id) AS ids, array_agg(job_id) AS job_ids, array_agg(place) AS places
+            FROM ranked
         ), admitted AS (
             UPDATE batches b
             SET state = 'queued', queue = concat_ws('.', j.pool, j.engine_key),
-                priority = j.priority, rank = :rank + ranked.place, not_before = NULL
-            FROM jobs j, (
-                SELECT id, job_id, row_number() OVER (PARTITION BY job_id ORDER BY seq, id) AS place
-                FROM taken) AS ranked
-            WHERE b.id = ranked.id AND j.id = ranked.job_id AND j.state = 'running'
+                priority = j.priority, rank = :rank + next.place, not_before = NULL
+            FROM found CROSS JOIN unnest(ids, job_ids, places) AS next (id, job_id, place)
+            JOIN jobs j ON j.id = next.job_id
+            WHERE b.id = next.id AND j.state = 'running'
             RETURNING b.job_id
         )
         SELECT job_id, count(*) AS batches FROM admitted GROUP BY job_id
@@ -130,14 +137,19 @@ def unqueue(connection: Connection, limit: int) -> int:
     statement = text("""
         -- Not a subquery, which may run again for each row that it found.
         WITH taken AS MATERIALIZED (
-            SELECT b.id FROM jobs j
-            JOIN batches b ON b.queue = concat_ws('.', j.pool, j.engine_key) AND b.job_id = j.id
-            WHERE j.closed_at IS NULL AND j.state <> 'running' AND b.state = 'queued'
+            SELECT next.id
+            FROM jobs j CROSS JOIN LATERAL (
+                -- With a limit of its own, so that no job's batches are read before the job is.
+                SELECT b.id FROM batches b
+                WHERE b.queue = concat_ws('.', j.pool, j.engine_key) AND b.job_id = j.id
+                  AND b.state = 'queued'
+                LIMIT :limit FOR UPDATE SKIP LOCKED) AS next
+            WHERE j.closed_at IS NULL AND j.state <> 'running'
               AND (SELECT sum(c.batches_queued) FROM job_counters c WHERE c.job_id = j.id) > 0
-            LIMIT :limit FOR UPDATE OF b SKIP LOCKED
+            LIMIT :limit
         )
-        UPDATE batches b SET state = 'pending', rank = NULL
-        FROM taken WHERE b.id = taken.id AND b.state = 'queued'
+        UPDATE batches SET state = 'pending', rank = NULL
+        WHERE id = ANY (ARRAY(SELECT id FROM taken))
     """)
     return int(connection.execute(statement, {"limit": limit}).rowcount)
 

@@ -9,14 +9,15 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import event
 
 from nightshift.common.broker import queue_name
-from nightshift.common.ledger import Ledger, jobs, spending, workers
+from nightshift.common.ledger import Ledger, dispatch, jobs, spending, workers
+from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.producer.reaper.admission import MOST_ADMITTED
 from nightshift.producer.reaper.loop import MOST_REAPED, Reaper
 from nightshift.producer.reaper.metrics import Rounds
-from tests.integration.test_ledger import World, child_of, make_ready
+from tests.integration.test_ledger import READ, World, child_of, make_ready
 
 
 @pytest.fixture
@@ -169,3 +170,54 @@ def test_one_statement_admits_batches_of_all_jobs(world: World) -> None:
     reaper_of(world.ledger).round()
     assert [world.states(job) for job in opened] == [["queued", "queued"]] * 5
     assert len(admitting) == 1
+
+
+@pytest.fixture
+def many(world: World) -> World:
+    """A hundred jobs with a hundred batches each, and statistics of them."""
+    for number in range(100):
+        world.job(*[1] * 100, name=f"job-{number}", batch={"rows": 1})
+    with world.ledger.transaction() as connection:
+        connection.exec_driver_sql("ANALYZE batches, jobs")
+    return world
+
+
+def batches_read(world: World, duty: Callable[[Connection], object]) -> tuple[object, int]:
+    """What a duty of the reaper returns, and how many rows of `batches` it reads."""
+    with world.ledger.transaction() as connection:
+        assert dispatch.try_duty(connection, dispatch.DISPATCH_LOCK)
+        before = connection.exec_driver_sql(READ).scalar_one()
+        done = duty(connection)
+        return done, connection.exec_driver_sql(READ).scalar_one() - before
+
+
+def test_an_admission_reads_what_it_admits_and_not_the_whole_table(many: World) -> None:
+    most = dict.fromkeys(many.specs, 2)
+    admitted, read = batches_read(many, partial(dispatch.admit_many, most=most, rank=1))
+    assert admitted == most
+    assert read < 4 * sum(most.values())
+
+
+def test_batches_of_jobs_that_run_are_not_read_to_unqueue_those_of_a_paused_one(
+    many: World,
+) -> None:
+    assert batches_read(many, partial(dispatch.unqueue, limit=9))[0] == 0
+    many.run(dispatch.admit_many, dict.fromkeys(many.specs, 100), 1)
+    unqueued, read = batches_read(many, partial(dispatch.unqueue, limit=2000))
+    assert (unqueued, read) == (0, 0)
+    paused = next(iter(many.specs))
+    many.run(jobs.pause, paused)
+    assert many.run(dispatch.unqueue, 60) == 60
+    assert many.run(dispatch.unqueue, 60) == 40
+    assert many.states(paused) == ["pending"] * 100
+
+
+def test_expired_leases_are_found_without_those_that_were_taken_back_before(many: World) -> None:
+    most = dict.fromkeys(many.specs, 100)
+    many.run(dispatch.admit_many, most, 1)
+    assert len(many.claim(next(iter(most)), most=10_000, seconds=-1)) == 10_000
+    with many.ledger.transaction() as connection:
+        connection.exec_driver_sql("ANALYZE batches, attempts")
+    pieces = [batches_read(many, partial(leasing.reap, limit=200)) for _ in range(8)]
+    assert [taken for taken, _ in pieces] == [200] * 8
+    assert pieces[-1][1] < 4 * 200
