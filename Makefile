@@ -38,7 +38,7 @@ SECONDS ?= 120
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-busy deploy-check faults faults-long faults-mutants bench bench-engine bench-control \
-	bench-ledger bench-finished bench-planning bench-collect bench-memory bench-tail bench-scale lint docs format clean
+	bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-scale lint docs format clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -84,7 +84,7 @@ faults-long: $(READY)  ## Pass the fault suite with random kills for MINUTES=20
 faults-mutants: $(READY)  ## See the fault suite fail without each protection
 	$(BIN)/python -m tests.faults.mutants
 
-bench: bench-control bench-ledger bench-finished bench-planning bench-collect bench-memory bench-tail bench-scale bench-engine  ## Measure everything, and write docs/performance.md: about two hours, on a quiet machine
+bench: bench-control bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-scale bench-engine  ## Measure everything, and write docs/performance.md: about two hours, on a quiet machine
 	$(BIN)/python -m benchmarks.report
 
 bench-engine: $(READY)  ## Measure the fleet beside raw vLLM and a naive loop, ROUNDS=7
@@ -95,6 +95,9 @@ bench-control: $(READY)  ## Measure one-row batches through claim, part and comm
 
 bench-ledger: $(READY)  ## Measure the ledger with a million batches in it
 	$(BIN)/python -m benchmarks.ledger
+
+bench-claims: $(READY)  ## Measure claims on one queue by 1 to 64 claimants
+	$(BIN)/python -m benchmarks.ledger.claimants
 
 bench-finished: $(READY)  ## Measure claims beside BATCHES=1000000 finished ones, and a job that leaves the ledger
 	$(BIN)/python -m benchmarks.ledger.finished --batches $(BATCHES)

@@ -55,9 +55,9 @@ class Fleet:
         """CPU seconds so far of each component, user and system; a worker's children by
         themselves.
         """
-        found = {name: sum(_tree_seconds(pid)) for name, pid in self.pids.items()}
+        found = {name: sum(tree_seconds(pid)) for name, pid in self.pids.items()}
         for name, group in self.groups.items():
-            own, below = _tree_seconds(group.pid)
+            own, below = tree_seconds(group.pid)
             found |= {"supervisor": own, "child": below} if name == "worker" else {name: own}
         return found
 
@@ -108,12 +108,13 @@ def fleet(parent: Path, **settings: object) -> Iterator[Fleet]:
         ledger = Ledger(database_url)
         stack.callback(ledger.close)
         schema.migrate(ledger)
-        made = Fleet(folder, known, ledger, _servers())
+        made = Fleet(folder, known, ledger, servers())
         stack.callback(_stop_all, made)
         yield made
 
 
-def _servers() -> dict[str, int]:
+def servers() -> dict[str, int]:
+    """Process ids of the embedded servers that this process started, by name."""
     names = {"postgres": "Postgres", "redis-server": "Redis"}
     return {
         names[child.name()]: child.pid
@@ -127,8 +128,8 @@ def _stop_all(made: Fleet) -> None:
         made.stop(name)
 
 
-def _tree_seconds(pid: int) -> tuple[float, float]:
-    """Of a process, and of all below it."""
+def tree_seconds(pid: int) -> tuple[float, float]:
+    """CPU seconds of a process, and of all below it."""
     try:
         root = psutil.Process(pid)
         below = root.children(recursive=True)

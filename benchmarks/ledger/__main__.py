@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.ledger import million, plans
-from benchmarks.ledger.latency import Actors, Operation, line, measure, measure_crowd
+from benchmarks.ledger.latency import Actors, Operation, line, measure
 from benchmarks.ledger.million import OWNERS, Stored
 from benchmarks.report import Line, keep, show
 from nightshift.common.ledger import Ledger, job_end, schema
@@ -69,7 +69,6 @@ def _measured(url: str, folder: Path, batches: int, calls: int, only: str) -> li
     million.vacuum(url)
     for operation in operations:
         tell(operation.name, measure(ledger, operation, calls), operation.wanted)
-    tell(f"claim 1 batch, {OWNERS} claimants at once", measure_crowd(ledger, actors, calls), None)
     lines += [_planned(ledger, section, each) for each in operations if each.wanted is not None]
     lines += _finished(ledger, url, section, actors.job_id, folder / "out")
     ledger.close()

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
-from benchmarks.ledger.million import LEASED, OWNERS, QUEUED, RENEWER
+from benchmarks.ledger.million import LEASED, QUEUED, RENEWER
 from benchmarks.report import Line
 from nightshift.common.ledger import Ledger, dispatch, job_end, jobs
 from nightshift.common.ledger.batches import claims, commits, leasing
@@ -151,24 +150,6 @@ def measure(ledger: Ledger, operation: Operation, calls: int) -> list[float]:
             with ledger.transaction() as connection:
                 operation.before(connection)
         taken.append(_timed(ledger, operation.act))
-    return taken
-
-
-def measure_crowd(ledger: Ledger, actors: Actors, calls: int) -> list[float]:
-    """Claims of one batch by all the children at once, in milliseconds each."""
-
-    def claims(number: int) -> list[float]:
-        act = partial(actors.claim, most=1, owner=f"w-{number}")
-        return [_timed(ledger, act) for _ in range(share)]
-
-    share = QUEUED // OWNERS
-    taken: list[float] = []
-    with ThreadPoolExecutor(OWNERS) as threads:
-        while len(taken) < calls:
-            with ledger.transaction() as connection:
-                actors.refill(connection)
-            for each in threads.map(claims, range(OWNERS)):
-                taken += each
     return taken
 
 
