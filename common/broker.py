@@ -69,8 +69,10 @@ class Announcer:
         try:
             connection = self._connected()
             missing = min(most, target - _depth(connection, queue))
+            # One for all: send_task makes another for each message, which doubles its cost.
+            producer = self._app.amqp.Producer(connection, auto_declare=False)
             for _ in range(missing):
-                self._app.send_task(WAKE, queue=queue, connection=connection, ignore_result=True)
+                self._app.send_task(WAKE, queue=queue, producer=producer, ignore_result=True)
         except (OperationalError, OSError) as error:
             self.close()
             raise Retryable(f"the broker cannot be reached: {error}") from error

@@ -67,7 +67,7 @@ class Actors:
             Operation(f"renew {LEASED} leases", self._renew, None, 10),
             Operation(f"reap {REAPED} leases", leasing.reap, expire, 10),
             Operation(
-                f"dispatch, {admission.MOST_ADMITTED} admitted", self._dispatch, self._unqueue, 20
+                f"dispatch, {admission.MOST_ADMITTED} admitted", self._dispatch, self._unqueue, 40
             ),
             Operation("dispatch, nothing to admit", self._dispatch, None, 20),
             Operation("finishable", lambda one: job_end.finishable(one, "r", 60)),

@@ -102,21 +102,17 @@ def admit_many(connection: Connection, most: Mapping[int, int], rank: int) -> di
                 WHERE job_id = given.job_id AND state = 'pending'
                   AND (not_before IS NULL OR not_before <= now())
                 ORDER BY seq, id LIMIT given.most FOR UPDATE SKIP LOCKED) AS next
-        ), ranked AS (
-            SELECT id, job_id, row_number() OVER (PARTITION BY job_id ORDER BY seq, id) AS place
-            FROM taken
-        ), found AS (
-            -- Arrays, whose length Postgres takes to be small. Of rows it expects a tenth of all that
-            -- are pending, and reads the whole table for them.
-            SELECT array_agg(id) AS ids, array_agg(job_id) AS job_ids, array_agg(place) AS places
-            FROM ranked
+        ), ranked AS MATERIALIZED (
+            SELECT id, row_number() OVER (PARTITION BY job_id ORDER BY seq, id) AS place FROM taken
         ), admitted AS (
             UPDATE batches b
             SET state = 'queued', queue = concat_ws('.', j.pool, j.engine_key),
                 priority = j.priority, rank = :rank + next.place, not_before = NULL
-            FROM found CROSS JOIN unnest(ids, job_ids, places) AS next (id, job_id, place)
-            JOIN jobs j ON j.id = next.job_id
-            WHERE b.id = next.id AND j.state = 'running'
+            -- Arrays, which Postgres takes to be short. Of rows it expects a tenth of all that are
+            -- pending, and reads the whole table for them.
+            FROM unnest(ARRAY(SELECT id FROM ranked), ARRAY(SELECT place FROM ranked))
+                 AS next (id, place), jobs j
+            WHERE b.id = next.id AND j.id = b.job_id AND j.state = 'running'
             RETURNING b.job_id
         )
         SELECT job_id, count(*) AS batches FROM admitted GROUP BY job_id
