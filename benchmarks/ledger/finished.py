@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, TypeVar
 
+import numpy as np
 import psycopg
 import typer
 from rich.console import Console
@@ -36,6 +37,10 @@ LIVE_BATCHES = 400_000
 STORED_AT_ONCE = 50_000
 MOVED_AT_ONCE = 1_000
 WANTED_MS = 10.0
+
+MOST_BYTES = 15 * 2**30
+BYTES_A_BATCH = 1_200
+"""Disk that the benchmark takes at most; and that a finished batch with its attempt takes, with WAL."""
 
 VERSIONS = 3
 """Dead row versions that a batch leaves: admitted, claimed, committed."""
@@ -96,6 +101,7 @@ class Live:
         with ledger.transaction() as connection:
             self.job = jobs.find(connection, "million")
         self._url, self._ledger, self._next = url, ledger, batches
+        self._half: dict[int, float] = {}
         self.actors = Actors(self.job.id, self.job.spec.pool, self.job.spec.engine_key, batches)
 
     def move(self, batches: int) -> None:
@@ -117,8 +123,10 @@ class Live:
             looked_at = plans.blocks(self._ledger, act)
             taken = measure(self._ledger, Operation(name, act, self.actors.refill), calls)
             measured = line(SECTION, name, taken, WANTED_MS)
+            half = float(np.median(taken))
+            ratio = f"p50 {half / self._half.setdefault(most, half):.2f} of that beside none"
             text = f"{measured.rate}; {plans.blocks(self._ledger, act):,} blocks, {looked_at:,} at first"
-            lines.append(replace(measured, rate=text))
+            lines.append(replace(measured, rate=text, ratio=ratio))
             console.print(f"{name}: {lines[-1].rate}")
         return lines
 
@@ -130,12 +138,29 @@ def main(
     """Measure claims beside finished batches, and a job that leaves the ledger."""
     folder = Path(tempfile.mkdtemp(prefix="bench-finished-"))
     try:
+        _check_room(folder, batches)
         with postgres(folder / "home") as url:
             million.store(url, folder, LIVE_BATCHES)
             lines = _measured(url, batches, calls)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     (keep if batches == 1_000_000 else show)("finished", lines)
+
+
+def _check_room(folder: Path, batches: int) -> None:
+    needed = (batches + LIVE_BATCHES) * BYTES_A_BATCH
+    free = shutil.disk_usage(folder).free
+    if needed > min(free, MOST_BYTES):
+        raise SystemExit(
+            f"{batches:,} batches need {needed / 2**30:.0f} GiB of disk, {free / 2**30:.0f} GiB are "
+            f"free, and {MOST_BYTES / 2**30:.0f} GiB is the most: give fewer --batches"
+        )
+
+
+def _check_size(connection: psycopg.Connection[tuple[int]]) -> None:
+    [(size,)] = connection.execute("SELECT pg_database_size(current_database())")
+    if size > MOST_BYTES:
+        raise SystemExit(f"the database has {size / 2**30:.0f} GiB by now: give fewer --batches")
 
 
 def _measured(url: str, batches: int, calls: int) -> list[Line]:
@@ -172,6 +197,7 @@ def _store(url: str, batches: int) -> Job:
             for first in range(0, size, STORED_AT_ONCE):
                 piece = {"first": first, "stop": min(first + STORED_AT_ONCE, size)}
                 connection.execute(NEW_BATCHES, {**piece, "job": job_id})
+                _check_size(connection)
     output = Path(output_uri)
     output.mkdir()
     (output / "_manifest.json").touch()
