@@ -14,19 +14,17 @@ from typing import Annotated, Any
 
 import numpy as np
 import psycopg
-import pyarrow as pa
-import pyarrow.parquet as pq
 import typer
 
-from benchmarks import control, report
+from benchmarks import report
 from benchmarks.fleet import Fleet, fleet
 from benchmarks.report import Line
-from benchmarks.scale.children import SLOTS, Order, Result, simulate
+from benchmarks.scale import bursts
+from benchmarks.scale.bouncer import POOL_SIZE, bouncer
+from benchmarks.scale.children import SLOTS, Order, simulate
+from benchmarks.scale.server_times import ServerTimes
 from nightshift.common.ledger import jobs
-from nightshift.producer.submit.submit import submit
 
-POOLS = 3
-JOBS = 100
 PROCESSES = 2
 CONNECTIONS = 12
 """Of each process; a real fleet has two or three for each child and one for each machine."""
@@ -37,47 +35,55 @@ SECTION = "1,000 children"
 def main(
     machines: Annotated[int, typer.Option(help="Machines of 8 children each.")] = 125,
     seconds: Annotated[float, typer.Option(help="How long the fleet works.")] = 120,
-    burst: Annotated[
-        int, typer.Option(help="Batches to admit at once, and to take back.")
-    ] = 60_000,
+    burst: Annotated[int, typer.Option(help="Batches to admit at once.")] = 60_000,
+    leases: Annotated[int, typer.Option(help="Expired leases to take back.")] = 256_000,
+    only: Annotated[str, typer.Option(help="fleet or bursts; both when empty.")] = "",
 ) -> None:
     """Measures claims, commits, heartbeats and looks, the time of a pause, and bursts of a reaper."""
-    with (
-        tempfile.TemporaryDirectory(prefix="nightshift-scale-") as parent,
-        fleet(Path(parent)) as here,
-        psycopg.connect(here.ledger.url, autocommit=True) as connection,
-    ):
-        _submit(here, JOBS, max(100, int(machines * SLOTS * seconds / 30 / JOBS * 1.5)))
-        lines = _steady(here, connection, machines, seconds)
-        lines += _bursts(here, connection, burst)
-    if (machines, burst) == (125, 60_000):
+    lines: list[Line] = []
+    if only != "bursts":
+        with _started() as (here, connection):
+            rows = max(100, int(machines * SLOTS * seconds / 30 / bursts.JOBS * 1.5))
+            bursts.open_jobs(here, bursts.JOBS, rows, "job")
+            lines += _steady(here, connection, machines, seconds)
+    if only != "fleet":
+        with _started() as (here, connection):
+            lines += bursts.measure(here, connection, burst, leases)
+    if (machines, burst, leases, only) == (125, 60_000, 256_000, ""):
         report.keep("scale", lines)
     else:
         report.show("scale", lines)
 
 
-def _submit(here: Fleet, count: int, rows: int, name: str = "job", pool: str | None = None) -> None:
-    source = here.folder / f"{name}.parquet"
-    pq.write_table(pa.table({"id": range(rows), "text": ["row"] * rows}), source)
-    for number in range(count):
-        where = pool or f"pool-{number % POOLS}"
-        spec = control.spec(
-            f"{name}-{number}", source, here.folder / f"{name}-{number}", pool=where
-        )
-        submit(here.ledger, spec, here.settings)
+@contextmanager
+def _started() -> Iterator[tuple[Fleet, Any]]:
+    with (
+        tempfile.TemporaryDirectory(prefix="nightshift-scale-") as parent,
+        fleet(Path(parent)) as here,
+        psycopg.connect(here.ledger.url, autocommit=True) as connection,
+    ):
+        yield here, connection
 
 
 def _steady(here: Fleet, connection: Any, machines: int, seconds: float) -> list[Line]:
     engines = connection.execute("SELECT DISTINCT pool, engine_key FROM jobs").fetchall()
-    orders = [
-        Order(here.ledger.url, range(n, machines, PROCESSES), engines, seconds, CONNECTIONS, n)
-        for n in range(PROCESSES)
-    ]
-    with _reapers(here), ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
-        running = [pool.submit(simulate, order) for order in orders]
+    with (
+        bouncer(here.ledger.url, here.folder) as own,
+        bursts.reapers(here),
+        ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool,
+    ):
+        url = own or here.ledger.url
+        running = [
+            pool.submit(
+                simulate,
+                Order(url, range(n, machines, PROCESSES), engines, seconds, CONNECTIONS, n),
+            )
+            for n in range(PROCESSES)
+        ]
         # The children start in half a minute, and each has its batches half a minute later.
         here.wait(lambda: _leased(connection) > machines * SLOTS, 300)
         time.sleep(10)
+        noted = ServerTimes(connection, here.folder / "postgres.log")
         before = _meters(here, connection)
         paused = [_pause(here, connection, number) for number in range(3)]
         while not all(each.done() for each in running):
@@ -86,15 +92,23 @@ def _steady(here: Fleet, connection: Any, machines: int, seconds: float) -> list
             time.sleep(1)
         results = [each.result() for each in running]
     lines = [
-        _latency(name, results, seconds) for name in sorted(results[0].taken) if name != "kill"
+        _latency(name, name, [taken for result in results for taken in result.taken[name]], seconds)
+        for name in sorted(results[0].taken)
+        if name != "kill"
+    ]
+    lines += [
+        _latency(kind, f"{kind}, as Postgres measures it", taken, 0)
+        for kind, taken in sorted(noted.end().items())
     ]
     late = [each for result in results for each in result.late]
     passed, done, cpu, wal, statements = (a - b for a, b in zip(after, before, strict=True))
     killed, failed = (sum(getattr(each, what) for each in results) for what in ("killed", "failed"))
     text = f"p50 {np.percentile(late, 50):.1f} ms, p99 {np.percentile(late, 99):.0f} ms"
     connections = PROCESSES * CONNECTIONS
+    way = f"PgBouncer in transaction mode, {POOL_SIZE} connections" if own else "none: no PgBouncer"
     return [
         *lines,
+        _line("between the simulation and Postgres", way),
         _line(f"wait for one of {connections} connections of the simulation", text),
         _line("batches committed", f"{done / passed:.1f} a second"),
         _line("Postgres", f"{1000 * cpu / done:.1f} ms CPU a batch, {cpu / passed:.2f} cores"),
@@ -109,17 +123,18 @@ def _steady(here: Fleet, connection: Any, machines: int, seconds: float) -> list
     ]  # fmt: skip
 
 
-def _latency(name: str, results: list[Result], seconds: float) -> Line:
-    taken = [each for result in results for each in result.taken[name]]
+def _latency(kind: str, name: str, taken: list[float], seconds: float) -> Line:
     half, most = np.percentile(taken, [50, 99])
-    text = f"p50 {half:.1f} ms, p99 {most:.1f} ms, {len(taken) / seconds:.0f} a second"
-    wanted = "p99 < 50 ms" if name == "claim" else ""
+    text = f"p50 {half:.1f} ms, p99 {most:.1f} ms"
+    if seconds:
+        text += f", {len(taken) / seconds:.0f} a second"
+    wanted = "p99 < 50 ms" if kind == "claim" else ""
     verdict = ("met" if most < 50 else f"missed by {most / 50 - 1:.0%}") if wanted else ""
     return Line(SECTION, name, text, "", len(taken), report.spread(taken), wanted, verdict)
 
 
-def _line(name: str, text: str, rounds: int = 1, wanted: str = "", verdict: str = "") -> Line:
-    return Line(SECTION, name, text, "", rounds, "", wanted, verdict)
+def _line(name: str, text: str) -> Line:
+    return Line(SECTION, name, text, "", 1, "")
 
 
 def _pause(here: Fleet, connection: Any, number: int) -> float:
@@ -141,62 +156,6 @@ def _pause(here: Fleet, connection: Any, number: int) -> float:
     return max(0.0, float(late))
 
 
-def _bursts(here: Fleet, connection: Any, batches: int) -> list[Line]:
-    """Two reapers admit so many batches, are back after a flush of Redis, and take leases back."""
-    connection.execute("UPDATE jobs SET state = 'paused' WHERE state = 'running'")
-    connection.execute("UPDATE workers SET state = 'ended', ended_at = now()")
-    _submit(here, JOBS, batches // JOBS, "burst")
-    connection.execute(
-        "INSERT INTO workers (id, supervisor, pool, slot, host, pid, engine_key, state,"
-        " window_rows, seen_at) SELECT 'b-' || n, 's', 'pool-' || n % 3, n, 'h', n,"
-        " (SELECT max(engine_key) FROM jobs), 'ready', 512, now() + interval '1 hour'"
-        " FROM generate_series(1, 1000) AS n"
-    )
-    connection.execute("VACUUM ANALYZE")
-    total = batches // JOBS * JOBS
-    with _reapers(here):
-        admitted = _rate(connection, "queued", 0, total)
-    connection.execute(
-        "WITH held AS (UPDATE batches SET state = 'leased', attempt = attempt + 1, rank = NULL,"
-        " owner = 'b-' || id %% 1000, lease_expires_at = now() - interval '1 s'"
-        " WHERE state = 'queued' RETURNING *) INSERT INTO attempts (batch_id, attempt, job_id,"
-        " worker_id, engine, engine_version, woken)"
-        " SELECT id, attempt, job_id, owner, 'function', '1', 'poll' FROM held".replace("%%", "%")
-    )
-    # Nothing is admitted meanwhile, so that only what is taken back is counted.
-    connection.execute("UPDATE jobs SET max_parallel = 1")
-    connection.execute("VACUUM ANALYZE")
-    with _reapers(here):
-        reaped = _rate(connection, "leased", total, 0)
-    met = "met" if admitted >= 10_000 else f"missed by {1 - admitted / 10_000:.0%}"
-    seconds = 256_000 / reaped
-    return [
-        _line("two reapers admit", f"{admitted:.0f} batches/s", 1, "10,000 batches/s", met),
-        _line(
-            "two reapers take back expired leases",
-            f"{reaped:.0f} a second: 256,000 in {seconds:.0f} s",
-            1, "30 s", "met" if seconds <= 30 else f"missed by {seconds / 30 - 1:.0%}",
-        ),
-    ]  # fmt: skip
-
-
-def _rate(connection: Any, state: str, begins: int, ends: int) -> float:
-    """Batches a second that enter or leave a state, from the first to the last."""
-    first: tuple[float, int] | None = None
-    while True:
-        (found,) = connection.execute(
-            "SELECT coalesce(sum(CASE %s WHEN 'queued' THEN batches_queued ELSE batches_leased END),"
-            " 0)::bigint FROM job_counters c JOIN jobs j ON j.id = c.job_id"
-            " WHERE j.state = 'running'", (state,)
-        ).fetchone()  # fmt: skip
-        now = time.perf_counter()
-        if first is None and found != begins:
-            first = (now, found)
-        if found == ends and first is not None:
-            return abs(ends - first[1]) / (now - first[0])
-        time.sleep(0.05)
-
-
 def _leased(connection: Any) -> int:
     found = connection.execute("SELECT count(*) FROM batches WHERE state = 'leased'").fetchone()
     return int(found[0])
@@ -211,18 +170,6 @@ def _meters(here: Fleet, connection: Any) -> tuple[float, float, float, float, f
     ).fetchone()
     cpu = here.cpu_seconds()["Postgres"]
     return time.monotonic(), float(done), cpu, float(wal), float(transactions)
-
-
-@contextmanager
-def _reapers(here: Fleet) -> Iterator[None]:
-    names = ["reaper", "second reaper"]
-    for name in names:
-        here.reaper(name)
-    try:
-        yield
-    finally:
-        for name in names:
-            here.stop(name)
 
 
 if __name__ == "__main__":

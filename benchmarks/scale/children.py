@@ -7,6 +7,7 @@ finds none waits for its supervisor, which asks and beats for it.
 
 import heapq
 import itertools
+import os
 import random
 import threading
 import time
@@ -30,6 +31,8 @@ HELD = 2
 BATCH_SECONDS = 30.0
 KILL_SECONDS = 10.0
 """One child of this process vanishes so often; each fifth time all children of a machine do."""
+
+NICE = 10
 
 LOOK = "look of a supervisor at its 8 slots"
 
@@ -261,5 +264,8 @@ class Simulation:
 
 
 def simulate(order: Order) -> Result:
-    """Runs in a process of its own."""
+    """Runs in a process of its own, behind Postgres and the reapers where cores are short: the
+    children of a fleet are on other machines.
+    """
+    os.nice(NICE)
     return Simulation(order).run()
