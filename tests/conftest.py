@@ -15,6 +15,7 @@ from nightshift.common.ledger import Ledger
 from tests.support import homes, warm
 from tests.support.databases import NUMBERS, with_database
 from tests.support.example import EXAMPLES, Example
+from tests.support.world import World
 
 HERE = Path(__file__).parent
 
@@ -169,6 +170,12 @@ def second_ledger(database_url: str) -> Iterator[Callable[[], Ledger]]:
 def ledger(second_ledger: Callable[[], Ledger]) -> Ledger:
     """A Ledger on an empty, migrated database of its own."""
     return second_ledger()
+
+
+@pytest.fixture
+def world(ledger: Ledger) -> World:
+    """Jobs on that database, and what is done with their batches."""
+    return World(ledger)
 
 
 @pytest.fixture

@@ -49,6 +49,7 @@ PLAN = "tests/integration/test_plan.py"
 LEDGER = "tests/integration/test_ledger.py"
 SPENDING = "tests/integration/test_spending.py"
 RETENTION = "tests/integration/test_retention.py"
+RETURNS = "tests/integration/test_retention_races.py"
 LOADS = "tests/integration/test_loads.py"
 IDLE = "tests/integration/test_idle_children.py"
 
@@ -271,7 +272,7 @@ MUTANTS = (
         "producer/archive/leave.py",
         "            table_files.prove(job, file)\n",
         "            pass\n",
-        (f"{RETENTION}::test_no_row_is_deleted_any_more_once_a_file_is_gone",),
+        (f"{RETURNS}::test_no_row_is_deleted_any_more_once_a_file_is_gone",),
     ),
     Mutant(
         "needed rows stay",
@@ -279,7 +280,7 @@ MUTANTS = (
         """      AND coalesce(needed_at < now() - make_interval(days => :days), true)
       AND EXISTS""",
         "      AND EXISTS",
-        (f"{RETENTION}::test_whoever_needs_the_rows_while_they_are_written_keeps_them",),
+        (f"{RETURNS}::test_whoever_needs_the_rows_while_they_are_written_keeps_them",),
     ),
     Mutant(
         "archive fence",
@@ -287,7 +288,7 @@ MUTANTS = (
         """    WHERE job_id = :id AND generation = :generation AND state = :state
 """,
         "    WHERE job_id = :id AND generation = :generation\n",
-        (f"{RETENTION}::test_a_late_return_adds_no_row_to_a_job_that_has_gone_on",),
+        (f"{RETURNS}::test_a_late_return_adds_no_row_to_a_job_that_has_gone_on",),
     ),
     Mutant(
         "staging directory",

@@ -16,8 +16,8 @@ from nightshift.common.ledger.batches import leasing, splits
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.states import JobState
-from tests.integration.test_ledger import World, part_of
 from tests.support.fleet import commit_one, wait_until
+from tests.support.world import World, part_of
 
 COMMITTERS = 32
 COMMIT_SECONDS = 0.01

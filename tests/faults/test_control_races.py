@@ -23,9 +23,9 @@ from nightshift.common.ledger.batches import claims, commits, leasing, retries, 
 from nightshift.common.ledger.batches.records import Claimant, Lease, Part
 from nightshift.producer.reaper import finish
 from nightshift.producer.verify.verify import verify
-from tests.integration.test_ledger import World, part_of
 from tests.integration.test_look import BATCH, ROWS, WORKER, Work
 from tests.support.fleet import commit_one, wait_until
+from tests.support.world import World, part_of
 
 Late = Future[frozenset[tuple[int, int]]]
 

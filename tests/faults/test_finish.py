@@ -10,9 +10,9 @@ from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger, job_end, jobs
 from nightshift.common.ledger.batches import leasing, retries
 from nightshift.common.states import JobState
-from tests.integration.test_ledger import World
 from tests.support.fleet import tree
 from tests.support.rig import Rig
+from tests.support.world import World
 
 UNTIL_MENDED = """
 import os

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from nightshift.common.ledger import Ledger
-from tests.integration.test_ledger import World, child_of, make_ready
 from tests.support.fleet import wait_until
 from tests.support.rig import Rig
+from tests.support.world import World, child_of, make_ready
 
 DEADLY = """
 import os
@@ -212,11 +211,6 @@ MEANWHILE = """
     WHERE j.name = 'other' AND a.outcome = 'done' AND a.ended_at BETWEEN lost.first AND lost.last
 """
 """Batches of the other job that were done while the killer was searched for."""
-
-
-@pytest.fixture
-def world(ledger: Ledger) -> World:
-    return World(ledger)
 
 
 def lone_first(world: World, *, priority: int = 0, children: int = 2) -> int:

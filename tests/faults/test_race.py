@@ -14,7 +14,7 @@ from nightshift.common.errors import LeaseLost, Retryable
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import claims, commits
 from nightshift.common.ledger.batches.records import Claimant, Lease
-from tests.integration.test_ledger import World
+from tests.support.world import World
 
 LONGEST_PAUSE_SECONDS = 0.004
 

@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from sqlalchemy import text
 from nightshift.common import storage
 from nightshift.common.errors import (
     BadInput,
-    EngineDead,
     EngineGone,
     EngineRefused,
     EngineUnavailable,
@@ -39,43 +37,9 @@ from nightshift.worker.supervisor.liveness import ChildLiveness
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
 from tests.support.fleet import function_spec, wait_until, write_rows
+from tests.support.scripted import Scripted
 
 ROWS = 6
-
-
-@dataclass
-class Scripted:
-    """An engine that answers when it is told to."""
-
-    name: str = "function"
-    version: str = "1"
-    revision: str | None = None
-    concurrency: int = 64
-    died_with: str | None = None
-    obeys: bool = True
-    taken: list[tuple[Work, "Future[None]"]] = field(default_factory=list)
-
-    def start(self, work: Work) -> "Future[None]":
-        future: Future[None] = Future()
-        self.taken.append((work, future))
-        if self.obeys:
-            work.on_stop(future.cancel)
-        return future
-
-    def answer(self, at: int, most_rows: int = ROWS, error: Exception | None = None) -> None:
-        work, future = self.taken[at]
-        assert work.rows is not None
-        for position, said in enumerate(work.rows.column("text").to_pylist()[:most_rows]):
-            work.emit(position, Answer({"loud": said.upper()}))
-        future.set_result(None) if error is None else future.set_exception(error)
-
-    def die(self, at: int) -> None:
-        self.taken[at][1].set_exception(EngineDead("no more"))
-
-    def stalled_seconds(self) -> float:
-        return 0.0
-
-    def close(self) -> None: ...
 
 
 class Scene:

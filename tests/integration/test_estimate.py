@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, jobs, workers
+from nightshift.common.ledger import jobs, workers
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.row_errors import Failure
 from nightshift.common.settings import Settings
@@ -22,16 +22,11 @@ from nightshift.producer.estimate.forecast import Range
 from nightshift.producer.estimate.pilot import FinishedPilot
 from nightshift.producer.results.sample import Sample
 from nightshift.producer.submit.submit import survey
-from tests.integration.test_ledger import World, part_of
 from tests.integration.test_spending import compute
 from tests.support.fleet import commit_one, write_rows
+from tests.support.world import World, part_of
 
 ENGINE = {"backend": "openai", "model": "M", "price_per_hour": 36.0}
-
-
-@pytest.fixture
-def world(ledger: Ledger) -> World:
-    return World(ledger)
 
 
 @pytest.fixture

@@ -2,11 +2,10 @@
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from nightshift.worker.telemetry import report
@@ -21,25 +20,6 @@ from tests.support.fleet import (
 )
 
 SLOW = {"backend": "function", "callable": "rules:slow"}
-
-
-@pytest.fixture
-def fleet(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Fleet]:
-    found = Fleet(
-        tmp_path,
-        NIGHTSHIFT_DATABASE_URL=database_url,
-        NIGHTSHIFT_BROKER_URL=redis_url,
-        NIGHTSHIFT_ALLOWED_MODULES="rules",
-        NIGHTSHIFT_CALLABLE_PATHS=str(tmp_path),
-    )
-    yield found
-    found.end()
-
-
-@pytest.fixture
-def ask(database_url: str) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        yield lambda query: connection.execute(query).fetchall()
 
 
 Ask = Callable[[str], list[tuple[Any, ...]]]

@@ -8,10 +8,10 @@ import psycopg
 import pytest
 import yaml
 
-from nightshift.common.ledger import Ledger, jobs, workers
+from nightshift.common.ledger import jobs, workers
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.workers import Child
-from tests.integration.test_ledger import World
+from tests.support.world import World
 
 ROOT = Path(__file__).parents[2]
 ROLE = "keda_nightshift"
@@ -33,11 +33,6 @@ def grants() -> list[str]:
         block for block in re.findall(r"```sql\n(.*?)```", page, re.S) if "CREATE ROLE" in block
     ]
     return [line for line in block.split(";") if line.strip()]
-
-
-@pytest.fixture
-def world(ledger: Ledger) -> World:
-    return World(ledger)
 
 
 @pytest.fixture

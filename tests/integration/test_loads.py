@@ -12,21 +12,16 @@ from nightshift.common.errors import (
     MachineCannotLoad,
     RevisionChanged,
 )
-from nightshift.common.ledger import Ledger, fleet, jobs, loads, workers
+from nightshift.common.ledger import fleet, jobs, loads, workers
 from nightshift.common.ledger.fleet import Machine, SlotReport
 from nightshift.common.ledger.loads import LoadPolicy
 from nightshift.common.states import JobState
 from nightshift.producer.views import tables
-from tests.integration.test_ledger import World, become_ready, child_of, make_ready
 from tests.integration.test_plan import empty, ordered, other, plan, report
+from tests.support.world import World, become_ready, child_of, make_ready
 
 POLICY = LoadPolicy(backoff_seconds=2, alive_seconds=30)
 ONE_MACHINE = LoadPolicy(backoff_seconds=2, alive_seconds=30, one_machine=True)
-
-
-@pytest.fixture
-def world(ledger: Ledger) -> World:
-    return World(ledger)
 
 
 def machine(host: str, serves: str | None = None) -> Machine:

@@ -53,12 +53,6 @@ def fleet(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Fleet]:
     found.end()
 
 
-@pytest.fixture
-def ask(database_url: str) -> Iterator[Ask]:
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        yield lambda query: connection.execute(query).fetchall()
-
-
 def lines(fleet: Fleet, number: int) -> list[dict[str, Any]]:
     """What the process of that number logged; each line must be one JSON object."""
     (path,) = fleet.folder.glob(f"*.{number}.log")

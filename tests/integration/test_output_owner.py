@@ -2,12 +2,11 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
+import s3fs
 from sqlalchemy import text
 
 from nightshift.common import storage
@@ -21,19 +20,9 @@ from nightshift.producer.submit import output_owner
 from nightshift.producer.submit.submit import Submitted, submit
 from nightshift.producer.verify.verify import verify
 from tests.support.fleet import Fleet, function_spec, logs, output_ids, write_rows
-from tests.support.object_store import ObjectStore, close_client
+from tests.support.object_store import ObjectStore
 
 MARKER = "_owner.json"
-
-
-@pytest.fixture
-def other_ledger(fresh_database: Callable[..., str]) -> Iterator[Ledger]:
-    """Another ledger; the databases of the tests are copies, and so is the id in them."""
-    found = Ledger(fresh_database(), connections=2)
-    with found.transaction() as connection:
-        connection.execute(text("UPDATE ledger_meta SET ledger_id = gen_random_uuid()"))
-    yield found
-    found.close()
 
 
 @pytest.fixture
@@ -237,21 +226,9 @@ def test_a_run_whose_home_was_lost_says_so_and_adopts_its_output(folder: Path) -
 
 
 @pytest.fixture
-def store() -> Iterator[ObjectStore]:
-    found = ObjectStore()
-    with found.as_own():
-        yield found
-    found.close()
-
-
-@pytest.fixture
-def bucket(store: ObjectStore) -> Iterator[str]:
-    """A bucket of the test's own: what moto holds is shared by all tests of a process."""
-    client = store.filesystem()
-    name = f"bucket-{uuid4().hex}"
-    client.mkdir(name)
-    yield f"s3://{name}"
-    close_client(client)
+def bucket(client: s3fs.S3FileSystem, fresh: str) -> str:
+    """An empty bucket of the test's own."""
+    return f"s3://{fresh}"
 
 
 def test_a_directory_of_an_object_store_has_an_owner_too(

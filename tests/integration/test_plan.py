@@ -1,14 +1,13 @@
 """The plan of a pool in the ledger: who computes it, who reads it, what an autoscaler sees."""
 
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from nightshift.common.errors import SchemaMismatch
-from nightshift.common.ledger import Ledger, fleet, jobs, workers
+from nightshift.common.ledger import fleet, jobs, workers
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.fleet import Machine, SlotOrder, SlotReport
 from nightshift.common.processes.process_group import ProcessGroup
@@ -16,23 +15,10 @@ from nightshift.common.settings import Settings
 from nightshift.worker.supervisor import planning
 from nightshift.worker.supervisor.supervisor import Supervisor
 from nightshift.worker.telemetry.machine import MachineMetrics
-from tests.integration.test_ledger import World, child_of, make_ready
 from tests.support.databases import statements
+from tests.support.world import World, child_of, make_ready
 
 ALIVE_SECONDS = 30.0
-
-
-@pytest.fixture
-def world(ledger: Ledger) -> World:
-    return World(ledger)
-
-
-@pytest.fixture
-def frozen(second_ledger: Callable[[], Ledger]) -> Iterator[Connection]:
-    """Another process, frozen in an open transaction."""
-    with second_ledger().transaction() as connection:
-        yield connection
-        connection.rollback()
 
 
 def machine(name: str = "m", serves: str | None = None) -> Machine:

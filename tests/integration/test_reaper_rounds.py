@@ -1,6 +1,6 @@
 """A round of the reaper beside jobs whose rows somebody else holds, and with much to admit."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -17,20 +17,8 @@ from nightshift.common.states import JobState
 from nightshift.producer.reaper.admission import MOST_ADMITTED
 from nightshift.producer.reaper.loop import MOST_REAPED, Reaper
 from nightshift.producer.reaper.metrics import Rounds
-from tests.integration.test_ledger import READ, World, child_of, make_ready
-
-
-@pytest.fixture
-def world(ledger: Ledger) -> World:
-    return World(ledger)
-
-
-@pytest.fixture
-def frozen(second_ledger: Callable[[], Ledger]) -> Iterator[Connection]:
-    """A transaction of another process that ends only with the test."""
-    with second_ledger().transaction() as connection:
-        yield connection
-        connection.rollback()
+from tests.integration.test_ledger import READ
+from tests.support.world import World, child_of, make_ready
 
 
 def reaper_of(ledger: Ledger, **settings: float | str) -> Reaper:

@@ -1,8 +1,7 @@
 """Closed jobs leave the ledger for files beside their output, and come back when they are needed."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,19 @@ import pytest
 from typer.testing import Result
 
 from nightshift.common import storage
-from nightshift.common.errors import ArchiveTaken, BadInput
+from nightshift.common.errors import BadInput
 from nightshift.common.ledger import archives, jobs
 from nightshift.common.ledger.batches import retries
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
-from nightshift.producer.archive import come_back, leave, table_files
+from nightshift.producer.archive import come_back, table_files
 from nightshift.producer.reaper import loop, retention
 from nightshift.producer.submit.submit import submit
 from tests.integration.test_retry import Site, moody, nightshift, site
-from tests.integration.test_stores import client, fresh, store
 from tests.support.fleet import function_spec, wait_until, write_rows
 
-__all__ = ["client", "fresh", "nightshift", "site", "store"]
+__all__ = ["nightshift", "site"]
 
 DAYS = Settings(retention_days=30)
 ORDERS = {"batches": "id", "attempts": "batch_id, attempt", "row_errors": "job_id, row_index"}
@@ -89,10 +87,6 @@ def files(site: Site) -> list[Path]:
 
 def gone(site: Site) -> bool:
     return rows(site) == {"batches": [], "attempts": [], "row_errors": []}
-
-
-class Crash(BaseException):
-    """Stands for a kill: nothing catches it."""
 
 
 def test_an_old_job_leaves_for_files_that_duckdb_reads_and_each_row_still_counts_once(
@@ -166,50 +160,6 @@ def test_what_reads_parts_brings_them_back(
     assert len(rows(old)["batches"]) == 6
 
 
-def test_a_cut_at_any_page_loses_no_row_and_the_next_round_goes_on(
-    old: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the way out and of the way back alike."""
-    before, cuts = rows(old), 0
-    while state(old) != "archived":
-        age(old)
-        give_up_hold(old)
-        with monkeypatch.context() as patch, suppress(Crash):
-            cut_after(patch, retention, "_rest", cuts)
-            archive(old)
-        if cuts % 3 == 2 and state(old) != "archived":
-            came_back(old)
-            assert rows(old) == before
-        cuts += 1
-    assert cuts > 20
-    assert gone(old)
-    pages = 0
-    while state(old) != "kept":
-        with monkeypatch.context() as patch:
-            cut_after(patch, archives, "add", pages)
-            pages += 1
-            try:
-                come_back.bring_back(old.ledger, old.job)
-            except Crash:
-                assert state(old) == "returning"
-    assert pages > 8
-    assert rows(old) == before
-    assert old.agrees()
-
-
-def cut_after(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, calls: int) -> None:
-    real, left = getattr(module, name), calls
-
-    def cut(*given: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Crash
-        return real(*given) if name != "_rest" else None
-
-    monkeypatch.setattr(module, name, cut)
-
-
 def came_back(site: Site) -> None:
     come_back.bring_back(site.ledger, site.job)
     assert state(site) == "kept"
@@ -264,85 +214,6 @@ def test_whose_archive_is_gone_is_told_so_and_nothing_is_taken_for_empty(
     assert len(old.agrees()) == 12
 
 
-def test_no_two_processes_move_the_rows_of_one_job(old: Site) -> None:
-    before = rows(old)
-    first = retention._take(old.ledger, 30)
-    assert first is not None
-    assert retention._take(old.ledger, 30) is None
-    # Frozen until its hold is over: another one archives the job, and the first one gives up.
-    give_up_hold(old)
-    assert archive(old) == "archived"
-    with pytest.raises(ArchiveTaken):
-        leave.leave(old.ledger, *first, 30, lambda _: None)
-    assert len(files(old)) == 3
-    came_back(old)
-    assert rows(old) == before
-
-
-def test_a_return_that_a_reaper_overtakes_moves_nothing_and_deletes_no_file(
-    old: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, real = rows(old), table_files.prove
-    taken: list[Any] = []
-    with monkeypatch.context() as patch, suppress(Crash):
-        cut_after(patch, leave, "reached", 1)
-        archive(old)
-    assert state(old) == "leaving"
-    give_up_hold(old)
-
-    def take_meanwhile(*given: Any) -> None:
-        real(*given)
-        if not taken:
-            taken.append(retention._take(old.ledger, 30))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(table_files, "prove", take_meanwhile)
-        with pytest.raises(ArchiveTaken):
-            come_back.bring_back(old.ledger, old.job)
-    assert len(files(old)) == 3
-    assert leave.leave(old.ledger, *taken[0], 30, lambda _: None)
-    assert gone(old)
-    came_back(old)
-    assert rows(old) == before
-
-
-def test_whoever_needs_the_rows_while_they_are_written_keeps_them(
-    old: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, real = rows(old), table_files.prove
-
-    def read_meanwhile(*given: Any) -> None:
-        real(*given)
-        come_back.bring_back(old.ledger, old.job)
-
-    monkeypatch.setattr(table_files, "prove", read_meanwhile)
-    assert archive(old) == "kept"
-    assert rows(old) == before
-    assert files(old) == []
-
-
-@pytest.mark.parametrize("frozen", ["proves", "adds"])
-def test_a_late_return_adds_no_row_to_a_job_that_has_gone_on(
-    old: Site, monkeypatch: pytest.MonkeyPatch, frozen: str
-) -> None:
-    archive(old)
-    real, seen = table_files.read, 0
-
-    def freeze(job: Any, file: Any) -> Iterator[Any]:
-        nonlocal seen
-        for place, page in enumerate(real(job, file)):
-            if (file.table, place) == ("row_errors", 1):
-                seen += 1
-                if seen == ["proves", "adds"].index(frozen) + 1:
-                    assert old.retry() == 12
-                    assert old.work(moody()) is JobState.COMPLETED
-            yield page
-
-    monkeypatch.setattr(table_files, "read", freeze)
-    come_back.bring_back(old.ledger, old.job)
-    assert old.agrees() == {}
-
-
 @pytest.mark.parametrize("end", ["cancelled", "failed"])
 def test_jobs_that_did_not_complete_leave_and_come_back_as_well(site: Site, end: str) -> None:
     site.submit()
@@ -385,27 +256,6 @@ def test_an_archive_lies_in_an_object_store_beside_its_output(
     came_back(site)
     assert rows(site) == before
     assert not client.find(f"{fresh}/out/_ledger", refresh=True)
-
-
-def test_no_row_is_deleted_any_more_once_a_file_is_gone(
-    old: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reaper died in the middle of the deletion, and somebody moved the files away."""
-    with monkeypatch.context() as patch:
-        cut_after(patch, archives, "delete_between", 2)
-        with pytest.raises(Crash):
-            archive(old)
-    before = rows(old)
-    assert state(old) == "leaving"
-    assert len(before["batches"]) == 6
-    lost = files(old)[0]
-    lost.rename(old.folder / "away")
-    give_up_hold(old)
-    assert archive(old) == "leaving"
-    assert rows(old) == before
-    (old.folder / "away").rename(lost)
-    give_up_hold(old)
-    assert archive(old) == "archived"
 
 
 def stay(site: Site) -> None:
@@ -462,19 +312,3 @@ def test_older_code_may_use_the_tables_until_the_first_job_is_archived(old: Site
     assert old.ask(compatible)[0].compatible_from < archives.SCHEMA_OF_ARCHIVES
     archive(old)
     assert old.ask(compatible)[0].compatible_from == archives.SCHEMA_OF_ARCHIVES
-
-
-def test_a_return_that_nobody_goes_on_with_is_turned_back(
-    old: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive(old)
-    with monkeypatch.context() as patch:
-        cut_after(patch, archives, "add", 2)
-        with pytest.raises(Crash):
-            come_back.bring_back(old.ledger, old.job)
-    assert archive(old) == "returning"
-    age(old)
-    give_up_hold(old)
-    assert archive(old) == "archived"
-    assert gone(old)
-    assert len(files(old)) == 3

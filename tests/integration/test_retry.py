@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -538,17 +538,9 @@ def held(rows):
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Fleet]:
-    found = Fleet(
-        tmp_path,
-        NIGHTSHIFT_DATABASE_URL=database_url,
-        NIGHTSHIFT_BROKER_URL=redis_url,
-        NIGHTSHIFT_ALLOWED_MODULES="rules",
-        NIGHTSHIFT_CALLABLE_PATHS=str(tmp_path),
-    )
-    (tmp_path / "rules.py").write_text(HELD)
-    yield found
-    found.end()
+def fleet(fleet: Fleet) -> Fleet:
+    (fleet.folder / "rules.py").write_text(HELD)
+    return fleet
 
 
 def test_a_fleet_retries_again_after_a_failure_and_after_a_kill(

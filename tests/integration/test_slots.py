@@ -1,11 +1,9 @@
 """Slots of a real machine: a flood for one model, a second model, an urgent job of one batch."""
 
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.support.fleet import Fleet, function_spec, logs, wait_until, write_rows
@@ -28,23 +26,9 @@ Ask = Callable[[str], list[tuple[Any, ...]]]
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Fleet]:
-    (tmp_path / "rules.py").write_text(RULES)
-    found = Fleet(
-        tmp_path,
-        NIGHTSHIFT_DATABASE_URL=database_url,
-        NIGHTSHIFT_BROKER_URL=redis_url,
-        NIGHTSHIFT_ALLOWED_MODULES="rules",
-        NIGHTSHIFT_CALLABLE_PATHS=str(tmp_path),
-    )
-    yield found
-    found.end()
-
-
-@pytest.fixture
-def ask(database_url: str) -> Iterator[Ask]:
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        yield lambda query: connection.execute(query).fetchall()
+def fleet(fleet: Fleet) -> Fleet:
+    (fleet.folder / "rules.py").write_text(RULES)
+    return fleet
 
 
 def submit(fleet: Fleet, name: str, rows: int, **sections: Any) -> None:

@@ -19,9 +19,9 @@ from nightshift.common.ledger.spending import Spent
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.cli.app import app
-from tests.integration.test_ledger import World, part_of
 from tests.integration.test_retry import Site, moody
 from tests.support.fleet import commit_one
+from tests.support.world import World, part_of
 
 PRICED = {
     "backend": "openai",
@@ -31,11 +31,6 @@ PRICED = {
     "price_per_million_output_tokens": 1000.0,
 }
 """A second is 0.001, as is a prompt of ten tokens, and an answer of one."""
-
-
-@pytest.fixture
-def world(ledger: Ledger) -> World:
-    return World(ledger)
 
 
 def priced(world: World, *sizes: int, budget: float | None = None, name: str = "priced") -> int:

@@ -3,9 +3,8 @@ there when the job is over.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 from uuid import uuid4
 
@@ -23,49 +22,17 @@ from nightshift.common.spec import parse_spec
 from nightshift.producer.reaper import finish
 from nightshift.producer.submit.submit import submit
 from nightshift.worker.batch import BatchRunner
-from nightshift.worker.engines.protocol import Answer, Work
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
 from tests.support.object_store import ObjectStore, close_client
+from tests.support.scripted import Scripted
 
 Kind = Literal["parquet", "jsonl"]
 
 READS = {"GET", "HEAD", "LIST"}
 
 BATCH_ROWS = 2
-
-
-@dataclass
-class Prompt:
-    """An engine that answers at once."""
-
-    name: str = "function"
-    version: str = "1"
-    revision: str | None = None
-    concurrency: int = 64
-    died_with: str | None = None
-
-    def start(self, work: Work) -> "Future[None]":
-        assert work.rows is not None
-        for position, said in enumerate(work.rows.column("text").to_pylist()):
-            work.emit(position, Answer({"loud": said.upper()}))
-        future: Future[None] = Future()
-        future.set_result(None)
-        return future
-
-    def stalled_seconds(self) -> float:
-        return 0.0
-
-    def close(self) -> None: ...
-
-
-@pytest.fixture
-def store() -> Iterator[ObjectStore]:
-    found = ObjectStore()
-    with found.as_own():
-        yield found
-    found.close()
 
 
 class CloudJob:
@@ -118,7 +85,8 @@ class CloudJob:
         for batch in batches:
             window.add(batch)
         recorder = Recorder()
-        return BatchRunner(self.patient, Prompt(), Settings(), window, print, print, recorder)
+        engine = Scripted(at_once=True)
+        return BatchRunner(self.patient, engine, Settings(), window, print, print, recorder)
 
     def finish(self) -> str:
         """The state of the job after the reaper's finish."""

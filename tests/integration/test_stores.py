@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -20,34 +19,8 @@ from nightshift.common.spec import parse_spec
 from nightshift.common.storage import objects
 from nightshift.producer.submit import planner
 from nightshift.producer.submit.submit import with_partitioning
-from tests.support.object_store import BUCKET, ObjectStore, close_client
+from tests.support.object_store import BUCKET, ObjectStore
 from tests.support.parts import read_part
-
-
-@pytest.fixture
-def store() -> Iterator[ObjectStore]:
-    """One for each test: an upload that failed may have a piece under way that comes later."""
-    found = ObjectStore()
-    with found.as_own():
-        yield found
-    found.close()
-
-
-@pytest.fixture
-def fresh() -> str:
-    """Name of the test's own bucket: what moto holds is shared by all servers of a process, and
-    so by other tests.
-    """
-    return f"bucket-{uuid4().hex}"
-
-
-@pytest.fixture
-def client(store: ObjectStore, fresh: str) -> Iterator[s3fs.S3FileSystem]:
-    """A client beside the code's own, with an empty bucket."""
-    found = store.filesystem()
-    found.mkdir(fresh)
-    yield found
-    close_client(found)
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,12 @@ a marker without a job stops nobody.
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from nightshift.common.errors import BadInput, Retryable
 from nightshift.common.ledger import Ledger, job_submit, jobs, loads, schema
@@ -30,24 +28,6 @@ MARKER = "_owner.json"
 def folder(tmp_path: Path) -> Path:
     write_rows(tmp_path / "in", [("a.jsonl", 6)])
     return tmp_path
-
-
-@pytest.fixture
-def other_ledger(other_url: str) -> Iterator[Ledger]:
-    found = Ledger(other_url, connections=2)
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def other_url(fresh_database: Callable[..., str]) -> str:
-    """The database of another ledger; the databases of the tests are copies, and so is the id in them."""
-    url = fresh_database()
-    ledger = Ledger(url, connections=1)
-    with ledger.transaction() as connection:
-        connection.execute(text("UPDATE ledger_meta SET ledger_id = gen_random_uuid()"))
-    ledger.close()
-    return url
 
 
 def spec_of(folder: Path, work: str = "shout", output: str = "out") -> dict[str, Any]:
