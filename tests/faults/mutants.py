@@ -373,7 +373,7 @@ MUTANTS = (
     Mutant(
         "an output that is never writable pauses its job",
         "worker/outputs.py",
-        "waits = self._of(job_id).proof_failed(self.clock())",
+        "waits = self._of(job_id).proof_failed(now)",
         "waits = False",
         (f"{RUNNER}::test_a_job_whose_output_is_never_writable_is_paused_with_the_reason",),
     ),

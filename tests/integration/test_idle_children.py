@@ -62,7 +62,7 @@ class Child:
         who = Claimant(self.id, "default", key, "function", "1")
         recorder, engine = Recorder(), cast(Any, ENGINE)
         ledger = PatientLedger(world.ledger, recorder)
-        self.runner = Runner(who, ledger, engine, settings, lambda _: None, recorder)
+        self.runner = Runner(who, ledger, engine, settings, print, print, recorder)
         self.heartbeat = Heartbeat(
             self.id,
             world.ledger,
