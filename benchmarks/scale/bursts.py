@@ -52,6 +52,8 @@ LEASED = """
     SELECT id, attempt, job_id, owner, 'function', '1', 'poll' FROM held
 """
 
+OURS = "UPDATE jobs SET state = %s WHERE name LIKE 'burst-%%'"
+
 COUNTED = """
     SELECT coalesce(sum(CASE %s WHEN 'queued' THEN batches_queued ELSE batches_leased END), 0)::bigint
     FROM job_counters c JOIN jobs j ON j.id = c.job_id WHERE j.state = 'running'
@@ -82,20 +84,26 @@ def measure(here: Fleet, connection: Any, batches: int, leases: int) -> list[Lin
 
 
 def _admission(here: Fleet, connection: Any, total: int) -> Line:
+    """The first round, in which both reapers start and connect, is not counted."""
     rates = []
-    for _ in range(ROUNDS):
-        connection.execute(
-            "UPDATE batches SET state = 'pending', rank = NULL WHERE state = 'queued'"
-            " AND job_id IN (SELECT id FROM jobs WHERE state = 'running')"
-        )
-        connection.execute("VACUUM ANALYZE")
-        with reapers(here):
+    connection.execute("VACUUM ANALYZE")
+    with reapers(here):
+        for _ in range(ROUNDS + 1):
             seconds, moved = _moved(connection, "queued", 0, total)
-        rates.append(moved / seconds)
-    found = Median.of(rates)
+            rates.append(moved / seconds)
+            connection.execute(OURS, ("paused",))
+            connection.execute(
+                "UPDATE batches SET state = 'pending', rank = NULL WHERE state = 'queued'"
+            )
+            connection.execute("VACUUM ANALYZE")
+            time.sleep(2)  # each reaper has had a round without work
+            connection.execute(OURS, ("running",))
+        _moved(connection, "queued", 0, total)
+    found = Median.of(rates[1:])
     return Line(
-        SECTION, f"admit {total:,} batches of {JOBS} jobs", f"{found} batches/s", "", ROUNDS,
-        report.spread(rates), f"{WANTED_RATE:,} batches/s", found.verdict(WANTED_RATE),
+        SECTION, f"admit {total:,} batches of {JOBS} jobs",
+        f"{found} batches/s; {rates[0]:.0f} while they start", "", ROUNDS,
+        report.spread(rates[1:]), f"{WANTED_RATE:,} batches/s", found.verdict(WANTED_RATE),
     )  # fmt: skip
 
 
