@@ -3,6 +3,8 @@
 A hint says "there is work on this queue" and nothing else; the loss of all hints costs seconds.
 """
 
+import time
+
 from celery import Celery
 from kombu import Connection
 from kombu.exceptions import ChannelError, OperationalError
@@ -59,8 +61,9 @@ class Announcer:
         self._app = make_app(url)
         self._connection: Connection | None = None
 
-    def top_up(self, pool: str, engine_key: str, target: int, most: int) -> int:
-        """Brings a queue up to `target` messages by sending `most` or less; returns how many.
+    def top_up(self, pool: str, engine_key: str, target: int, most: int, until: float) -> int:
+        """Brings a queue up to `target` messages by sending `most` or less, none of them after
+        `until` by the monotonic clock; returns how many.
 
         The depth of the queue is read first: lost messages are replaced, spare ones do not pile up.
         Raises Retryable when the broker cannot be reached.
@@ -71,7 +74,9 @@ class Announcer:
             missing = min(most, target - _depth(connection, queue))
             # One for all: send_task makes another for each message, which doubles its cost.
             producer = self._app.amqp.Producer(connection, auto_declare=False)
-            for _ in range(missing):
+            for sent in range(missing):
+                if time.monotonic() >= until:
+                    return sent
                 self._app.send_task(WAKE, queue=queue, producer=producer, ignore_result=True)
         except (OperationalError, OSError) as error:
             self.close()

@@ -32,8 +32,10 @@ more for each batch: what is open is read in each.
 """
 
 MOST_HINTS = 500
-"""Most hints that one round of a reaper sends, so that the round stays short: each costs about a
-millisecond, and all are missing when Redis was emptied.
+HINT_SECONDS = 0.4
+"""Most hints that one round of a reaper sends, and the longest time that it sends hints after one
+admission, so that the round stays short: a hint costs half a millisecond, several where cores are
+short, and all are missing when Redis was emptied.
 """
 
 BROKER_PAUSE_SECONDS = 30.0
@@ -160,14 +162,14 @@ class Hints:
         self._pause_seconds = 0.0
         self._paused_until = 0.0
 
-    def send(self, queue: Queue, most: int) -> int:
-        """Brings the messages of a queue up to its hints, by at most `most`; returns how many were
-        sent.
+    def send(self, queue: Queue, most: int, until: float) -> int:
+        """Brings the messages of a queue up to its hints, by at most `most` and until this moment of
+        the monotonic clock; returns how many were sent.
         """
         if self._announcer is None or time.monotonic() < self._paused_until:
             return 0
         try:
-            sent = self._announcer.top_up(queue.pool, queue.engine_key, queue.hints, most)
+            sent = self._announcer.top_up(queue.pool, queue.engine_key, queue.hints, most, until)
             self._pause_seconds = 0.0
         except Retryable as error:
             self._pause_seconds = min(

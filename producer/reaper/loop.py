@@ -221,11 +221,11 @@ class Reaper:
 
     def _announce(self, queues: list[Queue], most: int) -> int:
         """Sends the hints that are missing, at most so many; returns how many were sent."""
-        sent = 0
+        sent, until = 0, time.monotonic() + admission.HINT_SECONDS
         for queue in queues:
             if queue.queued and sent < most:
                 self._write_state()
-                sent += self._hints.send(queue, most - sent)
+                sent += self._hints.send(queue, most - sent, until)
         return sent
 
     def _reap(self) -> None:

@@ -14,6 +14,7 @@ from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
+from nightshift.producer.reaper import admission
 from nightshift.producer.reaper.admission import MOST_ADMITTED
 from nightshift.producer.reaper.loop import MOST_REAPED, Reaper
 from nightshift.producer.reaper.metrics import Rounds
@@ -144,6 +145,20 @@ def test_a_queue_gets_a_hint_for_each_child_and_not_for_each_batch(
         reaper.round()
         assert hints() == 3, "the hints of an emptied broker come again"
         reaper.close()
+
+
+def test_a_round_sends_hints_for_a_short_time_however_slow_they_are(
+    world: World, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.job(1, 1)
+    monkeypatch.setattr(admission, "HINT_SECONDS", 0)
+    with client.Redis.from_url(redis_url) as redis:
+        redis.flushall()
+        reaper = reaper_of(world.ledger, broker_url=redis_url)
+        reaper.round()
+        reaper.close()
+        assert world.states(job) == ["queued", "queued"]
+        assert redis.llen(queue_name("default", world.specs[job].engine_key)) == 0
 
 
 def test_one_statement_admits_batches_of_all_jobs(world: World) -> None:
