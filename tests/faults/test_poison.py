@@ -187,14 +187,14 @@ LIMIT_BYTES = 8 * 2**30
 
 @pytest.mark.slow
 def test_batches_too_large_for_the_memory_of_the_worker_are_halved_until_they_fit(rig: Rig) -> None:
+    """One job after the other: what the hosts of one job found would spare the children of another."""
     (rig.folder / "rules.py").write_text(HUNGRY)
-    jobs = {name: submit(rig, name, 16, 8) for name in ("child", "hard", "soft")}
     worker = rig.worker()
     for kind, most in ((resource.RLIMIT_DATA, LIMIT_BYTES), (resource.RLIMIT_CORE, 0)):
         resource.prlimit(worker.pid, kind, (most, most))
     rig.reaper()
-    for name, ids in jobs.items():
-        rig.finished(name, ids)
+    for name in ("child", "hard", "soft"):
+        rig.finished(name, submit(rig, name, 16, 8))
     split = "SELECT count(*) FROM batches b JOIN jobs j ON j.id = b.job_id WHERE b.state = 'split'"
     assert rig.value(split) >= 2
     assert rig.value(f"{split} AND j.name <> 'child'") == 0
