@@ -26,6 +26,9 @@ was stopped for an hour had no thread that hung for an hour."""
 AGAIN_SECONDS = 1.0
 """Pause before a failed beat is tried again: leases run out meanwhile."""
 
+GIVES_BACK = "give back"
+"""Name of a thread that gives batches back beside the heartbeat."""
+
 
 @dataclass(eq=False)
 class StageWatch:
@@ -162,7 +165,9 @@ class Heartbeat:
             batch.given_back = True
         if given_back:
             # The ledger may be away for long, and the heartbeat must go on.
-            threading.Thread(target=self.give_back, args=(given_back,), daemon=True).start()
+            threading.Thread(
+                target=self.give_back, args=(given_back,), name=GIVES_BACK, daemon=True
+            ).start()
         if len(hanging) > HUNG_THREADS:
             self.leave(f"{len(hanging)} threads hang in reading, rendering or writing")
 

@@ -30,7 +30,7 @@ from nightshift.producer.submit.submit import submit
 from nightshift.worker import publish
 from nightshift.worker.batch import GATHER_SECONDS, BatchRunner, LoadedBatch
 from nightshift.worker.engines.protocol import Answer, Work
-from nightshift.worker.heartbeat import HUNG_THREADS, Heartbeat
+from nightshift.worker.heartbeat import GIVES_BACK, HUNG_THREADS, Heartbeat
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.outputs import MOST_REFUSALS, UNPROVED_SECONDS
 from nightshift.worker.supervisor.liveness import ChildLiveness
@@ -40,6 +40,9 @@ from tests.support.fleet import function_spec, wait_until, write_rows
 from tests.support.scripted import Scripted
 
 ROWS = 6
+
+RUNS_GROUP = "runs a group"
+"""Name of a thread of a test that runs batches."""
 
 
 class Scene:
@@ -97,7 +100,8 @@ class Scene:
             )
 
     def run(self, group: Sequence[HeldBatch] | None = None) -> threading.Thread:
-        thread = threading.Thread(target=self.runner.run, args=(group or self.group,), daemon=True)
+        given = (group or self.group,)
+        thread = threading.Thread(target=self.runner.run, args=given, name=RUNS_GROUP, daemon=True)
         thread.start()
         return thread
 
@@ -161,6 +165,15 @@ class Scene:
 
     def is_over(self) -> bool:
         return not self.window.held() and self.window.room()[0] == self.window.rows
+
+
+@pytest.fixture(autouse=True)
+def threads_end(ledger: Ledger) -> Iterator[None]:
+    """No thread uses the ledger any more when it is closed, or its connection would stay open."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name in (RUNS_GROUP, GIVES_BACK):
+            thread.join(60)
 
 
 @pytest.fixture
