@@ -144,6 +144,10 @@ def _take_over(connection: Connection, output_uri: str, found: Owner, wanted: Ow
     is_other = claim_of(found, wanted) is Claim.OTHER_JOB
     # Before the look into the ledger: whoever had the lock may have stored the job by now.
     is_left = is_other and job_submit.try_lock(connection, found.identity)
+    # Again, under the lock: another submit may have taken the marker over since the look.
+    now = owner_marker.read(output_uri) if is_left else None
+    if now not in (None, found):
+        found, is_left = now, False
     _refuse(connection, output_uri, found, wanted)
     if is_left:
         storage.write_bytes(owner_marker.place(output_uri), wanted.encoded())

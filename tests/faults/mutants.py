@@ -319,6 +319,13 @@ MUTANTS = (
         (f"{SUBMITS}::test_the_directory_of_a_job_that_is_being_stored_is_not_taken_over",),
     ),
     Mutant(
+        "look at the marker under the lock",
+        "producer/submit/output_owner.py",
+        "now = owner_marker.read(output_uri) if is_left else None",
+        "now = None",
+        (f"{SUBMITS}::test_a_marker_that_another_submit_replaced_since_the_look_is_not_taken_over",),
+    ),
+    Mutant(
         "look at the marker in the transaction of the job",
         "producer/submit/submit.py",
         "            output_owner.hold(connection, spec.output.uri, owner)\n",

@@ -133,6 +133,28 @@ def test_the_directory_of_a_job_that_is_being_stored_is_not_taken_over(
     assert_owned_by(folder, ledger, first.job_id)
 
 
+def test_a_marker_that_another_submit_replaced_since_the_look_is_not_taken_over(
+    ledger: Ledger, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock of the killed submit that the look had found once said nothing of the new marker."""
+    with monkeypatch.context() as patch:
+        patch.setattr(job_submit, "insert", cut)
+        with pytest.raises(Retryable):
+            put(ledger, spec_of(folder))
+    real, others = job_submit.try_lock, []
+
+    def meanwhile(*arguments: Any) -> bool:
+        monkeypatch.setattr(job_submit, "try_lock", real)
+        with ThreadPoolExecutor(1) as pool:
+            others.append(pool.submit(put, ledger, spec_of(folder, "slow")).result())
+        return real(*arguments)
+
+    monkeypatch.setattr(job_submit, "try_lock", meanwhile)
+    with pytest.raises(BadInput, match=r"the output of job \d+ \(slow\)"):
+        put(ledger, spec_of(folder, "other"))
+    assert_owned_by(folder, ledger, others[0].job_id)
+
+
 def test_a_submit_whose_marker_was_taken_over_is_refused(
     ledger: Ledger, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
