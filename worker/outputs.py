@@ -23,6 +23,9 @@ UNPROVED_SECONDS = 3600.0
 """How long an output takes no file at all before its job is paused. Nothing is computed meanwhile, and
 a job goes on by itself after an outage that is shorter."""
 
+PAUSE_SECONDS = 1200.0
+"""Failed proofs further apart than this are not one outage: the job was paused, or others had it."""
+
 PROVED_SECONDS = 60.0
 """An output is proved again after so long: its directory may have another owner since an `--adopt`."""
 
@@ -37,7 +40,8 @@ class Refusals:
 
     rounds: int = 0
     at: float = float("-inf")
-    unproved_since: float | None = None
+    unproved_since: float = float("-inf")
+    unproved_at: float = float("-inf")
 
     def part_refused(self, claimed_at: float, now: float) -> bool:
         """Counts the refused part of a batch that was claimed then; True when that was once too
@@ -49,14 +53,17 @@ class Refusals:
         return self.rounds >= MOST_REFUSALS
 
     def proof_failed(self, now: float) -> bool:
-        """True when no proof has succeeded for too long."""
-        if self.unproved_since is None:
+        """True when proofs have failed for too long. A pause between two of them begins anew: nobody
+        asked the output meanwhile.
+        """
+        if now - self.unproved_at > PAUSE_SECONDS:
             self.unproved_since = now
+        self.unproved_at = now
         return now - self.unproved_since >= UNPROVED_SECONDS
 
     def proved(self) -> None:
         """The output took the file of a proof. Refused parts still count: parts are larger."""
-        self.unproved_since = None
+        self.unproved_at = float("-inf")
 
 
 @dataclass(slots=True)

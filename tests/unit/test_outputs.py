@@ -18,10 +18,13 @@ CASES = [
     ("two rounds and a straggler", [*ONE_AFTER_ANOTHER[:2], (66.0, 131.0)], [False, False, False]),
 ]
 
+MINUTES = [60.0 * minute for minute in range(61)]
+
 PROOFS = [
-    ("a proof that fails for less than an hour", [(0.0, False), (5.0, False), (3599.0, False)]),
-    ("a proof that fails for an hour", [(7.0, False), (3606.0, False), (3607.0, True)]),
-    ("a proof in between", [(0.0, False), (60.0, None), (65.0, False), (3660.0, False)]),
+    ("less than an hour", [(now, False) for now in MINUTES[:60]]),
+    ("an hour", [*((now, False) for now in MINUTES[:60]), (3600.0, True)]),
+    ("a proof in between", [(0.0, False), (60.0, None), *((now, False) for now in MINUTES[2:])]),
+    ("two outages", [(0.0, False), (3600.0, False), (3605.0, False)]),
 ]
 
 OWNER = Owner("ledger", "job")
