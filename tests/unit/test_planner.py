@@ -317,6 +317,13 @@ def test_a_document_that_many_rows_share_counts_for_each_of_them(tmp_path, neste
     assert planned(tmp_path / "a.parquet", 4096, columns=["id"]).batches_total == 2
 
 
+def test_rows_without_a_document_count_for_none(tmp_path):
+    texts = ["x" * 5000 if row % 100 == 0 else None for row in range(1000)]
+    pq.write_table(pa.table({"id": range(1000), "text": texts}), tmp_path / "a.parquet")
+    plan = planned(tmp_path / "a.parquet", 1000, columns=["id", "text"], batch_bytes=100_000)
+    assert plan.batches_total == 1
+
+
 @pytest.mark.parametrize(
     "written",
     [

@@ -33,7 +33,7 @@ def decoded_bytes(
     return sum(
         max(
             chunk.total_uncompressed_size,
-            int(chunk.num_values * values.get(chunk.path_in_schema, 0)),
+            int(_texts(chunk) * values.get(chunk.path_in_schema, 0)),
         )
         for chunk in _chunks(group, names)
     )
@@ -44,7 +44,7 @@ def may_be_larger(
 ) -> bool:
     """True where a dictionary could make so many rows larger than `most_bytes`, by the footer."""
     a_row = (
-        max(1.0, chunk.num_values / max(1, group.num_rows)) * MOST_COMPRESSED * _page_bytes(chunk)
+        max(1.0, _texts(chunk) / max(1, group.num_rows)) * MOST_COMPRESSED * _page_bytes(chunk)
         for chunk in _with_dictionary(group, names)
     )
     return rows * sum(a_row) > most_bytes
@@ -110,6 +110,13 @@ def _with_dictionary(group: pq.RowGroupMetaData, names: Collection[str] | None) 
     for chunk in _chunks(group, names):
         if chunk.has_dictionary_page and chunk.physical_type == "BYTE_ARRAY":
             yield chunk
+
+
+def _texts(chunk: Any) -> int:
+    """Values of a column of a row group without its nulls, where the footer tells these."""
+    known = chunk.statistics
+    nulls = known.null_count if known is not None and known.has_null_count else 0
+    return int(chunk.num_values - nulls)
 
 
 def _page_bytes(chunk: Any) -> int:
