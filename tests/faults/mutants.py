@@ -219,7 +219,7 @@ MUTANTS = (
     Mutant(
         "bytes of shared texts of a batch",
         "common/formats/parquet/decoded_size.py",
-        "            int(chunk.num_values * values.get(chunk.path_in_schema, 0)),\n",
+        "            int(_texts(chunk) * values.get(chunk.path_in_schema, 0)),\n",
         "            0,\n",
         (
             "tests/unit/test_planner.py::test_a_document_that_many_rows_share_counts_for_each_of_them",
@@ -323,7 +323,9 @@ MUTANTS = (
         "producer/submit/output_owner.py",
         "now = owner_marker.read(output_uri) if is_left else None",
         "now = None",
-        (f"{SUBMITS}::test_a_marker_that_another_submit_replaced_since_the_look_is_not_taken_over",),
+        (
+            f"{SUBMITS}::test_a_marker_that_another_submit_replaced_since_the_look_is_not_taken_over",
+        ),
     ),
     Mutant(
         "look at the marker in the transaction of the job",
