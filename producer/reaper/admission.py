@@ -5,7 +5,7 @@ hints that tell children of them; hints may be lost.
 import heapq
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 
@@ -33,9 +33,9 @@ more for each batch: what is open is read in each.
 
 MOST_HINTS = 500
 HINT_SECONDS = 0.4
-"""Most hints that one round of a reaper sends, and the longest time that it sends hints after one
-admission, so that the round stays short: a hint costs half a millisecond, several where cores are
-short, and all are missing when Redis was emptied.
+"""Most hints that one round of a reaper sends, and the time that it spends on them and on looks at
+queues, so that the round stays short: a hint costs half a millisecond, several where cores are short,
+and all are missing when Redis was emptied. A look or a hint that has begun is waited for.
 """
 
 BROKER_PAUSE_SECONDS = 30.0
@@ -156,26 +156,49 @@ class Hints:
     after each further failure.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives monotonic seconds."""
+        self._clock = clock
         self._announcer = Announcer(settings.broker_url) if settings.broker_url else None
         self._first_pause_seconds = settings.poll_seconds
         self._pause_seconds = 0.0
         self._paused_until = 0.0
+        self._rounds = 0
+        self._left, self._seconds = 0, 0.0
 
-    def send(self, queue: Queue, most: int, until: float) -> int:
-        """Brings the messages of a queue up to its hints, by at most `most` and until this moment of
-        the monotonic clock; returns how many were sent.
+    def begin_round(self) -> None:
+        """From now on there are hints and time for one more round."""
+        self._rounds += 1
+        self._left, self._seconds = MOST_HINTS, HINT_SECONDS
+
+    def announce(self, queues: Sequence[Queue]) -> None:
+        """Brings the messages of queues up to their hints, as far as the round has time and hints.
+
+        Each round begins with another queue: where time is short, none waits for ever.
         """
-        if self._announcer is None or time.monotonic() < self._paused_until:
+        open_queues = [queue for queue in queues if queue.queued]
+        first = self._rounds % max(1, len(open_queues))
+        began = self._clock()
+        until = began + self._seconds
+        for queue in open_queues[first:] + open_queues[:first]:
+            if self._left <= 0 or self._clock() >= until:
+                break
+            self._left -= self._send(queue, until)
+        self._seconds = max(0.0, self._seconds - (self._clock() - began))
+
+    def _send(self, queue: Queue, until: float) -> int:
+        if self._announcer is None or self._clock() < self._paused_until:
             return 0
         try:
-            sent = self._announcer.top_up(queue.pool, queue.engine_key, queue.hints, most, until)
+            sent = self._announcer.top_up(
+                queue.pool, queue.engine_key, queue.hints, self._left, until
+            )
             self._pause_seconds = 0.0
         except Retryable as error:
             self._pause_seconds = min(
                 BROKER_PAUSE_SECONDS, 2 * self._pause_seconds or self._first_pause_seconds
             )
-            self._paused_until = time.monotonic() + self._pause_seconds
+            self._paused_until = self._clock() + self._pause_seconds
             log.warning("announce_failed", error=str(error))
             return 0
         return sent

@@ -202,7 +202,7 @@ class Reaper:
         children wake at once, and after the last: hints cost more than admissions.
         """
         self.pressed, open_queues = False, list[Queue]()
-        hints = admission.MOST_HINTS
+        self._hints.begin_round()
         for turn in range(ADMISSIONS_A_ROUND):
             with self._ledger.transaction() as connection:
                 queues = admission.admit(connection, self._settings.lease_seconds)
@@ -211,22 +211,17 @@ class Reaper:
             # None where another reaper has the duty meanwhile.
             open_queues = queues or open_queues
             if turn == 0:
-                hints -= self._announce(open_queues, hints)
+                self._announce(open_queues)
             if sum(queue.admitted for queue in queues) < admission.MOST_ADMITTED:
                 break
         else:
             self.pressed = True
         if turn > 0:
-            self._announce(open_queues, hints)
+            self._announce(open_queues)
 
-    def _announce(self, queues: list[Queue], most: int) -> int:
-        """Sends the hints that are missing, at most so many; returns how many were sent."""
-        sent, until = 0, time.monotonic() + admission.HINT_SECONDS
-        for queue in queues:
-            if queue.queued and sent < most:
-                self._write_state()
-                sent += self._hints.send(queue, most - sent, until)
-        return sent
+    def _announce(self, queues: list[Queue]) -> None:
+        self._write_state()
+        self._hints.announce(queues)
 
     def _reap(self) -> None:
         if time.monotonic() < self._reap_from:

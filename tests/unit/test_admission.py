@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from nightshift.common.ledger.dispatch import Capacity, OpenJob
-from nightshift.producer.reaper.admission import LEAST_QUEUED, Queue, decide
+from nightshift.common.settings import Settings
+from nightshift.producer.reaper.admission import LEAST_QUEUED, Hints, Queue, decide
 
 JOB = OpenJob(
     id=1,
@@ -101,3 +102,31 @@ def test_more_queues_than_a_round_has_batches_share_the_round() -> None:
 )
 def test_how_many_hints_wait(queued: int, children: int, hints: int) -> None:
     assert Queue("default", "k", queued, admitted=0, children=children).hints == hints
+
+
+class SlowBroker:
+    """Looks at queues, each look a second of a clock of its own, and has every hint already."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.looked: list[str] = []
+
+    def top_up(self, pool: str, engine_key: str, target: int, most: int, until: float) -> int:
+        self.looked.append(pool)
+        self.seconds += 1.0
+        return 0
+
+
+def test_a_round_looks_at_slow_queues_for_a_short_time_and_begins_with_another_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = SlowBroker()
+    hints = Hints(Settings(broker_url="redis://127.0.0.1:1/0"), clock=lambda: broker.seconds)
+    monkeypatch.setattr(hints, "_announcer", broker)
+    queues = [Queue(pool, "k", 16, admitted=16, children=1) for pool in "abcd"]
+    for rounds in range(1, 5):
+        hints.begin_round()
+        hints.announce(queues)
+        hints.announce(queues)
+        assert len(broker.looked) == rounds, "one time for both announcements of a round"
+    assert sorted(broker.looked) == list("abcd")
