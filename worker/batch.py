@@ -103,7 +103,7 @@ class BatchRunner:
         self._outcomes = BatchOutcomes(
             self.ledger, self._jobs, self.window, self.engine_died, self.recorder
         )
-        self._outputs = Outputs()
+        self.outputs = Outputs()
         self._turns = threading.RLock()
 
     def run(self, group: Sequence[HeldBatch]) -> None:
@@ -199,7 +199,7 @@ class BatchRunner:
             storage.check_roots(
                 [lease.descriptor.source.uri, spec.output.uri], self.settings.allowed_roots
             )
-            self._outputs.prove(job.id, spec.output.uri, job.owner)
+            self.outputs.prove(job.id, spec.output.uri, job.owner)
             moved()
             with self.recorder.span(Stage.READ):
                 rows = input_rows.read_rows(
@@ -277,9 +277,9 @@ class BatchRunner:
         """
         job_id = each.lease.job_id
         if each.part is not None:
-            self._outputs.took(job_id)
+            self.outputs.took(job_id)
         elif isinstance(each.error, StorageUnavailable):
-            each.error = self._outputs.refused(job_id, each.error, each.batch.claimed_at)
+            each.error = self.outputs.refused(job_id, each.error, each.batch.claimed_at)
 
     def _publication(self, loaded: LoadedBatch, future: "Future[None]") -> Publication | None:
         """What there is to publish; None when no row is finished, or none is wanted."""

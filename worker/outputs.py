@@ -30,6 +30,12 @@ PROVED_SECONDS = 60.0
 """An output is proved again after so long: its directory may have another owner since an `--adopt`."""
 
 
+FIRST_WAIT_SECONDS = 5.0
+LONGEST_WAIT_SECONDS = 60.0
+"""A child claims nothing of a job for so long after a proof that failed, and twice as long after each
+further one: each claim in vain is a row of `attempts`."""
+
+
 @dataclass(slots=True)
 class Refusals:
     """How often an output has refused files since the last part that it took.
@@ -42,6 +48,8 @@ class Refusals:
     at: float = float("-inf")
     unproved_since: float = float("-inf")
     unproved_at: float = float("-inf")
+    wait_seconds: float = 0.0
+    why: str = ""
 
     def part_refused(self, claimed_at: float, now: float) -> bool:
         """Counts the refused part of a batch that was claimed then; True when that was once too
@@ -52,18 +60,23 @@ class Refusals:
         self.rounds, self.at = self.rounds + 1, now
         return self.rounds >= MOST_REFUSALS
 
-    def proof_failed(self, now: float) -> bool:
+    def proof_failed(self, now: float, why: str) -> bool:
         """True when proofs have failed for too long. A pause between two of them begins anew: nobody
         asked the output meanwhile.
         """
         if now - self.unproved_at > PAUSE_SECONDS:
-            self.unproved_since = now
-        self.unproved_at = now
+            self.unproved_since, self.wait_seconds = now, 0.0
+        self.unproved_at, self.why = now, why
+        self.wait_seconds = min(LONGEST_WAIT_SECONDS, 2 * self.wait_seconds or FIRST_WAIT_SECONDS)
         return now - self.unproved_since >= UNPROVED_SECONDS
 
     def proved(self) -> None:
         """The output took the file of a proof. Refused parts still count: parts are larger."""
-        self.unproved_at = float("-inf")
+        self.unproved_at, self.wait_seconds = float("-inf"), 0.0
+
+    def waits(self, now: float) -> bool:
+        """True for a while after a proof that failed."""
+        return now - self.unproved_at < self.wait_seconds
 
 
 @dataclass(slots=True)
@@ -86,18 +99,28 @@ class Outputs:
         now = self.clock()
         if now - self._proved.get(job_id, -math.inf) < PROVED_SECONDS:
             return
+        with self._changing:
+            known = self._refusals.get(job_id)
+            if known is not None and known.waits(now):
+                raise StorageUnavailable(known.why)
         try:
             _prove(job_id, output_uri, owner)
         except StorageUnavailable as error:
             with self._changing:
                 self._proved.pop(job_id, None)
-                waits = self._of(job_id).proof_failed(now)
+                waits = self._of(job_id).proof_failed(now, str(error))
             if waits:
                 raise _refused(job_id, "cannot be used", error) from error
             raise
         with self._changing:
             self._proved[job_id] = now
             self._of(job_id).proved()
+
+    def avoided(self) -> list[int]:
+        """The jobs of which nothing is to be claimed now: a proof of their output has just failed."""
+        with self._changing:
+            now = self.clock()
+            return [job_id for job_id, known in self._refusals.items() if known.waits(now)]
 
     def took(self, job_id: int) -> None:
         """The output of the job took a part."""

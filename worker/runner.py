@@ -183,6 +183,7 @@ class Runner:
             idle=not held,
             woken=woken,
             lease_seconds=lease_seconds,
+            avoided=self._batches.outputs.avoided(),
         )
 
     def _release_unknown(self) -> None:

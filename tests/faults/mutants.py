@@ -38,6 +38,7 @@ STORES = "tests/integration/test_store_requests.py"
 FROZEN = "tests/faults/test_frozen.py"
 CONTROL = "tests/faults/test_control_races.py"
 RUNNER = "tests/integration/test_batch_runner.py"
+SHARES = "tests/integration/test_shares.py"
 HANGS = "test_the_batch_of_a_thread_that_hangs_is_given_back_and_its_neighbour_goes_on"
 OWNER = "tests/integration/test_output_owner.py"
 SUBMITS = "tests/integration/test_submits_at_once.py"
@@ -368,7 +369,7 @@ MUTANTS = (
     Mutant(
         "proof of the output",
         "worker/batch.py",
-        "            self._outputs.prove(job.id, spec.output.uri, job.owner)\n",
+        "            self.outputs.prove(job.id, spec.output.uri, job.owner)\n",
         "",
         (f"{RUNNER}::test_no_row_is_computed_for_an_output_that_cannot_be_written",),
     ),
@@ -382,9 +383,16 @@ MUTANTS = (
     Mutant(
         "an output that is never writable pauses its job",
         "worker/outputs.py",
-        "waits = self._of(job_id).proof_failed(now)",
+        "waits = self._of(job_id).proof_failed(now, str(error))",
         "waits = False",
         (f"{RUNNER}::test_a_job_whose_output_is_never_writable_is_paused_with_the_reason",),
+    ),
+    Mutant(
+        "a job whose output cannot be proved is left to others",
+        "worker/runner.py",
+        "            avoided=self._batches.outputs.avoided(),\n",
+        "",
+        (f"{SHARES}::test_a_child_claims_nothing_for_an_output_that_has_just_failed",),
     ),
     Mutant(
         "the lease of a commit that is refused",

@@ -756,7 +756,7 @@ def test_a_job_whose_output_is_never_writable_is_paused_with_the_reason(
     else:
         (scene.output / "_owner.json").write_bytes(b'{"ledger": "a", "identity": "b"}')
     now = 0.0
-    scene.runner._outputs.clock = lambda: now
+    scene.runner.outputs.clock = lambda: now
     found = []
     for batch in scene.group[: MOST_REFUSALS + 1]:
         scene.run([batch]).join(60)

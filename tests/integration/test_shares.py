@@ -4,9 +4,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import text
 
+from nightshift.common import storage
+from nightshift.common.errors import StorageUnavailable
 from nightshift.common.ledger import Ledger, dispatch, jobs, workers
 from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.settings import Settings
@@ -113,6 +117,31 @@ def test_a_share_grows_when_a_sibling_leaves(fleet: Fleet, ledger: Ledger) -> No
     with ledger.transaction() as connection:
         workers.end(connection, "two", died=None)
     wait_until(lambda: fleet.held("one") == 8, what="the rest")
+
+
+def test_a_child_claims_nothing_for_an_output_that_has_just_failed(
+    fleet: Fleet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each claim of it once failed at once, and the child claimed the next batch."""
+    write = storage.write_bytes
+
+    def refuse(uri: str, data: Any, *, replace: bool = True) -> storage.Written:
+        if ".proof-" in uri:
+            raise StorageUnavailable(f"{uri} cannot be written: Permission denied")
+        return write(uri, data, replace=replace)
+
+    fleet.admit()
+    fleet.go.set()
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "write_bytes", refuse)
+        assert fleet.children["one"].work("message", wait=True) == 4
+        wait_until(lambda: not fleet.held("one"), what="the release")
+        assert fleet.children["one"].work("message", wait=True) == 0
+    fleet.children["two"].work("message", wait=True)
+    wait_until(lambda: fleet.rows_done() == 20, what="what the sibling can have")
+    with ledger.transaction() as connection:
+        ended = connection.execute(text("SELECT outcome, count(*) FROM attempts GROUP BY 1"))
+        assert {row.outcome: row.count for row in ended} == {"released": 4, "done": 4}
 
 
 def test_a_hint_that_was_left_over_asks_once_and_new_work_is_found_at_once(

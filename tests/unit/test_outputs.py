@@ -48,7 +48,7 @@ def test_a_job_waits_for_a_person_when_no_proof_succeeds_for_an_hour(
         if waits is None:
             refusals.proved()
         else:
-            assert refusals.proof_failed(now) is waits
+            assert refusals.proof_failed(now, "full") is waits
 
 
 def test_refused_parts_count_although_the_output_takes_the_files_of_proofs() -> None:
@@ -105,6 +105,30 @@ def test_an_output_is_proved_once_and_again_after_a_refusal(
     outputs.took(1)
     outputs.prove(1, output, OWNER)
     assert len(written) == 2
+
+
+def test_a_failed_proof_is_not_made_again_at_once_and_later_and_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, tried = 0.0, list[float]()
+    outputs, output = Outputs(lambda: now), str(tmp_path / "out")
+
+    def refuse(uri: str, _data: object, *, replace: bool = True) -> storage.Written:
+        tried.append(now)
+        raise StorageUnavailable("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "write_bytes", refuse)
+        for second in range(200):
+            now = float(second)
+            with pytest.raises(StorageUnavailable, match="full"):
+                outputs.prove(1, output, OWNER)
+            assert outputs.avoided() == [1]
+    assert tried == [0, 5, 15, 35, 75, 135, 195]
+    now = 300.0
+    assert outputs.avoided() == []
+    outputs.prove(1, output, OWNER)
+    assert outputs.avoided() == []
 
 
 def test_an_output_that_was_proved_is_looked_at_again_after_a_minute(tmp_path: Path) -> None:

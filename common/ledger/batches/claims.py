@@ -1,5 +1,6 @@
 """Claim: admitted batches become leased, in rank order; and how many a child may hold of the last."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from sqlalchemy import RowMapping, text
@@ -11,6 +12,7 @@ CLAIM = text("""
     WITH first AS (
         SELECT b.id, b.losses FROM batches b
         WHERE b.queue = :queue AND b.state = 'queued' AND NOT :idle
+          AND b.job_id <> ALL (CAST(:avoided AS bigint[]))
           AND (SELECT j.state FROM jobs j WHERE j.id = b.job_id) = 'running'
         ORDER BY b.priority DESC, b.rank, b.id LIMIT 1
     ), elected AS (
@@ -25,6 +27,7 @@ CLAIM = text("""
                b.priority
         FROM batches b
         WHERE b.queue = :queue AND b.state = 'queued' AND (:idle OR b.losses < :lone_losses)
+          AND b.job_id <> ALL (CAST(:avoided AS bigint[]))
           -- Not a join, which may read and sort the whole queue for the first few of it.
           AND (SELECT j.state FROM jobs j WHERE j.id = b.job_id) = 'running'
           AND NOT EXISTS (SELECT FROM elected WHERE child = :owner)
@@ -96,8 +99,10 @@ def claim(
     idle: bool,
     woken: str,
     lease_seconds: float,
+    avoided: Sequence[int] = (),
 ) -> list[Lease]:
     """Leases admitted batches in rank order until `room_rows` is filled; the first always fits.
+    Batches of the jobs in `avoided` are left to other children.
 
     A batch that must run alone is taken only when the child is idle, and then it is the only one.
     When it is its turn, one of the busy children takes nothing else until it is idle.
@@ -113,6 +118,7 @@ def claim(
             "woken": woken,
             "lease_seconds": lease_seconds,
             "lone_losses": LONE_LOSSES,
+            "avoided": list(avoided),
         },
     ).mappings()
     return [_lease(row) for row in found]
