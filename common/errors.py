@@ -42,6 +42,10 @@ class EngineGone(EngineUnavailable):
     """The engine ended and cannot be started again here: the child leaves in order, too."""
 
 
+class EngineEnded(EngineGone):
+    """The engine that is gone had ended over the rows of this batch: the batch is a suspect."""
+
+
 class StageHung(Retryable):
     """Reading, rendering or writing stands still: the batch is given back, nothing is charged."""
 

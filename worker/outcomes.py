@@ -7,6 +7,7 @@ from typing import Concatenate, ParamSpec
 
 from nightshift.common.errors import (
     EngineDead,
+    EngineEnded,
     EngineUnavailable,
     JobRefused,
     LeaseLost,
@@ -98,6 +99,13 @@ class BatchOutcomes:
             case EngineDead():
                 self._report_last(lease)
                 self.engine_died(str(error))
+                return None
+            case EngineEnded():
+                # Or the batch would end the engine of each child for ever.
+                with suppressed(Retryable, self.recorder, "lose_failed", batch_id=lease.batch_id):
+                    error_text = kept_message(str(error))
+                    self._transact_and_report(lease, leasing.lose, lease, error_text)
+                    return "lost"
                 return None
             case OutputRefused():
                 # The job is paused before the batch is released, or a sibling would claim the batch.

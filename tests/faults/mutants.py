@@ -388,6 +388,15 @@ MUTANTS = (
         (f"{RUNNER}::test_a_job_whose_output_is_never_writable_is_paused_with_the_reason",),
     ),
     Mutant(
+        "a batch that ends an engine for good is a suspect",
+        "worker/outcomes.py",
+        "leasing.lose, lease, error_text",
+        "leasing.release, [lease]",
+        (
+            f"{RUNNER}::test_an_engine_that_cannot_be_started_again_costs_its_child_and_charges_a_suspect_alone",
+        ),
+    ),
+    Mutant(
         "a job whose output cannot be proved is left to others",
         "worker/runner.py",
         "            avoided=self._batches.outputs.avoided(),\n",

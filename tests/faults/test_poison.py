@@ -126,7 +126,7 @@ class Shout:
 """
 
 
-def test_a_function_that_cannot_be_set_up_again_charges_nothing_and_waits_until_it_can(
+def test_a_function_that_cannot_be_set_up_again_waits_until_it_can(
     rig: Rig,
 ) -> None:
     (rig.folder / "rules.py").write_text(AWAY)
@@ -137,7 +137,34 @@ def test_a_function_that_cannot_be_set_up_again_charges_nothing_and_waits_until_
     wait_until(lambda: rig.value(aside), what="a failed load")
     (rig.folder / "away").unlink()
     rig.finished("host", ids)
-    assert rig.charges() == (0, 0), rig.standing()
+    assert rig.charges() == (0, 1), "the batch over which the process ended is a suspect"
+
+
+ONCE = """
+import os
+import signal
+
+class Shout:
+    def __init__(self):
+        if os.path.exists(f"child-{os.getppid()}"):
+            raise ConnectionError("one process of a child may have the device")
+        open(f"child-{os.getppid()}", "w").close()
+
+    def __call__(self, rows):
+        if any(row["id"] == "once-0" for row in rows):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [{"loud": row["text"].upper()} for row in rows]
+"""
+
+
+@pytest.mark.slow
+def test_a_row_that_ends_a_process_which_no_child_can_start_twice_is_found(rig: Rig) -> None:
+    """Its batch was once given back uncharged for ever."""
+    (rig.folder / "rules.py").write_text(ONCE)
+    ids = submit(rig, "once", 4, 2, engine={**SHOUT, "callable": "rules:Shout"})
+    rig.reaper()
+    rig.worker()
+    rig.finished("once", ids, failed={"once-0": "engine_died"})
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from nightshift.common import storage
 from nightshift.common.errors import (
     BadInput,
+    EngineEnded,
     EngineGone,
     EngineRefused,
     EngineUnavailable,
@@ -324,17 +325,25 @@ def test_rows_that_an_engine_leaves_without_an_outcome_wait_for_another_lease_un
     assert scene.losses() == 0
 
 
-@pytest.mark.parametrize("answered", [0, 2])
-def test_an_engine_that_cannot_be_started_again_costs_its_child_and_charges_nothing(
-    ledger: Ledger, tmp_path: Path, answered: int
+@pytest.mark.parametrize(
+    ("gone", "answered", "losses"),
+    [
+        pytest.param(EngineGone, 0, 0, id="no row is to blame"),
+        pytest.param(EngineGone, 2, 0, id="no row is to blame, and some are finished"),
+        pytest.param(EngineEnded, 0, 1, id="its rows ended the engine"),
+        pytest.param(EngineEnded, 2, 0, id="its rows ended the engine, and some are finished"),
+    ],
+)
+def test_an_engine_that_cannot_be_started_again_costs_its_child_and_charges_a_suspect_alone(
+    ledger: Ledger, tmp_path: Path, gone: type[EngineGone], answered: int, losses: int
 ) -> None:
     scene = Scene(ledger, tmp_path, batch_rows=ROWS)
     scene.run()
     scene.wait_taken(1)
-    scene.engine.answer(0, answered, EngineGone("the hub is away"))
+    scene.engine.answer(0, answered, gone("the hub is away"))
     scene.wait_gone(0)
     assert scene.states() == (["split", "done", "pending"] if answered else ["pending"])
-    assert (scene.losses(), scene.died, scene.left) == (0, [], ["the hub is away"])
+    assert (scene.losses(), scene.died, scene.left) == (losses, [], ["the hub is away"])
 
 
 def test_rows_that_ran_before_the_engine_died_are_paid(ledger: Ledger, tmp_path: Path) -> None:

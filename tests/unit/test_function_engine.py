@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from nightshift.common.errors import EngineGone, EngineLoadFailed
+from nightshift.common.errors import EngineEnded, EngineGone, EngineLoadFailed
 from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionEngineSpec
 from nightshift.common.states import RowErrorKind
@@ -324,9 +324,14 @@ def test_an_engine_whose_host_cannot_be_started_again_is_gone_and_keeps_what_it_
     site = Site(lambda numbers: "killed" if numbers[-1] == 3 else None, most_starts=2)
     engine, found = FunctionEngine("rules:f", site.start), dict[int, Outcome]()
     work = work_of(numbered(4), found.__setitem__)
-    for batch in (work, work_of(numbered(1)), work_of(numbered(1))):
-        with pytest.raises(EngineGone, match="there is no module any more"):
+    for batch, said in (
+        (work, EngineEnded),
+        (work_of(numbered(1)), EngineGone),
+        (work_of(numbered(1)), EngineGone),
+    ):
+        with pytest.raises(EngineGone, match="there is no module any more") as caught:
             engine.start(batch).result(60)
+        assert caught.type is said
     assert found == {0: Answer({"v": 0}), 1: Answer({"v": 1})}
     assert site.starts == 3
 

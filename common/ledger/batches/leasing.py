@@ -121,15 +121,12 @@ def release(
 
     After an outage (`error` names it) nobody claims them again for `pause_seconds`.
     """
-    held = connection.scalars(
-        HELD,
-        {
-            "ids": [lease.batch_id for lease in leases],
-            "attempts": [lease.attempt for lease in leases],
-            "owners": [lease.owner for lease in leases],
-        },
-    ).all()
-    _free(connection, held, Outcome.RELEASED, error, pause_seconds)
+    _free(connection, _held(connection, leases), Outcome.RELEASED, error, pause_seconds)
+
+
+def lose(connection: Connection, lease: Lease, error: str) -> None:
+    """An engine ended over this batch alone, which is a suspect: `losses + 1`."""
+    _lose(connection, _held(connection, [lease]), error)
 
 
 def released_before(connection: Connection, lease: Lease, error: str) -> int:
@@ -174,6 +171,16 @@ def reap(connection: Connection, limit: int = 1_000) -> int:
     scan_in_order(connection)
     expired = connection.scalars(EXPIRED, {"limit": limit}).all()
     return _lose(connection, expired, "the lease ran out: its worker is gone, frozen or cut off")
+
+
+def _held(connection: Connection, leases: Sequence[Lease]) -> Sequence[int]:
+    """Locks the batches of those leases that still hold, and returns their ids."""
+    given = {
+        "ids": [lease.batch_id for lease in leases],
+        "attempts": [lease.attempt for lease in leases],
+        "owners": [lease.owner for lease in leases],
+    }
+    return connection.scalars(HELD, given).all()
 
 
 def _lose(connection: Connection, ids: Sequence[int], error: str) -> int:

@@ -14,7 +14,7 @@ from typing import Self
 import pyarrow as pa
 import structlog
 
-from nightshift.common.errors import EngineGone, EngineLoadFailed, EngineNotHere
+from nightshift.common.errors import EngineEnded, EngineGone, EngineLoadFailed, EngineNotHere
 from nightshift.common.settings import Settings, function_environment
 from nightshift.common.spec import FunctionEngineSpec
 from nightshift.common.states import RowErrorKind
@@ -36,7 +36,6 @@ batch and two more to be found: 10 of them in a batch of 256 rows."""
 LEAST_RESTART_SECONDS = 60.0
 RESTART_LOADS = 3.0
 """A process that is started again has so long, or so many times what the first load took."""
-
 
 GATHER_SECONDS = 0.005
 """How long a quick function waits for more small batches, whose calls then share a message: a thread
@@ -235,7 +234,12 @@ class FunctionEngine:
         for _ in range(2 if rows == 1 else 1):
             if calls.deaths >= MOST_DEATHS:
                 return []
-            host = self._ready_host()
+            try:
+                host = self._ready_host()
+            except EngineGone as gone:
+                if calls.deaths or calls.alone:
+                    raise EngineEnded(str(gone)) from gone
+                raise
             if stopped.is_set():  # while the host was started
                 return []
             try:
