@@ -65,7 +65,7 @@ class ChildProcess:
         self._app = make_app(settings.broker_url)
         self._drain_asked = threading.Event()
         self._drained = threading.Event()
-        self._dying = threading.Lock()
+        self._dying, self._leaving = threading.Lock(), threading.Lock()
         self._exit_code = ExitCode.DRAINED
 
     def run(self) -> None:
@@ -243,10 +243,11 @@ class ChildProcess:
         """Begins the drain that SIGTERM begins, once: what the child holds is finished or released,
         and nothing is charged.
         """
-        if self._exit_code is ExitCode.DRAINED:
-            log.error("child_leaves", why=why)
-            self._exit_code = code
-            os.kill(os.getpid(), signal.SIGTERM)
+        if not self._leaving.acquire(blocking=False):
+            return
+        log.error("child_leaves", why=why)
+        self._exit_code = code
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def _engine_died(self, error: str) -> None:
         """Ends the child; the supervisor then ends the process group and charges the open leases."""
