@@ -54,6 +54,18 @@ def make_app(url: str | None) -> Celery:
     return app
 
 
+def ping(url: str) -> float:
+    """Seconds that the broker takes to answer. Raises Retryable when it cannot be reached."""
+    app, began = make_app(url), time.monotonic()
+    try:
+        with app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, timeout=5)
+            _depth(connection, app.conf.task_default_queue)
+    except (OperationalError, OSError) as error:
+        raise Retryable(f"the broker cannot be reached: {error}") from error
+    return time.monotonic() - began
+
+
 class Announcer:
     """Sends hints for the reaper; the connection is opened at the first and kept."""
 

@@ -131,6 +131,19 @@ class Ledger:
         return connection
 
 
+SERVER_CLOCK = """
+    SELECT current_setting('server_version') AS version,
+           extract(epoch FROM clock_timestamp())::float8 AS seconds
+"""
+"""Version and clock of Postgres."""
+
+
+def server_clock(connection: Connection) -> tuple[str, float]:
+    """The version of Postgres, and what its clock shows, in seconds since 1970."""
+    row = connection.exec_driver_sql(SERVER_CLOCK).one()
+    return row.version, row.seconds
+
+
 def lift_time_limit(connection: Connection) -> None:
     """Lets the statements of this transaction take as long as they need (COPY, migrations)."""
     _driver(connection).silence_seconds = None

@@ -47,6 +47,21 @@ def try_duty(connection: Connection, lock: int) -> bool:
     return bool(connection.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": lock}))
 
 
+def beat(connection: Connection, reaper: str, host: str, code_version: str) -> None:
+    """Notes that a reaper lives, and forgets those that were silent for an hour."""
+    connection.execute(text("DELETE FROM reapers WHERE seen_at < now() - interval '1 hour'"))
+    statement = text("""
+        INSERT INTO reapers (name, host, code_version) VALUES (:name, :host, :version)
+        ON CONFLICT (name) DO UPDATE SET seen_at = now()
+    """)
+    connection.execute(statement, {"name": reaper, "host": host, "version": code_version})
+
+
+def leave(connection: Connection, reaper: str) -> None:
+    """A reaper that ends in order counts as living no more."""
+    connection.execute(text("DELETE FROM reapers WHERE name = :name"), {"name": reaper})
+
+
 def open_jobs(connection: Connection) -> list[OpenJob]:
     """Running jobs that have batches to admit or to announce, the highest priority first."""
     statement = text("""

@@ -83,7 +83,8 @@ class SlotReport:
     """What a supervisor knows of a slot: its GPUs, and the child that it has, with its engine.
 
     `leaves` says that the child was asked to make room, `lost` that the kernel keeps the killed child,
-    `idle` that the child lives, holds nothing and does not beat for itself.
+    `idle` that the child lives, holds nothing and does not beat for itself. `gpu_figures` is what its
+    GPUs do, as the column of that name has it.
     """
 
     slot: int
@@ -93,6 +94,7 @@ class SlotReport:
     leaves: bool
     lost: bool = False
     idle: bool = False
+    gpu_figures: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,8 @@ def report(
             SELECT coalesce(array_agg(engine_key ORDER BY engine_key), '{}') AS keys FROM refusals
             WHERE pool = :pool AND supervisor = :supervisor AND retry_at > now()
         ), found AS (
-            SELECT g.slot, g.gpus, g.worker_id, g.engine_key, w.state AS child_state, w.ready_at,
+            SELECT g.slot, g.gpus, g.gpu_figures, g.worker_id, g.engine_key,
+                   w.state AS child_state, w.ready_at,
                    extract(epoch FROM now() - w.seen_at)::float8 AS silent_seconds,
                    CASE WHEN g.worker_id IS NULL THEN 'free' WHEN g.lost THEN 'lost'
                         WHEN g.leaves THEN 'draining'
@@ -144,8 +147,9 @@ def report(
                         THEN now() + make_interval(secs => :idle) END AS idle_at
             FROM unnest(CAST(:slots AS integer[]), CAST(:gpus AS text[]),
                         CAST(:worker_ids AS text[]), CAST(:engine_keys AS text[]),
-                        CAST(:leaves AS boolean[]), CAST(:lost AS boolean[]))
-                 AS g (slot, gpus, worker_id, engine_key, leaves, lost)
+                        CAST(:leaves AS boolean[]), CAST(:lost AS boolean[]),
+                        CAST(:gpu_figures AS jsonb[]))
+                 AS g (slot, gpus, worker_id, engine_key, leaves, lost, gpu_figures)
             LEFT JOIN workers w ON w.id = g.worker_id
         ), seen AS (
             -- A row that another process has locked is being beaten or ended.
@@ -164,13 +168,13 @@ def report(
                 ORDER BY b.priority DESC, b.rank, b.id LIMIT 1) AS next
         ), written AS (
             INSERT INTO slots AS s (supervisor, slot, pool, host, gpus, serves, state, worker_id,
-                                    engine_key, ready_at, idle_at, refused)
+                                    engine_key, ready_at, idle_at, refused, gpu_figures)
             SELECT :supervisor, f.slot, :pool, :host, f.gpus, :serves, f.state, f.worker_id,
-                   f.engine_key, f.ready_at, f.idle_at, r.keys FROM found f, refused r
+                   f.engine_key, f.ready_at, f.idle_at, r.keys, f.gpu_figures FROM found f, refused r
             ON CONFLICT (supervisor, slot) DO UPDATE
             SET state = excluded.state, worker_id = excluded.worker_id,
                 engine_key = excluded.engine_key, ready_at = excluded.ready_at,
-                refused = excluded.refused, seen_at = now(),
+                refused = excluded.refused, gpu_figures = excluded.gpu_figures, seen_at = now(),
                 idle_at = CASE WHEN s.worker_id = excluded.worker_id
                                     AND excluded.idle_at IS NOT NULL
                                THEN coalesce(s.idle_at, excluded.idle_at)
@@ -207,6 +211,7 @@ def report(
             "engine_keys": [each.engine_key for each in slots],
             "leaves": [each.leaves for each in slots],
             "lost": [each.lost for each in slots],
+            "gpu_figures": [each.gpu_figures for each in slots],
             "idle_ids": [each.worker_id for each in slots if each.idle],
             "idle": idle_seconds,
             "seen_every": seen_every_seconds,

@@ -11,13 +11,25 @@ from typer.core import TyperGroup
 
 from nightshift.common.errors import NightshiftError, Permanent, Retryable
 from nightshift.common.text import one_line
-from nightshift.producer.cli import control, look, results, run
+from nightshift.producer.cli import control, inspect, look, results, run
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run": (run.run, run.estimate, run.submit, look.wait, results.collect, results.judge),
-    "Look": (look.status, look.watch, look.jobs, look.errors, look.sample, results.verify),
+    "Look": (
+        look.status,
+        inspect.explain,
+        look.watch,
+        inspect.top,
+        look.jobs,
+        inspect.workers,
+        inspect.history,
+        look.errors,
+        look.sample,
+        inspect.logs,
+        results.verify,
+    ),
     "Control": (control.pause, control.resume, control.cancel, control.retry, control.unpin),
-    "Fleet": (control.migrate, control.reaper, control.alive),
+    "Fleet": (control.migrate, control.reaper, control.alive, inspect.doctor),
 }
 
 EXIT_REFUSED = 2
@@ -27,7 +39,20 @@ EXIT_BROKEN, EXIT_INTERRUPTED = 3, 130
 
 
 class OneSentence(TyperGroup):
-    """Prints the sentence of a NightshiftError; with `--debug` the error is raised instead."""
+    """Prints the sentence of a NightshiftError; with `--debug` the error is raised instead. `--help`
+    lists the commands by panel, without Rich, whose import takes longer than most commands.
+    """
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The first sentence of each command, below the name of its panel."""
+        for panel in PANELS:
+            lines = [
+                (name, (command.help or "").split("\n\n")[0].replace("\n", " "))
+                for name, command in self.commands.items()
+                if getattr(command, "rich_help_panel", None) == panel and not command.hidden
+            ]
+            with formatter.section(panel):
+                formatter.write_dl(lines)
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command; Ctrl-C ends it without a message."""
@@ -46,6 +71,7 @@ class OneSentence(TyperGroup):
 app = typer.Typer(
     cls=OneSentence,
     add_completion=False,
+    rich_markup_mode=None,  # see OneSentence
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Run a model over millions of rows: no row lost, none twice.",
@@ -56,9 +82,23 @@ for panel, commands in PANELS.items():
         app.command(rich_help_panel=panel)(command)
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        from nightshift.common.provenance import code_version
+
+        typer.echo(f"nightshift {code_version()}")
+        raise typer.Exit
+
+
 @app.callback()
 def everywhere(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Say which code this is.", callback=_show_version, is_eager=True
+        ),
+    ] = False,
 ) -> None:
     """Nothing to prepare: `OneSentence` reads the flag."""
 

@@ -1,5 +1,6 @@
 """What commands share: their settings, ledger, job and console, and arguments that many take."""
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,11 @@ def ledger_of(settings: "Settings | None" = None) -> Iterator["Ledger"]:
 
     with open_ledger(settings or command_settings()) as (ledger, _):
         yield ledger
+
+
+def print_json(value: object) -> None:
+    """What a command found, for machines."""
+    typer.echo(json.dumps(value, indent=2, default=str))
 
 
 def console(*, stderr: bool = False) -> "Console":

@@ -1,6 +1,5 @@
 """Commands that show jobs: wait, watch, status, jobs, errors, sample."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -11,16 +10,24 @@ from nightshift.common.errors import BadInput
 from nightshift.producer.cli import context
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from nightshift.common.ledger import Ledger
     from nightshift.common.ledger.jobs import Job
 
 
-def wait(job: context.JobName) -> None:
+def wait(job: context.JobName, *, as_json: context.AsJson = False) -> None:
     """Wait for a job; exits 0 all answered, 1 with row errors, 3 failed, paused or cancelled."""
-    from nightshift.producer.views.progress import report_end
+    from nightshift.common.ledger import jobs as ledger_jobs
+    from nightshift.producer.views import progress, rates
 
-    with _followed(job) as (ledger, ended):
-        raise typer.Exit(report_end(ledger, ended, context.console()))
+    with _followed(job, context.console(stderr=as_json)) as (ledger, ended):
+        if not as_json:
+            raise typer.Exit(progress.report_end(ledger, ended, context.console()))
+        with ledger.transaction() as connection:
+            row = ledger_jobs.progress(connection, ended.id)
+    context.print_json(rates.as_json(row))
+    raise typer.Exit(progress.exit_code(row))
 
 
 def watch(job: context.SomeJob = None) -> None:
@@ -28,7 +35,7 @@ def watch(job: context.SomeJob = None) -> None:
     from nightshift.producer.views import progress
 
     if job is not None:
-        with _followed(job) as (ledger, ended):
+        with _followed(job, context.console()) as (ledger, ended):
             progress.report_end(ledger, ended, context.console())
         return
     with context.ledger_of() as ledger:
@@ -36,7 +43,7 @@ def watch(job: context.SomeJob = None) -> None:
 
 
 @contextmanager
-def _followed(reference: str) -> Iterator[tuple["Ledger", "Job"]]:
+def _followed(reference: str, console: "Console") -> Iterator[tuple["Ledger", "Job"]]:
     """The job, shown on the console until it is over or paused, and its ledger."""
     from nightshift.producer.connect import open_ledger
     from nightshift.producer.views.progress import follow
@@ -45,7 +52,7 @@ def _followed(reference: str) -> Iterator[tuple["Ledger", "Job"]]:
         job = context.find_job(ledger, reference)
         if alone and job.closed_at is None and job.state != "paused":
             raise BadInput(f"nobody works on job {job.id}: `nightshift run` with its spec goes on")
-        yield ledger, follow(ledger, job.id, context.console())
+        yield ledger, follow(ledger, job.id, console)
 
 
 def status(
@@ -69,41 +76,50 @@ def status(
             off = None if number is None else ledger_jobs.backing_off(connection, number)
     if as_json:
         objects = [rates.as_json(row) for row in rows]
-        typer.echo(json.dumps(objects if number is None else objects[0], indent=2))
+        context.print_json(objects if number is None else objects[0])
     elif number is None:
         context.console().print(tables.overview(rows, here, aside))
     else:
         context.console().print(tables.status(rows[0], here, aside, off))
 
 
-def jobs() -> None:
+def jobs(*, as_json: context.AsJson = False) -> None:
     """List the jobs, newest first."""
     from nightshift.common.ledger import jobs as ledger_jobs
-    from nightshift.producer.views import tables
+    from nightshift.producer.views import rates, tables
 
     with (
         context.ledger_of() as ledger,
         ledger.transaction() as connection,
     ):
         rows = ledger_jobs.listed(connection)
-    context.console().print(tables.job_table(rows) if rows else "no jobs yet")
+    if as_json:
+        context.print_json([rates.as_json(row) for row in rows])
+    else:
+        context.console().print(tables.job_table(rows) if rows else "no jobs yet")
 
 
 def errors(
     job: context.JobName,
     kind: Annotated[str | None, typer.Option(help="Only rows that failed like this.")] = None,
     count: Annotated[int, typer.Option("-n", min=1, help="How many rows.")] = 20,
+    *,
+    as_json: context.AsJson = False,
 ) -> None:
     """Show the rows that failed, and why."""
     from nightshift.producer.archive import come_back
-    from nightshift.producer.views import row_tables
+    from nightshift.producer.views import rates, row_tables
 
     with context.ledger_of() as ledger:
         found = context.find_job(ledger, job)
         kinds, rows = come_back.errors(ledger, found, kind=kind, limit=count)
     if kind is not None and kind not in kinds:
         context.row_error_kind(kind)
-    context.console().print(row_tables.errors(rows, kinds))
+    if as_json:
+        shown = [rates.plain(row) for row in rows]
+        context.print_json({"job": found.id, "kinds": kinds, "rows": shown})
+    else:
+        context.console().print(row_tables.errors(rows, kinds))
 
 
 def sample(

@@ -1,6 +1,5 @@
 """Commands about what a job wrote: collect, judge, verify."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -92,22 +91,26 @@ def judge(
         context.command_settings(), job, spec, scale, count=count, seed=seed, console=messages
     )
     if as_json:
-        typer.echo(json.dumps(verdict.as_json(), indent=2))
+        context.print_json(verdict.as_json())
     else:
         messages.print(render(verdict))
     raise typer.Exit(verdict.exit_code)
 
 
-def verify(job: context.JobName) -> None:
+def verify(job: context.JobName, *, as_json: context.AsJson = False) -> None:
     """Check from the outside that every row is there exactly once; exits 1 with findings."""
     from nightshift.producer.verify.verify import checks
     from nightshift.producer.views import row_tables
 
-    output, problems = context.console(), 0
+    output, found = context.console(), []
     with context.ledger_of() as ledger:
-        for check in checks(ledger, context.find_job(ledger, job)):
+        checked = context.find_job(ledger, job)
+        for check in checks(ledger, checked):
             messages = [problem.message for problem in check.problems]
-            output.print(row_tables.check(check.name, check.summary, messages))
-            problems += len(check.problems)
-    if problems:
+            found.append({"check": check.name, "summary": check.summary, "problems": messages})
+            if not as_json:
+                output.print(row_tables.check(check.name, check.summary, messages))
+    if as_json:
+        context.print_json({"job": checked.id, "checks": found})
+    if any(check["problems"] for check in found):
         raise typer.Exit(EXIT_PROBLEMS)

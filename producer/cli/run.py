@@ -1,7 +1,6 @@
 """Commands that run a job, or say what it would take: run, estimate, submit."""
 
 import dataclasses
-import json
 from typing import Annotated
 
 import typer
@@ -111,7 +110,7 @@ def estimate(
     if made is None:
         raise typer.Exit(progress.EXIT_NOT_FINISHED)
     if as_json:
-        typer.echo(json.dumps(estimate_report.as_json(made), indent=2))
+        context.print_json(estimate_report.as_json(made))
     else:
         context.console().print(estimate_report.render(made))
 

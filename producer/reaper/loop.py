@@ -4,6 +4,7 @@ Each duty is one short transaction that is harmless when run twice; messages and
 COMMIT. A duty that fails is logged and tried again in the next round.
 """
 
+import socket
 import threading
 import time
 import uuid
@@ -17,6 +18,7 @@ from nightshift.common.errors import NightshiftError, Retryable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.ledger import Ledger, dispatch, schema, spending, workers
 from nightshift.common.ledger.batches import leasing
+from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry.run_state import StateFile
 from nightshift.producer.reaper import admission, metrics, retention
@@ -52,6 +54,9 @@ RETENTION_SECONDS = 60.0
 
 ARCHIVE_LEAVE_SECONDS = 5.0
 """Time that a job on its way out gets when the reaper is asked to stop."""
+
+BEAT_SECONDS = 5.0
+"""Pause between two notes that this reaper lives, for those who look."""
 
 CHECK_SECONDS = 1.0
 """Pause between two checks of the version of the tables."""
@@ -127,7 +132,7 @@ class Reaper:
         self._silence_seconds = max(settings.lease_seconds / 2, 2 * settings.dispatch_seconds)
         self._heard_at = time.monotonic()
         self._reap_from = self._heard_at + settings.lease_seconds
-        self._check_at = 0.0
+        self._check_at = self._beat_at = 0.0
         self.pressed = False
 
     def check_schema(self) -> None:
@@ -151,6 +156,7 @@ class Reaper:
             self._dispatch,
             self._reap,
             self._tidy,
+            self._beat,
         ):
             self._write_state()
             if not self.run_duty(duty) or self._was_silent():
@@ -171,8 +177,17 @@ class Reaper:
         return False
 
     def close(self) -> None:
-        """Closes the connection to the broker."""
+        """Says that this reaper leaves, and closes the connection to the broker."""
+        with suppress(NightshiftError), self._ledger.transaction() as connection:
+            dispatch.leave(connection, self.name)
         self._hints.close()
+
+    def _beat(self) -> None:
+        if time.monotonic() < self._beat_at:
+            return
+        with self._ledger.transaction() as connection:
+            dispatch.beat(connection, self.name, socket.gethostname(), code_version())
+        self._beat_at = time.monotonic() + BEAT_SECONDS
 
     def _hold_budgets(self) -> None:
         """Comes before the admission, which must not admit what there is no money for."""

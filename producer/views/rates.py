@@ -34,10 +34,15 @@ def as_json(row: Values) -> dict[str, Any]:
 
     The view has no rate for a job that is over: its overall rate stands there.
     """
-    values = {name: _json_value(value) for name, value in row.items()}
+    values = plain(row)
     if values["rows_per_second"] is None and (rate := overall_rate(row)) is not None:
         values["rows_per_second"] = round(rate, 3)
     return values
+
+
+def plain(row: Values) -> dict[str, Any]:
+    """A row with numbers and times as JSON has them."""
+    return {name: _json_value(value) for name, value in row.items()}
 
 
 def _json_value(value: Any) -> Any:

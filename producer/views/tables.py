@@ -23,6 +23,8 @@ STATE_STYLES = {
     "ready": "green",
     "loading": "yellow",
     "draining": "yellow",
+    "done": "green",
+    "lost": "red",
 }
 
 
@@ -151,7 +153,7 @@ def job_table(rows: Sequence[Values], *, bars: bool = False) -> Table:
         table.add_row(
             str(row["job"]),
             escape(row["name"]),
-            _state(row["status"]),
+            state(row["status"]),
             *([_progress_bar(row, 12 if priced else 24)] if bars else []),
             f"{rows_over(row):,}/{row['rows_total']:,}",
             _failed(row["rows_failed"]),
@@ -172,7 +174,7 @@ def worker_table(workers: Sequence[Values]) -> Table:
             escape(f"{row['host']} · slot {row['slot']}"),
             escape(row["pool"]),
             escape(engine),
-            _state(row["state"]),
+            state(row["state"]),
             f"{row['batches_leased']:,} batches, {row['rows_leased']:,} rows",
             f"{float(row['seconds_since_seen']):.0f} s ago",
         )
@@ -214,7 +216,7 @@ def _title(row: Values) -> Text:
     title = Text(row["name"], "bold")
     title.append(f"  job {row['job']}", "not bold")
     title.append("  ")
-    return title.append_text(_state(row["status"]))
+    return title.append_text(state(row["status"]))
 
 
 def _bar(row: Values) -> Table:
@@ -262,8 +264,9 @@ def _percent(row: Values) -> str:
     return f"{100 * rows_over(row) // row['rows_total']} %" if row["rows_total"] else "0 %"
 
 
-def _state(state: str) -> Text:
-    return Text(state, STATE_STYLES.get(state, ""))
+def state(name: str) -> Text:
+    """A state in its color."""
+    return Text(name, STATE_STYLES.get(name, ""))
 
 
 def _failed(count: int, unit: str = "") -> Text:

@@ -1,5 +1,6 @@
 """GPU figures through a stand-in for NVML: a machine without one just has none."""
 
+import json
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from nightshift.common.telemetry import metrics
-from nightshift.worker.telemetry.gpus import Gpus
+from nightshift.worker.telemetry.gpus import GpuFigures, Gpus
 
 
 class NVMLError(Exception):
@@ -89,3 +90,14 @@ def test_without_the_package_or_a_driver_there_are_none(
     assert list(Gpus.find(None).read()) == []
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert list(Gpus.find(None).read()) == []
+
+
+def test_the_figures_of_a_slot_are_those_that_were_read_last(nvml: Nvml) -> None:
+    figures = GpuFigures(Gpus.find(["0", "1"]))
+    assert figures.of(["0"]) is None
+    figures.read()
+    assert json.loads(figures.of(["1", "0"]) or "") == [
+        {"gpu": "1", "memory_used": 6, "memory_total": 10},
+        {"gpu": "0", "memory_used": 5, "memory_total": 10, "busy": 0.75},
+    ]
+    assert GpuFigures.watch([]).of(["0"]) is None

@@ -137,7 +137,7 @@ class Slot:
             return "lost"
         return self.state if self.leaving_since is None else "draining"
 
-    def report(self) -> SlotReport:
+    def report(self, gpu_figures: str | None = None) -> SlotReport:
         """What the ledger is told of the slot."""
         if self.channel is not None and self.channel.said_idle():
             self.idle = True
@@ -149,6 +149,7 @@ class Slot:
             leaves=self.leaving_since is not None,
             lost=self.lost,
             idle=self.idle and self.leaving_since is None and self.killed_at is None,
+            gpu_figures=gpu_figures,
         )
 
     def reported(self, order: SlotOrder) -> None:

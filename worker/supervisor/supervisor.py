@@ -38,6 +38,7 @@ from nightshift.worker.supervisor.children import (
     secrets_for,
 )
 from nightshift.worker.supervisor.liveness import SupervisorLiveness, hung_seconds
+from nightshift.worker.telemetry.gpus import GpuFigures
 from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, MachineMetrics
 
 log = structlog.get_logger(__name__)
@@ -78,6 +79,7 @@ class Supervisor:
             for number in range(self.slot_count)
         ]
         self._unreported: list[EndedChild] = []
+        self._gpu_figures = GpuFigures.watch(self.gpus)
         self._liveness = SupervisorLiveness(self.settings)
         self._stopping = threading.Event()
         self._schema_mismatch: SchemaMismatch | None = None
@@ -234,7 +236,7 @@ class Supervisor:
             orders, is_old = fleet.report(
                 connection,
                 self._machine,
-                [slot.report() for slot in self._slots],
+                [slot.report(self._gpu_figures.of(slot.gpus)) for slot in self._slots],
                 idle_seconds=self.settings.engine_idle_seconds,
                 seen_every_seconds=self.settings.lease_seconds / REPORTS_A_LEASE,
             )

@@ -1,6 +1,8 @@
 """Memory and utilisation of this machine's GPUs, read from NVML where there is one."""
 
+import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -72,3 +74,48 @@ class Gpus:
 
 NO_GPUS = Gpus(None, ())
 """A machine without GPUs."""
+
+FIGURES_SECONDS = 10.0
+"""Pause between two readings for those who look at the fleet."""
+
+NAMES = {
+    metrics.GPU_UTILIZATION.name: "busy",
+    metrics.GPU_MEMORY_USED.name: "memory_used",
+    metrics.GPU_MEMORY_TOTAL.name: "memory_total",
+}
+"""What a figure is called in the ledger, by the name of its metric."""
+
+
+class GpuFigures:
+    """The last figures of a machine's GPUs, read by a thread of its own: a driver may hang."""
+
+    def __init__(self, gpus: Gpus) -> None:
+        self._gpus = gpus
+        self._last: dict[str, dict[str, float]] = {}
+
+    @classmethod
+    def watch(cls, named: Sequence[str]) -> "GpuFigures":
+        """Reads now and then from here on; without a GPU nothing is read."""
+        if not named:
+            return cls(NO_GPUS)
+        found = cls(Gpus.find(named))
+        threading.Thread(target=found._watch, name="gpu figures", daemon=True).start()
+        return found
+
+    def of(self, gpus: Sequence[str]) -> str | None:
+        """The last figures of some GPUs as a JSON array; None where none was ever read."""
+        known = [{"gpu": gpu, **self._last[gpu]} for gpu in gpus if gpu in self._last]
+        return json.dumps(known) if known else None
+
+    def read(self) -> None:
+        """Reads the figures once."""
+        found: dict[str, dict[str, float]] = {}
+        for metric, gpu, value in self._gpus.read():
+            found.setdefault(gpu, {})[NAMES[metric.name]] = value
+        self._last = found or self._last
+
+    def _watch(self) -> None:
+        while True:
+            with suppress(Exception):  # figures only
+                self.read()
+            time.sleep(FIGURES_SECONDS)

@@ -1,0 +1,154 @@
+"""What decides whether a job moves, and what became of its leases; and who keeps the fleet going."""
+
+from sqlalchemy import text
+
+from nightshift.common.ledger.connection import Connection, Row
+
+SLOTS = text("""
+    SELECT s.host, s.slot, s.gpus, s.state, s.engine_key, s.serves, s.gpu_figures,
+           s.pool, s.supervisor, s.worker_id, p.engine_key AS planned_key,
+           extract(epoch FROM now() - w.started_at)::float8 AS child_seconds,
+           extract(epoch FROM now() - s.seen_at)::float8 AS silent_seconds,
+           j.id AS job, j.name AS job_name, j.priority
+    FROM slots s
+    LEFT JOIN slot_plans p ON p.supervisor = s.supervisor AND p.slot = s.slot
+    LEFT JOIN workers w ON w.id = s.worker_id
+    -- Of several jobs with the engine, the one that the engine works for first.
+    LEFT JOIN LATERAL (
+        SELECT id, name, priority FROM jobs
+        WHERE pool = s.pool AND engine_key = s.engine_key AND state = 'running'
+        ORDER BY priority DESC, id LIMIT 1
+    ) AS j ON true
+    WHERE s.pool = coalesce(CAST(:pool AS text), s.pool)
+      AND s.seen_at > now() - make_interval(secs => :alive)
+    ORDER BY s.pool, s.host, s.supervisor, s.slot
+""")
+"""Living slots with the engine that each has and should have, and a job that needs the engine."""
+
+LIVING_SECONDS = 60.0
+"""A machine or a reaper that was silent for longer counts as gone, as in the view job_progress."""
+
+PACE = text("""
+    SELECT j.started_at IS NOT NULL AS has_begun, j.max_parallel,
+           (SELECT load_seconds FROM engines e
+            WHERE e.pool = j.pool AND e.engine_key = j.engine_key) AS load_seconds,
+           (SELECT extract(epoch FROM now() - max(seen_at))::float8
+            FROM reapers) AS reaper_seconds,
+           (SELECT count(DISTINCT owner) FROM batches b
+            WHERE b.job_id = j.id AND b.state = 'leased') AS children_at_work,
+           (SELECT extract(epoch FROM now() - max(ended_at))::float8 FROM attempts a
+            WHERE a.job_id = j.id AND a.outcome IN ('done', 'split')) AS seconds_since_part,
+           (SELECT extract(epoch FROM now() - min(claimed_at))::float8
+            FROM batches b JOIN attempts a ON a.batch_id = b.id AND a.attempt = b.attempt
+            WHERE b.job_id = j.id AND b.state = 'leased') AS oldest_lease_seconds
+    FROM jobs j WHERE j.id = :job_id
+""")
+"""How a job goes on: since when its leases run, when its last part came, who keeps the fleet going."""
+
+AHEAD = text("""
+    SELECT j.id AS job, j.name, j.priority FROM jobs me JOIN jobs j USING (pool, engine_key)
+    WHERE me.id = :job_id AND j.state = 'running' AND j.priority > me.priority
+      AND EXISTS (SELECT FROM batches b WHERE b.job_id = j.id AND b.state IN ('pending', 'queued'))
+    ORDER BY j.priority DESC, j.id LIMIT 1
+""")
+"""A job of the same engine and pool that goes first, and still has work."""
+
+ATTEMPTS = text("""
+    SELECT b.seq, a.batch_id AS batch, a.attempt, w.host, w.slot, a.worker_id AS worker,
+           a.engine, a.engine_version, a.woken, a.claimed_at, a.ended_at,
+           extract(epoch FROM coalesce(a.ended_at, now()) - a.claimed_at)::float8 AS seconds,
+           a.outcome, coalesce(a.row_count, b.row_count) AS rows, a.rows_failed, a.prompt_tokens,
+           a.output_tokens, a.error, w.state AS worker_state, w.error AS worker_error,
+           w.ended_at AS worker_ended_at
+    FROM batches b JOIN attempts a ON a.batch_id = b.id LEFT JOIN workers w ON w.id = a.worker_id
+    WHERE b.job_id = :job_id
+      AND (CAST(:outcome AS text) IS NULL OR coalesce(a.outcome, 'running') = :outcome)
+      AND (CAST(:seq AS integer) IS NULL OR b.seq = :seq)
+    ORDER BY a.claimed_at DESC, a.batch_id DESC, a.attempt DESC LIMIT :limit
+""")
+"""Leases of a job, the newest first."""
+
+OUTCOMES = text("""
+    SELECT coalesce(a.outcome, 'running') AS outcome, count(*) AS attempts
+    FROM batches b JOIN attempts a ON a.batch_id = b.id
+    WHERE b.job_id = :job_id GROUP BY 1 ORDER BY 2 DESC, 1
+""")
+"""How many leases of a job ended how."""
+
+RATES = text("""
+    SELECT worker_id AS worker, sum(rows_run)::bigint AS rows_run,
+           sum(engine_microseconds)::float8 / 1e6 AS engine_seconds
+    FROM job_spending
+    WHERE worker_id IN (SELECT id FROM workers WHERE state <> 'ended') GROUP BY worker_id
+""")
+"""What each living child has run so far, and in how much time."""
+
+REAPERS = text("""
+    SELECT name, host, code_version, started_at,
+           extract(epoch FROM now() - seen_at)::float8 AS silent_seconds
+    FROM reapers ORDER BY seen_at DESC
+""")
+"""Every reaper that was not told to leave, the last seen first."""
+
+VERSIONS = text("""
+    SELECT code_version, count(*) AS children FROM workers
+    WHERE state <> 'ended' AND seen_at > now() - make_interval(secs => :alive)
+      AND code_version IS NOT NULL
+    GROUP BY code_version ORDER BY 2 DESC
+""")
+"""The code of the living children that have told it."""
+
+
+def slots(connection: Connection, pool: str | None = None) -> list[Row]:
+    """The slots of living machines, of one pool or of all."""
+    given = {"pool": pool, "alive": LIVING_SECONDS}
+    return list(connection.execute(SLOTS, given).mappings())
+
+
+def pace(connection: Connection, job_id: int) -> Row:
+    """How a job goes on; `reaper_seconds` is None where no reaper is known."""
+    return connection.execute(PACE, {"job_id": job_id}).mappings().one()
+
+
+def ahead(connection: Connection, job_id: int) -> Row | None:
+    """The first job with the same engine and pool that goes before this one, if there is one."""
+    return connection.execute(AHEAD, {"job_id": job_id}).mappings().one_or_none()
+
+
+def attempts(
+    connection: Connection,
+    job_id: int,
+    *,
+    limit: int | None,
+    outcome: str | None = None,
+    seq: int | None = None,
+) -> list[Row]:
+    """The latest leases of a job, all without a `limit`; of one outcome ("running": none yet), of the
+    batches with one number.
+    """
+    given = {"job_id": job_id, "limit": limit, "outcome": outcome, "seq": seq}
+    return list(connection.execute(ATTEMPTS, given).mappings())
+
+
+def outcomes(connection: Connection, job_id: int) -> dict[str, int]:
+    """How many leases of a job ended how, "running" included."""
+    found = connection.execute(OUTCOMES, {"job_id": job_id})
+    return {row.outcome: row.attempts for row in found}
+
+
+def rates(connection: Connection) -> dict[str, tuple[int, float]]:
+    """Rows run and seconds at work of each living child, by its id."""
+    return {
+        row.worker: (row.rows_run, row.engine_seconds) for row in connection.execute(RATES).all()
+    }
+
+
+def reapers(connection: Connection) -> list[Row]:
+    """The reapers that are known, with the seconds since each was seen."""
+    return list(connection.execute(REAPERS).mappings())
+
+
+def code_versions(connection: Connection) -> dict[str, int]:
+    """Living children by the version of their code."""
+    found = connection.execute(VERSIONS, {"alive": LIVING_SECONDS})
+    return {row.code_version: row.children for row in found}

@@ -1,0 +1,148 @@
+"""Commands that look into the fleet: workers, top, history, explain, logs, doctor."""
+
+from typing import Annotated
+
+import typer
+
+from nightshift.common.errors import BadInput
+from nightshift.producer.cli import context
+
+Count = Annotated[int, typer.Option("-n", min=0, help="How many, the newest; 0 shows all.")]
+
+
+def workers(
+    pool: Annotated[str | None, typer.Option(help="Only this pool.")] = None,
+    *,
+    as_json: context.AsJson = False,
+) -> None:
+    """Show every slot of every machine: its GPU, its engine, what it works on and how fast."""
+    from nightshift.producer.views import fleet_views
+
+    with context.ledger_of() as ledger:
+        seen = fleet_views.workers(ledger, pool)
+    if as_json:
+        context.print_json(seen.as_json())
+    else:
+        context.console().print(seen.table())
+
+
+def top(*, as_json: context.AsJson = False) -> None:
+    """Show the whole fleet, live: jobs, pools, machines, rates, GPUs; Ctrl-C ends.
+
+    One frame where there is no terminal.
+    """
+    from nightshift.producer.views import fleet_views
+
+    with context.ledger_of() as ledger:
+        if as_json:
+            context.print_json(fleet_views.fleet(ledger).as_json())
+        else:
+            fleet_views.top(ledger, context.console())
+
+
+def history(
+    job: context.JobName,
+    count: Count = 50,
+    batch: Annotated[
+        int | None, typer.Option(help="Only the batches of this number, as parts have it.")
+    ] = None,
+    outcome: Annotated[
+        str | None,
+        typer.Option(help="Only done, split, released, failed, lost or running leases."),
+    ] = None,
+    *,
+    as_json: context.AsJson = False,
+) -> None:
+    """Show each attempt of a job: when, where, how it ended and why."""
+    from nightshift.common.states import Outcome
+    from nightshift.producer.views import history as views
+
+    if outcome is not None and outcome not in (*Outcome, "running"):
+        raise BadInput(f"--outcome {outcome!r} is none of {', '.join(Outcome)}, running")
+    with context.ledger_of() as ledger:
+        found = context.find_job(ledger, job)
+        seen = views.history(ledger, found, limit=count or None, outcome=outcome, seq=batch)
+    if as_json:
+        context.print_json(seen.as_json())
+    else:
+        context.console().print(seen.table())
+
+
+def explain(job: context.JobName, *, as_json: context.AsJson = False) -> None:
+    """Say why a job moves or stands, in one sentence, and the command that helps."""
+    from nightshift.producer.connect import open_ledger
+    from nightshift.producer.explain import facts, reasons
+
+    with open_ledger(context.command_settings()) as (ledger, alone):
+        found = context.find_job(ledger, job)
+        with ledger.transaction() as connection:
+            known = facts.facts(connection, found, alone=alone)
+    given = reasons.explain(known)
+    if as_json:
+        context.print_json(
+            {
+                "job": found.id,
+                "name": found.spec.name,
+                "state": str(found.state),
+                "reasons": [
+                    {"kind": each.kind, "sentence": each.sentence, "command": each.command or None}
+                    for each in given
+                ],
+            }
+        )
+        return
+    for each in given:
+        typer.echo(f"job {found.id} ({found.spec.name}): {each.sentence}")
+        if each.command:
+            typer.echo(f"  {each.command}")
+
+
+def logs(
+    job: context.SomeJob = None,
+    count: Count = 100,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Show what the reaper and the worker of `nightshift run` in this folder wrote."""
+    from nightshift.producer.local import log_files
+
+    settings = context.command_settings()
+    if settings.database_url is not None:
+        raise BadInput(
+            "the processes of a fleet write to their own standard error: `kubectl logs`, `docker "
+            "compose logs` or `journalctl` show it; `nightshift history JOB` shows each attempt with "
+            "its error"
+        )
+    job_id = None
+    if job is not None:
+        with context.ledger_of(settings) as ledger:
+            job_id = context.find_job(ledger, job).id
+    for line in log_files.lines(settings.home, job_id, count, follow=follow):
+        typer.echo(line)
+
+
+def doctor(*, as_json: context.AsJson = False) -> None:
+    """Check database, broker, storage, clock, GPUs and versions; exits 1 where something is wrong."""
+    from nightshift.producer import doctor as checks
+
+    found = []
+    for check in checks.examine(context.command_settings()):
+        found.append(check)
+        if not as_json:
+            then = f": {check.advice}" if check.advice else ""
+            typer.echo(f"{check.health:<6}{check.name:<12}{check.said}{then}")
+    if as_json:
+        context.print_json(
+            [
+                {
+                    "check": each.name,
+                    "health": str(each.health),
+                    "said": each.said,
+                    "advice": each.advice or None,
+                }
+                for each in found
+            ]
+        )
+    if any(each.health is checks.Health.WRONG for each in found):
+        raise typer.Exit(1)

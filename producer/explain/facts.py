@@ -1,0 +1,67 @@
+"""The facts of `explain`, read from the ledger in one transaction."""
+
+from nightshift.common.ledger import Connection, Row, jobs, loads
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.queries import job_facts
+from nightshift.producer.explain.reasons import Facts, SetAside, SlotFact
+
+
+def facts(connection: Connection, job: Job, *, alone: bool = False) -> Facts:
+    """What decides whether the job moves; `alone` as `connect.open_ledger` says it."""
+    row = jobs.progress(connection, job.id)
+    pace = job_facts.pace(connection, job.id)
+    off = jobs.backing_off(connection, job.id)
+    ahead = job_facts.ahead(connection, job.id)
+    aside = loads.set_aside(connection, job.spec.pool)
+    return Facts(
+        job_id=job.id,
+        state=job.state,
+        pool=job.spec.pool,
+        engine_key=job.spec.engine_key,
+        reason=job.reason,
+        closed=job.closed_at is not None,
+        alone=alone,
+        rows_total=row["rows_total"],
+        rows_over=row["rows_done"] + row["rows_failed"],
+        rows_failed=row["rows_failed"],
+        pending=row["batches_pending"],
+        queued=row["batches_queued"],
+        leased=row["batches_leased"],
+        max_parallel=pace["max_parallel"],
+        rows_per_second=_number(row["rows_per_second"]),
+        reaper_seconds=pace["reaper_seconds"],
+        part_seconds=pace["seconds_since_part"],
+        lease_seconds=pace["oldest_lease_seconds"],
+        children_at_work=pace["children_at_work"],
+        load_seconds=pace["load_seconds"],
+        resting=off["batches"],
+        rest_seconds=max(0.0, off["seconds"] or 0.0),
+        rest_error=off["error"] or "",
+        slots=[_slot(each) for each in job_facts.slots(connection, job.spec.pool)],
+        set_aside=[
+            SetAside(each["host"], each["error"], float(each["seconds_left"]))
+            for each in aside
+            if each["engine_key"] == job.spec.engine_key
+        ],
+        ahead=None if ahead is None else f"job {ahead['job']} ({ahead['name']})",
+        ahead_id=None if ahead is None else ahead["job"],
+        ahead_priority=0 if ahead is None else ahead["priority"],
+    )
+
+
+def _slot(row: Row) -> SlotFact:
+    return SlotFact(
+        host=row["host"],
+        state=row["state"],
+        engine_key=row["engine_key"],
+        planned_key=row["planned_key"],
+        serves=row["serves"],
+        job=row["job_name"],
+        job_id=row["job"],
+        priority=row["priority"],
+        child_seconds=row["child_seconds"],
+    )
+
+
+def _number(value: object) -> float | None:
+    return None if value is None else float(str(value))

@@ -1,0 +1,295 @@
+"""Why is nothing happening, in one sentence, and the command that helps: pure functions over facts."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from nightshift.common.states import JobState
+from nightshift.common.text import first_few
+
+REAPER_SILENT_SECONDS = 30.0
+"""A reaper notes every 5 s that it lives: silent for longer, it is gone, frozen or cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFact:
+    """A slot of the job's pool. `engine_key` is what the slot has or loads, `job` one that needs that
+    engine; `serves` is the only engine that the slot may have; `cordoned` takes no new work.
+    """
+
+    host: str
+    state: str
+    engine_key: str | None = None
+    planned_key: str | None = None
+    serves: str | None = None
+    job: str | None = None
+    job_id: int | None = None
+    priority: int | None = None
+    child_seconds: float | None = None
+    cordoned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A machine that could not load the job's engine and waits until it tries again."""
+
+    host: str
+    error: str
+    seconds_left: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the ledger knows of a job and its pool. Times are seconds; None is unknown or never.
+
+    `alone` says that only this command keeps an embedded ledger up. `reaper_seconds` is the age of
+    the last sign of any reaper; `part_seconds` that of the job's last part; `lease_seconds` the
+    age of its oldest lease; `resting` and `rest_seconds` tell of batches that wait after an error.
+    `ahead` is a job that has the same engine and goes first.
+    """
+
+    job_id: int
+    state: JobState
+    pool: str
+    engine_key: str
+    reason: str | None = None
+    closed: bool = False
+    alone: bool = False
+    rows_total: int = 0
+    rows_over: int = 0
+    rows_failed: int = 0
+    pending: int = 0
+    queued: int = 0
+    leased: int = 0
+    max_parallel: int | None = None
+    rows_per_second: float | None = None
+    reaper_seconds: float | None = None
+    part_seconds: float | None = None
+    lease_seconds: float | None = None
+    children_at_work: int = 0
+    load_seconds: float | None = None
+    resting: int = 0
+    rest_seconds: float = 0.0
+    rest_error: str = ""
+    slots: Sequence[SlotFact] = ()
+    set_aside: Sequence[SetAside] = ()
+    ahead: str | None = None
+    ahead_id: int | None = None
+    ahead_priority: int = 0
+
+    @property
+    def waiting(self) -> int:
+        """Batches that somebody is to take; none of a job that is over."""
+        return 0 if self.state.over else self.pending + self.queued
+
+    @property
+    def has_reaper(self) -> bool:
+        """Whether a reaper was seen lately."""
+        return self.reaper_seconds is not None and self.reaper_seconds < REAPER_SILENT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason: a word for machines, a sentence for people, and the command that helps, if any."""
+
+    kind: str
+    sentence: str
+    command: str = ""
+
+
+def explain(facts: Facts) -> list[Reason]:
+    """The reasons why a job stands where it stands, the one that explains most first; never empty."""
+    if facts.state is not JobState.RUNNING and (facts.closed or facts.state is JobState.PAUSED):
+        return [_at_rest(facts)]
+    found = [*_nobody(facts), *_at_work(facts), *_waiting(facts)]
+    return found or [Reason("soon", "its next batches are handed out within seconds")]
+
+
+def _at_rest(facts: Facts) -> Reason:
+    job = facts.job_id
+    match facts.state:
+        case JobState.PAUSED:
+            why = f": {facts.reason}" if facts.reason else ""
+            more = " --budget MORE" if "limits.budget" in (facts.reason or "") else ""
+            busy = f"; {_verb(facts.leased, 'ends', 'end')} as usual" if facts.leased else ""
+            return Reason("paused", f"it is paused{why}{busy}", f"nightshift resume {job}{more}")
+        case JobState.COMPLETED if facts.rows_failed:
+            return Reason(
+                "completed",
+                f"it is completed, and {facts.rows_failed:,} of {facts.rows_total:,} rows failed",
+                f"nightshift errors {job}",
+            )
+        case JobState.COMPLETED:
+            return Reason("completed", "it is completed, and every row has an answer")
+        case JobState.FAILED:
+            why = f": {facts.reason}" if facts.reason else ", since some of its batches are dead"
+            return Reason("failed", f"it failed{why}", f"nightshift retry {job} --failed")
+        case _:
+            return Reason("cancelled", "it is cancelled, which is final; its parts stay")
+
+
+def _nobody(facts: Facts) -> Iterator[Reason]:
+    """Nobody keeps the fleet going."""
+    if facts.alone:
+        yield Reason(
+            "no_run",
+            "no `nightshift run` is up in this folder, so nobody works on it",
+            "nightshift run … with the spec of the job",
+        )
+    elif not facts.has_reaper and (facts.leased == 0 or not facts.waiting):
+        seen = facts.reaper_seconds
+        ago = "no reaper is known" if seen is None else f"no reaper was seen for {_time(seen)}"
+        what = "nothing is handed out" if facts.waiting else "its files are not put in place"
+        yield Reason("no_reaper", f"{ago}, so {what}", "nightshift reaper")
+
+
+def _at_work(facts: Facts) -> Iterator[Reason]:
+    """What is under way, and what bounds it."""
+    if not facts.leased and not facts.waiting and not facts.alone and facts.has_reaper:
+        yield Reason("closing", "every row is over, and its files are being put in place")
+    if not facts.leased:
+        return
+    workers = _count(facts.children_at_work, "worker")
+    said = f"{_verb(facts.leased, 'is', 'are')} at work on {workers}"
+    if facts.rows_per_second:
+        said += f", at {facts.rows_per_second:,.1f} rows/s"
+    elif facts.lease_seconds is not None and (
+        facts.part_seconds is None or facts.part_seconds > facts.lease_seconds
+    ):
+        said += f"; the oldest for {_time(facts.lease_seconds)}, and none has ended since"
+    yield Reason("working", said)
+    if _is_full(facts):
+        yield _full(facts)
+
+
+def _waiting(facts: Facts) -> Iterator[Reason]:
+    """Why nothing of a job is at work although batches wait."""
+    if not facts.waiting or facts.leased or facts.alone:
+        return
+    if facts.resting and facts.resting >= facts.waiting:
+        yield Reason(
+            "backing_off",
+            f"{_verb(facts.resting, 'waits', 'wait')} after an error, for "
+            f"{_time(facts.rest_seconds)} at most: {facts.rest_error}",
+            f"nightshift history {facts.job_id}",
+        )
+        return
+    yield from _no_slot(facts)
+
+
+def _no_slot(facts: Facts) -> Iterator[Reason]:
+    able = [slot for slot in facts.slots if slot.serves in (None, facts.engine_key)]
+    usable = [slot for slot in able if not slot.cordoned and slot.state != "lost"]
+    own = [slot for slot in usable if slot.engine_key == facts.engine_key]
+    refused = {each.host for each in facts.set_aside}
+    worker = f"nightshift-worker --pool {facts.pool}"
+    if not facts.slots:
+        yield Reason("no_worker", f"no worker of the pool {facts.pool} is alive", worker)
+    elif not able:
+        yield Reason(
+            "other_engine_only",
+            f"the workers of the pool {facts.pool} on {_hosts(facts.slots)} were started for another "
+            "engine only",
+            worker,
+        )
+    elif not usable:
+        state = "cordoned" if all(slot.cordoned for slot in able) else "cordoned or lost"
+        yield Reason(
+            "cordoned",
+            f"every slot of the pool {facts.pool} is {state}, on {_hosts(able)}",
+            f"nightshift uncordon {able[0].host}",
+        )
+    elif any(slot.state in ("ready", "draining") for slot in own):
+        yield from _queueing(facts)
+    elif refused and all(slot.host in refused for slot in usable):
+        last = facts.set_aside[0]
+        soonest = min(each.seconds_left for each in facts.set_aside)
+        yield Reason(
+            "load_failed",
+            f"its engine could not be loaded on {first_few(sorted(refused))}; the next try comes in "
+            f"{_time(soonest)}; last error, on {last.host}: {last.error}",
+            "nightshift logs",
+        )
+    elif any(slot.state == "loading" for slot in own):
+        since = max(slot.child_seconds or 0.0 for slot in own)
+        last_load = (
+            f"; the last load took {_time(facts.load_seconds)}" if facts.load_seconds else ""
+        )
+        hosts = _hosts([slot for slot in own if slot.state == "loading"])
+        yield Reason(
+            "loading", f"its engine is being loaded on {hosts}, for {_time(since)}{last_load}"
+        )
+    elif any(slot.planned_key == facts.engine_key for slot in usable):
+        yield Reason(
+            "making_room",
+            f"a slot on {_hosts([s for s in usable if s.planned_key == facts.engine_key])} makes room "
+            "for its engine",
+        )
+    else:
+        yield _taken(facts, usable)
+
+
+def _queueing(facts: Facts) -> Iterator[Reason]:
+    """Warm workers are there, and yet nothing of the job is at work."""
+    if _is_full(facts):
+        yield _full(facts)
+    elif facts.ahead_id is not None:
+        yield Reason(
+            "others_first",
+            f"{facts.ahead} goes first on the same workers, with priority {facts.ahead_priority}",
+            f"nightshift set {facts.job_id} --priority {facts.ahead_priority}",
+        )
+
+
+def _taken(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
+    """All slots have other engines; the job that has most of them is named."""
+    holders = Counter((slot.job_id, slot.job, slot.priority) for slot in slots if slot.job_id)
+    if not holders:
+        return Reason(
+            "soon", f"a slot of the pool {facts.pool} is given to its engine within seconds"
+        )
+    ((job_id, name, priority), count), *others = holders.most_common()
+    more = f" and {_count(len(others), 'more job')}" if others else ""
+    total = _count(len(slots), "slot")
+    return Reason(
+        "slots_taken",
+        f"the pool {facts.pool} has {total}, and {count} of them "
+        f"{'works' if count == 1 else 'work'} for job {job_id} ({name}, priority {priority}){more}",
+        f"nightshift set {facts.job_id} --priority {(priority or 0) + 1}",
+    )
+
+
+def _is_full(facts: Facts) -> bool:
+    under_way = facts.queued + facts.leased
+    return facts.max_parallel is not None and under_way >= facts.max_parallel and facts.pending > 0
+
+
+def _full(facts: Facts) -> Reason:
+    return Reason(
+        "max_parallel",
+        f"limits.max_parallel is reached: {_batches(facts.queued + facts.leased)} of at most "
+        f"{facts.max_parallel:,} are queued or leased",
+        f"nightshift set {facts.job_id} --max-parallel MORE",
+    )
+
+
+def _batches(count: int) -> str:
+    return "1 batch" if count == 1 else f"{count:,} batches"
+
+
+def _verb(count: int, one: str, many: str) -> str:
+    return f"{_batches(count)} {one if count == 1 else many}"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _hosts(slots: Sequence[SlotFact]) -> str:
+    return first_few(sorted({slot.host for slot in slots}))
+
+
+def _time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,122 @@
+"""The fleet at one moment: `workers` and `top`, for people and as JSON."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from nightshift.common.errors import Retryable
+from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger import jobs as ledger_jobs
+from nightshift.common.ledger import workers as ledger_workers
+from nightshift.common.ledger.queries import figures, job_facts
+from nightshift.producer.views import fleet_tables, rates
+from nightshift.producer.views.progress import LiveView
+
+TOP_SECONDS = 1.0
+"""Pause between two frames."""
+
+MOST_JOBS = 20
+"""Open jobs that `top` shows."""
+
+Totals = Mapping[str, tuple[int, float]]
+"""Rows run and seconds at work by the id of a child."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What one look at the ledger found. Rates are rows a second of each child."""
+
+    jobs: list[Row]
+    pools: list[Row]
+    slots: list[Row]
+    held: Mapping[str, Row]
+    rates: Mapping[str, float | None]
+
+    def table(self) -> RenderableType:
+        """The slots alone."""
+        return fleet_tables.workers(self.slots, self.held, self.rates)
+
+    def top(self) -> RenderableType:
+        """Everything, on one screen."""
+        return fleet_tables.top(self.jobs, self.pools, self.slots, self.held, self.rates)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for machines."""
+        return {
+            "jobs": [rates.as_json(row) for row in self.jobs],
+            "pools": [rates.plain(row) for row in self.pools],
+            "workers": [self._slot(row) for row in self.slots],
+        }
+
+    def _slot(self, row: Row) -> dict[str, Any]:
+        child = self.held.get(row["worker_id"])
+        names = ("engine", "engine_version", "window_rows", "batches_leased", "rows_leased")
+        rate = self.rates.get(row["worker_id"])
+        return {
+            **rates.plain(row),
+            **{name: None if child is None else child[name] for name in names},
+            "rows_per_second": None if rate is None else round(rate, 3),
+        }
+
+
+def workers(ledger: Ledger, pool: str | None) -> Fleet:
+    """The slots of one pool, or of all; rates over all that each child did so far."""
+    with ledger.transaction() as connection:
+        slots, held = job_facts.slots(connection, pool), _held(ledger_workers.status(connection))
+        totals = job_facts.rates(connection)
+    return Fleet([], [], slots, held, _overall(totals))
+
+
+def fleet(ledger: Ledger, before: tuple[float, Totals] | None = None) -> Fleet:
+    """The open jobs, the pools and the slots; rates since the look `before`, else over all time."""
+    return _look(ledger, before)[0]
+
+
+def top(ledger: Ledger, console: Console) -> None:
+    """Shows the fleet until Ctrl-C; one frame where there is no terminal."""
+    shown, before = _look(ledger, None)
+    if not console.is_terminal:
+        console.print(shown.top())
+        return
+    view = LiveView(shown.top())
+    with Live(view, console=console, screen=True):
+        while True:
+            time.sleep(TOP_SECONDS)
+            try:
+                shown, before = _look(ledger, before)
+                view.content, view.away_since = shown.top(), None
+            except Retryable as error:
+                view.begin_outage(error)
+
+
+def _look(
+    ledger: Ledger, before: tuple[float, Totals] | None
+) -> tuple[Fleet, tuple[float, Totals]]:
+    with ledger.transaction() as connection:
+        listed = ledger_jobs.listed(connection)
+        slots, held = job_facts.slots(connection), _held(ledger_workers.status(connection))
+        demand, totals = figures.pools(connection), job_facts.rates(connection)
+    now = time.monotonic()
+    rate = _overall(totals) if before is None else _since(totals, before[1], now - before[0])
+    open_jobs = [row for row in listed if row["status"] in ("running", "paused")][:MOST_JOBS]
+    return Fleet(open_jobs, demand, slots, held, rate), (now, totals)
+
+
+def _held(status: list[Row]) -> dict[str, Row]:
+    return {row["worker"]: row for row in status}
+
+
+def _overall(totals: Totals) -> dict[str, float | None]:
+    return {id: rows / seconds if seconds else None for id, (rows, seconds) in totals.items()}
+
+
+def _since(totals: Totals, before: Totals, seconds: float) -> dict[str, float | None]:
+    """Rates between two looks; children report at each heartbeat, so a rate may jump."""
+    return {
+        id: (rows - before[id][0]) / seconds if id in before else None
+        for id, (rows, _) in totals.items()
+    }

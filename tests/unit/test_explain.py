@@ -1,0 +1,235 @@
+"""Why a job moves or stands: one sentence for each case, and the command that helps."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nightshift.common.states import JobState
+from nightshift.producer.explain.reasons import Facts, SetAside, SlotFact, explain
+
+OWN, OTHER = "own", "other"
+
+FACTS = Facts(
+    job_id=7,
+    state=JobState.RUNNING,
+    pool="gpus",
+    engine_key=OWN,
+    rows_total=100,
+    pending=10,
+    reaper_seconds=1.0,
+)
+
+FREE = SlotFact("a", "free")
+READY = SlotFact("a", "ready", OWN)
+LOADING = SlotFact("a", "loading", OWN, child_seconds=80)
+TAKEN = SlotFact("a", "ready", OTHER, job="urgent", job_id=3, priority=5)
+SERVES = SlotFact("a", "ready", OTHER, serves=OTHER)
+FAILED = SetAside("a", "no GPU memory", 20)
+
+CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
+    (
+        "completed",
+        {"state": JobState.COMPLETED, "closed": True, "pending": 0},
+        "completed",
+        "it is completed, and every row has an answer",
+        "",
+    ),
+    (
+        "completed with errors",
+        {"state": JobState.COMPLETED, "closed": True, "pending": 0, "rows_failed": 3},
+        "completed",
+        "it is completed, and 3 of 100 rows failed",
+        "nightshift errors 7",
+    ),
+    (
+        "failed",
+        {"state": JobState.FAILED, "closed": True, "reason": "the model does not exist"},
+        "failed",
+        "it failed: the model does not exist",
+        "nightshift retry 7 --failed",
+    ),
+    (
+        "cancelled",
+        {"state": JobState.CANCELLED, "closed": True},
+        "cancelled",
+        "it is cancelled, which is final; its parts stay",
+        "",
+    ),
+    (
+        "paused by somebody, with batches under way",
+        {"state": JobState.PAUSED, "leased": 1},
+        "paused",
+        "it is paused; 1 batch ends as usual",
+        "nightshift resume 7",
+    ),
+    (
+        "paused by its budget",
+        {"state": JobState.PAUSED, "reason": "limits.budget 5 is spent"},
+        "paused",
+        "it is paused: limits.budget 5 is spent",
+        "nightshift resume 7 --budget MORE",
+    ),
+    (
+        "no run",
+        {"alone": True},
+        "no_run",
+        "no `nightshift run` is up in this folder, so nobody works on it",
+        "nightshift run … with the spec of the job",
+    ),
+    (
+        "no reaper ever",
+        {"reaper_seconds": None, "slots": [READY]},
+        "no_reaper",
+        "no reaper is known, so nothing is handed out",
+        "nightshift reaper",
+    ),
+    (
+        "no reaper any more",
+        {"reaper_seconds": 90.0, "slots": [READY]},
+        "no_reaper",
+        "no reaper was seen for 1:30, so nothing is handed out",
+        "nightshift reaper",
+    ),
+    (
+        "no reaper to close",
+        {"reaper_seconds": None, "pending": 0},
+        "no_reaper",
+        "no reaper is known, so its files are not put in place",
+        "nightshift reaper",
+    ),
+    (
+        "closing",
+        {"pending": 0},
+        "closing",
+        "every row is over, and its files are being put in place",
+        "",
+    ),
+    (
+        "closing after a cancel",
+        {"state": JobState.CANCELLED},
+        "closing",
+        "every row is over, and its files are being put in place",
+        "",
+    ),
+    (
+        "at work",
+        {"leased": 4, "children_at_work": 2, "rows_per_second": 1234.56},
+        "working",
+        "4 batches are at work on 2 workers, at 1,234.6 rows/s",
+        "",
+    ),
+    (
+        "at work without a part so far",
+        {"leased": 1, "children_at_work": 1, "lease_seconds": 250.0},
+        "working",
+        "1 batch is at work on 1 worker; the oldest for 4:10, and none has ended since",
+        "",
+    ),
+    (
+        "no worker",
+        {},
+        "no_worker",
+        "no worker of the pool gpus is alive",
+        "nightshift-worker --pool gpus",
+    ),
+    (
+        "workers of another engine only",
+        {"slots": [SERVES, replace(SERVES, host="b")]},
+        "other_engine_only",
+        "the workers of the pool gpus on a, b were started for another engine only",
+        "nightshift-worker --pool gpus",
+    ),
+    (
+        "all cordoned",
+        {"slots": [replace(READY, cordoned=True)]},
+        "cordoned",
+        "every slot of the pool gpus is cordoned, on a",
+        "nightshift uncordon a",
+    ),
+    (
+        "failed loads everywhere",
+        {
+            "slots": [FREE, replace(FREE, host="b")],
+            "set_aside": [FAILED, replace(FAILED, host="b", seconds_left=9)],
+        },
+        "load_failed",
+        "its engine could not be loaded on a, b; the next try comes in 0:09; last error, on a: no GPU "
+        "memory",
+        "nightshift logs",
+    ),
+    (
+        "loading",
+        {"slots": [LOADING], "load_seconds": 125.0},
+        "loading",
+        "its engine is being loaded on a, for 1:20; the last load took 2:05",
+        "",
+    ),
+    (
+        "failed here, loading there",
+        {"slots": [replace(LOADING, host="b"), FREE], "set_aside": [FAILED]},
+        "loading",
+        "its engine is being loaded on b, for 1:20",
+        "",
+    ),
+    (
+        "makes room",
+        {"slots": [replace(TAKEN, planned_key=OWN)]},
+        "making_room",
+        "a slot on a makes room for its engine",
+        "",
+    ),
+    (
+        "slots taken",
+        {"slots": [TAKEN, TAKEN, replace(TAKEN, job_id=4)]},
+        "slots_taken",
+        "the pool gpus has 3 slots, and 2 of them work for job 3 (urgent, priority 5) and 1 more job",
+        "nightshift set 7 --priority 6",
+    ),
+    (
+        "free slot",
+        {"slots": [FREE]},
+        "soon",
+        "a slot of the pool gpus is given to its engine within seconds",
+        "",
+    ),
+    (
+        "all batches wait after an error",
+        {"resting": 10, "rest_seconds": 4.6, "rest_error": "disk full", "slots": [READY]},
+        "backing_off",
+        "10 batches wait after an error, for 0:05 at most: disk full",
+        "nightshift history 7",
+    ),
+    (
+        "others first",
+        {"slots": [READY], "ahead": "job 3 (urgent)", "ahead_id": 3, "ahead_priority": 5},
+        "others_first",
+        "job 3 (urgent) goes first on the same workers, with priority 5",
+        "nightshift set 7 --priority 5",
+    ),
+    (
+        "about to begin",
+        {"slots": [READY], "queued": 2},
+        "soon",
+        "its next batches are handed out within seconds",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "sentence", "command"),
+    [case[1:] for case in CASES],
+    ids=[c[0] for c in CASES],
+)
+def test_the_first_reason(facts: dict[str, Any], kind: str, sentence: str, command: str) -> None:
+    first = explain(replace(FACTS, **facts))[0]
+    assert (first.kind, first.sentence, first.command) == (kind, sentence, command)
+
+
+def test_what_bounds_a_job_that_is_at_work_is_said_too() -> None:
+    facts = replace(FACTS, leased=4, children_at_work=1, rows_per_second=2.0, max_parallel=4)
+    assert [each.kind for each in explain(facts)] == ["working", "max_parallel"]
+    assert explain(facts)[1].sentence == (
+        "limits.max_parallel is reached: 4 batches of at most 4 are queued or leased"
+    )
