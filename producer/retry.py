@@ -2,7 +2,7 @@
 
 from nightshift.common import storage
 from nightshift.common.formats import part_names
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger, audit_log, jobs
 from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.jobs import Job
@@ -37,6 +37,9 @@ def retry(
                 after=after,
                 most_rows=ROWS_A_PIECE,
             )
+            if piece.batches or piece.reopened:
+                redone = {"rows": piece.rows, "batches": piece.batches, "kind": kind}
+                audit_log.record(connection, "retry", job.id, detail=redone)
         if piece.reopened:
             _delete_manifest(ledger, job)
         whole = piece if whole is None else whole.then(piece)
@@ -56,12 +59,11 @@ def _delete_manifest(ledger: Ledger, job: Job) -> None:
 
 def summary(job: Job, retried: Retried, *, nobody_works: bool) -> str:
     """What runs again, and the next command."""
-    name = f"job {job.id} ({job.spec.name})"
     if not retried.batches and not retried.reopened:
-        return f"{name} has no such rows: nothing runs again"
-    text = f"{name}: {retried.rows:,} rows in {retried.batches:,} batches run again"
+        return "no such rows, nothing runs again"
+    text = f"{retried.rows:,} rows in {retried.batches:,} batches run again"
     if not retried.batches:
-        text = f"{name} goes on" if retried.waiting else f"{name}: its files are finished anew"
+        text = "goes on" if retried.waiting else "its files are finished anew"
     elif retried.reopened and retried.waiting:
         text += f", beside {retried.waiting:,} batches that had not run"
     if retried.state is JobState.PAUSED:

@@ -34,6 +34,11 @@ class Job:
     closed_at: datetime | None
     retries: int
 
+    @property
+    def label(self) -> str:
+        """The job as messages name it: `job 3 (tickets)`."""
+        return f"job {self.id} ({self.spec.name})"
+
 
 SELECT_JOB = text("""
     SELECT id, state, reason, spec, identity, spec_identity, output_uri, input_schema,

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 
 from nightshift.common.errors import SchemaMismatch
+from nightshift.common.ledger import audit_log
 from nightshift.common.ledger.connection import Connection, Ledger, lift_time_limit
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-SCHEMA = 11
+SCHEMA = 12
 """The newest migration that this code knows, as a number."""
 
 MIGRATION_LOCK = 0x6E69676874
@@ -33,6 +34,9 @@ def migrate(ledger: Ledger) -> int:
         if found is not None and int(found) > SCHEMA:
             return int(found)
         command.upgrade(config, "head")
+        if found != f"{SCHEMA:04}":
+            changed = [found, f"{SCHEMA:04}"]
+            audit_log.record(connection, "migrate", detail={"migration": changed})
         return SCHEMA
 
 

@@ -173,6 +173,13 @@ def set_budget(connection: Connection, job_id: int, budget: float) -> None:
     connection.execute(statement, {"id": job_id, "budget": budget})
 
 
+def budget(connection: Connection, job_id: int) -> float | None:
+    """The limits.budget of a job, if it has one."""
+    statement = text("SELECT (spec #>> '{limits,budget}')::float8 FROM jobs WHERE id = :id")
+    found: float | None = connection.scalar(statement, {"id": job_id})
+    return found
+
+
 def refuse_spent(connection: Connection, job_id: int) -> None:
     """BadInput when a paused job has nothing left of its budget: it would be paused again."""
     now = cost(connection, job_id)

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from nightshift.common.errors import NightshiftError, Permanent, Retryable
 from nightshift.common.text import one_line
-from nightshift.producer.cli import control, inspect, look, results, run
+from nightshift.producer.cli import control, fleet, inspect, look, results, run
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run": (run.run, run.estimate, run.submit, look.wait, results.collect, results.judge),
@@ -29,7 +29,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         results.verify,
     ),
     "Control": (control.pause, control.resume, control.cancel, control.retry, control.unpin),
-    "Fleet": (control.migrate, control.reaper, control.alive, inspect.doctor),
+    "Fleet": (fleet.migrate, fleet.reaper, fleet.alive, inspect.doctor),
 }
 
 EXIT_REFUSED = 2

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nightshift.common.ledger.jobs import Job
     from nightshift.common.settings import Settings
     from nightshift.common.states import RowErrorKind
+    from nightshift.producer.control.answer import Answer
 
 JobName = Annotated[
     str, typer.Argument(metavar="JOB", help="Number or name of a job.", show_default=False)
@@ -70,6 +71,11 @@ def find_job(ledger: "Ledger", reference: str) -> "Job":
 
     with ledger.transaction() as connection:
         return jobs.find(connection, reference)
+
+
+def print_answer(answer: "Answer", *, as_json: bool) -> None:
+    """Says what a command changed: one line for people, an object for machines."""
+    typer.echo(json.dumps(answer.as_json, default=str) if as_json else answer.line)
 
 
 def allowed_file(settings: "Settings", uri: str) -> str:

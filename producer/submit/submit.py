@@ -10,7 +10,7 @@ from nightshift.common import permits, storage
 from nightshift.common.errors import BadInput
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import hive, output_schema
-from nightshift.common.ledger import Ledger, job_submit, jobs, loads
+from nightshift.common.ledger import Ledger, audit_log, job_submit, jobs, loads
 from nightshift.common.ledger.job_submit import NewJob
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
@@ -71,6 +71,8 @@ def submit(
             job_id = job_submit.insert(connection, job, plan.files)
             count = job_submit.insert_batches(connection, job_id, plan.files, plan.batches())
             loads.forgive(connection, spec.pool, spec.engine_key)
+            planned = {"rows": plan.rows_total, "batches": count}
+            audit_log.record(connection, "submit", job_id, detail=planned)
             reached(Moment.SUBMITTING)
     except (BadInput, KeyboardInterrupt) as error:
         # Another process submitted the same a moment ago: its job is the one to return.

@@ -453,7 +453,7 @@ def test_the_command_says_what_runs_again_and_who_does_it(
     with site.ledger.transaction() as connection:
         jobs.pause(connection, site.job_id)
     said = nightshift("retry", "1", "--failed", "--dead")
-    assert said.stdout == "job 1 (moody) has no such rows: nothing runs again\n"
+    assert said.stdout == "job 1 (moody): no such rows, nothing runs again\n"
     with site.ledger.transaction() as connection:
         jobs.resume(connection, site.job_id)
     site.work(moody())
@@ -480,7 +480,7 @@ def test_a_failed_job_that_waits_for_its_engine_goes_on(
         jobs.fail(connection, site.job_id, "the engine could not be loaded")
     assert site.finish() is JobState.FAILED
     assert nightshift("retry", "1", "--failed").stdout == (
-        "job 1 (moody) goes on; `nightshift wait 1` waits for it\n"
+        "job 1 (moody): goes on; `nightshift wait 1` waits for it\n"
     )
     assert site.work(moody()) is JobState.COMPLETED
     assert site.agrees() == {}

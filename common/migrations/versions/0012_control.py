@@ -1,0 +1,35 @@
+"""Who changed what, which slots take no work, and jobs whose queued batches or rows are to leave."""
+
+from alembic import op
+
+revision = "0012"
+down_revision = "0011"
+branch_labels = None
+depends_on = None
+
+# Older code neither reads nor writes any of this: ledger_meta.compatible_from stays.
+AUDIT = """
+CREATE TABLE audit_log (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    happened_at timestamptz NOT NULL DEFAULT now(),
+    who text NOT NULL,
+    host text NOT NULL,
+    action text NOT NULL,
+    job_id bigint,
+    subject text,
+    detail jsonb NOT NULL DEFAULT '{}'
+);
+COMMENT ON TABLE audit_log IS
+    'One row a change that a person or a program asked for; written in the transaction of the change.';
+COMMENT ON COLUMN audit_log.who IS 'User of the operating system, or name of an API key.';
+COMMENT ON COLUMN audit_log.host IS 'Machine from which the change was asked for.';
+COMMENT ON COLUMN audit_log.job_id IS 'No foreign key: the rows of a deleted job stay.';
+COMMENT ON COLUMN audit_log.subject IS 'What was changed where that is not the job: a batch, a host.';
+COMMENT ON COLUMN audit_log.detail IS 'Old and new value of each field that changed, and more.';
+CREATE INDEX audit_log_by_job ON audit_log (job_id, id) WHERE job_id IS NOT NULL;
+"""
+
+
+def upgrade() -> None:
+    """Adds the tables."""
+    op.execute(AUDIT)

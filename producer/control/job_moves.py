@@ -1,0 +1,62 @@
+"""Pause, resume, cancel, unpin: a job moves, and the audit log says who moved it."""
+
+from collections.abc import Callable
+
+from nightshift.common.ledger import Connection, Ledger, audit_log, jobs, loads, spending
+from nightshift.common.ledger.jobs import Job
+from nightshift.producer.control.answer import Answer, detail
+
+
+def pause(ledger: Ledger, job: Job) -> Answer:
+    """No further claims; what is leased ends as usual. BadInput where the job is over."""
+    return _moved(ledger, job, "pause", jobs.pause, f"`nightshift resume {job.id}` goes on")
+
+
+def cancel(ledger: Ledger, job: Job) -> Answer:
+    """Ends the job for good. BadInput where the job is completed or failed."""
+    return _moved(ledger, job, "cancel", jobs.cancel, "parts that are written stay")
+
+
+def resume(ledger: Ledger, job: Job, budget: float | None = None) -> Answer:
+    """A paused job goes on, with another limits.budget where one is given."""
+
+    def go_on(connection: Connection, job_id: int) -> None:
+        if budget is not None:
+            spending.set_budget(connection, job_id, budget)
+        spending.refuse_spent(connection, job_id)
+        jobs.resume(connection, job_id)
+
+    return _moved(ledger, job, "resume", go_on, "")
+
+
+def unpin(ledger: Ledger, job: Job) -> Answer:
+    """Forgets the revision that the first load of the job's model resolved to."""
+    with ledger.transaction() as connection:
+        revision = loads.release_revision(connection, job.spec.pool, job.spec.engine_key)
+        changes = {"held revision": (revision, None)}
+        audit_log.record(connection, "unpin", job.id, detail=detail(changes))
+    return Answer("unpin", job.label, job.id, changes, "its next load decides")
+
+
+def _moved(
+    ledger: Ledger, job: Job, action: str, move: Callable[[Connection, int], object], then: str
+) -> Answer:
+    """Makes a move in one transaction. A job that is there already is no change, and in no log."""
+    with ledger.transaction() as connection:
+        before = _state_of(connection, job.id)
+        move(connection, job.id)
+        after = _state_of(connection, job.id)
+        changes = {
+            name: (before[name], after[name]) for name in before if before[name] != after[name]
+        }
+        if changes:
+            audit_log.record(connection, action, job.id, detail=detail(changes))
+    if not changes:
+        then = f"nothing changed, the job is {after['state']}"
+    return Answer(action, job.label, job.id, changes, then)
+
+
+def _state_of(connection: Connection, job_id: int) -> dict[str, object]:
+    """What these commands change, under the lock of the job."""
+    state = jobs.lock(connection, job_id)
+    return {"state": str(state), "budget": spending.budget(connection, job_id)}
