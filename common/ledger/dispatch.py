@@ -15,7 +15,8 @@ DISPATCH_LOCK = 0x6E69676801
 class OpenJob:
     """A running job with batches to admit or to announce.
 
-    `pending` counts those that may be admitted now; rows are those queued or leased.
+    `pending` counts those that may be admitted now; rows are those queued or leased. Jobs of equal
+    priority share their queue by `weight`.
     """
 
     id: int
@@ -29,6 +30,7 @@ class OpenJob:
     rows_queued: int
     rows_leased: int
     batch_rows: int
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ def open_jobs(connection: Connection) -> list[OpenJob]:
         SELECT j.id, j.pool, j.engine_key, j.priority, j.max_parallel,
                c.pending - off.batches AS pending,
                c.queued, c.leased, c.rows_queued, c.rows_leased,
-               coalesce((j.spec #>> '{batch,rows}')::int, 1) AS batch_rows
+               coalesce((j.spec #>> '{batch,rows}')::int, 1) AS batch_rows,
+               coalesce((j.spec ->> 'weight')::float8, 1) AS weight
         FROM jobs j CROSS JOIN LATERAL (
             SELECT coalesce(sum(batches_pending), 0)::bigint AS pending,
                    coalesce(sum(batches_queued), 0)::bigint AS queued,

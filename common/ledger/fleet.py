@@ -280,8 +280,10 @@ def slots(connection: Connection, pool: str, alive_seconds: float) -> list[Slot]
 def demand(connection: Connection, pool: str) -> list[JobDemand]:
     """What each job of a pool could use now."""
     statement = text("""
-        SELECT job AS job_id, engine_key, slots, most_slots, priority FROM job_demand
-        WHERE pool = :pool AND slots > 0
+        SELECT d.job AS job_id, d.engine_key, d.slots, d.most_slots, d.priority,
+               coalesce((j.spec ->> 'weight')::float8, 1) AS weight
+        FROM job_demand d JOIN jobs j ON j.id = d.job
+        WHERE d.pool = :pool AND d.slots > 0
     """)
     return [JobDemand(**row) for row in connection.execute(statement, {"pool": pool}).mappings()]
 

@@ -96,6 +96,29 @@ def forgive(connection: Connection, pool: str, engine_key: str) -> None:
     accept(connection, pool, engine_key, None)
 
 
+def carry_revision(connection: Connection, engine_key: str, old_pool: str, new_pool: str) -> None:
+    """Holds an engine in another pool to the revision that its first load resolved to in this one.
+    BadInput where the other pool is held to another revision: rows of one job would come from two.
+    """
+    statement = text("""
+        INSERT INTO engines AS e (pool, engine_key, revision)
+        SELECT :new_pool, engine_key, revision FROM engines
+        WHERE pool = :old_pool AND engine_key = :engine_key AND revision IS NOT NULL
+        ON CONFLICT (pool, engine_key) DO UPDATE
+        SET revision = coalesce(e.revision, excluded.revision)
+        RETURNING revision,
+                  (SELECT revision FROM engines WHERE pool = :old_pool AND engine_key = :engine_key)
+                  AS wanted
+    """)
+    given = {"engine_key": engine_key, "old_pool": old_pool, "new_pool": new_pool}
+    held = connection.execute(statement, given).one_or_none()
+    if held is not None and held.revision != held.wanted:
+        raise BadInput(
+            f"the model of the job was loaded at revision {held.wanted}, and the pool {new_pool} is "
+            f"held to {held.revision}: name one with --revision"
+        )
+
+
 def release_revision(connection: Connection, pool: str, engine_key: str) -> str:
     """Forgets the revision that the first load of a model resolved to; returns that revision.
 

@@ -42,6 +42,15 @@ class JobSpec(Section):
         le=1000,
         description="Higher goes first; jobs of equal priority share the pool's slots.",
     )
+    weight: float = Field(
+        1,
+        gt=0,
+        le=1000,
+        description="Share beside jobs of equal priority: a job of weight 2 gets twice the slots of "
+        "one of weight 1.",
+        # Workers of a release before this field read the specs of most jobs.
+        exclude_if=lambda value: value == 1,
+    )
     input: InputSpec = Field(description="Which rows go in.")
     task: Task = Field(description="What is done with a row.")
     engine: EngineSpec = Field(description="What does it.")

@@ -40,12 +40,12 @@ def parse_spec(data: object, source: str) -> JobSpec:
     """Checks a mapping; `source` names it in the BadInput that lists every mistake."""
     if not isinstance(data, dict):
         raise BadInput(f"{source}: a job spec is a mapping of sections, see docs/spec.md")
-    if mistakes := list(islice(unusual(data), 5)):
-        raise BadInput(f"{source}: {'; '.join(mistakes)}")
+    if strange := list(islice(unusual(data), 5)):
+        raise BadInput(f"{source}: {'; '.join(strange)}")
     try:
         return JobSpec.model_validate(data)
     except ValidationError as error:
-        raise BadInput(f"{source}: {'; '.join(_mistakes(error))}") from error
+        raise BadInput(f"{source}: {'; '.join(mistakes(error))}") from error
 
 
 def load_spec(path: Path) -> JobSpec:
@@ -53,8 +53,8 @@ def load_spec(path: Path) -> JobSpec:
     return parse_spec(read_yaml(path), str(path))
 
 
-def _mistakes(error: ValidationError) -> list[str]:
-    """One phrase a mistake, with the dotted place; union tags are left out of the place."""
+def mistakes(error: ValidationError) -> list[str]:
+    """One phrase for each mistake, with the dotted place; union tags are left out of the place."""
     lines = []
     for mistake in error.errors():
         place = ".".join(str(step) for step in mistake["loc"] if step not in TAGS)

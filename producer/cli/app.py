@@ -28,7 +28,14 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         inspect.logs,
         results.verify,
     ),
-    "Control": (control.pause, control.resume, control.cancel, control.retry, control.unpin),
+    "Control": (
+        control.pause,
+        control.resume,
+        control.cancel,
+        control.set_,
+        control.retry,
+        control.unpin,
+    ),
     "Fleet": (fleet.migrate, fleet.reaper, fleet.alive, inspect.doctor),
 }
 
@@ -79,7 +86,7 @@ app = typer.Typer(
 
 for panel, commands in PANELS.items():
     for command in commands:
-        app.command(rich_help_panel=panel)(command)
+        app.command(command.__name__.strip("_"), rich_help_panel=panel)(command)
 
 
 def _show_version(asked: bool) -> None:

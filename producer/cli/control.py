@@ -1,4 +1,4 @@
-"""Commands that change a job: pause, resume, cancel, retry, unpin.
+"""Commands that change a job: pause, resume, cancel, set, retry, unpin.
 
 Each answers in one line what changed, or with --json, and leaves a row in the audit log.
 """
@@ -42,6 +42,56 @@ def cancel(job: context.JobName, *, as_json: context.AsJson = False) -> None:
 
     with context.ledger_of() as ledger:
         answer = job_moves.cancel(ledger, context.find_job(ledger, job))
+    context.print_answer(answer, as_json=as_json)
+
+
+def set_(
+    job: context.JobName,
+    *,
+    priority: Annotated[str | None, typer.Option(metavar="N", help="Higher goes first.")] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Batches that are under way end where they are."),
+    ] = None,
+    weight: Annotated[
+        str | None,
+        typer.Option(metavar="X", help="Share beside jobs of equal priority; 1 unless set."),
+    ] = None,
+    max_parallel: Annotated[
+        str | None, typer.Option(metavar="N", help="Batches under way at once, or none.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="MONEY", help="What it may spend in all, or none.")
+    ] = None,
+    revision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Branch, tag or commit of its model, or none. Rows with an answer keep the answer.",
+        ),
+    ] = None,
+    as_json: context.AsJson = False,
+) -> None:
+    """Change a job that is under way: its priority, pool, weight, limits or model revision.
+
+    Batches that wait follow within a second; those under way end as they began. The job keeps its
+    identity: the spec that it was submitted with still finds it.
+    """
+    from nightshift.producer.control import job_settings
+
+    given = {
+        "priority": priority,
+        "pool": pool,
+        "weight": weight,
+        "max_parallel": max_parallel,
+        "budget": budget,
+        "revision": revision,
+    }
+    wanted = {name: value for name, value in given.items() if value is not None}
+    if not wanted:
+        raise BadInput("say what changes, such as --priority 10: see `nightshift set --help`")
+    with context.ledger_of() as ledger:
+        answer = job_settings.change(ledger, context.find_job(ledger, job), wanted)
     context.print_answer(answer, as_json=as_json)
 
 

@@ -128,9 +128,10 @@ def _next_batches(members: Sequence[OpenJob], rows_ahead: int) -> Iterator[int]:
         level = [job for job in members if job.priority == priority]
         rows_queued += sum(job.rows_queued for job in level)
         batches_queued += sum(job.queued for job in level)
-        # The job with the fewest rows in flight is next, and goes back with one batch more.
+        # The job with the fewest rows in flight for its weight is next, and goes back with one batch
+        # more.
         heap = [
-            (job.rows_queued + job.rows_leased, job.id, _most_of(job), job)
+            ((job.rows_queued + job.rows_leased) / job.weight, job.id, _most_of(job), job)
             for job in level
             if _most_of(job)
         ]
@@ -141,7 +142,8 @@ def _next_batches(members: Sequence[OpenJob], rows_ahead: int) -> Iterator[int]:
             rows_queued += job.batch_rows
             batches_queued += 1
             if left > 1:
-                heapq.heappush(heap, (in_flight + job.batch_rows, job.id, left - 1, job))
+                more = in_flight + job.batch_rows / job.weight
+                heapq.heappush(heap, (more, job.id, left - 1, job))
 
 
 def _most_of(job: OpenJob) -> int:

@@ -16,7 +16,7 @@ import structlog
 
 from nightshift.common.errors import NightshiftError, Retryable
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.ledger import Ledger, dispatch, schema, spending, workers
+from nightshift.common.ledger import Ledger, dispatch, job_changes, schema, spending, workers
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings
@@ -209,6 +209,8 @@ class Reaper:
         for _ in range(UNQUEUES_A_ROUND):
             with self._ledger.transaction() as connection:
                 taken = dispatch.unqueue(connection, MOST_UNQUEUED)
+            with self._ledger.transaction() as connection:
+                taken = max(taken, job_changes.take_back(connection, MOST_UNQUEUED))
             if taken < MOST_UNQUEUED:
                 return
 

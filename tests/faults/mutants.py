@@ -53,6 +53,7 @@ RETENTION = "tests/integration/test_retention.py"
 RETURNS = "tests/integration/test_retention_races.py"
 LOADS = "tests/integration/test_loads.py"
 IDLE = "tests/integration/test_idle_children.py"
+SET = "tests/integration/test_set.py"
 
 MUTANTS = (
     Mutant(
@@ -72,6 +73,14 @@ MUTANTS = (
         """WHERE b.attempt = m.attempt
           AND b.state IN ('leased', 'pending', 'queued') AND j.id = b.job_id""",
         (f"{RACE}::test_a_commit_said_twice_does_not_undo_a_retry_in_between",),
+    ),
+    Mutant(
+        "queued batches that follow their job beside an admission",
+        "common/ledger/job_changes.py",
+        """q.rank < j.requeue_below OR q.priority <> j.priority
+                          OR q.queue <> concat_ws('.', j.pool, j.engine_key)""",
+        "q.rank < j.requeue_below",
+        (f"{SET}::test_an_admission_that_read_the_old_pool_is_taken_back",),
     ),
     Mutant(
         "read-back",

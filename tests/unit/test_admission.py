@@ -56,6 +56,12 @@ HUGE_WINDOW = replace(WINDOW, window_rows=10**9)
             {2: 3},
             id="an urgent job passes a queue that is full of others",
         ),
+        pytest.param(
+            [replace(JOB, weight=3), OTHER],
+            [WINDOW],
+            {1: 15, 2: 5},
+            id="a queue is shared by weight",
+        ),
         pytest.param([LIMITED], [WINDOW], {1: 1}, id="max_parallel counts queued and leased"),
         pytest.param(
             [replace(LIMITED, leased=9)], [WINDOW], {}, id="a job above max_parallel gets nothing"

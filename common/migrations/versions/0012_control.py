@@ -29,7 +29,16 @@ COMMENT ON COLUMN audit_log.detail IS 'Old and new value of each field that chan
 CREATE INDEX audit_log_by_job ON audit_log (job_id, id) WHERE job_id IS NOT NULL;
 """
 
+# A partial index: few jobs are in it, for less than a second each.
+CHANGED_JOBS = """
+ALTER TABLE jobs ADD COLUMN requeue_below bigint;
+COMMENT ON COLUMN jobs.requeue_below IS
+    'Set by a change of the job: batches queued with a lower rank go back to pending first.';
+CREATE INDEX jobs_unsettled ON jobs (id) WHERE requeue_below IS NOT NULL;
+"""
+
 
 def upgrade() -> None:
-    """Adds the tables."""
+    """Adds the tables and the column."""
     op.execute(AUDIT)
+    op.execute(CHANGED_JOBS)
