@@ -92,6 +92,9 @@ class Settings(BaseSettings):
     )
     dispatch_seconds: float = Field(0.5, gt=0, description="Pause between two reaper rounds.")
     drain_seconds: float = Field(30, ge=0, description="Time to finish rows after SIGTERM.")
+    preempt_seconds: float = Field(
+        10, ge=0, description="Time to finish rows once the machine is taken away, if shorter."
+    )
     engine_idle_seconds: float = Field(
         0, ge=0, description="How long an engine stays after its last work while others want slots."
     )

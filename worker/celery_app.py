@@ -65,6 +65,7 @@ class ChildProcess:
         self._app = make_app(settings.broker_url)
         self._drain_asked = threading.Event()
         self._drained = threading.Event()
+        self._noting = threading.Lock()
         self._dying, self._leaving = threading.Lock(), threading.Lock()
         self._exit_code = ExitCode.DRAINED
 
@@ -211,15 +212,30 @@ class ChildProcess:
         while not self._drain_asked.is_set():
             try:
                 self._runner.poll(self._supervisor)
+                self._note_state()
             except Exception:  # the thread must live as long as the child
                 log.exception("poll_failed")
 
+    def _note_state(self) -> None:
+        """A child that claims nothing shows as draining, so that no share counts it."""
+        with self._noting:
+            takes_none = self._drain_asked.is_set() or self._runner.cordoned.is_set()
+            self._heartbeat.state = "draining" if takes_none else "ready"
+
     def _drain(self) -> None:
         self._drain_asked.wait()
-        log.info("draining", seconds=self._settings.drain_seconds)
-        self._heartbeat.state = "draining"
-        self._runner.drain(self._settings.drain_seconds)
+        log.info("draining", seconds=self._grace_seconds())
+        self._note_state()
+        self._runner.drain(self._grace_seconds)
         self._drained.set()
+
+    def _grace_seconds(self) -> float:
+        """The time of a drain, by what the supervisor has said until now."""
+        self._supervisor.wait(0)
+        settings = self._settings
+        if self._supervisor.is_preempted:
+            return min(settings.preempt_seconds, settings.drain_seconds)
+        return settings.drain_seconds
 
     def _finish(self) -> None:
         """The end of a warm shutdown: every lease is released, then the engine is closed."""

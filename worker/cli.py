@@ -42,6 +42,14 @@ def serve(
             help="Append each child's time by stage to FILE, and print a summary at the end.",
         ),
     ] = None,
+    preempt_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Once this file is there, the machine is taken away: drain in "
+            "NIGHTSHIFT_PREEMPT_SECONDS. SIGUSR1 says the same.",
+        ),
+    ] = None,
     supervisor_id: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run engines for a pool until SIGTERM, then drain: finish, commit, give back, exit 0."""
@@ -71,6 +79,7 @@ def serve(
             identity=supervisor_id or f"s-{uuid.uuid4().hex[:12]}",
             profile=profile,
             metrics=metrics,
+            preempt_file=preempt_file,
         )
         _run_until_signal(supervisor, ledger)
     if profile is not None:
@@ -94,12 +103,13 @@ def slot_count(wanted: int | None, gpus: int) -> int:
 
 
 def _run_until_signal(supervisor: Supervisor, ledger: Ledger) -> None:
-    """Runs a supervisor whose drain SIGTERM and SIGINT begin.
+    """Runs a supervisor whose drain SIGTERM and SIGINT begin, and SIGUSR1 a shorter one.
 
     Raises BadInput where the ledger does not answer at the start.
     """
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, supervisor.stop)
+    signal.signal(signal.SIGUSR1, supervisor.preempt)
     try:
         schema.check(ledger)
     except Retryable as error:

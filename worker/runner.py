@@ -24,6 +24,9 @@ from nightshift.worker.window import MOST_BATCHES, SHARE_SECONDS, HeldBatch, Win
 EMPTY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4)
 """Pauses after claims that found nothing, before the child waits for the next hint."""
 
+GRACE_LOOK_SECONDS = 0.25
+"""Pause between two looks of a drain at how much time it has."""
+
 HINT_SECONDS = 1.0
 """Celery looks for the next hint within this time."""
 
@@ -34,7 +37,7 @@ class Runner:
 
     A thread runs a group of claimed batches up to their commits; the engine mixes the rows of all
     groups. `engine_died` is called when the engine can serve no batch any more, and `leave` where no
-    batch is to blame for that. `asked_at` is when Postgres was last asked for batches (monotonic seconds).
+    batch is to blame for that. Nothing is claimed while the slot is `cordoned`. `asked_at` is when Postgres was last asked for batches (monotonic seconds).
     """
 
     who: Claimant
@@ -49,6 +52,7 @@ class Runner:
         # Twice what the engine runs at once: as many rows wait in it as it works on.
         self.window = Window(rows=2 * self.engine.concurrency)
         self.draining = threading.Event()
+        self.cordoned = threading.Event()
         self.asked_at = time.monotonic()
         self._batches = BatchRunner(
             self.ledger,
@@ -85,6 +89,10 @@ class Runner:
         """
         pause = self.settings.poll_seconds
         word = supervisor.wait(pause / 2)
+        if word is Word.HOLD:
+            self.cordoned.set()
+        elif word is not None:
+            self.cordoned.clear()
         now = time.monotonic()
         sure = now > self._unsure_until
         asked_at = max(self.asked_at, supervisor.heard_at) if sure else self.asked_at
@@ -127,28 +135,42 @@ class Runner:
         """Ends batches whose thread hangs."""
         self._batches.give_back(batches)
 
-    def drain(self, seconds: float) -> None:
-        """Claims nothing more, finishes what fits in `seconds`, keeps the finished rows of the
+    def drain(self, grace_seconds: Callable[[], float]) -> None:
+        """Claims nothing more, finishes what fits in the grace, keeps the finished rows of the
         rest, and releases what is left. Returns when nothing is held.
+
+        The grace is asked for again and again, since a notice may shorten it; it counts from the
+        beginning of the drain.
         """
         self.draining.set()
         self.window.close()
-        ends = time.monotonic() + seconds
-        if self._claiming.acquire(timeout=seconds):
+        began = time.monotonic()
+
+        def left() -> float:
+            return max(0.0, began + grace_seconds() - time.monotonic())
+
+        if self._claiming.acquire(timeout=left()):
             self._claiming.release()  # a claim under way is in the window now
-        if self.window.wait_empty(max(0.0, ends - time.monotonic())):
+        while not self.window.wait_empty(min(left(), GRACE_LOOK_SECONDS)):
+            if not left():
+                break
+        else:
             return
         for batch in self.window.held():
             batch.stop()
-        if not self.window.wait_empty(max(5.0, seconds / 2)):
+        if not self.window.wait_empty(max(5.0, grace_seconds() / 2)):
             self.ledger.given_up.set()
             self.window.wait_empty(5.0)
 
     def _claim(self, woken: str) -> list[Lease] | None:
-        """What was leased; None when Postgres did not answer."""
+        """What was leased; None when Postgres did not answer. A child of a cordoned slot asks for
+        nothing.
+        """
         self.asked_at = time.monotonic()
         try:
             self._release_unknown()
+            if self.cordoned.is_set():
+                return []
             with self.recorder.span(Stage.CLAIM) as span, self.ledger.transaction() as connection:
                 leases = self._claim_share(connection, woken)
                 span.count = len(leases)

@@ -48,6 +48,17 @@ def desired_slots(demand: Sequence[JobDemand]) -> dict[str, int]:
     return {key: whole(slots) for key, slots in filled.items()}
 
 
+def beside_cordoned(desired: Mapping[str, int], cordoned: int) -> dict[str, int]:
+    """What an autoscaler reads where so many slots take no work: an autoscaler counts their machines
+    among those that it has. The engine that wants the most slots has them added; where none is
+    wanted, nobody asks for any.
+    """
+    wanted = dict(desired)
+    if most := max(sorted(wanted), key=lambda key: wanted[key], default=None):
+        wanted[most] += cordoned if wanted[most] else 0
+    return wanted
+
+
 def whole(slots: float) -> int:
     """So many slots, with one for the part of a slot."""
     return max(1, math.ceil(slots - ROUNDING)) if slots > 0 else 0

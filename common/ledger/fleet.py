@@ -104,7 +104,8 @@ class SlotOrder:
     `state` and `silent_seconds` are the child's, None before it has registered. `planned_key` is
     None where the slot keeps what it has, also while no plan is younger than STALE_SECONDS;
     `job_id` is a job whose spec loads the planned engine. `has_work` says that the child has loaded
-    its engine and that a batch waits which the child may claim.
+    its engine and that a batch waits which the child may claim. A `cordoned` slot takes no new work,
+    and of a `drained` one the child leaves.
     """
 
     slot: int
@@ -113,6 +114,8 @@ class SlotOrder:
     planned_key: str | None
     job_id: int | None
     has_work: bool = False
+    cordoned: bool = False
+    drained: bool = False
 
 
 def report(
@@ -151,9 +154,17 @@ def report(
                         CAST(:gpu_figures AS jsonb[]))
                  AS g (slot, gpus, worker_id, engine_key, leaves, lost, gpu_figures)
             LEFT JOIN workers w ON w.id = g.worker_id
+        ), held AS (
+            -- Not the view cordoned_slots: the rows of the slots may not be written yet.
+            SELECT f.slot, bool_or(c.drains) AS drains
+            FROM found f JOIN cordons c
+              ON (c.kind, c.name) IN (('host', :host), ('worker', :supervisor),
+                                      ('worker', concat_ws('/', :supervisor, f.slot)))
+            GROUP BY f.slot
         ), seen AS (
             -- A row that another process has locked is being beaten or ended.
-            UPDATE workers SET seen_at = now(), state = 'ready', ended_at = NULL, error = NULL
+            UPDATE workers SET seen_at = now(), ended_at = NULL, error = NULL,
+                   state = CASE WHEN slot IN (SELECT slot FROM held) THEN 'draining' ELSE 'ready' END
             WHERE id IN (SELECT id FROM workers WHERE id = ANY (CAST(:idle_ids AS text[]))
                          FOR NO KEY UPDATE SKIP LOCKED)
         ), waiting AS (
@@ -191,8 +202,10 @@ def report(
                 AND j.engine_key = o.planned_key) AS job_id,
                coalesce(p.computed_at < now() - make_interval(secs => :old), true) AND EXISTS (
                    SELECT FROM jobs j WHERE j.pool = :pool AND j.state = 'running') AS is_old,
-               (SELECT compatible_from FROM ledger_meta) AS compatible_from
+               (SELECT compatible_from FROM ledger_meta) AS compatible_from,
+               h.slot IS NOT NULL AS cordoned, coalesce(h.drains, false) AS drained
         FROM found f CROSS JOIN refused r
+        LEFT JOIN held h ON h.slot = f.slot
         LEFT JOIN pool_plans p ON p.pool = :pool
         LEFT JOIN LATERAL (
             SELECT engine_key AS planned_key FROM slot_plans
@@ -227,6 +240,8 @@ def report(
             row.planned_key,
             row.job_id,
             bool(row.has_work),
+            row.cordoned,
+            row.drained,
         )
         for row in found
     ]
@@ -236,9 +251,16 @@ def report(
 
 
 def leave(connection: Connection, supervisor: str) -> None:
-    """Takes the slots of a supervisor that ends out of the fleet."""
+    """Takes the slots of a supervisor that ends out of the fleet, and the cordons of its own with
+    them: its name is never used again. A cordon of its host stays.
+    """
     statement = text("DELETE FROM slots WHERE supervisor = :supervisor")
     connection.execute(statement, {"supervisor": supervisor})
+    own = text("""
+        DELETE FROM cordons
+        WHERE kind = 'worker' AND split_part(name, '/', 1) = CAST(:supervisor AS text)
+    """)
+    connection.execute(own, {"supervisor": supervisor})
 
 
 def try_to_plan(connection: Connection, pool: str) -> bool:
@@ -254,7 +276,8 @@ def try_to_plan(connection: Connection, pool: str) -> bool:
 
 
 def slots(connection: Connection, pool: str, alive_seconds: float) -> list[Slot]:
-    """The slots of a pool whose machines were seen within `alive_seconds`, without those that are lost.
+    """The slots of a pool whose machines were seen within `alive_seconds`, without those that are lost
+    or cordoned.
 
     A slot that is free, or whose child makes room, counts as having what it was planned to have.
     """
@@ -269,6 +292,7 @@ def slots(connection: Connection, pool: str, alive_seconds: float) -> list[Slot]
              ON p.supervisor = s.supervisor AND p.slot = s.slot AND p.engine_key <> ALL (s.refused)
         WHERE s.pool = :pool AND s.seen_at > now() - make_interval(secs => :alive)
           AND s.state <> 'lost'
+          AND (s.supervisor, s.slot) NOT IN (SELECT supervisor, slot FROM cordoned_slots)
     """)
     found = connection.execute(statement, {"pool": pool, "alive": alive_seconds})
     return [

@@ -229,6 +229,7 @@ def _known(
     living = text("""
         SELECT DISTINCT host FROM slots
         WHERE pool = :pool AND state <> 'lost' AND coalesce(serves, :engine_key) = :engine_key
+          AND (supervisor, slot) NOT IN (SELECT supervisor, slot FROM cordoned_slots)
           AND seen_at > now() - make_interval(secs => :alive)
     """)
     given = {**asdict(machine), "engine_key": engine_key, "alive": alive_seconds}

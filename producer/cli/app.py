@@ -36,7 +36,15 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         control.retry,
         control.unpin,
     ),
-    "Fleet": (fleet.migrate, fleet.reaper, fleet.alive, inspect.doctor),
+    "Fleet": (
+        fleet.drain,
+        fleet.cordon,
+        fleet.uncordon,
+        fleet.migrate,
+        fleet.reaper,
+        fleet.alive,
+        inspect.doctor,
+    ),
 }
 
 EXIT_REFUSED = 2

@@ -1,13 +1,54 @@
-"""Commands that keep a fleet: migrate, reaper, alive."""
+"""Commands that keep a fleet: drain, cordon, uncordon, migrate, reaper, alive."""
 
 import json
 import signal
 import threading
+from typing import Annotated
 
 import typer
 
 from nightshift.common.errors import BadInput
 from nightshift.producer.cli import context
+
+Machine = Annotated[
+    str,
+    typer.Argument(
+        metavar="HOST|WORKER",
+        help="A host, a worker as `nightshift-worker` logs it (s-…), one of its slots (s-…/0), or the "
+        "child that a slot has (w-…).",
+        show_default=False,
+    ),
+]
+
+
+def drain(machine: Machine, *, as_json: context.AsJson = False) -> None:
+    """Empty a worker or a host: finish what fits in NIGHTSHIFT_DRAIN_SECONDS, give the rest back.
+
+    No new engine is started there until `nightshift uncordon`, also after a restart of the host.
+    """
+    from nightshift.producer.control import machines
+
+    with context.ledger_of() as ledger:
+        answer = machines.cordon(ledger, machine, drains=True)
+    context.print_answer(answer, as_json=as_json)
+
+
+def cordon(machine: Machine, *, as_json: context.AsJson = False) -> None:
+    """Give a worker or a host no new work; what it holds goes on to its end, engines stay warm."""
+    from nightshift.producer.control import machines
+
+    with context.ledger_of() as ledger:
+        answer = machines.cordon(ledger, machine, drains=False)
+    context.print_answer(answer, as_json=as_json)
+
+
+def uncordon(machine: Machine, *, as_json: context.AsJson = False) -> None:
+    """Let a drained or cordoned worker or host take work again."""
+    from nightshift.producer.control import machines
+
+    with context.ledger_of() as ledger:
+        answer = machines.uncordon(ledger, machine)
+    context.print_answer(answer, as_json=as_json)
 
 
 def migrate(*, as_json: context.AsJson = False) -> None:

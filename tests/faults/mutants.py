@@ -54,6 +54,8 @@ RETURNS = "tests/integration/test_retention_races.py"
 LOADS = "tests/integration/test_loads.py"
 IDLE = "tests/integration/test_idle_children.py"
 SET = "tests/integration/test_set.py"
+PREEMPT = "tests/faults/test_preempt.py"
+DRAINED = "test_a_drained_worker_gives_its_work_to_others_and_serves_again_when_it_may"
 
 MUTANTS = (
     Mutant(
@@ -81,6 +83,27 @@ MUTANTS = (
                           OR q.queue <> concat_ws('.', j.pool, j.engine_key)""",
         "q.rank < j.requeue_below",
         (f"{SET}::test_an_admission_that_read_the_old_pool_is_taken_back",),
+    ),
+    Mutant(
+        "shorter grace of a machine that is taken away",
+        "worker/celery_app.py",
+        "        if self._supervisor.is_preempted:\n",
+        "        if False:\n",
+        (f"{PREEMPT}::test_a_notice_drains_in_less_time_and_keeps_every_finished_row",),
+    ),
+    Mutant(
+        "plan without cordoned slots",
+        "common/ledger/fleet.py",
+        "          AND (s.supervisor, s.slot) NOT IN (SELECT supervisor, slot FROM cordoned_slots)\n",
+        "",
+        ("tests/integration/test_cordons.py",),
+    ),
+    Mutant(
+        "drain of a cordoned machine",
+        "worker/supervisor/supervisor.py",
+        "            if order.drained:\n",
+        "            if False:\n",
+        (f"{PREEMPT}::{DRAINED}",),
     ),
     Mutant(
         "read-back",

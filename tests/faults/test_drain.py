@@ -137,7 +137,7 @@ def test_a_batch_that_is_still_being_read_when_the_time_is_over_does_not_run(
     with runner(rig, "reading", refuse) as first:
         wait_until(lambda: first.work("poll", wait=False), what="the claim")
         assert reading.wait(60)
-        drain = threading.Thread(target=first.drain, args=(0,))
+        drain = threading.Thread(target=first.drain, args=(lambda: 0,))
         drain.start()
         wait_until(lambda: all(batch.stopped for batch in first.window.held()), what="the end")
         read_on.set()
@@ -168,7 +168,7 @@ def runner(rig: Rig, name: str, function: Callable[[Rows], Rows] = shout) -> Ite
     found = Runner(who, patient, engine, settings, print, print, recorder)
     found.draining.set()  # it does not wait for more than there is
     yield found
-    found.drain(30)
+    found.drain(lambda: 30)
     ledger.close()
 
 

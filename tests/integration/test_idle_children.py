@@ -267,6 +267,37 @@ def test_a_child_that_does_not_know_what_it_claimed_asks_again_whatever_its_supe
     assert world.batch(lease.batch_id).state == "pending"
 
 
+def test_a_child_of_a_cordoned_slot_claims_nothing_until_the_cordon_is_gone(
+    world: World, machine: Callable[..., Machine]
+) -> None:
+    job_id = world.job(5, 5)
+    one = machine([job_id])
+    (child,) = one.children
+    world.admit(job_id)
+    world.ask("INSERT INTO cordons (kind, name, drains) VALUES ('worker', 'm', false) RETURNING 1")
+    one.ask()
+    for woken in ("poll", "message"):  # a hint may wake it all the same
+        child.runner.poll(child.supervisor)
+        assert child.runner.work(woken, wait=False) == 0
+    assert world.states(job_id) == ["queued", "queued"]
+    world.ask("DELETE FROM cordons RETURNING 1")
+    one.ask()
+    assert one.words() == [Word.WORK]
+
+
+def test_a_notice_is_kept_whoever_reads_it_and_whatever_is_said_later() -> None:
+    to_child, end = ToChild.pair()
+    child = ToSupervisor(end.detach())
+    to_child.tell(Word.NOTHING)
+    assert (child.wait(0), child.is_preempted) == (Word.NOTHING, False)
+    to_child.tell(Word.PREEMPT)
+    to_child.tell(Word.WORK)
+    assert (child.wait(0), child.is_preempted) == (Word.PREEMPT, True)
+    to_child.tell(Word.NOTHING)
+    assert (child.wait(0), child.is_preempted) == (Word.NOTHING, True)
+    to_child.close()
+
+
 def test_what_was_said_to_a_process_that_was_frozen_is_heard_as_one_word() -> None:
     to_child, end = ToChild.pair()
     child = ToSupervisor(end.detach())

@@ -26,7 +26,7 @@ from nightshift.common.spec import (
 )
 from nightshift.common.spec.engines import SERVER_ARGUMENTS, EngineSpec
 from nightshift.worker import engines
-from nightshift.worker.supervisor import supervisor
+from nightshift.worker.supervisor import starting, supervisor
 from nightshift.worker.supervisor.children import secrets_for
 
 SETS = (
@@ -461,9 +461,9 @@ def test_a_child_inherits_no_key_for_which_its_engine_has_no_use(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
     monkeypatch.setenv("KEPT", "yes")
     started: list[dict[str, str]] = []
-    monkeypatch.setattr(supervisor.jobs, "get", lambda *_: SimpleNamespace(spec=job(vllm())))
+    monkeypatch.setattr(supervisor.jobs, "get", lambda *_: SimpleNamespace(id=1, spec=job(vllm())))
     monkeypatch.setattr(
-        supervisor.ProcessGroup,
+        starting.ProcessGroup,
         "start",
         lambda _, env, **_kept: started.append(env) or SimpleNamespace(pid=1),
     )

@@ -1,11 +1,13 @@
 """The channel between a supervisor and one of its children: two sockets of this machine, and no
-Postgres. The supervisor says after each look whether work waits for the child. The child says at a
-heartbeat that it lives and holds nothing.
+Postgres. The supervisor says after each look whether work waits for the child, or that the child is to
+claim nothing, and at the end that the machine is taken away. The child says at a heartbeat that it
+lives and holds nothing.
 """
 
 import os
 import select
 import socket
+import threading
 import time
 from contextlib import suppress
 from enum import IntEnum
@@ -19,10 +21,16 @@ SAID_BYTES = 4096
 
 
 class Word(IntEnum):
-    """What a supervisor says after it has asked Postgres."""
+    """What a supervisor says: the higher word counts, where a child finds several."""
 
     NOTHING = 0
     WORK = 1
+
+    HOLD = 2
+    """The slot is cordoned: the child claims nothing until it hears something else."""
+
+    PREEMPT = 3
+    """The machine is taken away: a drain has less time, from now on."""
 
 
 class ToChild:
@@ -55,20 +63,25 @@ class ToChild:
 
 
 class ToSupervisor:
-    """The child's end. `heard_at` is when the supervisor last said something (monotonic seconds)."""
+    """The child's end, for several threads. `heard_at` is when the supervisor last said something
+    (monotonic seconds); `is_preempted` from the notice on that the machine is taken away.
+    """
 
     def __init__(self, descriptor: int) -> None:
         os.set_inheritable(descriptor, False)
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
+        self._reading = threading.Lock()
         self.heard_at = time.monotonic()
+        self.is_preempted = False
 
     def wait(self, seconds: float) -> Word | None:
         """Waits for a word, at most so long; None when the supervisor said nothing."""
         said = b""
         if select.select([self._descriptor], [], [], seconds)[0]:
-            with suppress(OSError):
+            with self._reading, suppress(OSError):
                 said = os.read(self._descriptor, SAID_BYTES)
+                self.is_preempted = self.is_preempted or Word.PREEMPT in said
             if not said:  # the supervisor is gone, and this process ends in a moment
                 time.sleep(seconds)
         if not said:

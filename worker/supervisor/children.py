@@ -153,10 +153,11 @@ class Slot:
         )
 
     def reported(self, order: SlotOrder) -> None:
-        """The ledger has been told, and has answered: the child learns whether work waits."""
+        """The ledger has been told, and has answered: the child learns whether to claim."""
         self.idle = False
         if self.channel is not None:
-            self.channel.tell(Word.WORK if order.has_work else Word.NOTHING)
+            work = Word.WORK if order.has_work else Word.NOTHING
+            self.channel.tell(Word.HOLD if order.cordoned else work)
 
     def leave(self) -> None:
         """Asks the child to drain; a slot without a child, or one that leaves already, stays."""

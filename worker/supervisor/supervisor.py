@@ -1,19 +1,15 @@
 """The supervisor of one machine: one child a slot, its engine as the plan of the pool says."""
 
-import json
 import socket
-import sys
 import threading
 import time
-import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 from pydantic import ValidationError
 
-from nightshift.common import logs
 from nightshift.common.allocation.load_errors import case_of
 from nightshift.common.errors import (
     EngineLoadFailed,
@@ -26,20 +22,13 @@ from nightshift.common.errors import (
 )
 from nightshift.common.ledger import Connection, Ledger, fleet, jobs, loads, schema, workers
 from nightshift.common.ledger.fleet import Machine, SlotOrder
-from nightshift.common.processes.process_group import ProcessGroup
-from nightshift.common.settings import Settings, child_environment
-from nightshift.worker.supervisor import planning
-from nightshift.worker.supervisor.channel import ToChild
-from nightshift.worker.supervisor.children import (
-    ChildConfig,
-    EndedChild,
-    Slot,
-    load_policy,
-    secrets_for,
-)
+from nightshift.common.settings import Settings
+from nightshift.worker.supervisor import planning, starting
+from nightshift.worker.supervisor.channel import Word
+from nightshift.worker.supervisor.children import ChildConfig, EndedChild, Slot, load_policy
 from nightshift.worker.supervisor.liveness import SupervisorLiveness, hung_seconds
 from nightshift.worker.telemetry.gpus import GpuFigures
-from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, MachineMetrics
+from nightshift.worker.telemetry.machine import MachineMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -48,8 +37,6 @@ ROUND_SECONDS = 0.25
 
 CHOOSE_SECONDS = 1.0
 """Pause between two looks at the plan of the pool; none after a child ended."""
-
-CHILD_MODULE = "nightshift.worker.celery_app"
 
 REPORTS_A_LEASE = 4
 """So many times a lease a supervisor writes its slots although nothing has changed."""
@@ -60,6 +47,7 @@ class Supervisor:
     """Keeps `slot_count` children of one pool alive until it is asked to stop.
 
     With `engine_key` it serves that engine alone. `profile` is the file for the children's times.
+    A `preempt_file` says by being there that the machine is taken away.
     """
 
     ledger: Ledger
@@ -71,6 +59,7 @@ class Supervisor:
     identity: str
     profile: Path | None
     metrics: MachineMetrics
+    preempt_file: Path | None = None
 
     def __post_init__(self) -> None:
         each = len(self.gpus) // self.slot_count
@@ -82,6 +71,7 @@ class Supervisor:
         self._gpu_figures = GpuFigures.watch(self.gpus)
         self._liveness = SupervisorLiveness(self.settings)
         self._stopping = threading.Event()
+        self._preempted = threading.Event()
         self._schema_mismatch: SchemaMismatch | None = None
         self._chosen_at = 0.0
         self._ledger_heard_since = time.monotonic()
@@ -95,6 +85,7 @@ class Supervisor:
         """
         log.info("supervisor_started", pool=self.pool, slots=len(self._slots))
         while not self._stopping.wait(ROUND_SECONDS):
+            self._look_for_notice()
             try:
                 self._look()
             except Exception:  # without the supervisor every child would end undrained
@@ -107,6 +98,15 @@ class Supervisor:
     def stop(self, *_: object) -> None:
         """Begins the drain; also a signal handler. A second call changes nothing."""
         self._stopping.set()
+
+    def preempt(self, *_: object) -> None:
+        """The machine is taken away: the drain has `preempt_seconds`, also one that has begun."""
+        self._preempted.set()
+        self._stopping.set()
+
+    def _look_for_notice(self) -> None:
+        if self.preempt_file is not None and self.preempt_file.exists():
+            self.preempt()
 
     def _look(self) -> None:
         for slot in self._slots:
@@ -205,12 +205,17 @@ class Supervisor:
             if order.state is not None:
                 slot.state = order.state
             if slot.config is None:
-                if order.planned_key is not None and order.job_id is not None:
+                if order.planned_key and order.job_id is not None and not order.cordoned:
                     self._start(slot, order.planned_key, order.job_id)
                 continue
             if slot.killed_at is not None:
                 continue
             if slot.leaving_since is None and self._end_hung(slot, order):
+                continue
+            if order.drained:
+                if slot.leaving_since is None:
+                    log.info("child_drained", worker_id=slot.config.id, slot=slot.number)
+                    slot.leave()
                 continue
             if order.planned_key not in (None, slot.next_engine_key or slot.config.engine_key):
                 slot.next_engine_key = order.planned_key
@@ -269,45 +274,8 @@ class Supervisor:
             self._refuse_spec(engine_key, job_id, error)
             return
         assert job is not None, f"job {job_id} is not in the ledger"
-        settings, without = secrets_for(job.spec.engine, self.settings)
-        identity = f"w-{uuid.uuid4().hex[:12]}"
-        counts = self.metrics.child_starts(identity, slot.number)
-        slot.channel, childs_end = ToChild.pair()
-        config = ChildConfig(
-            id=identity,
-            supervisor=self.identity,
-            pool=self.pool,
-            slot=slot.number,
-            host=self._machine.host,
-            pid=0,
-            engine_key=engine_key,
-            job_id=job_id,
-            channel=childs_end.fileno(),
-            profile=None if self.profile is None else str(self.profile),
-            metrics=counts.get(FOLDERS_VARIABLE),
-        )
-        extra = {"VLLM_NO_USAGE_STATS": "1", **counts}
-        unless_given = {}
-        if self.settings.log_format == "json":
-            extra |= logs.NO_BARS
-            unless_given = logs.JSON_OF_VLLM
-        if slot.gpus:
-            extra["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
-        environment = child_environment(settings, unless_given, without, **extra)
-        with childs_end:
-            slot.group = ProcessGroup.start(
-                [sys.executable, "-P", "-m", CHILD_MODULE, json.dumps(asdict(config))],
-                env=environment,
-                pass_fds=(config.channel,),
-            )
-        slot.config = config
-        log.info(
-            "child_started",
-            worker_id=config.id,
-            slot=slot.number,
-            engine_key=engine_key,
-            job_id=job_id,
-            pid=slot.group.pid,
+        starting.start(
+            slot, self._machine, job, engine_key, self.settings, self.metrics, self.profile
         )
 
     def _refuse_spec(self, engine_key: str, job_id: int, cause: ValidationError) -> None:
@@ -320,13 +288,16 @@ class Supervisor:
             self._refuse(connection, engine_key, error)
 
     def _drain_all(self) -> None:
-        log.info("supervisor_draining")
+        log.info("supervisor_draining", preempted=self._preempted.is_set())
+        self._hurry()
         for slot in self._slots:
             slot.leave()
         self._leave_fleet()
         asked_at = time.monotonic()
         while any(slot.group is not None and not slot.lost for slot in self._slots):
             time.sleep(ROUND_SECONDS / 2)
+            self._look_for_notice()
+            self._hurry()
             for slot in self._slots:
                 self._liveness.step(self._slots, draining=True)
                 try:
@@ -340,6 +311,14 @@ class Supervisor:
         if time.monotonic() - asked_at < ROUND_SECONDS:
             self._report()
         log.info("supervisor_ended")
+
+    def _hurry(self) -> None:
+        """Tells the children of a machine that is taken away; a child that has heard so hears nothing
+        new.
+        """
+        for slot in self._slots:
+            if self._preempted.is_set() and slot.channel is not None:
+                slot.channel.tell(Word.PREEMPT)
 
     def _leave_fleet(self) -> None:
         """Takes the slots out of the plan at once; without Postgres a lease later."""

@@ -37,8 +37,31 @@ COMMENT ON COLUMN jobs.requeue_below IS
 CREATE INDEX jobs_unsettled ON jobs (id) WHERE requeue_below IS NOT NULL;
 """
 
+# Supervisors of before do not read cordons: their slots take work as ever, and no newer plan has them.
+CORDONS = """
+CREATE TABLE cordons (
+    kind text NOT NULL CHECK (kind IN ('host', 'worker')),
+    name text NOT NULL,
+    drains boolean NOT NULL,
+    since timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (kind, name)
+);
+COMMENT ON TABLE cordons IS
+    'Hosts, workers (supervisors) and slots (SUPERVISOR/SLOT) that take no new work.';
+COMMENT ON COLUMN cordons.drains IS 'Their children leave as by SIGTERM, and none is started.';
+
+CREATE VIEW cordoned_slots AS
+SELECT s.supervisor, s.slot, bool_or(c.drains) AS drains, min(c.since) AS since
+FROM slots s JOIN cordons c
+  ON (c.kind, c.name) IN (('host', s.host), ('worker', s.supervisor),
+                          ('worker', concat_ws('/', s.supervisor, s.slot)))
+GROUP BY s.supervisor, s.slot;
+COMMENT ON VIEW cordoned_slots IS 'One row for each known slot that takes no new work.';
+"""
+
 
 def upgrade() -> None:
-    """Adds the tables and the column."""
+    """Adds the tables, the column and the view."""
     op.execute(AUDIT)
     op.execute(CHANGED_JOBS)
+    op.execute(CORDONS)

@@ -1,0 +1,60 @@
+"""Cordon, drain, uncordon: workers and hosts that take no new work."""
+
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Connection, Ledger, audit_log, cordons
+from nightshift.common.ledger.cordons import Target
+from nightshift.producer.control.answer import Answer, detail
+
+IN_SERVICE = "in service"
+
+
+def cordon(ledger: Ledger, name: str, *, drains: bool) -> Answer:
+    """The target takes no new work; with `drains` its children also leave, as by SIGTERM.
+
+    BadInput where the ledger knows no host, worker or slot of this name.
+    """
+    with ledger.transaction() as connection:
+        target = _known(connection, name)
+        before = _state(connection, target)
+        cordons.cordon(connection, target, drains=drains)
+        return _answer(connection, target, "drain" if drains else "cordon", before)
+
+
+def uncordon(ledger: Ledger, name: str) -> Answer:
+    """The target takes work again. BadInput as for `cordon`."""
+    with ledger.transaction() as connection:
+        target = _known(connection, name)
+        before = _state(connection, target)
+        cordons.uncordon(connection, target)
+        return _answer(connection, target, "uncordon", before)
+
+
+def _known(connection: Connection, name: str) -> Target:
+    target = cordons.find(connection, name)
+    if target is None:
+        raise BadInput(
+            f"{name!r} is no host and no worker that the ledger knows; "
+            "`SELECT host, supervisor, slot FROM slots` lists them"
+        )
+    return target
+
+
+def _state(connection: Connection, target: Target) -> str:
+    return cordons.state(connection, target) or IN_SERVICE
+
+
+def _answer(connection: Connection, target: Target, action: str, before: str) -> Answer:
+    """What changed, for how many slots; written down where something changed."""
+    after, slots = _state(connection, target), cordons.slots(connection, target)
+    changes = {} if before == after else {"state": (before, after)}
+    if changes:
+        audit_log.record(connection, action, subject=target.label, detail=detail(changes))
+    figures = {"slots": slots["slots"], "workers": slots["workers"]}
+    then = f"{slots['slots']} slots of {slots['workers']} workers"
+    if not changes:
+        then = f"nothing changed, it is {after}: {then}"
+    elif after != IN_SERVICE:
+        then = f"{then}; `nightshift uncordon {target.name}` takes it back into service"
+    elif slots["cordoned"]:
+        then = f"{then}, {slots['cordoned']} of which another cordon still holds"
+    return Answer(action, target.label, None, changes, then, figures)
