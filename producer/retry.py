@@ -41,14 +41,14 @@ def retry(
                 redone = {"rows": piece.rows, "batches": piece.batches, "kind": kind}
                 audit_log.record(connection, "retry", job.id, detail=redone)
         if piece.reopened:
-            _delete_manifest(ledger, job)
+            delete_manifest(ledger, job)
         whole = piece if whole is None else whole.then(piece)
         if piece.last is None:
             return whole
         after = piece.last
 
 
-def _delete_manifest(ledger: Ledger, job: Job) -> None:
+def delete_manifest(ledger: Ledger, job: Job) -> None:
     """Files come after COMMIT. The lock keeps the manifest of a job that is over again by now."""
     with ledger.transaction() as connection:
         jobs.lock(connection, job.id)

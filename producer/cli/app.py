@@ -34,6 +34,8 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         control.cancel,
         control.set_,
         control.retry,
+        control.redo,
+        control.release,
         control.unpin,
     ),
     "Fleet": (

@@ -1,4 +1,4 @@
-"""Commands that change a job: pause, resume, cancel, set, retry, unpin.
+"""Commands that change a job: pause, resume, cancel, set, retry, redo, release, unpin.
 
 Each answers in one line what changed, or with --json, and leaves a row in the audit log.
 """
@@ -131,6 +131,44 @@ def retry(
     context.print_answer(
         Answer("retry", found.label, found.id, then=then, facts=figures), as_json=as_json
     )
+
+
+def redo(
+    job: context.JobName,
+    *,
+    lost: Annotated[
+        bool, typer.Option("--lost", help="Rows whose part is gone from the output directory.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Also where the whole directory is gone.")
+    ] = False,
+    as_json: context.AsJson = False,
+) -> None:
+    """Run rows again that had an answer: those whose part was deleted or lost."""
+    if not lost:
+        raise BadInput("say which rows run again: --lost (`nightshift retry` is for failed rows)")
+    from nightshift.producer.connect import open_ledger
+    from nightshift.producer.control import lost_parts
+
+    with open_ledger(context.command_settings()) as (ledger, alone):
+        found = context.find_job(ledger, job)
+        answer = lost_parts.redo(ledger, found, sure=yes, nobody_works=alone)
+    context.print_answer(answer, as_json=as_json)
+
+
+def release(
+    batch: Annotated[
+        int, typer.Argument(metavar="BATCH", help="Number of a batch.", show_default=False)
+    ],
+    *,
+    as_json: context.AsJson = False,
+) -> None:
+    """Take a batch from the worker that holds it, uncharged, so that another may claim it."""
+    from nightshift.producer.control import batch_leases
+
+    with context.ledger_of() as ledger:
+        answer = batch_leases.release(ledger, batch)
+    context.print_answer(answer, as_json=as_json)
 
 
 def unpin(job: context.JobName, *, as_json: context.AsJson = False) -> None:

@@ -93,7 +93,7 @@ def sweep_parts(ledger: Ledger, job: Job) -> bool:
     if missing:
         raise Permanent(
             f"{len(missing)} parts that the ledger names are not in {job.output_uri}, one is "
-            f"{min(missing)}: see `nightshift verify {job.id}`"
+            f"{min(missing)}: `nightshift redo {job.id} --lost` runs their rows again"
         )
     unneeded = [part_names.staged(job.output_uri, name) for name in set(staged) - live]
     for name in set(finished) - live:

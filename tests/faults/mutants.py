@@ -54,6 +54,7 @@ RETURNS = "tests/integration/test_retention_races.py"
 LOADS = "tests/integration/test_loads.py"
 IDLE = "tests/integration/test_idle_children.py"
 SET = "tests/integration/test_set.py"
+REDO = "tests/integration/test_redo.py"
 PREEMPT = "tests/faults/test_preempt.py"
 DRAINED = "test_a_drained_worker_gives_its_work_to_others_and_serves_again_when_it_may"
 
@@ -104,6 +105,13 @@ MUTANTS = (
         "            if order.drained:\n",
         "            if False:\n",
         (f"{PREEMPT}::{DRAINED}",),
+    ),
+    Mutant(
+        "redo of the part that is gone and of no newer one",
+        "common/ledger/batches/lost_parts.py",
+        "lost.id = b.id AND lost.part_name = b.part_name",
+        "lost.id = b.id",
+        (f"{REDO}::test_a_part_that_was_replaced_meanwhile_is_left_alone",),
     ),
     Mutant(
         "read-back",

@@ -37,6 +37,11 @@ HELD = text("""
 """)
 """Locks those of some leases that still hold."""
 
+HELD_BATCH = text("""
+    SELECT job_id, state, owner, attempt FROM batches WHERE id = :id FOR UPDATE
+""")
+"""Locks one batch, whoever holds it."""
+
 HELD_BY_OWNER = text("""
     SELECT id FROM batches
     WHERE state = 'leased' AND owner = :owner AND NOT id = ANY (CAST(:kept AS bigint[]))
@@ -127,6 +132,18 @@ def release(
 def lose(connection: Connection, lease: Lease, error: str) -> None:
     """An engine ended over this batch alone, which is a suspect: `losses + 1`."""
     _lose(connection, _held(connection, [lease]), error)
+
+
+def release_batch(connection: Connection, batch_id: int) -> Any | None:
+    """Takes one batch from its owner without a charge, whoever that is: for a person. Returns the
+    job, state, owner and attempt that the batch had; None for no batch.
+
+    As after an expired lease the owner may commit late until somebody else claims the batch.
+    """
+    found = connection.execute(HELD_BATCH, {"id": batch_id}).one_or_none()
+    if found is not None and found.state == "leased":
+        _free(connection, [batch_id], Outcome.RELEASED, None)
+    return found
 
 
 def released_before(connection: Connection, lease: Lease, error: str) -> int:

@@ -1,0 +1,62 @@
+"""Redo: rows whose part is gone from the store run again."""
+
+from nightshift.common import storage
+from nightshift.common.errors import BadInput
+from nightshift.common.formats import owner_marker, part_names
+from nightshift.common.ledger import Ledger, audit_log
+from nightshift.common.ledger.batches import lost_parts
+from nightshift.common.ledger.jobs import Job
+from nightshift.producer import retry
+from nightshift.producer.control.answer import Answer
+from nightshift.producer.results import part_files
+
+BATCHES_A_PIECE = 2_000
+"""Batches that one transaction opens again, which holds the row of the job."""
+
+
+def redo(ledger: Ledger, job: Job, *, sure: bool, nobody_works: bool) -> Answer:
+    """Runs the rows of parts again that the ledger names and the store does not have. When the command
+    is cut off, a second one does the rest.
+
+    Raises BadInput for a cancelled job, and, unless `sure`, where the marker of the directory is gone
+    with the parts: then the store may be the wrong one.
+    """
+    lost = missing(ledger, job)
+    if lost and not sure and owner_marker.read(job.output_uri) is None:
+        raise BadInput(
+            f"{len(lost):,} parts of job {job.id} are gone from {job.output_uri}, and so is the marker "
+            "of its owner: is this the right store, and mounted? With --yes they run again"
+        )
+    whole = None
+    for first in range(0, len(lost), BATCHES_A_PIECE):
+        some = lost[first : first + BATCHES_A_PIECE]
+        with ledger.transaction() as connection:
+            piece = lost_parts.redo(connection, job.id, some)
+            if piece.batches:
+                redone = {"rows": piece.rows, "batches": piece.batches}
+                audit_log.record(connection, "redo", job.id, detail=redone)
+        if piece.reopened:
+            retry.delete_manifest(ledger, job)
+        whole = piece if whole is None else whole.then(piece)
+    if whole is None:
+        figures = {"rows": 0, "batches": 0, "reopened": False}
+        return Answer("redo", job.label, job.id, then="no part is gone", facts=figures)
+    figures = {"rows": whole.rows, "batches": whole.batches, "reopened": whole.reopened}
+    then = retry.summary(job, whole, nobody_works=nobody_works)
+    return Answer("redo", job.label, job.id, then=then, facts=figures)
+
+
+def missing(ledger: Ledger, job: Job) -> list[tuple[str, int]]:
+    """Name and batch of each live part that is in neither of its places.
+
+    The ledger is asked first, then the staging folder is listed: a part is only ever moved from there
+    to its place. Each part that seems to be gone is looked for once more by its name.
+    """
+    named = list(part_files.names(ledger, job))
+    there = set(storage.list_names(part_names.staged(job.output_uri, "")))
+    there.update(storage.list_names(job.output_uri))
+    return [
+        (name, batch)
+        for name, batch in named
+        if name not in there and part_names.located(job.output_uri, name) is None
+    ]
