@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, TypeGuard
 
-from sqlalchemy import RowMapping, text
+from sqlalchemy import Row, RowMapping, text
 
 from nightshift.common.descriptor import SourceFile
 from nightshift.common.errors import BadInput
@@ -11,6 +12,7 @@ from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.spec import STORED, JobSpec
 from nightshift.common.states import JOB_MOVES, JobState
+from nightshift.common.text import first_few
 
 JUDGE_AFTER_ROWS = 200
 """Rows that must be over before a job's share of failed rows is judged."""
@@ -82,15 +84,30 @@ def overlapping_output(connection: Connection, output_uri: str) -> tuple[int, st
 
 
 def find(connection: Connection, reference: str) -> Job:
-    """The job that a user names: by number, else the newest of that name. BadInput if none."""
+    """The job that a user names: by number, else the newest of that name. BadInput if there is none,
+    and for a name that several jobs have which are not over.
+    """
     if reference.isdigit() and len(reference) < 19:
         job = get(connection, int(reference))
     else:
-        newest = text("SELECT id FROM jobs WHERE name = :name ORDER BY id DESC LIMIT 1")
-        job = get(connection, connection.scalar(newest, {"name": reference}))
+        named = connection.execute(NAMED, {"name": reference}).one()
+        if named.live is not None and len(named.live) > 1:
+            raise BadInput(
+                f"several jobs that are not over are called {reference!r}: name one by its number, "
+                f"{first_few(named.live)}"
+            )
+        job = get(connection, named.newest)
     if job is None:
         raise BadInput(f"there is no job {reference!r} in the ledger; see `nightshift jobs`")
     return job
+
+
+NAMED = text("""
+    SELECT max(id) AS newest,
+           array_agg(id ORDER BY id DESC) FILTER (WHERE state IN ('running', 'paused')) AS live
+    FROM jobs WHERE name = :name
+""")
+"""The newest job of a name, and all jobs of that name that are not over."""
 
 
 def files(connection: Connection, job_id: int) -> list[SourceFile]:
@@ -176,17 +193,8 @@ def judge_anew(connection: Connection, job_id: int) -> None:
 
 def judge_failures(connection: Connection, job_id: int) -> bool:
     """Pauses a running job whose share of failed rows is above its limit; True if it did."""
-    statement = text("""
-        SELECT sum(c.rows_failed) - j.judged_failed AS failed,
-               sum(c.rows_done + c.rows_failed) - j.judged_done - j.judged_failed AS over,
-               j.max_failed_fraction AS allowed
-        FROM jobs j JOIN job_counters c ON c.job_id = j.id
-        WHERE j.id = :id AND j.state = 'running' GROUP BY j.id
-    """)
-    share = connection.execute(statement, {"id": job_id}).one_or_none()
-    if share is None or share.over < JUDGE_AFTER_ROWS:
-        return False
-    if share.failed <= share.allowed * float(share.over):
+    share = connection.execute(FAILED_SHARE, {"id": job_id, "state": "running"}).one_or_none()
+    if not _above_limit(share):
         return False
     return _move(
         connection,
@@ -196,6 +204,28 @@ def judge_failures(connection: Connection, job_id: int) -> bool:
         f"limits.max_failed_fraction {share.allowed:g} allows: see `nightshift errors {job_id}`, "
         f"then `nightshift resume {job_id}`",
     )
+
+
+def failed_too_often(connection: Connection, job_id: int) -> bool:
+    """Whether the share of failed rows of a paused job is above its limit, which pauses a job."""
+    share = connection.execute(FAILED_SHARE, {"id": job_id, "state": "paused"}).one_or_none()
+    return _above_limit(share)
+
+
+def _above_limit(share: Row[Any] | None) -> TypeGuard[Row[Any]]:
+    if share is None or share.over < JUDGE_AFTER_ROWS:
+        return False
+    return bool(share.failed > share.allowed * float(share.over))
+
+
+FAILED_SHARE = text("""
+    SELECT sum(c.rows_failed) - j.judged_failed AS failed,
+           sum(c.rows_done + c.rows_failed) - j.judged_done - j.judged_failed AS over,
+           j.max_failed_fraction AS allowed
+    FROM jobs j JOIN job_counters c ON c.job_id = j.id
+    WHERE j.id = :id AND j.state = :state GROUP BY j.id
+""")
+"""Failed rows, and rows that are over, since the rows of a job are counted; and its limit."""
 
 
 def cancel(connection: Connection, job_id: int) -> None:

@@ -28,6 +28,9 @@ RESERVED_COLUMNS = frozenset(
 RESERVED_ANSWERS = RESERVED_COLUMNS - {"output"}
 """Those that a function's answer cannot use either: `output` is the answer itself."""
 
+IDENTITY = ("input", "task", "engine", "output")
+"""Sections that make two specs the same work; of the engine all but its prices."""
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -130,8 +133,7 @@ class JobSpec(Section):
         """Hash of what makes two specs the same work; name, priority, limits, prices and batch size
         do not.
         """
-        sections = {"input", "task", "engine", "output"}
-        hashed = self.model_dump(mode="json", by_alias=True, include=sections)
+        hashed = self.model_dump(mode="json", by_alias=True, include=set(IDENTITY))
         hashed["engine"] = {
             key: each for key, each in hashed["engine"].items() if key not in PRICES
         }

@@ -10,14 +10,14 @@ means; any other error of a driver is StorageUnavailable.
 import errno
 import hashlib
 import io
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from nightshift.common.errors import BadInput, DeleteRefused, Permanent, StorageUnavailable
+from nightshift.common.errors import DeleteRefused, Permanent, StorageUnavailable
 from nightshift.common.storage import local, objects
 from nightshift.common.storage.addresses import (
+    as_typed,
     check_roots,
     enclosing,
     fixed_folder,
@@ -37,6 +37,7 @@ __all__ = [
     "OWN_FOLDERS",
     "FileInfo",
     "Written",
+    "as_typed",
     "check_roots",
     "enclosing",
     "expand",
@@ -187,17 +188,12 @@ def delete_all(uris: Iterable[str]) -> list[str]:
 
 
 def check_directory(uri: str) -> None:
-    """BadInput when a local directory cannot be written to, or cannot be made; makes nothing.
+    """BadInput when a local directory cannot be written to, or cannot be made; leaves nothing.
 
     Object stores are not checked.
     """
-    if not is_local(uri):
-        return
-    there = next(each for each in (local_path(uri), *local_path(uri).parents) if each.exists())
-    if not there.is_dir():
-        raise BadInput(f"{uri} cannot be a directory: {there} is a file")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise BadInput(f"{uri} cannot be written: no permission in {there}")
+    if is_local(uri):
+        local.try_directory(local_path(uri))
 
 
 def remove_directory(uri: str) -> None:

@@ -83,6 +83,12 @@ def enclosing(uri: str) -> list[str]:
     return [f"{scheme}://{'/'.join(steps[:count])}" for count in range(len(steps) - 1, 0, -1)]
 
 
+def as_typed(uri: str) -> str:
+    """The address as somebody in this folder would type it: relative where it lies below."""
+    here = f"{Path.cwd()}/"
+    return uri.removeprefix(here) if is_local(uri) else uri
+
+
 def is_local(uri: str) -> bool:
     """True for a path on this machine's file system."""
     return not split(uri)[0]

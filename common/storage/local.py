@@ -6,6 +6,7 @@ Threads share the sync of a directory, and so do many files of one thread.
 import errno
 import os
 import stat as modes
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,7 +18,7 @@ from typing import Literal
 
 from nightshift.common.errors import BadInput
 from nightshift.common.group_commit import GroupCommit
-from nightshift.common.storage.driver_errors import guard, writing
+from nightshift.common.storage.driver_errors import guard, reason, writing
 from nightshift.common.storage.places import Place, placed
 from nightshift.common.storage.streams import Content, FileInfo, Written, fill
 
@@ -117,11 +118,30 @@ def create(path: Path, data: bytes) -> bool:
 
 def make_directory(path: Path) -> None:
     """Makes missing parents too; BadInput where a file is in the way."""
-    with guard("made", str(path)):
+    with guard("made", str(path), missing_is_outage=True):
         try:
             _make(path)
         except (FileExistsError, NotADirectoryError) as error:
             raise BadInput(f"{path} cannot be a directory: there is a file in the way") from error
+
+
+def try_directory(path: Path) -> None:
+    """BadInput where the directory cannot be written to, or cannot be made.
+
+    Makes a folder in it, or in the nearest one around it, and removes the folder: permissions alone do
+    not tell of a full disk, or of a file system that cannot be written.
+    """
+    try:
+        there = next(each for each in (path, *path.parents) if os.path.lexists(each))
+        if there.is_dir():
+            Path(tempfile.mkdtemp(prefix=".nightshift-", dir=there)).rmdir()
+            # A name that is too long is refused by the system only when it is used.
+            path.is_dir()
+            return
+    except OSError as error:
+        done = "written" if there == path else f"made, since nothing can be made in {there}"
+        raise BadInput(f"{path} cannot be {done}: {reason(error)}") from error
+    raise BadInput(f"{path} cannot be a directory: {there} is a file")
 
 
 def rename(source: Path, target: Path) -> None:

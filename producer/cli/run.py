@@ -129,6 +129,8 @@ def submit(target: Target, *, flags: Flags, new: New = False, adopt: Adopt = Fal
     typer.echo(
         f"job {done.job_id} ({spec.name}) {state}: {done.rows:,} rows in {done.batches:,} batches"
     )
+    for message in done.remarks:
+        typer.echo(f"nightshift: {message}", err=True)
     if settings.allowed_engine_args is None and (needed := engine_args.guarded(spec.engine)):
         typer.echo(
             f"nightshift: engine.args {', '.join(needed)} run only on workers whose operator names "

@@ -27,7 +27,8 @@ from nightshift.producer.estimate.estimate import Estimate, estimate
 from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.results.sample import sample
 from nightshift.producer.submit.checks import refuse_read_as_input
-from nightshift.producer.submit.submit import Submitted, submit, survey
+from nightshift.producer.submit.submit import submit, survey
+from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.views import progress, row_tables
 
 SEED = 0

@@ -9,7 +9,7 @@ import structlog
 from rich.console import Console
 
 from nightshift.common import permits
-from nightshift.common.ledger import Ledger, jobs, schema, spending, workers
+from nightshift.common.ledger import Ledger, schema, workers
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.processes.home import home_lock, write_whole
 from nightshift.common.processes.postgres import EmbeddedPostgres
@@ -20,7 +20,8 @@ from nightshift.common.states import JobState
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.pilot import FinishedPilot
 from nightshift.producer.local.fleet import LocalFleet, Servers, running
-from nightshift.producer.submit.submit import Submitted, submit
+from nightshift.producer.local.known_job import open_job
+from nightshift.producer.submit.submit import submit
 from nightshift.producer.views import progress
 
 log = structlog.get_logger(__name__)
@@ -42,7 +43,7 @@ class Machine:
     fleet: LocalFleet | None = None
 
     def submit(self, spec: JobSpec, *, new: bool = False, adopt: bool = False) -> Job:
-        """The job of the spec, new or known; resumed if it was paused."""
+        """The job of the spec, new or known; a known one goes on, see `known_job`."""
         settings = permits.of_operator(spec, self.settings)
         submitted = submit(self.ledger, spec, settings, new=new, adopt=adopt)
         return open_job(self.ledger, submitted, spec, self.console)
@@ -115,22 +116,3 @@ def _prepare(ledger: Ledger, home: Path) -> None:
             freed = workers.end_supervisor(connection, identity)
         log.info("leases_freed", supervisor=identity, batches=freed)
     record.unlink()
-
-
-def open_job(ledger: Ledger, submitted: Submitted, spec: JobSpec, console: Console) -> Job:
-    """Prints which job this is, and resumes a paused one, with the budget that the spec has now."""
-    if submitted.is_new:
-        console.print(
-            f"job {submitted.job_id}: {submitted.rows:,} rows in {submitted.batches:,} batches"
-        )
-    elif not submitted.state.over:
-        console.print(f"job {submitted.job_id} goes on where it stood")
-    with ledger.transaction() as connection:
-        if submitted.state is JobState.PAUSED:
-            if spec.limits.budget is not None:
-                spending.set_budget(connection, submitted.job_id, spec.limits.budget)
-            spending.refuse_spent(connection, submitted.job_id)
-            jobs.resume(connection, submitted.job_id)
-        job = jobs.get(connection, submitted.job_id)
-    assert job is not None
-    return job

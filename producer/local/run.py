@@ -16,9 +16,10 @@ from nightshift.producer.connect import has_ledger, open_ledger
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.estimate import Estimate, estimate
 from nightshift.producer.estimate.pilot import FinishedPilot
-from nightshift.producer.local.machine import machine, open_job
+from nightshift.producer.local.known_job import open_job
+from nightshift.producer.local.machine import machine
 from nightshift.producer.results import openai_batch_results
-from nightshift.producer.submit.submit import is_known, spec_and_identity
+from nightshift.producer.submit.submit import check_before, is_known, spec_and_identity
 from nightshift.producer.views import progress
 
 
@@ -41,6 +42,7 @@ def run(
     input, `results` or the home folder cannot be used.
     """
     settings = permits.of_operator(spec, settings)
+    check_before(spec, settings, has_ledger=has_ledger(settings), adopt=adopt)
     if results is not None:
         openai_batch_results.check_targets(*spec_and_identity(spec, settings), results)
     with machine(settings, console) as here:

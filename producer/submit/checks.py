@@ -31,8 +31,17 @@ def check_output(spec: JobSpec, infos: Sequence[FileInfo], *, adopting: bool = F
         own = info.uri.startswith(f"{output}/{part_names.JUDGED}/")
         if info.uri.startswith(f"{output}/") and not own:
             raise BadInput(f"the input {info.uri} lies inside the output directory {output}")
-    storage.check_directory(output)
     refuse_read_as_input(spec, "the output directory", output, f"part-0.{spec.output.format}")
+
+
+def files_beside(output_uri: str) -> tuple[str, ...]:
+    """Names in an output directory that no job made: readers of the directory meet them too."""
+    own = {*storage.OWN_FOLDERS, part_names.OWNER}
+    return tuple(
+        name
+        for name in storage.list_names(output_uri)
+        if name not in own and not part_names.is_result(name)
+    )
 
 
 def refuse_read_as_input(spec: JobSpec, what: str, folder: str, name: str) -> None:

@@ -64,6 +64,16 @@ def check(ledger: Ledger, output_uri: str, wanted: Owner, *, adopt: bool) -> boo
     return adopt and claim in (Claim.OWN, Claim.SAME_JOB_ELSEWHERE)
 
 
+def refuse_owned(output_uri: str) -> None:
+    """BadInput for a directory with an owner, where there is no ledger that the owner may be of."""
+    if owner_marker.read(output_uri) is not None:
+        raise BadInput(
+            f"{output_uri} belongs to a job in another ledger, and this folder has none: run the "
+            "command where that job ran, name another output directory or, if that ledger is "
+            "lost, take the directory over with --adopt"
+        )
+
+
 def take(ledger: Ledger, output_uri: str, wanted: Owner, *, adopting: bool = False) -> bool:
     """Makes the marker where there is none; True if this call made it. `hold` refuses later what
     another owner has. Raises BadInput for a directory inside or around another job's. `adopting` is

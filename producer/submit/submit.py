@@ -1,7 +1,7 @@
 """Submit: a resolved spec and a plan become a job and its batches in one transaction, or nothing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,17 +27,7 @@ from nightshift.common.text import first_few
 from nightshift.producer.submit import checks, openai_batch_file, output_owner, planner
 from nightshift.producer.submit.convert import Converter
 from nightshift.producer.submit.planner import Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """The job of a submitted spec, whether it is new or was found."""
-
-    job_id: int
-    is_new: bool
-    rows: int
-    batches: int
-    state: JobState
+from nightshift.producer.submit.submitted import Submitted, differing_sections, kept_fields
 
 
 def submit(
@@ -53,6 +43,7 @@ def submit(
     if existing is not None:
         return existing
     adopting = _check_output(ledger, spec, infos, adopt)
+    beside = () if adopting else checks.files_beside(spec.output.uri)
     plan = _plan(spec, infos)
     identity = _identity(spec, infos)
     job = NewJob(
@@ -69,7 +60,7 @@ def submit(
         with ledger.transaction() as connection:
             output_owner.hold(connection, spec.output.uri, owner)
             job_id = job_submit.insert(connection, job, plan.files)
-            count = job_submit.insert_batches(connection, job_id, plan.files, plan.batches())
+            batches = job_submit.insert_batches(connection, job_id, plan.files, plan.batches())
             loads.forgive(connection, spec.pool, spec.engine_key)
             planned = {"rows": plan.rows_total, "batches": count}
             audit_log.record(connection, "submit", job_id, detail=planned)
@@ -82,7 +73,7 @@ def submit(
         if existing is None or isinstance(error, KeyboardInterrupt):
             raise
         return existing
-    return Submitted(job_id, True, plan.rows_total, count, JobState.RUNNING)
+    return Submitted(job_id, True, plan.rows_total, batches, JobState.RUNNING, beside=beside)
 
 
 def survey(
@@ -112,11 +103,24 @@ def _check_output(
     adopt in it.
     """
     adopting = False
+    storage.check_directory(spec.output.uri)
     if ledger is not None:
         owner = output_owner.owner(ledger, _identity(spec, infos))
         adopting = output_owner.check(ledger, spec.output.uri, owner, adopt=adopt)
     checks.check_output(spec, infos, adopting=adopting)
     return adopting
+
+
+def check_before(spec: JobSpec, settings: Settings, *, has_ledger: bool, adopt: bool) -> None:
+    """BadInput for what a look at this machine shows before any server is started: local input that
+    is not there, an output directory that cannot be made or, without a ledger here, that has an owner.
+    """
+    spec = resolved(spec)
+    storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
+    storage.expand(uri for uri in spec.input.uris if storage.is_local(uri))
+    storage.check_directory(spec.output.uri)
+    if not has_ledger and not adopt and storage.is_local(spec.output.uri):
+        output_owner.refuse_owned(spec.output.uri)
 
 
 def spec_and_identity(spec: JobSpec, settings: Settings) -> tuple[JobSpec, str]:
@@ -214,16 +218,36 @@ def _existing(
             f"{spec.output.uri} is the output of job {job.id}: --new wants another output directory"
         )
     if job.spec_identity != spec.identity:
-        raise BadInput(
-            f"{spec.output.uri} is the output of job {job.id} ({job.spec.name}), whose spec "
-            "differs: name another output directory"
-        )
+        _refuse_other_spec(ledger, job, spec)
     if job.identity != _identity(spec, infos):
         _refuse_changed(job, infos, {file.uri: (file.size, file.fingerprint) for file in files})
     if not job.state.over:
         output_owner.keep(ledger, job)
     Converter(spec.input, spec.output.uri).restore(files)
-    return Submitted(job.id, False, progress["rows_total"], progress["batches_total"], job.state)
+    return Submitted(
+        job.id,
+        False,
+        progress["rows_total"],
+        progress["batches_total"],
+        job.state,
+        kept=kept_fields(job.spec, spec),
+    )
+
+
+def _refuse_other_spec(ledger: Ledger, job: Job, spec: JobSpec) -> None:
+    """BadInput for another spec in the output directory of a job, with a directory that is free."""
+    with ledger.transaction() as connection:
+        free = next(
+            uri
+            for uri in (f"{spec.output.uri}-{number}" for number in count(2))
+            if jobs.by_output(connection, uri) is None
+        )
+    places = first_few(differing_sections(job.spec, spec), 3)
+    raise BadInput(
+        f"{spec.output.uri} is the output of job {job.id} ({job.spec.name}), whose spec differs"
+        f"{places and f' in {places}'}: a changed spec is another job, which needs another output "
+        f"directory: `--out {storage.as_typed(free)}`"
+    )
 
 
 def _refuse_changed(job: Job, infos: Sequence[FileInfo], known: dict[str, tuple[int, str]]) -> None:

@@ -118,6 +118,8 @@ def next_steps(row: Values) -> list[str]:
         steps.append(f"nightshift errors {row['job']}    the rows that failed, and why")
         if row["status"] != "cancelled":
             steps.append(f"nightshift retry {row['job']} --failed    runs them again")
+    elif row["status"] == "failed":
+        steps.append(f"nightshift retry {row['job']} --failed    goes on, once that is mended")
     if row["status"] in ("failed", "cancelled"):
         steps.append("nightshift run … --out ANOTHER    starts afresh in another directory")
     return steps

@@ -17,7 +17,8 @@ from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.reaper import finish
 from nightshift.producer.submit import output_owner
-from nightshift.producer.submit.submit import Submitted, submit
+from nightshift.producer.submit.submit import submit
+from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.verify.verify import verify
 from tests.support.fleet import Fleet, function_spec, logs, output_ids, write_rows
 from tests.support.object_store import ObjectStore

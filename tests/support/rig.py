@@ -20,7 +20,8 @@ from nightshift.common.failpoints import Moment
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
-from nightshift.producer.submit.submit import Submitted, submit
+from nightshift.producer.submit.submit import submit
+from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.verify.verify import verify
 from tests.support.fleet import (
     Fleet,

@@ -1,0 +1,113 @@
+"""What a submit answers: the job, and the fields that a second submit asked for in vain, since those
+outside the identity of a job keep their values.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nightshift.common.spec import JobSpec
+from nightshift.common.spec.engines import PRICES
+from nightshift.common.spec.job import IDENTITY
+from nightshift.common.states import JobState
+from nightshift.common.text import first_few
+
+CHANGEABLE = {
+    "priority": "--priority",
+    "pool": "--pool",
+    "limits.max_parallel": "--max-parallel",
+    "limits.budget": "--budget",
+}
+"""Fields that `nightshift set` changes, and its flags."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptField:
+    """A field of a job that keeps the value `held`, although a later submit `asked` for another."""
+
+    place: str
+    held: Any
+    asked: Any
+
+    def message(self, job_id: int) -> str:
+        """What stays as it is, and the command that changes it, where there is one."""
+        kept = f"job {job_id} keeps {self.place} {_text(self.held)}, not {_text(self.asked)}"
+        flag = CHANGEABLE.get(self.place)
+        if flag is None:
+            return f"{kept}: it is fixed at the first submit"
+        value = _text(self.asked) if self.asked is not None else self.place.upper()
+        return f"{kept}: `nightshift set {job_id} {flag} {value}` changes it"
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The job of a submitted spec, whether it is new or was found.
+
+    `kept` are the fields in which the spec differs from that of a job that was found; `beside` are
+    the names of files that are no job's in the output directory of a new one.
+    """
+
+    job_id: int
+    is_new: bool
+    rows: int
+    batches: int
+    state: JobState
+    kept: tuple[KeptField, ...] = ()
+    beside: tuple[str, ...] = ()
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the user of `submit` should know of the job: sentences."""
+        if self.state is JobState.FAILED:
+            retry = f"`nightshift retry {self.job_id} --failed`"
+            return [f"job {self.job_id} has failed: {retry} goes on, once the cause is mended"]
+        found = [] if self.state.over else [field.message(self.job_id) for field in self.kept]
+        if self.beside:
+            found.append(
+                "the output directory is not empty: the parts will lie beside "
+                f"{first_few(self.beside, 3)}"
+            )
+        return found
+
+
+def kept_fields(held: JobSpec, asked: JobSpec) -> tuple[KeptField, ...]:
+    """Every field in which a spec of the same identity differs from that of its job."""
+    old, new = dict(_fields(held)), dict(_fields(asked))
+    places = sorted(old.keys() | new.keys())
+    return tuple(
+        KeptField(place, old.get(place), new.get(place))
+        for place in places
+        if old.get(place) != new.get(place)
+    )
+
+
+def _fields(spec: JobSpec) -> Iterator[tuple[str, Any]]:
+    written = spec.model_dump(mode="json", by_alias=True)
+    prices = {key: each for key, each in written["engine"].items() if key in PRICES}
+    outside = {key: each for key, each in written.items() if key not in IDENTITY}
+    return _leaves({**outside, "engine": prices}, "")
+
+
+def _leaves(values: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def differing_sections(held: JobSpec, asked: JobSpec) -> list[str]:
+    """The places inside the identity in which two specs differ, at most one level deep: task.prompt."""
+    old, new = (
+        spec.model_dump(mode="json", by_alias=True, include=set(IDENTITY)) for spec in (held, asked)
+    )
+    return [
+        f"{section}.{key}"
+        for section in IDENTITY
+        for key in dict.fromkeys([*old[section], *new[section]])
+        if key not in PRICES and old[section].get(key) != new[section].get(key)
+    ]
+
+
+def _text(value: Any) -> str:
+    return "none" if value is None else str(value)

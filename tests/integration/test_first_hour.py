@@ -1,0 +1,123 @@
+"""The first hour of a new user: one test for each line, by the command line and real processes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nightshift.common.ledger import jobs
+from nightshift.common.states import JobState
+from tests.support.fleet import Fleet, logs, output_ids, write_rows
+from tests.support.world import World
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Fleet]:
+    """A folder with nothing but a dataset, code, and the command."""
+    found = Fleet(tmp_path)
+    write_rows(tmp_path / "in", [("a.jsonl", 250)])
+    yield found
+    found.end()
+
+
+RUN = ("run", "in/a.jsonl", "--callable", "rules:loud", "--id", "id", "--out", "out")
+
+
+def test_a_job_that_failed_by_its_code_and_is_mended_goes_on_by_the_same_command(
+    alone: Fleet,
+) -> None:
+    code = alone.folder / "rules.py"
+    code.write_text("import nothing_there")
+    failed = alone.command(*RUN)
+    assert failed.returncode == 3, failed.stderr + logs(alone.folder)
+    assert "nightshift retry 1 --failed" in failed.stdout
+
+    code.write_text("def loud(rows):\n    raise ValueError('not yet')\n")
+    raised = alone.command(*RUN)
+    assert raised.returncode in (1, 3), raised.stderr + logs(alone.folder)
+    assert "job 1 had failed: it goes on where it stood" in raised.stdout
+
+    code.write_text("def loud(rows):\n    return [{'loud': row['text'].upper()} for row in rows]\n")
+    mended = alone.command(*RUN)
+    assert mended.returncode == 0, mended.stderr + logs(alone.folder)
+    assert "its 250 failed rows run again" in mended.stdout
+    assert len(output_ids(alone.folder / "out")) == 250
+
+
+def test_a_changed_spec_says_what_changed_and_names_a_free_directory(fleet: Fleet) -> None:
+    write_rows(fleet.folder / "in", [("a.jsonl", 3)])
+    submit = ("submit", "in/a.jsonl", "--id", "id", "--out", "out", "--callable")
+    assert fleet.command(*submit, "rules:shout").returncode == 0
+    refused = fleet.command(*submit, "rules:slow")
+    assert refused.returncode == 2
+    assert "differs in engine.callable" in refused.stderr
+    assert "`--out out-2`" in refused.stderr
+
+
+def test_resubmitting_with_another_priority_says_that_it_does_not_change(fleet: Fleet) -> None:
+    write_rows(fleet.folder / "in", [("a.jsonl", 3)])
+    submit = ("submit", "in/a.jsonl", "--callable", "rules:shout", "--out", "out")
+    assert fleet.command(*submit).stderr == ""
+    again = fleet.command(*submit, "--priority", "7", "--max-parallel", "2")
+    assert again.returncode == 0
+    assert "`nightshift set 1 --priority 7` changes it" in again.stderr
+    assert "`nightshift set 1 --max-parallel 2` changes it" in again.stderr
+
+
+def test_a_name_that_fits_several_live_jobs_is_refused_with_their_ids(fleet: Fleet) -> None:
+    write_rows(fleet.folder / "in", [("a.jsonl", 3)])
+    submit = ("submit", "in/a.jsonl", "--callable", "rules:shout", "--name", "twin", "--out")
+    assert [fleet.command(*submit, out).returncode for out in ("one", "two")] == [0, 0]
+    refused = fleet.command("cancel", "twin")
+    assert refused.returncode == 2
+    assert "are called 'twin': name one by its number, 2, 1" in refused.stderr
+    assert fleet.command("cancel", "1").returncode == 0
+    assert "job 2 (twin) is paused" in fleet.command("pause", "twin").stdout
+
+
+def test_an_output_that_cannot_be_created_is_named_as_the_culprit(fleet: Fleet) -> None:
+    """Of a CSV file, whose copy is written first."""
+    (fleet.folder / "tickets.csv").write_text("id,text\n1,a\n")
+    submit = ("submit", "tickets.csv", "--callable", "rules:shout", "--out")
+    for place in ("/proc/none/out", "tickets.csv/out", f"{'x' * 300}/out"):
+        refused = fleet.command(*submit, place)
+        assert refused.returncode == 2
+        assert "cannot be " in refused.stderr
+        assert f"{place} cannot be " in refused.stderr
+        assert "vanished" not in refused.stderr
+    assert fleet.command("jobs").stdout.strip() == "no jobs yet"
+
+
+def test_an_output_directory_that_is_not_empty_is_said(fleet: Fleet) -> None:
+    write_rows(fleet.folder / "in", [("a.jsonl", 3)])
+    (fleet.folder / "out").mkdir()
+    (fleet.folder / "out" / "notes.txt").write_text("x")
+    done = fleet.command("submit", "in/a.jsonl", "--callable", "rules:shout", "--out", "out")
+    assert done.returncode == 0
+    assert "not empty: the parts will lie beside notes.txt" in done.stderr
+
+
+def test_missing_input_and_used_folders_are_found_before_servers_start(alone: Fleet) -> None:
+    alone.is_furnished = False
+    missing = alone.command(*RUN[:1], "in/none.jsonl", *RUN[2:])
+    assert missing.returncode == 2
+    assert "in/none.jsonl: there is no such file" in missing.stderr
+    (alone.folder / "out").mkdir()
+    (alone.folder / "out" / "_owner.json").write_text('{"ledger": "x", "identity": "y"}')
+    used = alone.command(*RUN)
+    assert used.returncode == 2
+    assert "belongs to a job in another ledger" in used.stderr
+    assert not (alone.folder / ".nightshift").exists()
+
+
+def test_a_job_that_was_paused_by_its_failed_rows_is_known_as_such(world: World) -> None:
+    job = world.job(250, 250)
+    world.admit(job)
+    world.commit(world.lease(job), errors=range(250))
+    with world.ledger.transaction() as connection:
+        assert jobs.judge_failures(connection, job)
+        assert jobs.progress(connection, job)["status"] == JobState.PAUSED
+        assert jobs.failed_too_often(connection, job)
+        jobs.resume(connection, job)
+        jobs.pause(connection, job)
+        assert not jobs.failed_too_often(connection, job)

@@ -1,0 +1,88 @@
+"""What a new user meets in the first hour, as decisions: which step a known job takes, what stays."""
+
+from typing import Any
+
+import pytest
+
+from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.common.states import JobState
+from nightshift.producer.local.known_job import Step, next_step
+from nightshift.producer.submit.submitted import Submitted, differing_sections, kept_fields
+
+R, P, F, C, X = (
+    JobState.RUNNING,
+    JobState.PAUSED,
+    JobState.FAILED,
+    JobState.COMPLETED,
+    JobState.CANCELLED,
+)
+
+STEPS = [
+    # state, rows done, rows failed, too many failed, step
+    (R, 5, 5, False, Step.GO_ON),
+    (P, 5, 0, False, Step.RESUME),
+    (P, 5, 5, False, Step.RESUME),
+    (P, 0, 250, True, Step.RESUME_AND_RETRY),
+    (F, 0, 0, False, Step.RETRY),
+    (F, 5, 5, False, Step.RETRY),
+    (C, 0, 9, False, Step.RETRY),
+    (C, 1, 9, False, Step.NONE),
+    (C, 9, 0, False, Step.NONE),
+    (X, 0, 9, False, Step.NONE),
+]
+
+
+@pytest.mark.parametrize(("state", "done", "failed", "too_often", "step"), STEPS)
+def test_the_same_command_goes_on_with_what_failed_by_its_code(
+    state: JobState, done: int, failed: int, too_often: bool, step: Step
+) -> None:
+    found = next_step(state, rows_done=done, rows_failed=failed, failed_too_often=too_often)
+    assert found is step
+
+
+def spec_of(**sections: Any) -> JobSpec:
+    data = {
+        "name": "t",
+        "input": {"uri": "in.jsonl"},
+        "task": {"kind": "generate", "prompt": "{{ text }}"},
+        "engine": {"backend": "vllm", "model": "M", "price_per_hour": 1.0},
+        "output": {"uri": "out"},
+    }
+    return parse_spec({**data, **sections}, "test")
+
+
+def test_an_equal_spec_leaves_nothing_to_say() -> None:
+    assert kept_fields(spec_of(), spec_of()) == ()
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"priority": 7}, "keeps priority 0, not 7: `nightshift set 3 --priority 7` changes it"),
+        ({"pool": "b"}, "keeps pool default, not b: `nightshift set 3 --pool b` changes it"),
+        (
+            {"limits": {"max_parallel": 4}},
+            "keeps limits.max_parallel none, not 4: `nightshift set 3 --max-parallel 4` changes it",
+        ),
+        (
+            {"limits": {"budget": 2.5}},
+            "keeps limits.budget none, not 2.5: `nightshift set 3 --budget 2.5` changes it",
+        ),
+        ({"batch": {"rows": 9}}, "keeps batch.rows 256, not 9: it is fixed at the first submit"),
+        ({"name": "u"}, "keeps name t, not u: it is fixed at the first submit"),
+    ],
+)
+def test_resubmitting_with_another_value_says_that_it_changes_nothing(
+    sections: dict[str, Any], message: str
+) -> None:
+    (field,) = kept_fields(spec_of(), spec_of(**sections))
+    assert field.message(3) == f"job 3 {message}"
+    again = Submitted(3, False, 1, 1, JobState.RUNNING, kept=(field,))
+    assert again.remarks == [field.message(3)]
+
+
+def test_a_changed_prompt_or_model_is_named_as_what_makes_another_job() -> None:
+    task = {"kind": "generate", "prompt": "Loud: {{ text }}"}
+    engine = {"backend": "vllm", "model": "N", "price_per_hour": 2.0}
+    other = spec_of(task=task, engine=engine, priority=3)
+    assert differing_sections(spec_of(), other) == ["task.prompt", "engine.model"]
