@@ -29,6 +29,12 @@ SERVER_ARGUMENTS = frozenset(
 MEDIA_ARGUMENTS = ("allowed_local_media_path", "allowed_media_domains")
 """Arguments that would let vLLM read files and addresses that rows name."""
 
+ADDRESS = r"^https?://[^\s@?#\\]+$"
+"""An address without a password, a query and a fragment."""
+
+CALLABLE = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+"""module:name"""
+
 
 class EngineSection(Section):
     """What every engine has: its prices and the tasks that it runs."""
@@ -121,7 +127,7 @@ class OpenaiEngineSpec(EngineSection):
     model: str = Field(min_length=1, description="Model name, as the server knows it.")
     base_url: str = Field(
         "https://api.openai.com/v1",
-        pattern=r"^https?://[^\s@?#\\]+$",
+        pattern=ADDRESS,
         description="Address of the API. The key is the worker's own, bound to this address.",
     )
     args: dict[str, Any] = Field(
@@ -147,7 +153,7 @@ class FunctionEngineSpec(EngineSection):
 
     backend: Literal["function"] = Field(description="A Python callable.")
     callable: str = Field(
-        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        pattern=CALLABLE,
         description="`module:name` of a function, or of a class that is made once a process and "
         "called for each batch.",
     )

@@ -31,7 +31,9 @@ RESERVED_ANSWERS = RESERVED_COLUMNS - {"output"}
 IDENTITY = ("input", "task", "engine", "output")
 """Sections that make two specs the same work; of the engine all but its prices."""
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+
+Name = Annotated[str, Field(pattern=NAME)]
 
 
 class JobSpec(Section):

@@ -12,8 +12,8 @@ import yaml
 from pydantic import ValidationError
 
 from nightshift.common.errors import BadInput
-from nightshift.common.spec.engines import EngineSection
-from nightshift.common.spec.job import JobSpec
+from nightshift.common.spec.engines import ADDRESS, CALLABLE, EngineSection
+from nightshift.common.spec.job import NAME, JobSpec
 from nightshift.common.text import unstorable
 
 SPEC_BYTES = 1024 * 1024
@@ -34,6 +34,14 @@ TAGS = frozenset({kind for engine in EngineSection.__subclasses__() for kind in 
     "image",
 }
 """Steps of a place that only name the member of a union, as pydantic writes them."""
+
+PATTERNS = {
+    NAME: "letters without accents, digits, dots, dashes and underscores, 63 at most, and a letter or "
+    "a digit first",
+    ADDRESS: "an address such as http://host:8000/v1, without a password, a query and spaces",
+    CALLABLE: "module:name, such as rules:classify for the function classify of rules.py",
+}
+"""What works, in words, where a text does not match a pattern. The text may hold a password."""
 
 
 def parse_spec(data: object, source: str) -> JobSpec:
@@ -61,6 +69,8 @@ def mistakes(error: ValidationError) -> list[str]:
         message = mistake["msg"].removeprefix("Value error, ")
         if mistake["type"] == "extra_forbidden":
             message = "unknown key"
+        elif mistake["type"] == "string_pattern_mismatch":
+            message = f"what works is {PATTERNS[mistake['ctx']['pattern']]}"
         lines.append(f"{place}: {message}" if place else message)
     return lines
 

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from nightshift.common.errors import BadInput
 from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.common.spec.parse import PATTERNS
 from nightshift.common.states import JobState
 from nightshift.producer.local.known_job import Step, next_step
 from nightshift.producer.submit.submitted import Submitted, differing_sections, kept_fields
@@ -86,3 +88,41 @@ def test_a_changed_prompt_or_model_is_named_as_what_makes_another_job() -> None:
     engine = {"backend": "vllm", "model": "N", "price_per_hour": 2.0}
     other = spec_of(task=task, engine=engine, priority=3)
     assert differing_sections(spec_of(), other) == ["task.prompt", "engine.model"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "place"),
+    [
+        ({"name": "Über cool"}, "name"),
+        ({"pool": "a b"}, "pool"),
+        (
+            {"engine": {"backend": "openai", "model": "M", "base_url": "host:8000"}},
+            "engine.base_url",
+        ),
+        (
+            {"engine": {"backend": "function", "callable": "shout"}, "task": {"kind": "function"}},
+            "engine.callable",
+        ),
+    ],
+)
+def test_a_pattern_is_never_shown_as_error_text(sections: dict[str, Any], place: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        spec_of(**sections)
+    message = str(caught.value)
+    assert message.startswith(f"test: {place}: ")
+    assert not any(sign in message for sign in ("pattern", "^", "[", "\\"))
+
+
+def test_every_pattern_of_a_spec_has_words() -> None:
+    found: set[str] = set()
+
+    def look(schema: Any) -> None:
+        values = schema.values() if isinstance(schema, dict) else schema
+        if isinstance(schema, dict) and isinstance(schema.get("pattern"), str):
+            found.add(schema["pattern"])
+        for value in values:
+            if isinstance(value, dict | list):
+                look(value)
+
+    look(JobSpec.model_json_schema())
+    assert found == PATTERNS.keys()
