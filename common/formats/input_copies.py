@@ -22,6 +22,10 @@ from nightshift.common.spec import InputSpec, digest
 FOLDER = "_input"
 """Folder of copies in the output directory; readers of datasets skip names with an underscore."""
 
+SUFFIX = ".copy"
+"""Of copies: a reader of `**/*.parquet` or `**/*.jsonl` must not count their rows. Copies of older
+releases have the suffix of their format alone."""
+
 Candidate = Literal["int64", "double", "bool"]
 
 CANDIDATES: tuple[Candidate, ...] = ("int64", "double", "bool")
@@ -58,16 +62,19 @@ def copy_uri(
     identity = [uri, kind, *facts, delimiter, limit]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePosixPath(uri).name)[:80]
     suffix = "parquet" if kind == "csv" else kind
-    return f"{output_uri.rstrip('/')}/{FOLDER}/{digest(identity)[:16]}-{stem}.{suffix}"
+    return f"{output_uri.rstrip('/')}/{FOLDER}/{digest(identity)[:16]}-{stem}.{suffix}{SUFFIX}"
 
 
-def copy_of(spec_input: InputSpec, output_uri: str, source: SourceFile) -> str | None:
-    """Where the copy of a planned file lies; None where the file needs no copy."""
+def copies_of(spec_input: InputSpec, output_uri: str, source: SourceFile) -> tuple[str, ...]:
+    """Where the copy of a planned file lies: the name that it gets now, and the name that an older
+    release gave it. Nothing where the file needs no copy.
+    """
     if not is_streamed(source.uri, source.format):
-        return None
+        return ()
     facts = (source.size, source.fingerprint)
     limit = rows_left(spec_input, source)
-    return copy_uri(spec_input, output_uri, source.uri, source.format, facts, limit)
+    uri = copy_uri(spec_input, output_uri, source.uri, source.format, facts, limit)
+    return uri, uri.removesuffix(SUFFIX)
 
 
 def rows_left(spec_input: InputSpec, source: SourceFile) -> int | None:

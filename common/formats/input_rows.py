@@ -5,6 +5,7 @@ that stand in the path of the file.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -74,17 +75,23 @@ def read_rows(
 
 
 def _readable(spec: JobSpec, source: SourceFile) -> SourceFile:
-    uri = input_copies.copy_of(spec.input, spec.output.uri, source)
-    if uri is None:
+    copies = input_copies.copies_of(spec.input, spec.output.uri, source)
+    for uri in copies:
+        with suppress(FileNotFoundError):
+            info = storage.stat(uri)
+            return replace(
+                source,
+                uri=uri,
+                size=info.size,
+                fingerprint=info.fingerprint,
+                origin=source.uri,
+            )
+    if not copies:
         return source
-    try:
-        info = storage.stat(uri)
-    except FileNotFoundError as error:
-        raise SourceChanged(
-            f"{uri}, the copy of {source.uri} that is read, is gone; submit the same spec once more, "
-            "which makes it again, and run `nightshift retry JOB --dead`"
-        ) from error
-    return replace(source, uri=uri, size=info.size, fingerprint=info.fingerprint, origin=source.uri)
+    raise SourceChanged(
+        f"{copies[0]}, the copy of {source.uri} that is read, is gone; submit the same spec once more, "
+        "which makes it again, and run `nightshift retry JOB --dead`"
+    )
 
 
 def read_file_rows(

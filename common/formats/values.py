@@ -41,6 +41,16 @@ def to_list(column: pa.ChunkedArray | pa.Array) -> list[Any]:
     return values
 
 
+def fitted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
+    """The column as the planned type; nested values may have keys that the first rows had not."""
+    if column.type == kind:
+        return column
+    try:
+        return column.cast(kind)
+    except pa.ArrowException:
+        return pa.array(to_list(column), kind)
+
+
 def arrow_value(value: Any) -> Any:
     """The same value as Arrow takes it.
 

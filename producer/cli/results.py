@@ -14,7 +14,7 @@ EXIT_PROBLEMS = 1
 def collect(
     job: context.JobName,
     to: Annotated[
-        str, typer.Option("--to", help="The file: .parquet, .jsonl, or .npy for vectors.")
+        str, typer.Option("--to", help="The file: .parquet, .jsonl, .csv, or .npy for vectors.")
     ],
     partial: Annotated[bool, typer.Option(help="Take what a job has so far.")] = False,
     force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
@@ -24,6 +24,14 @@ def collect(
             "--manifest", help="The table of its parts instead; .parquet, .jsonl or .csv."
         ),
     ] = False,
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            "--with-input",
+            metavar="COLUMNS",
+            help="Columns of the input beside the output, separated by commas.",
+        ),
+    ] = None,
     as_format: Annotated[
         Literal["openai"] | None,
         typer.Option(
@@ -40,6 +48,11 @@ def collect(
             f"{'--partial' if partial else '--format'} is for the rows of a job, and --manifest "
             "lists its parts as they are: leave one out"
         )
+    if inputs is not None and (manifest or as_format is not None):
+        raise BadInput(
+            f"--with-input is for the rows of a job, not for {'--manifest' if manifest else '--format'}"
+        )
+    columns = [name.strip() for name in (inputs or "").split(",") if name.strip()]
     from nightshift.producer.results import manifest_table, openai_batch_results
     from nightshift.producer.results.collect import collect as collect_rows
     from nightshift.producer.results.vectors import ids_uri
@@ -56,7 +69,7 @@ def collect(
             done = openai_batch_results.collect(ledger, found, to, partial=partial, force=force)
             typer.echo(openai_batch_results.summary(done))
         else:
-            rows = collect_rows(ledger, found, to, partial=partial, force=force)
+            rows = collect_rows(ledger, found, to, partial=partial, force=force, inputs=columns)
             beside = f", their ids in {ids_uri(to)}" if to.lower().endswith(".npy") else ""
             typer.echo(f"{rows:,} rows in {to}{beside}")
 

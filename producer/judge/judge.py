@@ -29,7 +29,11 @@ from nightshift.producer.submit.checks import check_columns, check_output
 from nightshift.producer.submit.submit import resolved, submit
 from nightshift.producer.views import progress
 
-JUDGED_FILE = "rows.parquet"
+JUDGED_FILE = "rows.judged"
+"""A Parquet file by another suffix: a reader of `**/*.parquet` must not count its rows."""
+
+OLDER_JUDGED_FILE = "rows.parquet"
+"""The same file of a job that an older release submitted: its name is in the identity of that job."""
 
 EXIT_UNSCORED = 1
 
@@ -139,8 +143,11 @@ def _judge_spec(path: Path, judged: Job, row_index: str) -> JobSpec:
     filled = {"uri": JUDGED_FILE, "id": judged.spec.input.id or row_index}
     spec = parse_spec({**data, "input": filled} if isinstance(data, dict) else data, str(path))
     spec = resolved(spec)
-    uri = f"{spec.output.uri}/{part_names.JUDGED}/{JUDGED_FILE}"
-    return spec.model_copy(update={"input": spec.input.model_copy(update={"uri": [uri]})})
+    folder = f"{spec.output.uri}/{part_names.JUDGED}"
+    older = f"{folder}/{OLDER_JUDGED_FILE}"
+    own = {"uri": [f"{folder}/{JUDGED_FILE}"], "format": "parquet"}
+    wanted = {"uri": [older]} if storage.exists(older) else own
+    return spec.model_copy(update={"input": spec.input.model_copy(update=wanted)})
 
 
 def _is_written(ledger: Ledger, spec: JobSpec, sample: JudgedSample) -> bool:

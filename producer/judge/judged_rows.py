@@ -12,7 +12,7 @@ from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput, Permanent, SourceChanged
 from nightshift.common.formats import part_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
-from nightshift.common.formats.values import to_list
+from nightshift.common.formats.values import fitted
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import RESERVED_COLUMNS
@@ -138,7 +138,7 @@ def _rows(
         arrays = [
             output.column(each.source)
             if each.is_output
-            else _fitted(inputs.column(each.source), each.field.type)
+            else fitted(inputs.column(each.source), each.field.type)
             for each in chosen
         ]
         yield from pa.Table.from_arrays(arrays, schema=schema).to_batches()
@@ -172,13 +172,3 @@ def _inputs(
         first = next(iter(found.bad.values()))
         raise BadInput(f"the judge needs the input of job {job.id} again: {first.message}")
     return found.table
-
-
-def _fitted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
-    """The column as the planned type; nested values may have keys that the first rows had not."""
-    if column.type == kind:
-        return column
-    try:
-        return column.cast(kind)
-    except pa.ArrowException:
-        return pa.array(to_list(column), kind)

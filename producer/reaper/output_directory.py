@@ -4,6 +4,7 @@ place, and what nothing needs is removed.
 
 import secrets
 from collections.abc import Sequence
+from itertools import chain
 
 import pyarrow as pa
 import structlog
@@ -108,8 +109,8 @@ def sweep_copies(ledger: Ledger, job: Job) -> None:
     """Removes copies of the input that the job does not read; a retry needs the others."""
     with ledger.transaction() as connection:
         files = jobs.files(connection, job.id)
-    copies = (input_copies.copy_of(job.spec.input, job.output_uri, file) for file in files)
-    _warn(job, convert.sweep(job.output_uri, {uri for uri in copies if uri is not None}))
+    copies = (input_copies.copies_of(job.spec.input, job.output_uri, file) for file in files)
+    _warn(job, convert.sweep(job.output_uri, set(chain.from_iterable(copies))))
 
 
 def _warn(job: Job, refused: Sequence[str]) -> None:

@@ -1,31 +1,44 @@
 """Collect: the parts of a job as one file, in the order of the dataset, in bounded memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.formats import part_rows
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
-from nightshift.producer.results import part_files, target_file, vectors
+from nightshift.producer.results import csv_file, part_files, target_file, vectors
+from nightshift.producer.results.with_input import with_input
 
-FORMATS: dict[str, part_rows.OutputFormat] = {
+CSV = ".csv"
+
+FORMATS: dict[str, part_rows.OutputFormat | None] = {
     ".parquet": "parquet",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    CSV: None,
     vectors.SUFFIX: "parquet",
 }
-"""What a file of each suffix holds; beside vectors lies a Parquet file with their ids."""
+"""What a file of each suffix holds; None is CSV, in which no job has output. Beside vectors lies a Parquet file with their ids."""
+
+RowsOf = Callable[[Sequence[Row]], Iterable[pa.RecordBatch]]
 
 
 def collect(
-    ledger: Ledger, job: Job, to: str, *, partial: bool = False, force: bool = False
+    ledger: Ledger,
+    job: Job,
+    to: str,
+    *,
+    partial: bool = False,
+    force: bool = False,
+    inputs: Sequence[str] = (),
 ) -> int:
     """Writes every row of a finished job to the file `to`; returns the number of rows.
 
-    A `.npy` file holds the vectors alone, see `results.vectors`, of the rows that have one.
+    A `.npy` file holds the vectors alone, see `results.vectors`, of the rows that have one. `inputs`
+    are columns of the input that stand beside the output, see `results.with_input`.
     The file appears whole or not at all. With `partial` the rows of a job that is not finished are
     those that it has; with `force` a file that exists is replaced. Memory holds one root batch at a
     time. Raises BadInput for what cannot be collected, Permanent when parts and ledger disagree.
@@ -33,20 +46,40 @@ def collect(
     target = storage.resolve(to)
     suffix = target_file.suffix_of(target, FORMATS)
     is_npy = suffix == vectors.SUFFIX
+    if is_npy and inputs:
+        raise BadInput(f"a {suffix} file holds vectors alone: leave --with-input out")
     targets = [target, vectors.ids_uri(target)] if is_npy else [target]
-    job, rows = rows_for(ledger, job, targets, partial=partial, force=force)
-    schema = part_files.schema_of(job)
+    beside = with_input(job, inputs) if inputs else None
+    job, rows = rows_for(
+        ledger,
+        job,
+        targets,
+        partial=partial,
+        force=force,
+        rows_of=None if beside is None else beside.rows_of,
+    )
+    schema = part_files.schema_of(job) if beside is None else beside.schema
     ahead = part_files.read_ahead(rows)
     if is_npy:
         vectors.check(schema, job.id)
         return vectors.write(target, ahead, schema, job.spec.input.id)
-    return part_rows.write_batches(target, ahead, schema, FORMATS[suffix], {})
+    kind = FORMATS[suffix]
+    if kind is None:
+        return csv_file.write(target, ahead, schema)
+    return part_rows.write_batches(target, ahead, schema, kind, {})
 
 
 def rows_for(
-    ledger: Ledger, job: Job, targets: Sequence[str], *, partial: bool, force: bool
+    ledger: Ledger,
+    job: Job,
+    targets: Sequence[str],
+    *,
+    partial: bool,
+    force: bool,
+    rows_of: RowsOf | None = None,
 ) -> tuple[Job, Iterator[pa.RecordBatch]]:
-    """The job as it is now, and every row of it in order, for the files `targets`.
+    """The job as it is now, and every row of it in order, for the files `targets`; `rows_of` makes the
+    rows of a root batch of its parts.
 
     Raises BadInput when the job cannot be collected or a file cannot be written.
     """
@@ -59,10 +92,21 @@ def rows_for(
         raise BadInput(f"job {job.id} is {job.state} and {why}: --partial takes what is there")
     for target in targets:
         target_file.check(job, target, force=force)
-    return job, _in_order(ledger, job, None if partial else progress["rows_total"])
+    expected = None if partial else progress["rows_total"]
+    return job, _in_order(ledger, job, expected, rows_of or (lambda parts: _own_rows(job, parts)))
 
 
-def _in_order(ledger: Ledger, job: Job, expected: int | None) -> Iterator[pa.RecordBatch]:
+def _own_rows(job: Job, parts: Sequence[Row]) -> Iterable[pa.RecordBatch]:
+    """The rows of a root batch as they stand in its parts; those of a root that was split are merged."""
+    if len(parts) == 1:
+        return part_files.kept_rows(job, parts[0])
+    batches: list[pa.RecordBatch] = part_files.root_table(job, parts).to_batches()
+    return batches
+
+
+def _in_order(
+    ledger: Ledger, job: Job, expected: int | None, rows_of: RowsOf
+) -> Iterator[pa.RecordBatch]:
     """Every row, ascending; Permanent when there are not as many as the ledger says.
 
     The error comes before the end of the rows, so that no file appears.
@@ -70,13 +114,7 @@ def _in_order(ledger: Ledger, job: Job, expected: int | None) -> Iterator[pa.Rec
     taken = 0
     for parts in part_files.roots(ledger, job):
         promised = taken + sum(part["row_count"] - part["redo_count"] for part in parts)
-        # A root that was split has several parts, which are merged.
-        batches = (
-            part_files.kept_rows(job, parts[0])
-            if len(parts) == 1
-            else part_files.root_table(job, parts).to_batches()
-        )
-        for batch in batches:
+        for batch in rows_of(parts):
             taken += batch.num_rows
             yield batch
         _check_count(job, parts[0]["part_name"], taken, promised)

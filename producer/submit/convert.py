@@ -58,10 +58,12 @@ class Converter:
         folder = f"{self.output_uri.rstrip('/')}/{input_copies.FOLDER}"
         there = {f"{folder}/{name}" for name in storage.list_names(folder)}
         for file in files:
-            uri = input_copies.copy_of(self.spec_input, self.output_uri, file)
-            if uri is not None and file.rows and uri not in there:
+            copies = input_copies.copies_of(self.spec_input, self.output_uri, file)
+            if copies and file.rows and there.isdisjoint(copies):
                 info = FileInfo(file.uri, file.size, file.fingerprint)
-                self._make(uri, info, file.format, input_copies.rows_left(self.spec_input, file))
+                self._make(
+                    copies[0], info, file.format, input_copies.rows_left(self.spec_input, file)
+                )
 
     def _make(self, uri: str, info: FileInfo, kind: InputFormat, limit: int | None) -> None:
         write = self._write_csv if kind == "csv" else _write_lines

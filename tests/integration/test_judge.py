@@ -55,7 +55,7 @@ class Bench:
 
     @property
     def file(self) -> Path:
-        return self.site.folder / "verdicts" / "_judged" / "rows.parquet"
+        return self.site.folder / "verdicts" / "_judged" / "rows.judged"
 
 
 @pytest.fixture

@@ -526,7 +526,7 @@ def test_collect_refuses_what_is_there_unless_forced(done: Work, tmp_path: Path)
 
 def test_collect_refuses_other_formats_and_the_output_directory(done: Work, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="the suffix says the format"):
-        collect(done.ledger, done.job, str(tmp_path / "all.csv"))
+        collect(done.ledger, done.job, str(tmp_path / "all.tsv"))
     with pytest.raises(BadInput, match="inside the output directory"):
         collect(done.ledger, done.job, str(done.output / "all.parquet"))
 

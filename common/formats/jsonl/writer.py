@@ -36,13 +36,28 @@ def _python_values(column: pa.Array) -> list[Any]:
     return to_list(column)
 
 
+def column_texts(column: pa.Array) -> list[str | None]:
+    """The values of a column as they stand in a line: objects and lists as JSON, others as the text
+    alone.
+    """
+    values = _python_values(column)
+    if pa.types.is_nested(column.type):
+        return [None if value is None else _json_text(value) for value in values]
+    return [
+        value if value is None or isinstance(value, str) else _json_value(value) for value in values
+    ]
+
+
 def encode_row(row: dict[str, Any]) -> bytes:
     """One row as JSON, without a newline."""
+    return _json_text(row).encode("utf-8")
+
+
+def _json_text(value: Any) -> str:
     try:
-        text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_json_value)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_json_value)
     except ValueError:
-        text = json.dumps(map_leaves(row, _finite), ensure_ascii=False, default=_json_value)
-    return text.encode("utf-8")
+        return json.dumps(map_leaves(value, _finite), ensure_ascii=False, default=_json_value)
 
 
 def _finite(value: Any) -> Any:

@@ -1,0 +1,53 @@
+"""CSV of any rows: nested values, bytes and what else CSV has no text for as JSON text."""
+
+from collections.abc import Iterable
+from typing import BinaryIO
+
+import pyarrow as pa
+from pyarrow import csv
+
+from nightshift.common import storage
+from nightshift.common.formats.jsonl import writer as jsonl
+
+PLAIN = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_null,
+)
+"""Types that pyarrow writes as CSV."""
+
+
+def write(target: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
+    """Writes the rows with a header, whole or not at all; returns how many.
+
+    Null is an empty field, the empty text is `""`. Lists, objects and bytes are what they are in JSON
+    lines: `[0.5, 1.0]`, `{"kind": "truncated", …}`, base64.
+    """
+    rows = 0
+    columns = pa.schema([(field.name, _csv_type(field.type)) for field in schema])
+
+    def fill(sink: BinaryIO) -> None:
+        nonlocal rows
+        with csv.CSVWriter(sink, columns) as writer:
+            for batch in batches:
+                arrays = map(_texts, batch.columns, columns.types)
+                writer.write_batch(pa.RecordBatch.from_arrays(list(arrays), schema=columns))
+                rows += batch.num_rows
+
+    storage.write_whole(target, fill, replace=True)
+    return rows
+
+
+def _csv_type(kind: pa.DataType) -> pa.DataType:
+    return kind if any(is_plain(kind) for is_plain in PLAIN) else pa.string()
+
+
+def _texts(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    return pa.array(jsonl.column_texts(column), kind)
