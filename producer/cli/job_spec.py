@@ -1,14 +1,14 @@
 """The job spec of a command line: made of its flags, or a spec file with the flags laid over it."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import fields
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nightshift.common.errors import BadInput
 from nightshift.producer.cli.flags import MODEL_FLAGS, REQUEST_FLAGS, Flags
+from nightshift.producer.submit.names import job_name
 
 if TYPE_CHECKING:
     from nightshift.common.spec import JobSpec
@@ -40,14 +40,6 @@ def job_spec(target: str, flags: Flags) -> "JobSpec":
     sections.setdefault("output", {}).setdefault("uri", f"{sections['name']}-out")
     sections["input"] = {"uri": target, **sections.get("input", {})}
     return parse_spec(sections, "flags")
-
-
-def job_name(target: str) -> str:
-    """A job's name made of its input: the last part of the path that is no glob, without suffix."""
-    parts = [part for part in PurePosixPath(target).parts if not re.search(r"[*?\[\]{}]", part)]
-    stem = PurePosixPath(parts[-1]).stem if parts else ""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip(".-_")[:63]
-    return f"job-{name}"[:63].rstrip("-") if not name or name.isdigit() else name
 
 
 def _refuse_conflicts(flags: Flags) -> None:

@@ -14,7 +14,8 @@ from nightshift.common.spec import (
     load_spec,
 )
 from nightshift.producer.cli.flags import Flags
-from nightshift.producer.cli.job_spec import job_name, job_spec
+from nightshift.producer.cli.job_spec import job_spec
+from nightshift.producer.submit.names import job_name
 
 MODEL = Flags(model="M", prompt="Sentiment of: {{ text }}", out="scored/")
 
