@@ -3,6 +3,7 @@
 import secrets
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -186,7 +187,16 @@ def running(fleet: LocalFleet, console: Console) -> Iterator[None]:
 
 @contextmanager
 def _sigterm_like_ctrl_c() -> Iterator[None]:
-    """Makes SIGTERM, which systemd, docker and slurm send, a KeyboardInterrupt."""
+    """Makes SIGTERM, which systemd, docker and slurm send, a KeyboardInterrupt.
+
+    A program that calls us keeps a handler of its own; and only the main thread may set one.
+    """
+    if (
+        callable(signal.getsignal(signal.SIGTERM))
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        yield
+        return
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
