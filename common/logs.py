@@ -63,6 +63,17 @@ def configure(settings: Settings, **fields: object) -> None:
         _log_what_python_prints()
 
 
+def configure_library() -> None:
+    """Lets our code log warnings alone, on stderr, in a program that has not set structlog up; the
+    loggers of the program stay as they are.
+    """
+    if not structlog.is_configured():
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        )
+
+
 def json_handler() -> logging.Handler:
     """For vllm_logging.json: the handler of this process, also where vLLM itself started it."""
     root = logging.getLogger()

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
@@ -14,6 +14,7 @@ from nightshift.common.ledger import Ledger, Row, jobs, workers
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState
 from nightshift.producer.views import tables
+from nightshift.producer.views.notebook import CellView
 from nightshift.producer.views.rates import Values
 
 LINE_SECONDS = 5.0
@@ -92,11 +93,12 @@ def follow(
     Waits for the end of an outage of Postgres; raises Retryable only at the first look.
     """
     seen = snapshot(ledger, job_id)
-    view, live, printed_at = LiveView(), console.is_terminal, float("-inf")
-    with Live(view, console=console, transient=True) if live else nullcontext():
+    view, printed_at = LiveView(), float("-inf")
+    with _screen(view, console) as live:
         while True:
-            if live:
+            if live is not None:
                 view.content = tables.job(seen.progress, seen.workers, closing=_closing(seen))
+                live.refresh()
             elif seen.at_rest or time.monotonic() - printed_at >= LINE_SECONDS:
                 printed_at = time.monotonic()
                 line = view.note() or tables.line(seen.progress)
@@ -109,6 +111,13 @@ def follow(
                 view.away_since = None
             except Retryable as error:
                 view.begin_outage(error)
+
+
+def _screen(view: LiveView, console: Console) -> AbstractContextManager[Live | CellView | None]:
+    """What shows the view while a job is followed: a terminal, a cell of a notebook, or nothing."""
+    if console.is_jupyter:
+        return CellView(view, console)
+    return Live(view, console=console, transient=True) if console.is_terminal else nullcontext()
 
 
 def watch_all(ledger: Ledger, console: Console, interval_seconds: float = 0.5) -> None:
@@ -125,6 +134,12 @@ def watch_all(ledger: Ledger, console: Console, interval_seconds: float = 0.5) -
                 view.away_since = None
             except Retryable as error:
                 view.begin_outage(error)
+
+
+def after(seconds: float | None) -> Callable[[], bool]:
+    """What stops `follow` after so many seconds; never without them."""
+    until = None if seconds is None else time.monotonic() + seconds
+    return lambda: until is not None and time.monotonic() >= until
 
 
 def report_end(ledger: Ledger, job: Job, console: Console) -> int:
