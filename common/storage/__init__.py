@@ -39,6 +39,7 @@ __all__ = [
     "Written",
     "as_typed",
     "check_roots",
+    "driver_of",
     "enclosing",
     "expand",
     "fixed_folder",

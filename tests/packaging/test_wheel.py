@@ -104,6 +104,33 @@ def test_a_run_in_a_project_with_modules_of_our_names_uses_ours_and_the_callable
     assert said(project.folder) == ANSWERS
 
 
+IN_PYTHON = """
+import nightshift as ns
+import pyarrow as pa
+
+table = pa.table({"text": [f"row {number}" for number in range(5)]})
+print("\\n".join(ns.run(table, function="rules:sign").to_arrow().column("said").to_pylist()))
+"""
+
+
+@pytest.mark.slow
+def test_the_python_api_is_installed_typed_and_runs_a_table_in_such_a_project(
+    project: Fleet, installed: Path
+) -> None:
+    done = subprocess.run(
+        [installed, "-c", IN_PYTHON],
+        cwd=project.folder,
+        env=project.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + logs(project.folder)
+    assert done.stdout.splitlines() == ANSWERS
+    package = next(installed.parents[1].glob("lib/python*/site-packages/nightshift"))
+    assert (package / "py.typed").exists()
+
+
 @pytest.mark.slow
 def test_a_fleet_in_such_a_project_does_its_job(
     project: Fleet, installed: Path, database_url: str, redis_url: str

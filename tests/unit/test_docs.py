@@ -23,6 +23,12 @@ def test_the_tables_of_the_spec_are_written_from_its_models() -> None:
     assert page == written(page), "run `make docs`"
 
 
+def test_the_reference_of_python_is_written_from_the_code() -> None:
+    page = (DOCS / "python.md").read_text()
+    written = runpy.run_path(str(DOCS / "python_reference.py"))["written"]
+    assert page == written(page), "run `make docs`"
+
+
 def test_every_test_that_a_promise_names_exists() -> None:
     page = (DOCS / "guarantees.md").read_text()
     links = re.findall(r"\[(test_\w+)(?:\.py)?\]\(\.\./(tests/\S+\.py)\)", page)

@@ -1,0 +1,187 @@
+"""Inputs from Python: addresses of files stay addresses, tables and queries become a stream of Arrow."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from os import PathLike, fspath
+from typing import Any
+
+import pyarrow as pa
+
+from nightshift.common.errors import BadInput
+
+FRAME_ROWS = 10_000
+"""Rows that a lazy frame or a dataset gives at once."""
+
+DRIVERS = {"postgresql": "postgresql", "postgres": "postgresql", "sqlite": "sqlite"}
+"""ADBC's driver for the scheme of a URI; the package is adbc-driver-NAME."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlRows:
+    """The rows of a query, made by `ns.sql`; they are read once, when a job is submitted."""
+
+    connection: Any = field(repr=False)
+    query: str
+
+    @contextmanager
+    def reader(self) -> Iterator[pa.RecordBatchReader]:
+        """The rows as a stream; a connection that was made of a URI ends with it."""
+        with ExitStack() as stack:
+            connection = self.connection
+            if isinstance(connection, str):
+                connection = stack.enter_context(_connected(connection))
+            cursor = stack.enter_context(connection.cursor())
+            if not hasattr(cursor, "fetch_record_batch"):
+                raise BadInput(
+                    f"a connection of {type(connection).__module__} gives no Arrow: give ns.sql a "
+                    "URI, or a connection of an ADBC driver"
+                )
+            try:
+                cursor.execute(self.query)
+            except Exception as error:  # each driver has errors of its own
+                raise BadInput(f"the query failed: {' '.join(str(error).split())}") from error
+            yield cursor.fetch_record_batch()
+
+
+def sql(connection: Any, query: str) -> SqlRows:
+    """The rows of a query as the input of `ns.run` and `Client.submit`.
+
+    `connection` is an open connection of an ADBC driver, or a URI: postgresql://… or sqlite:///file,
+    for which the package adbc-driver-postgresql or adbc-driver-sqlite must be installed. The rows
+    are staged in the order in which the database gives them; without ORDER BY that may be another one
+    the next time, and then the job is another one. A URI, with its password, is kept nowhere.
+    """
+    return SqlRows(connection, query)
+
+
+def uris_of(data: object) -> list[str] | None:
+    """The addresses that `data` names, or None where `data` is something else."""
+    if isinstance(data, str | PathLike):
+        return [str(fspath(data))]
+    if isinstance(data, Sequence) and data and all(isinstance(x, str | PathLike) for x in data):
+        return [str(fspath(each)) for each in data]
+    return None
+
+
+@contextmanager
+def opened(data: object) -> Iterator[pa.RecordBatchReader]:
+    """The rows of a table as a stream that is read once.
+
+    Takes what speaks Arrow's PyCapsule stream (Arrow, Polars, DuckDB relations and many more),
+    pandas, lazy frames of Polars, datasets of Hugging Face, and `ns.sql`. Raises BadInput for
+    everything else, and for columns that Arrow cannot hold.
+    """
+    try:
+        if isinstance(data, SqlRows):
+            with data.reader() as reader:
+                yield reader
+        else:
+            yield _stream(data)
+    except (pa.ArrowException, OverflowError) as error:
+        raise BadInput(f"the rows cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _stream(data: object) -> pa.RecordBatchReader:
+    if _is(data, "pandas", "DataFrame"):
+        return _pandas_table(data).to_reader()
+    if _is(data, "polars", "LazyFrame"):
+        return _lazy(data)
+    if _is(data, "datasets", "Dataset", "IterableDataset"):
+        return _hugging_face(data)
+    if _is(data, "datasets", "DatasetDict", "IterableDatasetDict"):
+        raise BadInput("the dataset has several splits: give one, such as dataset['train']")
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(data)
+    if hasattr(data, "__arrow_c_array__"):
+        return pa.Table.from_batches([pa.record_batch(data)]).to_reader()
+    raise BadInput(
+        f"{type(data).__module__}.{type(data).__qualname__} is no input: give files, a table that "
+        "Arrow can read (Arrow, pandas, Polars, DuckDB, Hugging Face datasets), or ns.sql"
+    )
+
+
+def _is(data: object, package: str, *kinds: str) -> bool:
+    """Whether `data` is of a class of a package that its owner has imported."""
+    module = sys.modules.get(package)
+    found = (getattr(module, kind, None) for kind in kinds)
+    return any(kind is not None and isinstance(data, kind) for kind in found)
+
+
+def _lazy(frame: Any) -> pa.RecordBatchReader:
+    return _joined(frame.collect_batches(chunk_size=FRAME_ROWS), frame.collect_schema().to_frame())
+
+
+def _hugging_face(dataset: Any) -> pa.RecordBatchReader:
+    columns = dataset.features
+    return _joined(
+        dataset.with_format("arrow").iter(batch_size=FRAME_ROWS),
+        None if columns is None else columns.arrow_schema.empty_table(),
+    )
+
+
+def _joined(tables: Any, empty: Any) -> pa.RecordBatchReader:
+    """Tables that come one after the other, as one stream; `empty` has the columns if none comes."""
+    rest = (pa.table(each) for each in tables)
+    first = next(rest, None)
+    if first is None and empty is None:
+        raise BadInput("the dataset has no rows, and so no columns")
+    head = pa.table(empty) if first is None else first
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from head.to_batches()
+        for table in rest:
+            yield from table.cast(head.schema).to_batches()
+
+    return pa.RecordBatchReader.from_batches(head.schema, batches())
+
+
+def _pandas_table(frame: Any) -> pa.Table:
+    """A DataFrame as Arrow; an index without a name is left out. BadInput names the column that
+    Arrow refuses.
+    """
+    if frame.columns.has_duplicates:
+        name = frame.columns[frame.columns.duplicated()][0]
+        raise BadInput(f"the DataFrame has two columns called {name!r}: rename one")
+    has_names = any(name is not None for name in frame.index.names)
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=has_names)
+    except (pa.ArrowException, OverflowError) as error:
+        for name in frame.columns:
+            _refuse_column(name, frame[name])
+        raise BadInput(f"the DataFrame cannot become Arrow: {error}") from error
+
+
+def _refuse_column(name: object, column: Any) -> None:
+    try:
+        pa.array(column, from_pandas=True)
+    except (pa.ArrowException, OverflowError) as error:
+        kinds = sorted({type(value).__name__ for value in column.dropna()})
+        held = f"values of {' and '.join(kinds)}" if len(kinds) > 1 else f"{kinds[0]} values"
+        raise BadInput(
+            f"the column {name!r} of the DataFrame holds {held}, which are no one type of Arrow: make "
+            f"them alike, such as with frame[{name!r}].astype(str), or leave the column out"
+        ) from error
+
+
+def _connected(uri: str) -> Any:
+    scheme, _, rest = uri.partition("://")
+    if scheme not in DRIVERS or not rest:
+        raise BadInput(
+            f"ns.sql takes URIs of {', '.join(sorted(set(DRIVERS)))}: for another database give a "
+            "connection of its ADBC driver"
+        )
+    package = f"adbc_driver_{DRIVERS[scheme]}"
+    try:
+        driver = import_module(f"{package}.dbapi")
+    except ImportError as error:
+        name = package.replace("_", "-")
+        raise BadInput(f"ns.sql of {scheme}:// needs {name}: run pip install {name}") from error
+    # The driver of SQLite takes a path.
+    address = rest.removeprefix("/") if scheme == "sqlite" else uri
+    try:
+        return driver.connect(address)
+    except driver.Error as error:
+        raise BadInput(f"ns.sql cannot connect: {' '.join(str(error).split())}") from None

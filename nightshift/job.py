@@ -1,0 +1,193 @@
+"""A job from Python: looked at, waited for, controlled, and its rows read."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from nightshift import display
+from nightshift.common.errors import BadInput, Permanent
+from nightshift.common.ledger import Connection, Ledger, jobs, spending
+from nightshift.common.states import JobState, RowErrorKind
+from nightshift.producer import retry
+from nightshift.producer.archive import come_back
+from nightshift.producer.results import collect, live_dataset, part_files
+from nightshift.producer.views import progress as views
+from nightshift.snapshot import JobStatus
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+Opened = Callable[[], AbstractContextManager[tuple[Ledger, bool]]]
+"""Gives the ledger of a job for the time of one call, and whether nobody can work on the job then."""
+
+FAILED_ROWS = pa.schema(
+    [
+        ("row_index", pa.int64()),
+        ("row_id", pa.string()),
+        ("kind", pa.string()),
+        ("message", pa.string()),
+    ]
+)
+
+
+class JobStopped(Permanent):
+    """The job was waited for and did not come to its end: it failed, was paused or was cancelled.
+
+    `status` says how the job stood.
+    """
+
+    def __init__(self, status: JobStatus) -> None:
+        reason = f": {status.reason}" if status.reason else ""
+        super().__init__(
+            f"job {status.job} ({status.name}) is {status.state} with {status.rows_open:,} of "
+            f"{status.rows_total:,} rows not run{reason}"
+        )
+        self.status = status
+
+
+class Job:
+    """One job of a ledger, made by `ns.run`, `Client.submit` and `Client.job`.
+
+    Rows come in the order of the dataset, each with its `row_index`, its id where the job has one, the
+    columns that are passed through, the answer, and `error`, which is null where there is an answer.
+    While the job runs they are the rows that are finished so far.
+    """
+
+    def __init__(self, opened: Opened, job_id: int, name: str, output_uri: str) -> None:
+        self._opened = opened
+        self.id = job_id
+        self.name = name
+        self.output_uri = output_uri
+
+    def __repr__(self) -> str:
+        return f"Job({self.id}, name={self.name!r}, output_uri={self.output_uri!r})"
+
+    def status(self) -> JobStatus:
+        """The job as it stands now."""
+        with self._opened() as (ledger, _):
+            return self._status(ledger)
+
+    def wait(self, timeout: float | None = None, *, progress: bool = True) -> JobStatus:
+        """Waits until the job is over, and shows how it goes, in a terminal as in a notebook.
+
+        Raises JobStopped when the job failed, is paused or cancelled, and TimeoutError after `timeout`
+        seconds; the job goes on then. Rows with errors are no reason to raise.
+        """
+        deadline = views.after(timeout)
+        with self._opened() as (ledger, alone):
+            status = self._status(ledger)
+            if alone and not self._is_at_rest(ledger):
+                raise BadInput(f"nobody works on job {self.id}: the same ns.run(…) goes on")
+            views.follow(ledger, self.id, display.console(progress=progress), stop=deadline)
+            status, at_rest = self._status(ledger), self._is_at_rest(ledger)
+        if not at_rest:
+            raise TimeoutError(f"{status} after {timeout:g} s")
+        return ended(status)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as record batches in the order of the dataset; memory holds a few of them."""
+        with self._opened() as (ledger, _):
+            _, rows = self._rows(ledger)
+            yield from part_files.read_ahead(rows)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows as an Arrow table in the order of the dataset."""
+        with self._opened() as (ledger, _):
+            schema, rows = self._rows(ledger)
+            return pa.Table.from_batches(part_files.read_ahead(rows), schema)
+
+    def to_pandas(self, **options: Any) -> "pandas.DataFrame":
+        """All rows as a pandas DataFrame; `options` are those of `pyarrow.Table.to_pandas`."""
+        return self.to_arrow().to_pandas(**options)
+
+    def to_polars(self) -> "polars.DataFrame":
+        """All rows as a Polars DataFrame."""
+        import polars
+
+        found = polars.from_arrow(self.to_arrow())
+        assert isinstance(found, polars.DataFrame)
+        return found
+
+    def dataset(self) -> Any:
+        """The parts of the job as a `pyarrow.dataset.Dataset`, to be scanned with filters.
+
+        The parts are those of this moment: while the job runs, call it again later. Rows of one part
+        are in order; sort by `row_index` where all must be. Raises BadInput for parts of JSON lines.
+        """
+        with self._opened() as (ledger, _):
+            return live_dataset.dataset(ledger, self._job(ledger))
+
+    def errors(self, kind: str | None = None) -> pa.Table:
+        """The rows that failed: `row_index`, `row_id`, `kind`, `message`, in the order of the dataset."""
+        if kind is not None and kind not in list(RowErrorKind):
+            raise BadInput(f"kind {kind!r} is none of {', '.join(RowErrorKind)}")
+        with self._opened() as (ledger, _):
+            _, rows = come_back.errors(ledger, self._job(ledger), kind=kind, limit=sys.maxsize)
+        return pa.Table.from_pylist([dict(row) for row in rows], FAILED_ROWS)
+
+    def pause(self) -> JobStatus:
+        """Stops the job from taking more work; batches that are under way end as usual."""
+        return self._changed(jobs.pause)
+
+    def resume(self, budget: float | None = None) -> JobStatus:
+        """Lets a paused job go on, with another `limits.budget` where one is given."""
+
+        def go_on(connection: Connection, job_id: int) -> None:
+            if budget is not None:
+                spending.set_budget(connection, job_id, budget)
+            spending.refuse_spent(connection, job_id)
+            jobs.resume(connection, job_id)
+
+        return self._changed(go_on)
+
+    def cancel(self) -> JobStatus:
+        """Ends the job for good; parts that are written stay."""
+        return self._changed(jobs.cancel)
+
+    def retry(self, kind: str | None = None) -> JobStatus:
+        """Lets every row that failed run again, or only those of one kind of error; the others keep
+        their answers.
+        """
+        if kind is not None and kind not in list(RowErrorKind):
+            raise BadInput(f"kind {kind!r} is none of {', '.join(RowErrorKind)}")
+        with self._opened() as (ledger, _):
+            wanted = None if kind is None else RowErrorKind(kind)
+            retry.retry(ledger, self._job(ledger), failed=True, dead=kind is None, kind=wanted)
+            return self._status(ledger)
+
+    def _changed(self, change: Callable[[Connection, int], object]) -> JobStatus:
+        with self._opened() as (ledger, _):
+            with ledger.transaction() as connection:
+                change(connection, self.id)
+            return self._status(ledger)
+
+    def _job(self, ledger: Ledger) -> jobs.Job:
+        with ledger.transaction() as connection:
+            return jobs.find(connection, str(self.id))
+
+    def _status(self, ledger: Ledger) -> JobStatus:
+        with ledger.transaction() as connection:
+            return JobStatus.of(jobs.progress(connection, self.id))
+
+    def _is_at_rest(self, ledger: Ledger) -> bool:
+        return views.snapshot(ledger, self.id).at_rest
+
+    def _rows(self, ledger: Ledger) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """The columns and rows of the job; all rows where it came to its end, else those that are
+        there.
+        """
+        job = self._job(ledger)
+        partial = job.closed_at is None or self._status(ledger).rows_open > 0
+        job, rows = collect.rows_for(ledger, job, (), partial=partial, force=False)
+        return live_dataset.schema(job), live_dataset.as_in_files(job, rows)
+
+
+def ended(status: JobStatus) -> JobStatus:
+    """The same status; raises JobStopped for a job that did not come to its end."""
+    if status.state is not JobState.COMPLETED:
+        raise JobStopped(status)
+    return status

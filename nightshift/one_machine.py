@@ -1,0 +1,69 @@
+"""`ns.run`: a job on this machine, from the call to its end."""
+
+from functools import partial
+from pathlib import Path
+from typing import Unpack
+
+from nightshift import display
+from nightshift.common import permits, storage
+from nightshift.common.ledger import jobs
+from nightshift.common.settings import Settings
+from nightshift.common.spec import JobSpec
+from nightshift.job import Job, ended
+from nightshift.producer.connect import open_ledger
+from nightshift.producer.local.machine import machine
+from nightshift.producer.submit.submit import spec_and_identity
+from nightshift.snapshot import JobStatus
+from nightshift.specs import JobOptions, is_whole, spec_of, spelled_out
+
+IDENTITY_DIGITS = 12
+
+
+@spelled_out
+def run(
+    data: object,
+    *,
+    home: str | Path | None = None,
+    stage: str | None = None,
+    progress: bool = True,
+    **options: Unpack[JobOptions],
+) -> Job:
+    """Runs a job on this machine to its end, with a Postgres, a Redis and a worker of its own.
+
+    `data` is what `Client.submit` takes. Everything lies in the folder `home`, which is
+    NIGHTSHIFT_HOME, else `.nightshift` in the working directory: the ledger, tables that were staged
+    (`home/staging`, or `stage`), and the output (`home/runs/NAME-HASH`, or `out`). One call at a time
+    uses a home.
+
+    The same call after a crash or an interrupt goes on where the job stood; after its end it gives
+    the same answers at once. An interrupt (Ctrl-C, the stop button of a notebook) gives rows under way
+    back and ends every process; when this process dies, they end with it.
+
+    Raises BadInput when the job or the folder cannot be used, JobStopped when the job failed or was
+    paused. Rows with errors are in the output, and no reason to raise.
+    """
+    settings = display.settings_of(home=home)
+    console = display.console(progress=progress)
+    folder = settings.home.absolute()
+    staging = stage or str(folder / "staging")
+    storage.check_roots([storage.resolve(staging)], settings.allowed_roots)
+    runs = str(folder / "runs")
+    spec = spec_of(data, options, stage=staging, out=runs)
+    if not is_whole(data) and options.get("out") is None:
+        spec = _in_own_directory(spec, settings, runs)
+    with machine(settings, console) as here:
+        job = here.work_on(here.submit(spec))
+        with here.ledger.transaction() as connection:
+            status = JobStatus.of(jobs.progress(connection, job.id))
+    console.print(f"{status}; output in {status.output_uri}", soft_wrap=True)
+    ended(status)
+    return Job(partial(open_ledger, settings), job.id, job.spec.name, job.output_uri)
+
+
+def _in_own_directory(spec: JobSpec, settings: Settings, runs: str) -> JobSpec:
+    """The spec with an output directory named by what the job is, files included: the same call
+    finds its directory again, and another one gets another.
+    """
+    _, identity = spec_and_identity(spec, permits.of_operator(spec, settings))
+    uri = f"{runs}/{spec.name}-{identity[:IDENTITY_DIGITS]}"
+    return spec.model_copy(update={"output": spec.output.model_copy(update={"uri": uri})})

@@ -1,0 +1,60 @@
+"""A job as it stands: one row of the view `job_progress`, typed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, Self
+
+from nightshift.common.states import JobState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """A job as it stood when it was looked at; docs/sql.md describes each figure.
+
+    Rates are in rows and tokens a second, None where unknown. `waiting` says why nobody can run the
+    job now, `reason` why it is paused or failed; both are None otherwise.
+    """
+
+    job: int
+    name: str
+    pool: str
+    priority: int
+    state: JobState
+    reason: str | None
+    waiting: str | None
+    rows_total: int
+    rows_done: int
+    rows_failed: int
+    prompt_tokens: int
+    output_tokens: int
+    rows_per_second: float | None
+    output_tokens_per_second: float | None
+    eta_seconds: float | None
+    engine_seconds: float | None
+    cost: float | None
+    output_uri: str
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def rows_open(self) -> int:
+        """Rows that have neither an answer nor an error yet."""
+        return self.rows_total - self.rows_done - self.rows_failed
+
+    @classmethod
+    def of(cls, row: Mapping[Any, Any]) -> Self:
+        """The status that a row of `job_progress` says."""
+        values = {each.name: row[each.name] for each in fields(cls) if each.name != "state"}
+        for name in FLOATS:
+            values[name] = None if values[name] is None else float(values[name])
+        return cls(**values, state=JobState(row["status"]))
+
+    def __str__(self) -> str:
+        over = self.rows_done + self.rows_failed
+        rows = f"{over:,} of {self.rows_total:,} rows, {self.rows_failed:,} failed"
+        return f"job {self.job} ({self.name}) is {self.state}: {rows}"
+
+
+FLOATS = ("rows_per_second", "output_tokens_per_second", "eta_seconds", "engine_seconds", "cost")

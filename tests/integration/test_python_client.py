@@ -1,0 +1,163 @@
+"""A fleet from Python: real Postgres, reaper and worker, jobs from tables, rows back as tables."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import nightshift as ns
+from tests.support.fleet import Fleet, logs, wait_until, write_rows
+
+ROWS = 600
+TABLE = pa.table({"id": [f"r-{n}" for n in range(ROWS)], "text": [f"say {n}" for n in range(ROWS)]})
+
+
+@pytest.fixture
+def client(database_url: str) -> Iterator[ns.Client]:
+    with ns.Client(database_url) as found:
+        yield found
+
+
+@pytest.fixture
+def at_work(fleet: Fleet) -> Fleet:
+    fleet.reaper()
+    fleet.worker()
+    return fleet
+
+
+def submitted(client: ns.Client, folder: Path, name: str, **options: Any) -> ns.Job:
+    return client.submit(
+        TABLE,
+        **{
+            "stage": str(folder / "staging"),
+            "out": folder / name,
+            "function": "rules:shout",
+            "id": "id",
+            "name": name,
+            "batch": ns.BatchSpec(rows=50),
+            **options,
+        },
+    )
+
+
+def test_a_table_goes_through_a_fleet_and_comes_back_in_every_form(
+    client: ns.Client, at_work: Fleet, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = submitted(client, at_work.folder, "loud")
+    status = job.wait(180)
+    assert (status.state, status.rows_done, status.rows_open) == (ns.JobState.COMPLETED, ROWS, 0)
+    shown = capfd.readouterr()
+    assert "600 of 600 rows (100 %), completed" in shown.err
+    assert shown.out == ""
+
+    rows = job.to_arrow()
+    assert rows.column_names == ["row_index", "id", "loud", "error"]
+    assert rows.column("row_index").to_pylist() == list(range(ROWS))
+    assert rows.column("loud").to_pylist() == [f"SAY {n}" for n in range(ROWS)]
+    frame = job.to_pandas()
+    assert list(frame["id"]) == [f"r-{n}" for n in range(ROWS)]
+    assert job.to_polars().to_arrow().to_pylist() == rows.to_pylist()
+    assert pa.Table.from_batches(job.batches()) == rows
+    late = job.dataset().to_table(filter=pc.field("row_index") >= ROWS - 2, columns=["loud"])
+    assert late.to_pylist() == [{"loud": "SAY 598"}, {"loud": "SAY 599"}]
+    assert job.errors().num_rows == 0
+
+    assert submitted(client, at_work.folder, "loud").id == job.id
+    assert repr(client.job("loud")) == repr(client.job(job.id)) == repr(job)
+    assert [each.job for each in client.jobs()] == [job.id]
+
+
+def test_failed_rows_are_a_table_and_run_again(client: ns.Client, at_work: Fleet) -> None:
+    job = submitted(client, at_work.folder, "picky", function="rules:picky", columns=["text"])
+    status = job.wait(180, progress=False)
+    assert (status.rows_done, status.rows_failed) == (540, 60), logs(at_work.folder)
+    errors = job.errors()
+    assert errors.column("row_id").to_pylist() == [f"r-{n}" for n in range(7, ROWS, 10)]
+    assert set(errors.column("kind").to_pylist()) == {"function_error"}
+    assert job.errors("truncated").num_rows == 0
+    with pytest.raises(ns.BadInput, match="kind 'cut' is none of bad_record"):
+        job.errors("cut")
+    failed = job.to_arrow().filter(pc.field("error").is_valid())
+    assert failed.column("row_index").to_pylist() == errors.column("row_index").to_pylist()
+
+    mended = (
+        (at_work.folder / "rules.py").read_text().replace('raise ValueError("a seven")', "pass")
+    )
+    (at_work.folder / "rules.py").write_text(mended)
+    at_work.end()
+    assert job.retry().rows_open == 60
+    # Rows that run again are in no table until they have their new answer.
+    assert job.to_arrow().num_rows == job.dataset().count_rows() == 540
+    at_work.reaper()
+    at_work.worker()
+    assert job.wait(180).rows_done == ROWS
+    assert job.dataset().count_rows() == ROWS
+
+
+def test_a_job_is_paused_resumed_and_cancelled_and_gives_the_rows_that_it_has(
+    client: ns.Client, at_work: Fleet
+) -> None:
+    job = submitted(client, at_work.folder, "slow", function="rules:slow")
+    with pytest.raises(TimeoutError, match=r"job \d+ \(slow\) is running: 0 of 600 rows"):
+        job.wait(0)
+    wait_until(lambda: job.status().rows_done, what="a finished batch")
+    assert job.pause().state == "paused"
+    with pytest.raises(ns.JobStopped, match=r"slow\) is paused") as stopped:
+        job.wait(60)
+    assert stopped.value.status.job == job.id
+    some = job.to_arrow()
+    assert 0 < some.num_rows < ROWS
+    assert job.dataset().count_rows() >= some.num_rows
+    assert job.resume().state == "running"
+    assert job.cancel().state == "cancelled"
+    with pytest.raises(ns.JobStopped, match="cancelled"):
+        job.wait(60)
+    assert some.num_rows <= job.to_arrow().num_rows < ROWS
+    with pytest.raises(ns.BadInput, match="cannot be resumed"):
+        job.resume()
+
+
+def test_files_and_specs_are_submitted_without_a_worker(client: ns.Client, tmp_path: Path) -> None:
+    write_rows(tmp_path, [("a.jsonl", 3), ("b.jsonl", 2)])
+    options: dict[str, Any] = {"function": "rules:shout"}
+    one = client.submit(str(tmp_path / "*.jsonl"), out=tmp_path / "one", **options)
+    assert one.status().rows_total == 5
+    two = client.submit(
+        [tmp_path / "a.jsonl"],
+        out=ns.OutputSpec(uri=str(tmp_path / "two"), format="jsonl"),
+        **options,
+    )
+    assert (two.status().rows_total, two.name) == (3, "a")
+    assert two.to_arrow().num_rows == 0
+    with pytest.raises(ns.BadInput, match="wrote JSON lines"):
+        two.dataset()
+    whole = ns.JobSpec.model_validate(
+        {
+            "name": "whole",
+            "input": {"uri": str(tmp_path / "b.jsonl")},
+            "task": {"kind": "function"},
+            "engine": {"backend": "function", "callable": "rules:shout"},
+            "output": {"uri": str(tmp_path / "whole")},
+        }
+    )
+    assert client.submit(whole).status().rows_total == 2
+    assert [each.name for each in client.jobs()] == ["whole", "a", one.name]
+    with pytest.raises(ns.BadInput, match="out is missing"):
+        client.submit(tmp_path / "a.jsonl", **options)
+    with pytest.raises(ns.BadInput, match="give stage="):
+        client.submit(TABLE, out=tmp_path / "three", **options)
+    with pytest.raises(ns.BadInput, match="there is no job 'none'"):
+        client.job("none")
+
+
+def test_a_client_without_a_ledger_is_told_of_run(
+    monkeypatch: pytest.MonkeyPatch, fresh_database: Callable[..., str]
+) -> None:
+    monkeypatch.delenv("NIGHTSHIFT_DATABASE_URL", raising=False)
+    with pytest.raises(ns.BadInput, match=r"give ns.Client\('postgresql://…'\)"):
+        ns.Client()
+    with pytest.raises(ns.NightshiftError, match="run `nightshift migrate`"):
+        ns.Client(fresh_database(migrated=False))

@@ -1,0 +1,209 @@
+"""Tables from Python become one Parquet file, named by what it holds."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightshift import inputs
+from nightshift.common.errors import BadInput
+from nightshift.staging import stage
+
+ROWS = [{"id": f"r{number}", "text": f"say {number}", "n": number} for number in range(25_000)]
+TABLE = pa.Table.from_pylist(ROWS)
+
+
+def pandas_frame(folder: Path) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame(ROWS)
+
+
+def filtered_pandas(folder: Path) -> Any:
+    """Its index has gaps and no name."""
+    import pandas as pd
+
+    frame = pd.DataFrame([{"id": "no", "text": "no", "n": -1}, *ROWS])
+    return frame[frame.n >= 0]
+
+
+def polars_frame(folder: Path) -> Any:
+    import polars as pl
+
+    return pl.DataFrame(ROWS)
+
+
+def lazy_polars(folder: Path) -> Any:
+    return polars_frame(folder).lazy()
+
+
+def hugging_face(folder: Path) -> Any:
+    import datasets
+
+    return datasets.Dataset(TABLE)
+
+
+def streamed_hugging_face(folder: Path) -> Any:
+    return hugging_face(folder).to_iterable_dataset()
+
+
+def relation(folder: Path) -> Any:
+    import duckdb
+
+    return duckdb.from_arrow(TABLE)
+
+
+def adbc(folder: Path) -> Any:
+    from adbc_driver_sqlite import dbapi
+
+    with dbapi.connect(str(folder / "rows.db")) as connection, connection.cursor() as cursor:
+        cursor.adbc_ingest("rows", TABLE)
+        connection.commit()
+    return inputs.sql(f"sqlite:///{folder}/rows.db", "SELECT * FROM rows ORDER BY n")
+
+
+MAKERS: list[Any] = [
+    lambda _: TABLE,
+    lambda _: TABLE.to_reader(max_chunksize=1000),
+    lambda _: TABLE.combine_chunks().to_batches()[0],
+    pandas_frame,
+    filtered_pandas,
+    polars_frame,
+    lazy_polars,
+    hugging_face,
+    pytest.param(streamed_hugging_face, marks=pytest.mark.slow),
+    relation,
+    adbc,
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.filterwarnings("ignore")
+def test_every_kind_of_table_is_staged_with_its_rows_in_order(
+    make: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    uri = stage(make(tmp_path), str(tmp_path / "staging"))
+    found = pq.read_table(uri)
+    assert found.schema.metadata is None or b"pandas" not in found.schema.metadata
+    assert found.to_pylist() == ROWS
+    assert [path.name for path in (tmp_path / "staging").iterdir()] == [Path(uri).name]
+
+
+def test_the_same_rows_are_the_same_file_which_is_not_written_again(tmp_path: Path) -> None:
+    first = stage(TABLE, str(tmp_path))
+    written = Path(first).stat().st_mtime_ns
+    assert stage(pandas_frame(tmp_path), str(tmp_path)) != stage(TABLE.slice(1), str(tmp_path))
+    assert stage(TABLE, str(tmp_path)) == first
+    assert Path(first).stat().st_mtime_ns == written
+
+
+MEASURED = """
+import os, resource, sys
+import pyarrow as pa
+from nightshift.staging import stage
+
+block = os.urandom(2**20)
+
+def batches(count):
+    for number in range(count):
+        yield pa.record_batch({"blob": [number.to_bytes(4) + block for _ in range(8)]})
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+schema = pa.schema([("blob", pa.binary())])
+stage(pa.RecordBatchReader.from_batches(schema, batches(16)), sys.argv[1])
+before = peak()
+stage(pa.RecordBatchReader.from_batches(schema, batches(48)), sys.argv[1])
+print(peak() - before)
+"""
+
+
+def test_a_long_stream_takes_the_memory_of_a_short_one(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, tmp_path], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 64 * 2**20
+    biggest = max(tmp_path.glob("*.parquet"), key=lambda path: path.stat().st_size)
+    groups = pq.read_metadata(biggest)
+    sizes = [groups.row_group(place).total_byte_size for place in range(groups.num_row_groups)]
+    assert sum(sizes) > 300 * 2**20
+    assert max(sizes) < 80 * 2**20
+
+
+def test_one_large_batch_becomes_many_row_groups(tmp_path: Path) -> None:
+    batch = pa.record_batch({"text": ["x" * 2**20] * 200})
+    groups = pq.read_metadata(stage(batch, str(tmp_path))).num_row_groups
+    assert groups >= 3
+
+
+def test_a_named_index_of_pandas_is_a_column(tmp_path: Path) -> None:
+    frame = pandas_frame(tmp_path).set_index("id")
+    assert set(pq.read_schema(stage(frame, str(tmp_path))).names) == {"id", "text", "n"}
+
+
+def test_a_staged_category_comes_back_with_its_values(tmp_path: Path) -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame({"kind": pd.Categorical(["a", "b", "a"])})
+    found = pq.read_table(stage(frame, str(tmp_path)))
+    assert found.column("kind").to_pylist() == ["a", "b", "a"]
+
+
+def mixed(folder: Path) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({"fine": [1, 2], "odd one": [1, "two"]})
+
+
+def too_large(folder: Path) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({"odd one": [2**70, 1]})
+
+
+def twice(folder: Path) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame([[1, 2]], columns=["odd one", "odd one"])
+
+
+def splits(folder: Path) -> Any:
+    import datasets
+
+    return datasets.DatasetDict(train=datasets.Dataset(TABLE))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (mixed, "the column 'odd one' of the DataFrame holds values of int and str"),
+        (too_large, "the column 'odd one' of the DataFrame holds int values"),
+        (twice, "two columns called 'odd one'"),
+        (lambda _: pa.table([[1], [2]], names=["a", "a"]), "two columns called 'a'"),
+        (lambda _: pa.table({}), "no columns"),
+        (lambda _: 7, "builtins.int is no input"),
+        (lambda _: [{"text": "a"}], "builtins.list is no input"),
+        (splits, r"several splits"),
+        (lambda _: inputs.sql("mysql://h/d", "SELECT 1"), "another database"),
+        (lambda f: inputs.sql(f"sqlite:///{f}/no/such.db", "SELECT 1"), "cannot connect"),
+        (lambda f: inputs.sql(f"sqlite:///{f}/x.db", "SELECT no FROM such"), "no such table"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_cannot_be_an_input_is_refused_in_one_sentence_and_nothing_stays(
+    make: Callable[[Path], Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=words) as raised:
+        stage(make(tmp_path), str(tmp_path / "staging"))
+    assert "\n" not in str(raised.value)
+    assert not list((tmp_path / "staging").glob("*"))
+
+
+def test_a_query_does_not_show_its_password() -> None:
+    assert "secret" not in repr(inputs.sql("postgresql://me:secret@host/db", "SELECT 1"))
