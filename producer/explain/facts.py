@@ -1,8 +1,9 @@
 """The facts of `explain`, read from the ledger in one transaction."""
 
-from nightshift.common.ledger import Connection, Row, jobs, loads
+from nightshift.common.ledger import Connection, Row, audit_log, jobs, loads
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_facts
+from nightshift.common.states import JobState
 from nightshift.producer.explain.reasons import Facts, SetAside, SlotFact
 
 
@@ -18,7 +19,7 @@ def facts(connection: Connection, job: Job, *, alone: bool = False) -> Facts:
         state=job.state,
         pool=job.spec.pool,
         engine_key=job.spec.engine_key,
-        reason=job.reason,
+        reason=job.reason or _who_paused(connection, job),
         closed=job.closed_at is not None,
         alone=alone,
         rows_total=row["rows_total"],
@@ -49,6 +50,17 @@ def facts(connection: Connection, job: Job, *, alone: bool = False) -> Facts:
     )
 
 
+def _who_paused(connection: Connection, job: Job) -> str | None:
+    """Who paused a job that was not paused by its budget or its errors, when, and from where."""
+    if job.state is not JobState.PAUSED:
+        return None
+    pauses = [each for each in audit_log.of_job(connection, job.id) if each["action"] == "pause"]
+    if not pauses:
+        return None
+    last = pauses[-1]
+    return f"by {last['who']} on {last['host']}, at {last['happened_at'].astimezone():%H:%M:%S}"
+
+
 def _slot(row: Row) -> SlotFact:
     return SlotFact(
         host=row["host"],
@@ -60,6 +72,7 @@ def _slot(row: Row) -> SlotFact:
         job_id=row["job"],
         priority=row["priority"],
         child_seconds=row["child_seconds"],
+        cordoned=row["cordoned"],
     )
 
 

@@ -40,7 +40,7 @@ def workers(slots: Sequence[Values], held: Mapping[str, Values], rates: Rates) -
             str(slot["slot"]),
             escape(slot["pool"]),
             *([gpus(slot)] if with_gpus else []),
-            state(slot["state"]),
+            _slot_state(slot),
             escape(engine(slot, child)),
             escape(_job(slot)),
             f"{child.get('rows_leased', 0):,}",
@@ -52,6 +52,10 @@ def workers(slots: Sequence[Values], held: Mapping[str, Values], rates: Rates) -
 
 def _job(slot: Values) -> str:
     return f"{slot['job']} {slot['job_name']}" if slot["job"] else "—"
+
+
+def _slot_state(slot: Values) -> Text:
+    return state(slot["state"]).append(", cordoned" if slot["cordoned"] else "", "yellow")
 
 
 def engine(slot: Values, child: Values) -> str:
@@ -132,6 +136,31 @@ def attempts(rows: Sequence[Values], outcomes: Mapping[str, int]) -> RenderableT
     left = sum(outcomes.values()) - len(rows)
     more = [Text(f"{left:,} more; -n 0 shows all", "bright_black")] if left > 0 else []
     return Group(Text(counted), table, *more)
+
+
+def changes(rows: Sequence[Values]) -> Table:
+    """One line a change that somebody asked for, the oldest first."""
+    table = list_table("changed", "by", "from", "command")
+    table.add_column("what", overflow="fold")
+    for row in rows:
+        table.add_row(
+            clock(row["happened_at"]),
+            escape(row["who"]),
+            escape(row["host"]),
+            escape(row["action"]),
+            escape(_detail(row["detail"])),
+        )
+    return table
+
+
+def _detail(detail: Mapping[str, object]) -> str:
+    """`priority 0 -> 5`: a pair is an old and a new value."""
+    return ", ".join(
+        f"{name} {value[0]} -> {value[1]}"
+        if isinstance(value, list) and len(value) == 2
+        else f"{name} {value}"
+        for name, value in detail.items()
+    )
 
 
 def place(row: Values) -> str:

@@ -1,11 +1,11 @@
-"""The history of a job: each lease, where it ran, how it ended and why."""
+"""The history of a job: each lease, where it ran, how it ended and why; and who changed the job."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 
-from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger import Ledger, Row, audit_log
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_facts
 from nightshift.producer.archive import come_back
@@ -14,21 +14,26 @@ from nightshift.producer.views import fleet_tables, rates
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Leases of a job, the newest first, and how many ended how."""
+    """Leases of a job, the newest first, how many ended how, and what people changed, the oldest first."""
 
     job: Job
     attempts: list[Row]
     outcomes: dict[str, int]
+    changes: list[Row]
 
     def table(self) -> RenderableType:
         """For people."""
-        return fleet_tables.attempts(self.attempts, self.outcomes)
+        attempts = fleet_tables.attempts(self.attempts, self.outcomes)
+        if not self.changes:
+            return attempts
+        return Group(fleet_tables.changes(self.changes), "", attempts)
 
     def as_json(self) -> dict[str, Any]:
         """For machines; `why` is the sentence that the table has."""
         return {
             "job": self.job.id,
             "name": self.job.spec.name,
+            "changes": [rates.plain(row) for row in self.changes],
             "outcomes": self.outcomes,
             "attempts": [
                 {
@@ -48,4 +53,5 @@ def history(
     come_back.bring_back(ledger, job)
     with ledger.transaction() as connection:
         found = job_facts.attempts(connection, job.id, limit=limit, outcome=outcome, seq=seq)
-        return History(job, found, job_facts.outcomes(connection, job.id))
+        outcomes = job_facts.outcomes(connection, job.id)
+        return History(job, found, outcomes, audit_log.of_job(connection, job.id))

@@ -7,11 +7,13 @@ from nightshift.common.ledger.connection import Connection, Row
 SLOTS = text("""
     SELECT s.host, s.slot, s.gpus, s.state, s.engine_key, s.serves, s.gpu_figures,
            s.pool, s.supervisor, s.worker_id, p.engine_key AS planned_key,
+           c.slot IS NOT NULL AS cordoned, coalesce(c.drains, false) AS drains,
            extract(epoch FROM now() - w.started_at)::float8 AS child_seconds,
            extract(epoch FROM now() - s.seen_at)::float8 AS silent_seconds,
            j.id AS job, j.name AS job_name, j.priority
     FROM slots s
     LEFT JOIN slot_plans p ON p.supervisor = s.supervisor AND p.slot = s.slot
+    LEFT JOIN cordoned_slots c ON c.supervisor = s.supervisor AND c.slot = s.slot
     LEFT JOIN workers w ON w.id = s.worker_id
     -- Of several jobs with the engine, the one that the engine works for first.
     LEFT JOIN LATERAL (
