@@ -397,7 +397,7 @@ def test_a_child_that_drains_in_a_retry_keeps_the_rows_it_has_finished(site: Sit
     runner.work("poll", wait=False)
     assert calling.wait(60)
     assert site.agrees() == {}
-    draining = threading.Thread(target=runner.drain, args=(0.1,))
+    draining = threading.Thread(target=runner.drain, args=(lambda: 0.1,))
     draining.start()
     [held] = runner.window.held()
     assert held.work is not None

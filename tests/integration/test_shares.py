@@ -86,7 +86,7 @@ def fleet(ledger: Ledger, tmp_path: Path) -> Iterator[Fleet]:
     found = Fleet(ledger, tmp_path)
     with ExitStack() as stack:
         for child in found.children.values():
-            stack.callback(child.drain, 30)
+            stack.callback(child.drain, lambda: 30)
         stack.callback(found.go.set)
         yield found
 
