@@ -62,7 +62,7 @@ def submit(
             job_id = job_submit.insert(connection, job, plan.files)
             batches = job_submit.insert_batches(connection, job_id, plan.files, plan.batches())
             loads.forgive(connection, spec.pool, spec.engine_key)
-            planned = {"rows": plan.rows_total, "batches": count}
+            planned = {"rows": plan.rows_total, "batches": batches}
             audit_log.record(connection, "submit", job_id, detail=planned)
             reached(Moment.SUBMITTING)
     except (BadInput, KeyboardInterrupt) as error:
