@@ -63,7 +63,8 @@ def examine(settings: Settings) -> Iterator[Check]:
     """Every check, in the order in which they should be mended."""
     yield Check("nightshift", Health.OK, f"{code_version()}, Python {platform.python_version()}")
     yield from _ledger(settings)
-    yield _guarded("broker", partial(broker, settings.broker_url))
+    if settings.database_url is not None:  # `nightshift run` brings a broker of its own
+        yield _guarded("broker", partial(broker, settings.broker_url))
     for root in settings.allowed_roots:
         yield _guarded("storage", partial(_root, root))
     if not settings.allowed_roots:
