@@ -71,7 +71,8 @@ class Client:
 
         Raises BadInput for everything that can be refused without a worker.
         """
-        spec = spec_of(data, options, stage=stage, out=None)
+        roots = self._settings.allowed_roots
+        spec = spec_of(data, options, stage=stage, out=None, allowed_roots=roots)
         submitted = submit(self._ledger, spec, self._settings, new=new)
         return self._job(submitted.job_id)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Unpack
 
 from nightshift import display
-from nightshift.common import permits, storage
+from nightshift.common import permits
 from nightshift.common.ledger import jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
@@ -14,7 +14,7 @@ from nightshift.producer.connect import open_ledger
 from nightshift.producer.local.machine import machine
 from nightshift.producer.submit.submit import spec_and_identity
 from nightshift.snapshot import JobStatus
-from nightshift.specs import JobOptions, is_whole, spec_of, spelled_out
+from nightshift.specs import JobOptions, function_folder, is_whole, spec_of, spelled_out
 
 IDENTITY_DIGITS = 12
 
@@ -46,9 +46,9 @@ def run(
     console = display.console(progress=progress)
     folder = settings.home.absolute()
     staging = stage or str(folder / "staging")
-    storage.check_roots([storage.resolve(staging)], settings.allowed_roots)
     runs = str(folder / "runs")
-    spec = spec_of(data, options, stage=staging, out=runs)
+    spec = spec_of(data, options, stage=staging, out=runs, allowed_roots=settings.allowed_roots)
+    settings = _with_folder_of(options.get("function"), settings)
     if not is_whole(data) and options.get("out") is None:
         spec = _in_own_directory(spec, settings, runs)
     with machine(settings, console) as here:
@@ -58,6 +58,14 @@ def run(
     console.print(f"{status}; output in {status.output_uri}", soft_wrap=True)
     ended(status)
     return Job(partial(open_ledger, settings), job.id, job.spec.name, job.output_uri)
+
+
+def _with_folder_of(function: object, settings: Settings) -> Settings:
+    """The settings of a worker that finds the function where this process found it."""
+    folder = function_folder(function)
+    if folder is None:
+        return settings
+    return settings.model_copy(update={"callable_paths": (*settings.callable_paths, folder)})
 
 
 def _in_own_directory(spec: JobSpec, settings: Settings, runs: str) -> JobSpec:

@@ -9,6 +9,7 @@ from typing import Any, TypedDict, TypeVar, get_type_hints
 from pydantic import BaseModel
 
 from nightshift import staging
+from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.spec import (
     FunctionEngineSpec,
@@ -95,9 +96,16 @@ def is_whole(data: object) -> bool:
     return isinstance(data, JobSpec | dict)
 
 
-def spec_of(data: object, options: JobOptions, *, stage: str | None, out: str | None) -> JobSpec:
-    """The spec of a job. A table is staged into the folder `stage`; `out` is the output directory
-    where the options name none.
+def spec_of(
+    data: object,
+    options: JobOptions,
+    *,
+    stage: str | None,
+    out: str | None,
+    allowed_roots: Sequence[str] = (),
+) -> JobSpec:
+    """The spec of a job. A table is staged into the folder `stage`, below the allowed roots; `out` is
+    the output directory where the options name none.
 
     Raises BadInput for options that do not fit, and where a folder is needed and missing.
     """
@@ -117,6 +125,7 @@ def spec_of(data: object, options: JobOptions, *, stage: str | None, out: str | 
                 "a table needs a folder that the workers can read, where its rows are staged: give "
                 'stage="s3://bucket/staging" or a shared folder'
             )
+        storage.check_roots([storage.resolve(stage)], allowed_roots)
         uris = [staging.stage(data, stage)]
         sections.setdefault("name", f"table-{staging.content_hash(uris[0])[:8]}")
     sections["input"] = {"uri": uris[0] if len(uris) == 1 else uris, **sections["input"]}
@@ -237,3 +246,12 @@ def function_name(function: str | Callable[..., Any]) -> str:
     if getattr(sys.modules.get(module), name, None) is not function:
         raise BadInput(f"{module}:{name} is another object: give function='module:name'")
     return f"{module}:{name}"
+
+
+def function_folder(function: object) -> str | None:
+    """The folder from which this process imported a function; None for a name and for built-ins."""
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    if isinstance(function, str) or module is None or module.__file__ is None:
+        return None
+    above = module.__name__.count(".") + (Path(module.__file__).stem == "__init__")
+    return str(Path(module.__file__).resolve().parents[above])

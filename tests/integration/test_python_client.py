@@ -1,18 +1,31 @@
 """A fleet from Python: real Postgres, reaper and worker, jobs from tables, rows back as tables."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pydantic import BaseModel
 
 import nightshift as ns
 from tests.support.fleet import Fleet, logs, wait_until, write_rows
+from tests.support.remote import Call, Remote, Reply, answered
+
+if TYPE_CHECKING:
+    from tests.support.object_store import ObjectStore
 
 ROWS = 600
 TABLE = pa.table({"id": [f"r-{n}" for n in range(ROWS)], "text": [f"say {n}" for n in range(ROWS)]})
+
+
+class Verdict(BaseModel):
+    """What a model says of a row."""
+
+    label: Literal["long", "short"]
+    words: int
 
 
 @pytest.fixture
@@ -68,6 +81,65 @@ def test_a_table_goes_through_a_fleet_and_comes_back_in_every_form(
     assert submitted(client, at_work.folder, "loud").id == job.id
     assert repr(client.job("loud")) == repr(client.job(job.id)) == repr(job)
     assert [each.job for each in client.jobs()] == [job.id]
+
+
+def test_a_pydantic_model_says_what_an_answer_is_and_the_answers_are_typed(
+    client: ns.Client, fleet: Fleet
+) -> None:
+    def behave(call: Call) -> Reply:
+        said = json.dumps({"label": "short", "words": len(call.text.split())})
+        return answered(call, choices=[{"message": {"content": said}, "finish_reason": "stop"}])
+
+    with Remote().running() as server:
+        server.behave = behave
+        fleet.environment["NIGHTSHIFT_API_KEYS"] = json.dumps({server.url: "sk-1"})
+        fleet.reaper()
+        fleet.worker()
+        job = client.submit(
+            TABLE.slice(0, 20),
+            stage=str(fleet.folder),
+            out=fleet.folder / "judged",
+            engine=ns.OpenaiEngineSpec(backend="openai", model="m", base_url=server.url),
+            prompt="Judge: {{ text }}",
+            output=Verdict,
+        )
+        job.wait(180)
+    assert job.to_arrow().column("parsed").to_pylist() == [{"label": "short", "words": 3}] * 20
+    parsed = job.to_pandas()["parsed"]
+    assert Verdict.model_validate(parsed[0]).words == 3
+
+
+def test_staging_and_output_may_lie_in_an_object_store(
+    client: ns.Client, fleet: Fleet, store: "ObjectStore", fresh: str
+) -> None:
+    # moto and s3fs take a second to import, which the other tests can do without.
+    from tests.support.object_store import close_client
+
+    filesystem = store.filesystem()
+    filesystem.mkdir(fresh)
+    fleet.environment |= store.environment
+    fleet.reaper()
+    fleet.worker()
+    where = {"stage": f"s3://{fresh}/staging", "out": f"s3://{fresh}/loud"}
+    job = submitted(client, fleet.folder, "loud", **where)
+    job.wait(180)
+    assert job.to_arrow().column("id").to_pylist() == TABLE.column("id").to_pylist()
+    assert job.dataset().to_table(columns=["loud"]).num_rows == ROWS
+    assert submitted(client, fleet.folder, "loud", **where).id == job.id
+    assert len(filesystem.find(f"{fresh}/staging")) == 1
+    close_client(filesystem)
+
+
+def test_a_staging_folder_outside_the_allowed_roots_is_refused_before_it_is_written(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_ALLOWED_ROOTS", str(tmp_path / "mine"))
+    with (
+        ns.Client(database_url) as client,
+        pytest.raises(ns.BadInput, match="is outside the folders"),
+    ):
+        submitted(client, tmp_path, "outside")
+    assert not (tmp_path / "staging").exists()
 
 
 def test_failed_rows_are_a_table_and_run_again(client: ns.Client, at_work: Fleet) -> None:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.support import homes
-from tests.support.fleet import Fleet, is_alive, logs, tree, wait_until
+from tests.support.fleet import RULES, Fleet, is_alive, logs, tree, wait_until
 
 HEAD = """
 import asyncio, signal, sys, threading
@@ -39,9 +39,9 @@ thread.start()
 thread.join()
 assert again[0].id == job.id
 
-import rules
-assert ns.run(table, function=rules.shout, id="id", batch={"rows": 10}).id == job.id
-other = ns.run(table, function=rules.picky, id="id", batch={"rows": 10}, progress=False)
+sys.path.append("elsewhere")
+from package.own import picky
+other = ns.run(table, function=picky, id="id", batch={"rows": 10}, progress=False)
 assert other.output_uri != job.output_uri
 assert other.status().rows_failed == other.errors().num_rows == 10
 assert other.status().rows_done == 90
@@ -96,12 +96,16 @@ def with_work_done(fleet: Fleet, script: subprocess.Popen[bytes]) -> list[psutil
 
 
 def test_the_same_call_in_an_event_loop_and_in_a_thread_gives_the_same_job(fleet: Fleet) -> None:
+    own = fleet.folder / "elsewhere" / "package" / "own.py"
+    own.parent.mkdir(parents=True)
+    own.write_text(RULES)
     script = start(fleet, 100, EVERYWHERE)
     assert script.wait(200) == 0, said(fleet)
     assert "defined here, where workers cannot import it: put it into a module" in said(fleet)
     assert "100 of 100 rows, 0 failed; output in" in said(fleet)
 
 
+@pytest.mark.slow
 def test_an_interrupt_and_a_kill_end_every_process_and_the_same_call_goes_on(fleet: Fleet) -> None:
     script = start(fleet, 800, 'call("rules:slow")')
     processes = with_work_done(fleet, script)
