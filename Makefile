@@ -123,8 +123,9 @@ lint: $(READY)  ## ruff, mypy --strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: $(READY)  ## Write the tables of docs/spec.md and the reference of docs/python.md from the code
+docs: $(READY)  ## Write the tables of docs/spec.md and docs/settings.md and the reference of docs/python.md from the code
 	$(BIN)/python docs/spec_tables.py
+	$(BIN)/python docs/settings_tables.py
 	$(BIN)/python docs/python_reference.py
 
 format: $(READY)  ## Let ruff mend what it can

@@ -31,11 +31,8 @@ def _separated(by: str) -> BeforeValidator:
 
 
 Words = Annotated[tuple[str, ...], NoDecode, _separated(",")]
-
 WordsIfSet = Annotated[tuple[str, ...] | None, NoDecode, _separated(",")]
-
 Folders = Annotated[tuple[str, ...], NoDecode, _separated(":")]
-
 Keys = Annotated[dict[str, SecretStr], NoDecode]
 
 
@@ -68,6 +65,7 @@ class Settings(BaseSettings):
     """What an operator may set, as NIGHTSHIFT_<NAME> in the environment.
 
     Durations are in seconds, sizes in bytes. Lists are separated by commas, paths by colons.
+    `make docs` writes the tables of docs/settings.md from these fields, in this order.
     """
 
     model_config = SettingsConfigDict(
@@ -78,103 +76,146 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    database_url: str | None = Field(None, description="postgresql://… of the ledger.")
-    broker_url: str | None = Field(None, description="redis://… that carries the hints.")
-    home: Path = Field(Path(".nightshift"), description="Folder of the embedded servers.")
+    database_url: str | None = Field(
+        None,
+        description="`postgresql://…` of the ledger. Unset: the embedded Postgres under `NIGHTSHIFT_HOME`.",
+    )
+    broker_url: str | None = Field(
+        None,
+        description="`redis://…` that carries the hints. Without Redis, workers ask Postgres once a second.",
+    )
+    home: Path = Field(
+        Path(".nightshift"), description="Folder of the embedded servers of `nightshift run`."
+    )
 
-    answer_seconds: float = Field(
-        30, gt=0, description="Postgres silent for so long counts as away."
+    lease_seconds: float = Field(
+        30,
+        gt=0,
+        description="How long a lease lives without renewal. Give reapers and workers the same value.",
     )
-    lease_seconds: float = Field(30, gt=0, description="How long a lease lives unrenewed.")
-    heartbeat_seconds: float = Field(10, gt=0, description="How often leases are renewed.")
+    heartbeat_seconds: float = Field(
+        10, gt=0, description="How often leases are renewed; at most half of a lease."
+    )
     poll_seconds: float = Field(
-        2, gt=0, description="An idle child whose supervisor is silent for so long asks Postgres."
+        2,
+        gt=0,
+        description="An idle child asks Postgres itself when its supervisor, which asks once a second, has been silent for so long.",
     )
-    dispatch_seconds: float = Field(0.5, gt=0, description="Pause between two reaper rounds.")
-    drain_seconds: float = Field(30, ge=0, description="Time to finish rows after SIGTERM.")
+    dispatch_seconds: float = Field(0.5, gt=0, description="Pause between two rounds of a reaper.")
+    drain_seconds: float = Field(
+        30,
+        ge=0,
+        description="Time to finish rows after SIGTERM. A worker is gone after at most twice this and 30 s.",
+    )
     preempt_seconds: float = Field(
-        10, ge=0, description="Time to finish rows once the machine is taken away, if shorter."
+        10,
+        ge=0,
+        description="Time to finish rows once the machine is taken away (`--preempt-file`, SIGUSR1), if that is shorter.",
+    )
+    answer_seconds: float = Field(
+        30, gt=0, description="A Postgres that is silent for so long counts as away."
     )
     engine_idle_seconds: float = Field(
-        0, ge=0, description="How long an engine stays after its last work while others want slots."
+        0,
+        ge=0,
+        description="How long an engine without work keeps its slot while engines that have slots already want more.",
     )
     engine_stall_seconds: float = Field(
-        120, gt=0, description="No progress in the engine for so long ends the child."
+        120, gt=0, description="An engine without progress for so long ends its child."
     )
     stage_timeout_seconds: float = Field(
         300,
         gt=0,
-        description="Reading, rendering or writing that comes to no next row or file for so long "
-        "gives its batches back.",
+        description="A thread that reads, renders or writes, and comes to no next row or file for so long, loses its batches: they are given back, uncharged. Once more than 3 threads of a child hang, the child drains and is replaced.",
     )
     load_backoff_seconds: float = Field(
-        2, gt=0, description="Pause after the first failed engine load; doubles up to 600."
+        2,
+        gt=0,
+        description="Pause after the first failed engine load. The pause doubles up to 600.",
     )
     one_machine: bool = Field(
         False,
-        description="No other machine will come: what it can never load fails its jobs at once. Void while another lives in the pool.",
+        description="This machine is the whole fleet and no other will come, as under `nightshift run`: an engine that it can never load fails its jobs at the first try, and any other after three. While another machine lives in the pool, the rules of a fleet hold.",
     )
-    retention_days: int | None = Field(
-        None, ge=1, description="Closed jobs leave the ledger for files after so many days."
-    )
-    read_cache_bytes: int = Field(512 * 2**20, ge=0, description="Decoded input kept by a child.")
 
-    allowed_modules: Words = Field((), description="Modules that function engines may load.")
-    callable_paths: Folders = Field(
-        (), description="Folders searched for those, before all others."
+    retention_days: int | None = Field(
+        None,
+        ge=1,
+        description="A reaper moves the batches, attempts and row errors of a job that has been closed for so many days from Postgres to files beside its output ([operations.md](operations.md#retention)). At least 1. Unset: all stay.",
     )
-    function_env: Words = Field(
-        (), description="Variables of this environment that functions get beside FUNCTION_BASICS."
+
+    read_cache_bytes: int = Field(
+        512 * 2**20, ge=0, description="Decoded input that a child keeps, 512 MiB."
     )
     function_memory_bytes: int | None = Field(
-        None, gt=0, description="Resident size at which the process of a function is ended."
-    )
-    allowed_roots: Words = Field(
-        (), description="Prefixes that input and output URIs must have; empty allows all."
+        None,
+        gt=0,
+        description="Resident size at which the process of a function is ended and started again. Unset: no limit; where memory runs out, Linux ends that process before its child.",
     )
 
+    allowed_modules: Words = Field(
+        (), description="Python modules that `function` engines may load. Empty: none."
+    )
+    callable_paths: Folders = Field(
+        (), description="Folders in which those modules are searched, before all others."
+    )
+    function_env: Words = Field(
+        (),
+        description="Variables of the worker that functions get, such as `HF_TOKEN,OMP_NUM_THREADS`, beside those [below](#what-a-function-gets).",
+    )
+    allowed_roots: Words = Field(
+        (),
+        description="Prefixes that input and output URIs and model folders must have. Empty: all are allowed.",
+    )
     allowed_models: Words = Field(
-        (), description="Patterns of models that engines may use; empty allows all."
+        (),
+        description="Patterns of models that engines may use, such as `Qwen/*` or `/models/*`. Empty: all are allowed.",
     )
     allowed_engine_args: WordsIfSet = Field(
         None,
-        description="NAME, or NAME:MODEL for what runs code: engine arguments beyond the plain ones.",
+        description="Arguments in `engine.args` that jobs may set beyond the plain ones: `NAME`, or `NAME:MODEL` for what runs code ([below](#engine-arguments)).",
     )
     allowed_remotes: Words = Field(
-        (), description="Prefixes that addresses of remote engines must have; empty allows all."
+        (),
+        description="Prefixes that addresses of remote engines must have. Empty: all are allowed.",
     )
     api_keys: Keys = Field(
         {},
-        description="JSON object of base URL to API key: each key goes to its own address alone.",
+        description="JSON object of base URL to API key. Each key goes to its own address alone.",
     )
     openai_api_key: SecretStr | None = Field(
         None,
         validation_alias=AliasChoices("openai_api_key", "OPENAI_API_KEY"),
-        description="OPENAI_API_KEY: the key of the address below, and of no other.",
+        description="The key for the next address, and for no other.",
     )
     openai_base_url: str = Field(
         remotes.OPENAI,
         validation_alias=AliasChoices("openai_base_url", "OPENAI_BASE_URL"),
-        description="OPENAI_BASE_URL: where OPENAI_API_KEY is for.",
+        description="The address that `OPENAI_API_KEY` is for.",
     )
 
     run_dir: Path | None = Field(
         None,
-        description="Folder where running processes keep what probes and metrics need; each its own.",
+        description="Folder of the state files that probes read ([probes.md](probes.md)). Unset: no probes.",
     )
     metrics_port: int | None = Field(
         None,
         ge=0,
         le=65535,
-        description="Port on which a reaper or a worker serves its metrics; 0 takes a free one.",
+        description="Port of `/metrics` ([metrics.md](metrics.md)); 0 takes a free one. Unset: no metrics.",
     )
-    metrics_host: str = Field("127.0.0.1", description="Address on which it does so.")
+    metrics_host: str = Field("127.0.0.1", description="Address of `/metrics`.")
     metrics_key: SecretStr | None = Field(
-        None, min_length=1, description="Bearer token that a scrape must bring."
+        None,
+        min_length=1,
+        description="Bearer token that a scrape must bring. Required beyond loopback.",
     )
-
-    log_format: Literal["console", "json"] = Field("console", description="Form of log lines.")
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["console", "json"] = Field(
+        "console", description="`console` for people, `json` for one JSON object a line."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="`debug`, `info`, `warning` or `error`."
+    )
 
     @field_validator("function_env")
     @classmethod
