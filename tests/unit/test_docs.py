@@ -113,6 +113,13 @@ def test_the_readme_is_short_and_its_job_is_the_same_in_yaml_and_in_flags() -> N
     assert job_spec(source, said) == spec.JobSpec.model_validate(yaml.safe_load(in_yaml))
 
 
+def test_the_function_of_the_readme_is_the_one_that_its_tour_runs() -> None:
+    page = (DOCS.parent / "README.md").read_text()
+    [function] = re.findall(r"```python\n(def .*?)```", page, re.DOTALL)
+    code = (DOCS.parent / "examples/shout/rules.py").read_text()
+    assert set(function.splitlines()) <= set(code.splitlines())
+
+
 PATH = re.compile(
     r"(?<![\w./<{-])(?:common|producer|worker|nightshift|tests|benchmarks|docs|k8s|observe|examples)"
     r"/[\w./-]*\w"
