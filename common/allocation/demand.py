@@ -1,5 +1,6 @@
 """What a plan is made of: the slots of a pool, the work of its jobs, what is known of engines."""
 
+import math
 from dataclasses import dataclass
 
 RESIDENCE_LOADS = 6.0
@@ -41,7 +42,8 @@ class JobDemand:
     It fills `slots` of them, in windows of rows and parts of a window. It could use `most_slots`, a
     batch each, where slots would stand empty otherwise; no autoscaler starts a slot for that. Both
     keep to its `max_parallel`.
-    `deadline_slots` are those without which its deadline would be missed; no plan uses them yet.
+    `deadline_slots` are those without which its deadline would be missed, which comes in
+    `due_seconds`; `beyond_reach` says that it would be late even with all that it can use.
     """
 
     job_id: int
@@ -51,7 +53,21 @@ class JobDemand:
     priority: int = 0
     tenant: str = ""
     weight: float = 1.0
-    deadline_slots: int = 0
+    deadline_slots: float = 0.0
+    due_seconds: float = math.inf
+    beyond_reach: bool = False
+
+    @property
+    def least_slots(self) -> float:
+        """What its deadline needs, of the slots that it could use."""
+        return min(self.deadline_slots, max(self.slots, float(self.most_slots)))
+
+    @property
+    def urgency(self) -> tuple[bool, float, int]:
+        """The order of deadlines: the earliest first. Those that cannot be met come behind, so that
+        they make no other job late.
+        """
+        return self.beyond_reach, self.due_seconds, self.job_id
 
 
 @dataclass(frozen=True, slots=True)

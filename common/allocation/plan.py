@@ -1,8 +1,9 @@
 """The plan of a pool: which engine each slot should have, as one pure function.
 
 Priorities are tiers. Within a tier the shares of an engine's jobs add up to the engine's share, which
-the method of Sainte-Laguë rounds to whole slots. The plan keeps small, in this order: work without a
-slot, idle slots beside work, changes of engines.
+the method of Sainte-Laguë rounds to whole slots; first come the slots without which a job would be
+late. The plan keeps small, in this order: work without a slot, idle slots beside work, changes of
+engines.
 """
 
 import heapq
@@ -12,13 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nightshift.common.allocation.demand import Engine, JobDemand, Slot
-from nightshift.common.allocation.shares import key_shares
+from nightshift.common.allocation.shares import ROUNDING, key_shares
 
 LONGEST_TURN = 4.0
 """Engines that take turns do so in proportion to their shares, up to so many residences."""
-
-ROUNDING = 1e-6
-"""Parts of a slot below this come from adding up floating point numbers."""
 
 
 def allocate(
@@ -29,8 +27,11 @@ def allocate(
     A slot that nothing needs keeps the engine that it has. `engines` are those that are known.
     """
     plan = _Plan(slots, {job.engine_key for job in demand if job.slots > 0}, engines)
-    # First what fills slots, tier by tier; then slots that are left help with single batches.
-    for each in (demand, [replace(job, slots=job.most_slots) for job in demand]):
+    # First what fills slots or keeps deadlines, tier by tier; then slots that are left help with
+    # single batches.
+    filled = [replace(job, slots=max(job.slots, job.least_slots)) for job in demand]
+    helped = [replace(job, slots=job.most_slots, deadline_slots=0.0) for job in demand]
+    for each in (filled, helped):
         for priority in sorted({job.priority for job in each}, reverse=True):
             plan.fill(priority, [job for job in each if job.priority == priority and job.slots > 0])
     return plan.engine_of
@@ -40,11 +41,11 @@ def desired_slots(demand: Sequence[JobDemand]) -> dict[str, int]:
     """How many slots of each engine the plan of a pool without end would fill, for an autoscaler.
 
     `most_slots` count for nothing here: their batches fit into the windows of the slots that count,
-    and only slots that stand empty help with them.
+    and only slots that stand empty help with them. What a deadline needs beyond that counts.
     """
     filled: dict[str, float] = defaultdict(float)
     for job in demand:
-        filled[job.engine_key] += job.slots
+        filled[job.engine_key] += max(job.slots, job.least_slots)
     return {key: whole(slots) for key, slots in filled.items()}
 
 
@@ -137,23 +138,30 @@ class _Tier:
         self._plan = plan
         self._most = most
         free = plan.free()
-        self._shares = key_shares(len(free), jobs)
+        found = key_shares(len(free), jobs)
+        self._alone, self._shares, self._late = found.alone, found.shares, found.reserved
         self._own: dict[str, list[Slot]] = {key: [] for key in self._shares}
         for slot in free:
             if slot.engine_key in self._own and slot.takes(slot.engine_key):
                 self._own[slot.engine_key].append(slot)
         self._slots: dict[str, list[Slot]] = {key: [] for key in self._shares}
         self._resident = self._residents()
+        self._reserved: dict[str, int] = {}
 
     def fill(self) -> None:
-        """Engines keep their own slots, then each gets its first, then their shares, then the rest."""
+        """Engines keep their own slots, then those get theirs whose jobs would be late, then each gets
+        its first, then their shares, then the rest.
+        """
         targets = self._targets()
         for key, most in targets.items():
             self._keep(key, most)
+        for key, least in self._reserved.items():
+            while self.given[key] < least and self._give_one(key, {key}):
+                pass
         served = set(self._plan.engine_of.values())
         for key in targets:
             if key not in served:
-                self._give_first(key, {key})
+                self._give_one(key, {key})
         self._deal(targets)
         for key, most in self._most.items():
             self._keep(key, most)
@@ -161,26 +169,29 @@ class _Tier:
         self._deal(self._most)
 
     def _targets(self) -> dict[str, int]:
-        """How many slots each key gets: one first, then by the method of Sainte-Laguë.
+        """How many slots each key gets: what its jobs need not to be late, else one first, then by the
+        method of Sainte-Laguë.
 
         Where keys outnumber slots, those in their residence stay, then the longest waiting come.
         """
         free = self._plan.free()
         caps = self._caps(free)
+        self._reserve(len(free), caps)
+        left = len(free) - sum(self._reserved.values())
         resident = {slot.engine_key for slot in free if slot.id in self._resident}
         first = sorted(
-            caps,
+            caps.keys() - self._reserved.keys(),
             key=lambda key: (
                 key not in resident,
                 -self._plan.engine(key).waiting_seconds,
                 -len(self._own[key]),
                 key,
             ),
-        )[: len(free)]
-        targets = dict.fromkeys(first, 1)
-        heap = [self._quotient(key, 1) for key in first if caps[key] > 1]
+        )[:left]
+        targets = self._reserved | dict.fromkeys(first, 1)
+        heap = [self._quotient(key, each) for key, each in targets.items() if caps[key] > each]
         heapq.heapify(heap)
-        for _ in range(len(free) - len(first)):
+        for _ in range(left - len(first)):
             if not heap:
                 break
             _, _, key = heapq.heappop(heap)
@@ -188,6 +199,14 @@ class _Tier:
             if targets[key] < caps[key]:
                 heapq.heappush(heap, self._quotient(key, targets[key]))
         return targets
+
+    def _reserve(self, slots: int, caps: Mapping[str, int]) -> None:
+        """Whole slots for keys whose jobs would be late, the most urgent first, while there are any."""
+        for key, needed in self._late.items():
+            reserved = min(whole(needed), caps.get(key, 0), slots)
+            if reserved > 0:
+                self._reserved[key] = reserved
+                slots -= reserved
 
     def _caps(self, free: Sequence[Slot]) -> dict[str, int]:
         """The most slots that each key can have of the free ones, without keys that get none."""
@@ -208,12 +227,12 @@ class _Tier:
             if self.given[key] < most and self._plan.engine_of[slot.id] is None:
                 self._give(slot, key)
 
-    def _give_first(self, key: str, seen: set[str]) -> bool:
-        """Gives a key its first slot, whoever resides there; False when there is none.
+    def _give_one(self, key: str, seen: set[str]) -> bool:
+        """Gives a key one slot more, whoever resides there; False when there is none.
 
         Where only slots that refuse the key are free, another key of the tier makes room, and its
-        last slot is exchanged for one of those (an augmenting path; Kuhn, The Hungarian method,
-        1955).
+        last slot, or one that its deadlines need, is exchanged for one of those (an augmenting path;
+        Kuhn, The Hungarian method, 1955).
         """
         found = [slot for slot in self._plan.free() if slot.takes(key)]
         if found:
@@ -225,7 +244,7 @@ class _Tier:
             if slot is None or owner in seen:
                 continue
             seen.add(owner)
-            if self.given[owner] > 1 or self._give_first(owner, seen):
+            if self.given[owner] > self._reserved.get(owner, 1) or self._give_one(owner, seen):
                 slots.remove(slot)
                 self.given[owner] -= 1
                 self._plan.engine_of[slot.id] = key
@@ -262,10 +281,10 @@ class _Tier:
 
         Slots of an engine beyond its work have nothing to claim and are no residents.
         """
-        least = min(self._shares.values())
+        least = min(self._alone.values())
         found = set()
         for key, own in self._own.items():
-            turn = min(LONGEST_TURN, self._shares[key] / least)
+            turn = min(LONGEST_TURN, self._alone[key] / least)
             seconds = turn * self._plan.engine(key).residence_seconds
             found |= {slot.id for slot in own[: self._most[key]] if slot.held_seconds < seconds}
         return found

@@ -31,6 +31,7 @@ class OpenJob:
     rows_leased: int
     batch_rows: int
     weight: float = 1.0
+    has_deadline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,8 @@ def open_jobs(connection: Connection) -> list[OpenJob]:
                c.pending - off.batches AS pending,
                c.queued, c.leased, c.rows_queued, c.rows_leased,
                coalesce((j.spec #>> '{batch,rows}')::int, 1) AS batch_rows,
-               coalesce((j.spec ->> 'weight')::float8, 1) AS weight
+               coalesce((j.spec ->> 'weight')::float8, 1) AS weight,
+               j.finish_by IS NOT NULL AS has_deadline
         FROM jobs j CROSS JOIN LATERAL (
             SELECT coalesce(sum(batches_pending), 0)::bigint AS pending,
                    coalesce(sum(batches_queued), 0)::bigint AS queued,

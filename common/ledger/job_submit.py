@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 
 from pydantic import ValidationError
 from sqlalchemy import text
@@ -14,9 +15,10 @@ from nightshift.common.spec import STORED, JobSpec
 
 INSERT_JOB = text("""
     INSERT INTO jobs (name, pool, priority, engine_key, spec, identity, spec_identity, output_uri,
-                      max_parallel, max_failed_fraction, input_schema, output_schema)
+                      max_parallel, max_failed_fraction, input_schema, output_schema, finish_by)
     VALUES (:name, :pool, :priority, :engine_key, CAST(:spec AS jsonb), :identity, :spec_identity,
-            :output_uri, :max_parallel, :max_failed_fraction, :input_schema, :output_schema)
+            :output_uri, :max_parallel, :max_failed_fraction, :input_schema, :output_schema,
+            :finish_by)
     ON CONFLICT DO NOTHING
     RETURNING id
 """)
@@ -41,7 +43,9 @@ COPY_BATCHES = """
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to insert; `identity` hashes everything that makes it the same work."""
+    """A job to insert; `identity` hashes everything that makes it the same work. `finish_by` is the
+    moment that limits.finish_by of the spec means, with its offset.
+    """
 
     spec: JobSpec
     identity: str
@@ -49,6 +53,7 @@ class NewJob:
     output_uri: str
     input_schema: bytes
     output_schema: bytes | None
+    finish_by: datetime | None = None
 
 
 def lock(connection: Connection, identity: str) -> None:
@@ -88,6 +93,7 @@ def insert(connection: Connection, new: NewJob, files: Sequence[SourceFile]) -> 
             "max_failed_fraction": spec.limits.max_failed_fraction,
             "input_schema": new.input_schema,
             "output_schema": new.output_schema,
+            "finish_by": new.finish_by,
         },
     )
     if job_id is None:
@@ -134,8 +140,13 @@ def insert_batches(
 
 
 def _stored(spec: JobSpec) -> str:
-    """The spec as JSON that can be read again: a copy of a spec is not validated when it is made."""
-    stored = spec.model_dump_json(by_alias=True, context=STORED)
+    """The spec as JSON that can be read again: a copy of a spec is not validated when it is made.
+
+    The deadline is a column of the job alone, which a person may change, and workers of a release
+    before deadlines can read the spec.
+    """
+    without = {"limits": {"finish_by"}}
+    stored = spec.model_dump_json(by_alias=True, exclude=without, context=STORED)
     try:
         JobSpec.model_validate(json.loads(stored), context=STORED)
     except ValidationError as error:

@@ -6,6 +6,8 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from nightshift.common.spec import finish_by
+
 STORED = {"stored": True}
 """Context of reading and writing a spec in the ledger. A stored spec obeyed the rules of its time;
 later rules do not apply to it, so that its job can always be read."""
@@ -151,3 +153,18 @@ class LimitsSpec(Section):
         description="Money, in the currency of the engine's prices, that the job may spend: it "
         "pauses before it would pass it.",
     )
+    finish_by: Absent[str] = Field(
+        None,
+        description="When the job should be done: 06:00 (the next), 2026-12-24 (the end of that day), "
+        "a timestamp, or a duration from submit such as 8h or 90m. A job that would be late gets "
+        "slots before others of its priority.",
+    )
+
+    @field_validator("finish_by", mode="before")
+    @classmethod
+    def _some_moment(cls, value: object) -> object:
+        if isinstance(value, int | float):
+            raise ValueError(f"{value} is a number: put the time in quotes, such as '18:30'")
+        if isinstance(value, str):
+            finish_by.check(value)
+        return value

@@ -80,6 +80,9 @@ class Flags:
     max_parallel: int | None = _where(
         "limits.max_parallel", "Batches of the job under way at once."
     )
+    finish_by: str | None = _where(
+        "limits.finish_by", "When the job should be done: 06:00, a date, or a duration such as 8h."
+    )
 
     def given(self, *names: str) -> list[str]:
         """Those of the named flags that were given, as the user writes them."""

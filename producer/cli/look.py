@@ -63,14 +63,16 @@ def status(
     from nightshift.common.ledger import jobs as ledger_jobs
     from nightshift.common.ledger import loads, workers
     from nightshift.producer.views import rates, tables
+    from nightshift.producer.views.deadlines import with_deadlines
 
     with context.ledger_of() as ledger:
         number = None if job is None else context.find_job(ledger, job).id
         with ledger.transaction() as connection:
             if number is None:
-                rows = ledger_jobs.listed(connection)
+                found = ledger_jobs.listed(connection)
             else:
-                rows = [ledger_jobs.progress(connection, number)]
+                found = [ledger_jobs.progress(connection, number)]
+            rows = with_deadlines(connection, found)
             here = workers.status(connection)
             aside = loads.set_aside(connection)
             off = None if number is None else ledger_jobs.backing_off(connection, number)
@@ -87,12 +89,13 @@ def jobs(*, as_json: context.AsJson = False) -> None:
     """List the jobs, newest first."""
     from nightshift.common.ledger import jobs as ledger_jobs
     from nightshift.producer.views import rates, tables
+    from nightshift.producer.views.deadlines import with_deadlines
 
     with (
         context.ledger_of() as ledger,
         ledger.transaction() as connection,
     ):
-        rows = ledger_jobs.listed(connection)
+        rows = with_deadlines(connection, ledger_jobs.listed(connection))
     if as_json:
         context.print_json([rates.as_json(row) for row in rows])
     else:

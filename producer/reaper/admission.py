@@ -3,17 +3,20 @@ hints that tell children of them; hints may be lost.
 """
 
 import heapq
+import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 
 import structlog
 
+from nightshift.common.allocation.deadlines import Work, with_deadlines
+from nightshift.common.allocation.demand import JobDemand
 from nightshift.common.broker import Announcer
 from nightshift.common.errors import Retryable
-from nightshift.common.ledger import dispatch
+from nightshift.common.ledger import deadlines, dispatch
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.dispatch import Capacity, OpenJob
 from nightshift.common.settings import Settings
@@ -76,7 +79,9 @@ def admit(connection: Connection, alive_seconds: float) -> list[Queue]:
     jobs = dispatch.open_jobs(connection)
     capacities = dispatch.capacities(connection, alive_seconds)
     children = {(each.pool, each.engine_key): each.children for each in capacities}
-    decided = decide(jobs, capacities)
+    late = [job.id for job in jobs if job.has_deadline]
+    works = deadlines.works(connection, job_ids=late) if late else {}
+    decided = decide(jobs, capacities, works=works)
     admitted: dict[int, int] = {}
     if decided:
         admitted = dispatch.admit_many(connection, decided, dispatch.next_rank(connection))
@@ -92,20 +97,23 @@ def admit(connection: Connection, alive_seconds: float) -> list[Queue]:
 
 
 def decide(
-    jobs: Iterable[OpenJob], capacities: Iterable[Capacity], most: int = MOST_ADMITTED
+    jobs: Iterable[OpenJob],
+    capacities: Iterable[Capacity],
+    most: int = MOST_ADMITTED,
+    works: Mapping[int, Work] | None = None,
 ) -> dict[int, int]:
     """How many batches to admit of each job, by job id. Pure.
 
     Every queue gets one batch in turn, until it is full or `most` are admitted; the emptiest queue
-    begins. In a queue priority counts first, then the fair share between jobs, within each job's
-    max_parallel.
+    begins. In a queue priority counts first, then what jobs with a deadline need, of which `works`
+    has the facts, then the fair share between jobs, within each job's max_parallel.
     """
-    windows = {(each.pool, each.engine_key): each.window_rows for each in capacities}
+    capacity_of = {(each.pool, each.engine_key): each for each in capacities}
     emptiest_first = sorted(
         _by_queue(jobs).items(), key=lambda queue: sum(job.queued for job in queue[1])
     )
     queues = [
-        _next_batches(members, WINDOWS_AHEAD * windows.get(queue, 0))
+        _next_batches(members, capacity_of.get(queue), works or {})
         for queue, members in emptiest_first
     ]
     turns = chain.from_iterable(zip_longest(*queues))
@@ -119,31 +127,59 @@ def _by_queue(jobs: Iterable[OpenJob]) -> dict[tuple[str, str], list[OpenJob]]:
     return members
 
 
-def _next_batches(members: Sequence[OpenJob], rows_ahead: int) -> Iterator[int]:
+def _next_batches(
+    members: Sequence[OpenJob], capacity: Capacity | None, works: Mapping[int, Work]
+) -> Iterator[int]:
     """The job of each batch to admit to a queue, from the highest priority down; a job of a lower
     priority never counts as being ahead of one of a higher.
     """
+    rows_ahead = WINDOWS_AHEAD * capacity.window_rows if capacity else 0
+    turns = _Turns(members, capacity, works)
     rows_queued = batches_queued = 0
     for priority in sorted({job.priority for job in members}, reverse=True):
         level = [job for job in members if job.priority == priority]
         rows_queued += sum(job.rows_queued for job in level)
         batches_queued += sum(job.queued for job in level)
-        # The job with the fewest rows in flight for its weight is next, and goes back with one batch
-        # more.
+        # The job whose turn is next goes back with one batch more.
         heap = [
-            ((job.rows_queued + job.rows_leased) / job.weight, job.id, _most_of(job), job)
+            (turns.of(job, in_flight), in_flight, _most_of(job), job)
             for job in level
             if _most_of(job)
+            for in_flight in (job.rows_queued + job.rows_leased,)
         ]
         heapq.heapify(heap)
         while heap and (rows_queued < rows_ahead or batches_queued < LEAST_QUEUED):
-            in_flight, _, left, job = heapq.heappop(heap)
+            _, in_flight, left, job = heapq.heappop(heap)
             yield job.id
             rows_queued += job.batch_rows
             batches_queued += 1
             if left > 1:
-                more = in_flight + job.batch_rows / job.weight
-                heapq.heappush(heap, (more, job.id, left - 1, job))
+                in_flight += job.batch_rows
+                heapq.heappush(heap, (turns.of(job, in_flight), in_flight, left - 1, job))
+
+
+class _Turns:
+    """Whose turn is next among jobs of one queue and priority: that of the job with the fewest rows in
+    flight for its weight, after jobs with fewer than their deadline needs, the earliest deadline first.
+    """
+
+    def __init__(
+        self, members: Sequence[OpenJob], capacity: Capacity | None, works: Mapping[int, Work]
+    ) -> None:
+        # Rows in flight of a child that always has the next ones queued.
+        a_child = (WINDOWS_AHEAD + 1) * capacity.window_rows / capacity.children if capacity else 0
+        demand = [JobDemand(job.id, job.engine_key, math.inf) for job in members if job.id in works]
+        self._needed = {
+            job.job_id: (job.deadline_slots * a_child, job.urgency)
+            for job in with_deadlines(demand, works)
+        }
+
+    def of(self, job: OpenJob, in_flight: int) -> tuple[bool, tuple[float, ...], float, int]:
+        """The least of these is next."""
+        needed, urgency = self._needed.get(job.id, (0.0, ()))
+        if in_flight < needed:
+            return False, urgency, in_flight, job.id
+        return True, (), in_flight / job.weight, job.id
 
 
 def _most_of(job: OpenJob) -> int:

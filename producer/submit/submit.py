@@ -1,6 +1,7 @@
 """Submit: a resolved spec and a plan become a job and its batches in one transaction, or nothing."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from nightshift.common.spec import (
     TransformersEngineSpec,
     VllmEngineSpec,
     digest,
+    finish_by,
 )
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
@@ -42,6 +44,7 @@ def submit(
     existing = _existing(ledger, spec, infos, new)
     if existing is not None:
         return existing
+    due = _finish_by(spec)
     adopting = _check_output(ledger, spec, infos, adopt)
     beside = () if adopting else checks.files_beside(spec.output.uri)
     plan = _plan(spec, infos)
@@ -53,6 +56,7 @@ def submit(
         output_uri=spec.output.uri,
         input_schema=output_schema.serialize(plan.schema),
         output_schema=_output_schema(spec, plan.schema),
+        finish_by=due,
     )
     owner = output_owner.owner(ledger, identity)
     marked = output_owner.take(ledger, spec.output.uri, owner, adopting=adopting)
@@ -268,6 +272,16 @@ def _output_schema(spec: JobSpec, inputs: pa.Schema) -> bytes | None:
     except ValueError as error:
         raise BadInput(f"output.schema: {error}") from error
     return None if schema is None else output_schema.serialize(schema)
+
+
+def _finish_by(spec: JobSpec) -> datetime | None:
+    """The moment of limits.finish_by by the clock of this machine; BadInput when it has passed."""
+    if spec.limits.finish_by is None:
+        return None
+    try:
+        return finish_by.moment(spec.limits.finish_by, datetime.now().astimezone())
+    except ValueError as error:
+        raise BadInput(f"limits.finish_by: {error}") from error
 
 
 def _identity(spec: JobSpec, infos: Sequence[FileInfo]) -> str:

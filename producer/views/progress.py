@@ -14,6 +14,7 @@ from nightshift.common.ledger import Ledger, Row, jobs, workers
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState
 from nightshift.producer.views import tables
+from nightshift.producer.views.deadlines import with_deadlines
 from nightshift.producer.views.notebook import CellView
 from nightshift.producer.views.rates import Values
 
@@ -56,7 +57,7 @@ class JobSnapshot:
     """One job as it stands, and the workers of its pool that have its engine."""
 
     job: Job
-    progress: Row
+    progress: Values
     workers: list[Row]
 
     @property
@@ -77,7 +78,8 @@ def snapshot(ledger: Ledger, job_id: int) -> JobSnapshot:
             for row in workers.status(connection)
             if row["pool"] == job.spec.pool and row["engine_key"] == job.spec.engine_key
         ]
-        return JobSnapshot(job, jobs.progress(connection, job_id), own)
+        (row,) = with_deadlines(connection, [jobs.progress(connection, job_id)])
+        return JobSnapshot(job, row, own)
 
 
 def follow(
@@ -147,7 +149,7 @@ def report_end(ledger: Ledger, job: Job, console: Console) -> int:
     `wait` (DESIGN section 11).
     """
     with ledger.transaction() as connection:
-        row = jobs.progress(connection, job.id)
+        (row,) = with_deadlines(connection, [jobs.progress(connection, job.id)])
     console.print(tables.summary(row))
     return exit_code(row)
 
@@ -168,4 +170,5 @@ def _closing(seen: JobSnapshot) -> bool:
 
 def _all_jobs(ledger: Ledger) -> RenderableType:
     with ledger.transaction() as connection:
-        return tables.overview(jobs.listed(connection, 20), workers.status(connection))
+        rows = with_deadlines(connection, jobs.listed(connection, 20))
+        return tables.overview(rows, workers.status(connection))

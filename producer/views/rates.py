@@ -50,4 +50,4 @@ def _json_value(value: Any) -> Any:
         return float(value)
     if isinstance(value, datetime):
         return value.isoformat()
-    return value
+    return getattr(value, "as_json", value)

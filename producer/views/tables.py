@@ -34,6 +34,7 @@ def job(row: Values, workers: Sequence[Values], *, closing: bool = False) -> Ren
         _title(row),
         _bar(row),
         _pace(row, closing=closing),
+        *_deadline(row),
         _batches(row),
     ]
     if row["reason"]:
@@ -73,6 +74,8 @@ def line(row: Values) -> str:
         parts.append(f"{duration(row['eta_seconds'])} to go")
     if row["cost"] is not None:
         parts.append(f"cost {money(row['cost'])}")
+    if row.get("deadline") is not None and row["status"] == "running":
+        parts.append(row["deadline"].text)
     if row["status"] != "running":
         parts.append(str(row["status"]))
     if row["waiting"]:
@@ -97,6 +100,8 @@ def summary(row: Values) -> RenderableType:
         table.add_row("engines", f"{duration(row['engine_seconds'])} at work")
     if row["cost"] is not None:
         table.add_row("cost", money(row["cost"]))
+    for text in _deadline(row):
+        table.add_row("deadline", text)
     table.add_row("output", Text(row["output_uri"], "bold"))
     if row["archived_at"] is not None:
         place = part_names.archived(row["output_uri"], "")
@@ -136,10 +141,11 @@ def overview(
 
 
 def job_table(rows: Sequence[Values], *, bars: bool = False) -> Table:
-    """One line a job, newest first. Costs have a column where any job has a price; bars take the
-    place of output directories.
+    """One line a job, newest first. Costs have a column where any job has a price, deadlines where any
+    job has one; bars take the place of output directories.
     """
     priced = any(row["cost"] is not None for row in rows)
+    due = any(row.get("deadline") is not None for row in rows)
     table = list_table()
     table.add_column("job", justify="right")
     table.add_column("name")
@@ -148,6 +154,8 @@ def job_table(rows: Sequence[Values], *, bars: bool = False) -> Table:
         table.add_column()
     for name in ("rows", "failed", "rows/s", "ETA", *(["cost"] if priced else [])):
         table.add_column(name, justify="right")
+    if due:
+        table.add_column("deadline")
     if not bars:
         table.add_column("output", overflow="fold")
     for row in rows:
@@ -162,6 +170,7 @@ def job_table(rows: Sequence[Values], *, bars: bool = False) -> Table:
             _number(rate),
             duration(row["eta_seconds"]),
             *(["—" if row["cost"] is None else money(row["cost"])] if priced else []),
+            *([row["deadline"].brief if row.get("deadline") else "—"] if due else []),
             *([] if bars else [escape(row["output_uri"])]),
         )
     return table
@@ -250,6 +259,14 @@ def _pace(row: Values, *, closing: bool) -> Text:
     if row["cost"] is not None:
         text.append(f"   cost {money(row['cost'])}")
     return text
+
+
+def _deadline(row: Values) -> list[Text]:
+    """One line for a job with a deadline: when, and what is expected."""
+    if (found := row.get("deadline")) is None:
+        return []
+    text = Text(f"finish by {found.finish_by:%Y-%m-%d %H:%M}   ")
+    return [text.append(found.text, "green" if found.text == "on time" else "yellow")]
 
 
 def _batches(row: Values) -> Text:

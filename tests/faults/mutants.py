@@ -698,9 +698,33 @@ MUTANTS = (
         ("tests/unit/test_allocation.py::test_max_min_shares",),
     ),
     Mutant(
+        "slots of a late job",
+        "common/allocation/plan.py",
+        "            while self.given[key] < least and self._give_one(key, {key}):\n",
+        "            while False:\n",
+        ("tests/unit/test_deadlines.py::test_the_plan_of",),
+    ),
+    Mutant(
+        "no deadline over the share of a tenant",
+        "common/allocation/shares.py",
+        "min(job.least_slots, job.slots, capacity)",
+        "min(job.least_slots, job.slots)",
+        (
+            "tests/unit/test_deadlines.py"
+            "::test_deadlines_move_nothing_between_tenants_or_priorities",
+        ),
+    ),
+    Mutant(
+        "no deadline by a stale rate",
+        "common/allocation/deadlines.py",
+        "return None if self.measured_seconds_ago > STALE_SECONDS else self.rate",
+        "return self.rate",
+        ("tests/unit/test_deadlines.py::test_what_a_job_needs_and_what_is_expected_of_it",),
+    ),
+    Mutant(
         "first slot of an engine",
         "common/allocation/plan.py",
-        "                self._give_first(key, {key})\n",
+        "                self._give_one(key, {key})\n",
         "                pass\n",
         ("tests/unit/test_allocation.py::test_the_plan_of",),
     ),

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from nightshift.common.allocation.deadlines import Work
 from nightshift.common.ledger.dispatch import Capacity, OpenJob
 from nightshift.common.settings import Settings
 from nightshift.producer.reaper.admission import LEAST_QUEUED, Hints, Queue, decide
@@ -79,6 +80,44 @@ def test_what_is_admitted(
     jobs: list[OpenJob], capacities: list[Capacity], admitted: dict[int, int]
 ) -> None:
     assert decide(jobs, capacities) == admitted
+
+
+HOUR_LEFT = Work(rows=36_000, seconds_left=3600, slots=1, most_slots=40, rate=10.0)
+"""A job that needs 1.1 slots."""
+
+
+@pytest.mark.parametrize(
+    ("work", "admitted"),
+    [
+        pytest.param(HOUR_LEFT, {1: 15, 2: 5}, id="what it needs first, then the others"),
+        pytest.param(replace(HOUR_LEFT, rows=72_000), {1: 20}, id="a late job comes first"),
+        pytest.param(
+            replace(HOUR_LEFT, rows=45_000), {1: 20}, id="until as much is in flight as it needs"
+        ),
+        pytest.param(
+            replace(HOUR_LEFT, rows=72_000, rate=None), {1: 10, 2: 10}, id="no rate, no deadline"
+        ),
+    ],
+)
+def test_batches_of_a_late_job_are_admitted_before_others_of_its_engine(
+    work: Work, admitted: dict[int, int]
+) -> None:
+    assert decide([JOB, OTHER], [WINDOW], works={1: work}) == admitted
+
+
+def test_a_late_job_leaves_what_it_does_not_need() -> None:
+    """1.25 slots over 0.9 of two children are 1.39, with 150 rows in flight each: 208 rows."""
+    ahead = replace(JOB, queued=10, rows_queued=100, leased=9, rows_leased=90)
+    work = replace(HOUR_LEFT, rows=45_000)
+    assert decide([ahead, OTHER], [WINDOW], works={1: work}) == {1: 2, 2: 8}
+
+
+def test_the_earliest_deadline_is_admitted_first() -> None:
+    work = replace(HOUR_LEFT, rows=72_000)
+    later = replace(work, seconds_left=3700)
+    assert decide([JOB, OTHER], [WINDOW], works={1: later, 2: work}) == {2: 20}
+    urgent = replace(OTHER, id=3, priority=1, pending=5)
+    assert decide([JOB, urgent], [WINDOW], works={1: work}) == {3: 5, 1: 15}
 
 
 def test_a_round_stays_short() -> None:

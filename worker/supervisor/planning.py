@@ -1,7 +1,8 @@
 """The plan of a pool, computed by whichever supervisor finds it old and gets the pool's lock."""
 
+from nightshift.common.allocation.deadlines import with_deadlines
 from nightshift.common.allocation.plan import allocate, beside_cordoned, desired_slots
-from nightshift.common.ledger import Ledger, cordons, fleet
+from nightshift.common.ledger import Ledger, cordons, deadlines, fleet
 
 
 def renew(ledger: Ledger, pool: str, alive_seconds: float) -> bool:
@@ -12,7 +13,8 @@ def renew(ledger: Ledger, pool: str, alive_seconds: float) -> bool:
     with ledger.transaction() as connection:
         if not fleet.try_to_plan(connection, pool):
             return False
-        demand = fleet.demand(connection, pool)
+        works = deadlines.works(connection, pool=pool)
+        demand = with_deadlines(fleet.demand(connection, pool), works)
         slots = fleet.slots(connection, pool, alive_seconds)
         engine_of = allocate(slots, demand, fleet.engines(connection, pool))
         waiting = {job.engine_key for job in demand}.difference(engine_of.values())

@@ -1,0 +1,137 @@
+"""Deadlines: how many slots a job needs to be done in time, and what is to be expected of it.
+
+The rate of a slot is that of slots at work, so that a job keeps its rate while it waits.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from nightshift.common.allocation.demand import JobDemand
+
+RESERVE = 0.1
+"""Part of the time left that a plan keeps in reserve: for rates that are a few percent off, for slots
+that are lost, and for the last batches, which fill no slot.
+"""
+
+STALE_SECONDS = 86_400.0
+"""A rate whose last commit is older counts for nothing: rows, models and machines may have changed."""
+
+LEAST_ROWS = 0.02
+"""Part of a job, or one window of its engine, whichever is less: with fewer rows measured, the time in
+which the first window fills makes the rate too low.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is known of a job with a deadline.
+
+    `seconds_left` are below 0 after the deadline. `slots` are those at work for the job, in parts of
+    a slot, and `most_slots` those that it could use, with a batch for each. `rate` is the rows a
+    second of a slot at work, None where nothing was measured; the last of it `measured_seconds_ago`.
+    """
+
+    rows: int
+    seconds_left: float
+    slots: float
+    most_slots: int
+    load_seconds: float = 0.0
+    rate: float | None = None
+    measured_seconds_ago: float = 0.0
+
+    @property
+    def fresh_rate(self) -> float | None:
+        """The rate, None where it is missing or stale."""
+        return None if self.measured_seconds_ago > STALE_SECONDS else self.rate
+
+
+def slots_needed(work: Work) -> float:
+    """The slots without which a job would miss its deadline, in parts of a slot; 0 where no rate is
+    known. They are `most_slots` where even those would be late.
+
+    Slots that the job does not have yet load its engine first. A job that is on time with its slots
+    needs no more of them, so that small changes of the rate change no plan.
+    """
+    if work.rows <= 0 or work.fresh_rate is None:
+        return 0.0
+    needed = _slots_in(work, work.seconds_left * (1 - RESERVE))
+    if needed > work.slots and _slots_in(work, work.seconds_left) <= work.slots:
+        return work.slots
+    return min(needed, float(work.most_slots))
+
+
+def is_beyond_reach(work: Work) -> bool:
+    """True when a job would be late even with every slot that it could use."""
+    return work.fresh_rate is not None and _slots_in(work, work.seconds_left) > work.most_slots
+
+
+def with_deadlines(demand: Sequence[JobDemand], works: Mapping[int, Work]) -> list[JobDemand]:
+    """The demand of jobs with what their deadlines need, of which `works` has the facts by job."""
+    return [
+        job
+        if (work := works.get(job.job_id)) is None
+        else replace(
+            job,
+            deadline_slots=slots_needed(work),
+            due_seconds=work.seconds_left,
+            beyond_reach=is_beyond_reach(work),
+        )
+        for job in demand
+    ]
+
+
+def _slots_in(work: Work, seconds: float) -> float:
+    """The slots that end the rows in so many seconds; without end where no number does."""
+    rate = work.fresh_rate
+    if rate is None or seconds <= 0:
+        return math.inf
+    alone = work.rows / (rate * seconds)
+    if alone <= work.slots:
+        return alone
+    at_work = seconds - work.load_seconds
+    if at_work <= 0:
+        return math.inf
+    return work.slots + (work.rows - work.slots * rate * seconds) / (rate * at_work)
+
+
+class Standing(StrEnum):
+    """How a job stands to its deadline."""
+
+    ON_TIME = "on time"
+    LATE = "late"
+    NO_RATE = "no rate"
+    STALE_RATE = "stale rate"
+    PAUSED = "paused"
+    """Neither on time nor late: nobody works on the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is expected of a job: `late_seconds` after its deadline where it is late and has slots, and
+    the `more_slots` with which it would be on time; None where no number would do.
+    """
+
+    standing: Standing
+    late_seconds: float | None = None
+    more_slots: int | None = None
+
+
+def outlook(work: Work) -> Outlook:
+    """Where a running job will stand at its deadline if it keeps the slots that it has."""
+    if work.rows <= 0:
+        late = -work.seconds_left
+        return Outlook(Standing.LATE, late) if late > 0 else Outlook(Standing.ON_TIME)
+    if work.rate is None:
+        return Outlook(Standing.NO_RATE)
+    if work.fresh_rate is None:
+        return Outlook(Standing.STALE_RATE)
+    needed = _slots_in(work, work.seconds_left)
+    if needed <= work.slots:
+        return Outlook(Standing.ON_TIME)
+    more = None if needed > work.most_slots else max(1, math.ceil(needed - work.slots))
+    if work.slots <= 0:
+        return Outlook(Standing.LATE, None, more)
+    takes = work.rows / (work.rate * work.slots)
+    return Outlook(Standing.LATE, takes - work.seconds_left, more)

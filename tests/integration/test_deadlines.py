@@ -1,0 +1,181 @@
+"""Deadlines on a real Postgres and by the command line: rates, plans, admission, what status says."""
+
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from nightshift.common.allocation.deadlines import Standing
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import deadlines, fleet, jobs
+from nightshift.common.ledger.fleet import Machine, SlotReport
+from nightshift.producer.reaper import admission
+from nightshift.producer.views import rates
+from nightshift.producer.views.deadlines import Deadline, with_deadlines
+from nightshift.worker.supervisor import planning
+from tests.support.fleet import commit_one
+from tests.support.world import World, child_of, make_ready, part_of
+
+
+def due(world: World, job_id: int, seconds: float | None) -> None:
+    moment = None if seconds is None else datetime.now(UTC) + timedelta(seconds=seconds)
+    world.run(deadlines.set_finish_by, job_id, moment)
+
+
+def measured(world: World, job_id: int, seconds: float) -> None:
+    """Commits a batch that took so many seconds of a slot."""
+    lease = world.lease(job_id)
+    part = replace(part_of(lease), engine_microseconds=round(seconds * 1e6))
+    with world.ledger.transaction() as connection:
+        commit_one(connection, lease, part)
+
+
+def seen(world: World, job_id: int) -> Deadline:
+    with world.ledger.transaction() as connection:
+        row = jobs.progress(connection, job_id)
+        found: Deadline = with_deadlines(connection, [row])[0]["deadline"]
+    return found
+
+
+def planned(world: World, count: int) -> Counter[str | None]:
+    """How many of so many free slots the plan gives to each engine key."""
+    machine = Machine("m", "default", "host")
+    slots = [SlotReport(number, "", None, None, leaves=False) for number in range(count)]
+
+    def report() -> Counter[str | None]:
+        with world.ledger.transaction() as connection:
+            orders, _ = fleet.report(
+                connection, machine, slots, idle_seconds=0, seen_every_seconds=0
+            )
+        return Counter(order.planned_key for order in orders)
+
+    report()
+    made = "UPDATE pool_plans SET computed_at = now() - make_interval(secs => %s) RETURNING 1"
+    world.ask(made, 60)
+    assert planning.renew(world.ledger, "default", 30)
+    world.ask(made, -60)
+    return report()
+
+
+def key_of(world: World, job_id: int) -> str:
+    return world.specs[job_id].engine_key
+
+
+def other(world: World, *sizes: int, **facts: Any) -> int:
+    return world.job(*sizes, name="other", callable="rules:other", **facts)
+
+
+def test_a_late_job_gets_its_slots_in_the_plan_and_from_an_autoscaler(world: World) -> None:
+    late, rest = world.job(300, *[100] * 100), other(world, *[256] * 99)
+    assert planned(world, 4) == {key_of(world, late): 2, key_of(world, rest): 2}
+    measured(world, late, seconds=30)
+    due(world, late, 400)
+    # 10,000 rows at 10 rows a second and slot are 1,000 s; 0.9 of 400 s need 2.8 slots.
+    assert planned(world, 4) == {key_of(world, late): 3, key_of(world, rest): 1}
+    due(world, late, 20)
+    assert planned(world, 4) == {key_of(world, late): 4}
+    desired = "SELECT desired_workers AS n FROM pool_demand WHERE engine_key = %s"
+    assert world.ask(desired, key_of(world, late))[0].n == 56
+    due(world, late, None)
+    assert planned(world, 4) == {key_of(world, late): 3, key_of(world, rest): 1}
+    assert world.ask(desired, key_of(world, late))[0].n == 40
+
+
+def test_without_a_fresh_rate_a_deadline_changes_nothing_and_says_so(world: World) -> None:
+    late, rest = world.job(300, *[100] * 100), other(world, *[256] * 99)
+    due(world, late, 20)
+    fair = {key_of(world, late): 2, key_of(world, rest): 2}
+    assert planned(world, 4) == fair
+    assert seen(world, late).text == "no measured rate yet: the deadline has no effect"
+    measured(world, late, seconds=30)
+    moved = "UPDATE attempts SET ended_at = ended_at - make_interval(hours => %s) RETURNING 1"
+    world.ask(moved, 25)
+    assert planned(world, 4) == fair
+    assert seen(world, late).text == (
+        "the rate was measured more than a day ago: the deadline has no effect"
+    )
+    world.ask(moved, -2)
+    assert planned(world, 4) == {key_of(world, late): 4}
+    world.run(jobs.pause, late)
+    assert seen(world, late).text == "paused: the deadline has no effect"
+
+
+def test_a_rate_is_that_of_a_slot_at_work_and_counts_what_is_held(world: World) -> None:
+    job_id = world.job(300, *[100] * 100)
+    due(world, job_id, 3600)
+    make_ready(world, child_of(world.specs[job_id]))
+    measured(world, job_id, seconds=30)
+    with world.ledger.transaction() as connection:
+        assert deadlines.works(connection)[job_id].slots == 0
+    lease = world.lease(job_id, owner="child-1")
+    with world.ledger.transaction() as connection:
+        (found,) = deadlines.works(connection, pool="default").values()
+        assert deadlines.works(connection, pool="elsewhere") == {}
+        assert deadlines.works(connection, job_ids=[job_id + 1]) == {}
+    assert (found.rows, found.rate, found.slots, found.most_slots) == (10_000, 10.0, 1.0, 100)
+    assert found.seconds_left == pytest.approx(3600, abs=60)
+    world.commit(lease)
+
+
+def test_few_rows_are_no_rate(world: World) -> None:
+    """The first rows of a window are slower than those that follow."""
+    job_id = world.job(1, *[100] * 100)
+    due(world, job_id, 3600)
+    measured(world, job_id, seconds=10)
+    assert seen(world, job_id).outlook is not None
+    assert seen(world, job_id).as_json["standing"] == Standing.NO_RATE
+    measured(world, job_id, seconds=10)
+    measured(world, job_id, seconds=10)
+    assert seen(world, job_id).as_json["standing"] == Standing.LATE
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (3600, "on time"),
+        (600, "late by 7 min, on time with 1 more worker"),
+        (120, "late by 15 min, on time with 8 more workers"),
+        (5, "late by 17 min"),
+        (-3600, "late by 1 h 17 min"),
+    ],
+)
+def test_status_says_what_is_expected(world: World, seconds: float, text: str) -> None:
+    """10,000 rows at 10 rows a second and slot, with one slot."""
+    job_id = world.job(300, *[100] * 100)
+    make_ready(world, child_of(world.specs[job_id]))
+    measured(world, job_id, seconds=30)
+    world.lease(job_id, owner="child-1")
+    due(world, job_id, seconds)
+    found = seen(world, job_id)
+    assert found.text == text
+    assert found.brief == text.partition(",")[0]
+
+
+def test_batches_of_a_late_job_are_admitted_before_others_of_its_engine(world: World) -> None:
+    first, late = world.job(*[10] * 50), world.job(*[10] * 50, name="late")
+    make_ready(world, child_of(world.specs[late]))
+    measured(world, late, seconds=60)
+    due(world, late, 30)
+    with world.ledger.transaction() as connection:
+        admission.admit(connection, 60)
+        rows = {job: jobs.progress(connection, job) for job in (first, late)}
+    assert rows[late]["batches_queued"] > 0
+    assert rows[first]["batches_queued"] == 0
+
+
+def test_how_a_job_that_is_over_stood_to_its_deadline(world: World) -> None:
+    job_id = world.job(1)
+    due(world, job_id, 3600)
+    world.commit(world.lease(job_id))
+    world.finish(job_id)
+    assert seen(world, job_id).text == "on time"
+    earlier = "UPDATE jobs SET finish_by = finished_at - interval '70 min' RETURNING 1"
+    world.ask(earlier)
+    assert seen(world, job_id).text == "late by 1 h 10 min"
+    with world.ledger.transaction() as connection:
+        (row,) = with_deadlines(connection, [jobs.progress(connection, job_id)])
+    assert rates.as_json(row)["deadline"]["late_seconds"] == 4200
+    with pytest.raises(BadInput, match="is over"):
+        due(world, job_id, 60)
