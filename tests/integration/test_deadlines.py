@@ -1,6 +1,8 @@
 """Deadlines on a real Postgres and by the command line: rates, plans, admission, what status says."""
 
+import subprocess
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,8 +17,10 @@ from nightshift.producer.reaper import admission
 from nightshift.producer.views import rates
 from nightshift.producer.views.deadlines import Deadline, with_deadlines
 from nightshift.worker.supervisor import planning
-from tests.support.fleet import commit_one
+from tests.support.fleet import Fleet, commit_one, function_spec, logs, wait_until, write_rows
 from tests.support.world import World, child_of, make_ready, part_of
+
+Ask = Callable[[str], list[tuple[Any, ...]]]
 
 
 def due(world: World, job_id: int, seconds: float | None) -> None:
@@ -179,3 +183,74 @@ def test_how_a_job_that_is_over_stood_to_its_deadline(world: World) -> None:
     assert rates.as_json(row)["deadline"]["late_seconds"] == 4200
     with pytest.raises(BadInput, match="is over"):
         due(world, job_id, 60)
+
+
+def put(fleet: Fleet, name: str, rows: int, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Submits a job with a model of its own."""
+    source = fleet.folder / f"in-{name}"
+    write_rows(source, [("a.parquet", rows)])
+    engine = {"backend": "function", "callable": "rules:Model", "args": {"name": name}}
+    spec = function_spec(name, source, fleet.folder / name, engine=engine, batch={"rows": 20})
+    return fleet.command("submit", str(fleet.spec(spec)), *flags)
+
+
+def test_a_submit_keeps_the_moment_and_refuses_what_is_none(fleet: Fleet, ask: Ask) -> None:
+    put(fleet, "plain", 10)
+    refused = put(fleet, "past", 10, "--finish-by", "2026-01-01")
+    assert refused.returncode == 2
+    assert "limits.finish_by: finish_by 2026-01-01 has passed: it was" in refused.stderr
+    refused = put(fleet, "soon", 10, "--finish-by", "soon")
+    assert refused.returncode == 2
+    assert "limits.finish_by: 'soon' is no time: give a time such as 06:00" in refused.stderr
+    assert put(fleet, "due", 10, "--finish-by", "8h").returncode == 0
+    assert ask("SELECT name FROM jobs ORDER BY id") == [("plain",), ("due",)]
+    ((seconds,),) = ask("SELECT extract(epoch FROM finish_by - created_at) FROM jobs WHERE id = 2")
+    assert float(seconds) == pytest.approx(8 * 3600, abs=60)
+    # Workers of a release before deadlines read this spec.
+    assert ask("SELECT spec -> 'limits' ? 'finish_by' FROM jobs WHERE id = 2") == [(False,)]
+    assert fleet.status("plain")["deadline"] is None
+    found = fleet.status("due")["deadline"]
+    assert datetime.fromisoformat(found["finish_by"]) > datetime.now(UTC) + timedelta(hours=7)
+    assert (found["standing"], found["late_seconds"], found["more_workers"]) == (
+        "no rate",
+        None,
+        None,
+    )
+    assert "no measured rate yet: the deadline has no effect" in fleet.command("status", "2").stdout
+    assert "no rate" in fleet.command("jobs").stdout
+
+
+MODEL = """
+import time
+
+class Model:
+    def __init__(self, name):
+        pass
+
+    def __call__(self, rows):
+        time.sleep(0.02 * len(rows))
+        return [{"loud": row["text"].upper()} for row in rows]
+"""
+
+PLANNED = """
+    SELECT j.name, count(*) FROM slot_plans p JOIN jobs j USING (engine_key)
+    GROUP BY j.name ORDER BY j.name
+"""
+
+
+@pytest.mark.slow
+def test_of_two_jobs_on_two_slots_the_late_one_has_both(fleet: Fleet, ask: Ask) -> None:
+    """A minute of one slot, due in half a minute, beside a job without a deadline."""
+    (fleet.folder / "rules.py").write_text(MODEL)
+    assert put(fleet, "rest", 3000).returncode == 0
+    fleet.reaper()
+    fleet.worker("--slots", "2")
+    wait_until(lambda: ask(PLANNED) == [("rest", 2)], what="a plan without the late job")
+    assert put(fleet, "late", 3000, "--finish-by", "35s").returncode == 0
+    wait_until(lambda: ask(PLANNED) == [("late", 2)], what="both slots for the late job")
+    text = fleet.status("late")["deadline"]["text"]
+    assert text.startswith(("late", "on time"))
+    waited = fleet.command("wait", "late")
+    assert waited.returncode == 0, waited.stdout + waited.stderr + logs(fleet.folder)
+    wait_until(lambda: ask(PLANNED) == [("rest", 2)], what="the slots of the other job again")
+    assert ask("SELECT count(*) FROM batches WHERE failures + losses > 0") == [(0,)]

@@ -106,7 +106,7 @@ def test_batches_of_a_late_job_are_admitted_before_others_of_its_engine(
 
 
 def test_a_late_job_leaves_what_it_does_not_need() -> None:
-    """1.25 slots over 0.9 of two children are 1.39, with 150 rows in flight each: 208 rows."""
+    """It needs 1.39 children, with 150 rows in flight each: 208 rows."""
     ahead = replace(JOB, queued=10, rows_queued=100, leased=9, rows_leased=90)
     work = replace(HOUR_LEFT, rows=45_000)
     assert decide([ahead, OTHER], [WINDOW], works={1: work}) == {1: 2, 2: 8}

@@ -37,20 +37,20 @@ ON_TIME, NO_RATE = Outlook(Standing.ON_TIME), Outlook(Standing.NO_RATE)
 @pytest.mark.parametrize(
     ("work", "needed", "expected"),
     [
-        pytest.param(WORK, 1 / 0.9, ON_TIME, id="on time with a slot to spare"),
+        pytest.param(WORK, 36_000 / (10 * 3180), ON_TIME, id="on time with a slot to spare"),
         pytest.param(replace(WORK, rows=0), 0, ON_TIME, id="nothing left"),
         pytest.param(
             replace(WORK, slots=1), 1, ON_TIME, id="on time to the second: nothing more is needed"
         ),
         pytest.param(
             LATE,
-            2 + (144_000 - 20 * 3240) / (10 * 3180),
+            2 + (144_000 - 20 * 3180) / (10 * 3120),
             Outlook(Standing.LATE, HOUR, 3),
             id="late: slots that come load first",
         ),
         pytest.param(
             replace(LATE, slots=0),
-            144_000 / (10 * 3180),
+            144_000 / (10 * 3120),
             Outlook(Standing.LATE, None, 5),
             id="late without a slot",
         ),
@@ -65,6 +65,12 @@ ON_TIME, NO_RATE = Outlook(Standing.ON_TIME), Outlook(Standing.NO_RATE)
             40,
             Outlook(Standing.LATE, HOUR, None),
             id="a load that takes until the deadline helps nobody to keep it",
+        ),
+        pytest.param(
+            replace(WORK, rows=600, seconds_left=10),
+            2,
+            Outlook(Standing.LATE, 20, None),
+            id="a slot that would load until the job is done helps nobody",
         ),
         pytest.param(
             replace(LATE, seconds_left=-60),
