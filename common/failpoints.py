@@ -11,6 +11,7 @@ class Moment(StrEnum):
     """A moment just before or after an action of a process."""
 
     SUBMITTING = "submitting"
+    APPENDING = "appending"
     CLAIMED = "claimed"
     READING = "reading"
     ANSWERED = "answered"

@@ -1,10 +1,13 @@
 """Retry: failed rows of a job run again, and the sentence about them for a person."""
 
+from collections.abc import Sequence
+
 from nightshift.common import storage
 from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger, audit_log, jobs
 from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.batches.retries import Retried
+from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.producer.archive.come_back import bring_back
@@ -40,21 +43,29 @@ def retry(
             if piece.batches or piece.reopened:
                 redone = {"rows": piece.rows, "batches": piece.batches, "kind": kind}
                 audit_log.record(connection, "retry", job.id, detail=redone)
-        if piece.reopened:
-            delete_manifest(ledger, job)
+            stale = generations.reopen(connection, job.id) if piece.batches else []
+        if piece.reopened or stale:
+            withdraw(ledger, job, stale)
         whole = piece if whole is None else whole.then(piece)
         if piece.last is None:
             return whole
         after = piece.last
 
 
-def delete_manifest(ledger: Ledger, job: Job) -> None:
-    """Files come after COMMIT. The lock keeps the manifest of a job that is over again by now."""
+def withdraw(ledger: Ledger, job: Job, stale: Sequence[int] = ()) -> None:
+    """Deletes the files about the end of a job that is open again, and of its generations `stale`.
+
+    Files come after COMMIT. The lock keeps those of a job or a generation that is over again by now.
+    """
     with ledger.transaction() as connection:
         jobs.lock(connection, job.id)
         now = jobs.get(connection, job.id)
         if now is not None and now.closed_at is None:
             storage.delete(part_names.final(job.output_uri, part_names.MANIFEST))
+        for number in stale:
+            found = generations.get(connection, job.id, number)
+            if found is None or found.finished_at is None:
+                storage.delete(part_names.generation(job.output_uri, number))
 
 
 def summary(job: Job, retried: Retried, *, nobody_works: bool) -> str:

@@ -16,6 +16,9 @@ ARCHIVE = "_ledger"
 ARCHIVE_SUFFIX = ".archive"
 """Of Parquet files that are no parts: a reader of `**/*.parquet` must not count them."""
 
+GENERATIONS = "_generations"
+"""Folder with a file for each finished generation of a job that grows, in the output directory."""
+
 JUDGED = "_judged"
 """Folder with the rows that a judge's job reads, in the output directory."""
 
@@ -64,3 +67,8 @@ def located(output_uri: str, name: str) -> str | None:
 def archived(output_uri: str, name: str) -> str:
     """Where a file of the archive of a job lies."""
     return f"{output_uri.rstrip('/')}/{ARCHIVE}/{name}"
+
+
+def generation(output_uri: str, number: int) -> str:
+    """Where the file about a finished generation of a job lies."""
+    return f"{output_uri.rstrip('/')}/{GENERATIONS}/{number:06d}.json"

@@ -22,7 +22,8 @@ def finishable(
     most `most` of them, without those that the reaper is `busy` with; first what nobody has tried.
 
     Other reapers pass over a taken job, which only saves work: finishing twice is harmless. A
-    cancelled or failed job is over once nobody holds a lease of it.
+    cancelled or failed job is over once nobody holds a lease of it. A job whose input is watched
+    waits for files.
     """
     statement = text("""
         WITH taken AS MATERIALIZED (
@@ -33,7 +34,9 @@ def finishable(
             WHERE j.closed_at IS NULL AND j.id <> ALL (CAST(:busy AS bigint[]))
               AND (j.finisher_until IS NULL OR j.finisher_until < now()
                    OR j.finisher = :reaper)
-              AND c.leased = 0 AND (j.state IN ('cancelled', 'failed') OR c.waiting = 0)
+              AND c.leased = 0 AND (j.state IN ('cancelled', 'failed') OR c.waiting = 0
+                                    AND NOT EXISTS (SELECT FROM job_watches w
+                                                    WHERE w.job_id = j.id))
             ORDER BY j.finisher_until NULLS FIRST, j.id LIMIT :most
             FOR UPDATE OF j SKIP LOCKED
         )

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 
 from pydantic import ValidationError
@@ -24,12 +24,16 @@ INSERT_JOB = text("""
 """)
 """One job, running from now on; no row comes back where its identity or its output is taken."""
 
-INSERT_FILE = text("""
+INSERT_FILES = text("""
     INSERT INTO input_files (job_id, file_index, uri, format, size, fingerprint, row_count,
                              first_row)
-    VALUES (:job_id, :file_index, :uri, :format, :size, :fingerprint, :rows, :first_row)
+    SELECT :job_id, :first_file + place - 1, uri, format, size, fingerprint, row_count, first_row
+    FROM unnest(
+        CAST(:uri AS text[]), CAST(:format AS text[]), CAST(:size AS bigint[]),
+        CAST(:fingerprint AS text[]), CAST(:rows AS bigint[]), CAST(:first_row AS bigint[])
+    ) WITH ORDINALITY AS file (uri, format, size, fingerprint, row_count, first_row, place)
 """)
-"""One input file of a job."""
+"""Input files of a job, in one statement: a hundred thousand single ones took 20 s."""
 
 SUBMIT_LOCK = 0x7375626D
 """First half of the advisory lock of a submit ('subm'); the second half is a hash of the identity."""
@@ -98,14 +102,17 @@ def insert(connection: Connection, new: NewJob, files: Sequence[SourceFile]) -> 
     )
     if job_id is None:
         raise BadInput(f"another job was submitted for {new.output_uri} at the same time")
-    connection.execute(
-        INSERT_FILE,
-        [
-            {"job_id": job_id, "file_index": index, **asdict(file)}
-            for index, file in enumerate(files)
-        ],
-    )
+    insert_files(connection, job_id, files)
     return int(job_id)
+
+
+def insert_files(
+    connection: Connection, job_id: int, files: Sequence[SourceFile], first_file: int = 0
+) -> None:
+    """Input files of a job, numbered from `first_file` on."""
+    names = ("uri", "format", "size", "fingerprint", "rows", "first_row")
+    columns = {name: [getattr(file, name) for file in files] for name in names}
+    connection.execute(INSERT_FILES, {"job_id": job_id, "first_file": first_file, **columns})
 
 
 def insert_batches(
@@ -113,10 +120,15 @@ def insert_batches(
     job_id: int,
     files: Sequence[SourceFile],
     batches: Iterable[Descriptor],
+    *,
+    first_file: int = 0,
+    first_seq: int = 0,
 ) -> int:
-    """Streams the batches in by COPY, in dataset order; returns how many."""
+    """Streams the batches in by COPY, in dataset order; returns how many. The first of `files` and
+    the first batch have the numbers `first_file` and `first_seq` in the job.
+    """
     lift_time_limit(connection)
-    index_of = {file.uri: index for index, file in enumerate(files)}
+    index_of = {file.uri: index for index, file in enumerate(files, first_file)}
     count = 0
     driver = connection.connection.driver_connection
     assert driver is not None
@@ -126,7 +138,7 @@ def insert_batches(
             copy.write_row(
                 (
                     job_id,
-                    count,
+                    first_seq + count,
                     index_of[batch.source.uri],
                     batch.rows,
                     len(batch.rows),

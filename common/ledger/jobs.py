@@ -259,6 +259,11 @@ def reopen(connection: Connection, job_id: int) -> None:
     leasing.take_owners(connection, job_id)
 
 
+def count_change(connection: Connection, job_id: int) -> None:
+    """Makes a manifest stale that is being written: rows run again, or came."""
+    connection.execute(text("UPDATE jobs SET retries = retries + 1 WHERE id = :id"), {"id": job_id})
+
+
 def fix_output_schema(connection: Connection, job_id: int, schema: bytes) -> bytes:
     """Sets the output schema if none is set (compare-and-set); returns the one that holds."""
     statement = text("""

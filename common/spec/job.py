@@ -132,10 +132,11 @@ class JobSpec(Section):
 
     @property
     def identity(self) -> str:
-        """Hash of what makes two specs the same work; name, priority, limits, prices and batch size
-        do not.
+        """Hash of what makes two specs the same work; name, priority, limits, prices, batch size and
+        the pace of looks for new files do not.
         """
         hashed = self.model_dump(mode="json", by_alias=True, include=set(IDENTITY))
+        hashed["input"].pop("watch", None)
         hashed["engine"] = {
             key: each for key, each in hashed["engine"].items() if key not in PRICES
         }

@@ -2,9 +2,9 @@
 answers go, and within which bounds.
 """
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nightshift.common.spec import finish_by
 
@@ -59,6 +59,12 @@ class InputSpec(Section):
         None, description="Columns that templates and functions see; all when absent."
     )
     limit: int | None = Field(None, ge=1, description="Take only the first rows of the dataset.")
+    watch: Absent[str] = Field(
+        None,
+        pattern=r"^[1-9][0-9]{0,4}[smh]$",
+        description="Pause between two looks for new files, such as 30s, 5m or 1h: a reaper plans "
+        "them as further rows, and the job stays open. Not part of the job's identity.",
+    )
 
     @field_validator("uri")
     @classmethod
@@ -74,6 +80,23 @@ class InputSpec(Section):
         if value is not None and (not value.isascii() or value in '"\r\n\0'):
             raise ValueError("one ASCII character that is no quote and no line end")
         return value
+
+    @model_validator(mode="after")
+    def _watch_fits(self) -> Self:
+        if self.watch is not None and self.limit is not None:
+            raise ValueError("limit takes the first rows and watch all that come: give one of them")
+        if self.watch is not None and self.format == "openai":
+            raise ValueError(
+                "an OpenAI batch file is complete when it is submitted: leave watch out"
+            )
+        return self
+
+    @property
+    def watch_seconds(self) -> int | None:
+        """Seconds between two looks; None where nobody looks."""
+        if self.watch is None:
+            return None
+        return int(self.watch[:-1]) * {"s": 1, "m": 60, "h": 3600}[self.watch[-1]]
 
     @property
     def uris(self) -> list[str]:

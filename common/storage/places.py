@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nightshift.common.errors import BadInput
 
-OWN_FOLDERS = frozenset({"_attempts", "_input", "_judged", "_ledger"})
+OWN_FOLDERS = frozenset({"_attempts", "_generations", "_input", "_judged", "_ledger"})
 """Folders that we make in an output directory. A link in place of one, or in one, is not followed."""
 
 

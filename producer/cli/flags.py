@@ -75,6 +75,9 @@ class Flags:
     )
     batch_rows: int | None = _where("batch.rows", "Rows a batch.")
     limit: int | None = _where("input.limit", "Take only the first rows.")
+    watch: str | None = _where(
+        "input.watch", "Look for new files again and again, with this pause: 30s, 5m, 1h."
+    )
     pool: str | None = _where("pool", "Group of workers that may run the job.")
     priority: int | None = _where("priority", "Higher goes first.")
     max_parallel: int | None = _where(

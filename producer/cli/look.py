@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 
 
 def wait(job: context.JobName, *, as_json: context.AsJson = False) -> None:
-    """Wait for a job; exits 0 all answered, 1 with row errors, 3 failed, paused or cancelled."""
-    from nightshift.common.ledger import jobs as ledger_jobs
-    from nightshift.producer.views import progress, rates
+    """Wait for a job; exits 0 all answered, 1 with row errors, 3 failed, paused or cancelled.
 
-    with _followed(job, context.console(stderr=as_json)) as (ledger, ended):
+    A job that watches its input (input.watch) stays open: the wait ends when everything that was
+    found so far is done, with the exit code that the job would have if it ended now.
+    """
+    from nightshift.producer.views import progress
+
+    console = context.console(stderr=as_json)
+    with _followed(job, console, until_idle=True) as (ledger, ended):
         if not as_json:
             raise typer.Exit(progress.report_end(ledger, ended, context.console()))
-        with ledger.transaction() as connection:
-            row = ledger_jobs.progress(connection, ended.id)
-    context.print_json(rates.as_json(row))
-    raise typer.Exit(progress.exit_code(row))
+        values, code = progress.end_as_json(ledger, ended)
+    context.print_json(values)
+    raise typer.Exit(code)
 
 
 def watch(job: context.SomeJob = None) -> None:
@@ -43,7 +46,9 @@ def watch(job: context.SomeJob = None) -> None:
 
 
 @contextmanager
-def _followed(reference: str, console: "Console") -> Iterator[tuple["Ledger", "Job"]]:
+def _followed(
+    reference: str, console: "Console", *, until_idle: bool = False
+) -> Iterator[tuple["Ledger", "Job"]]:
     """The job, shown on the console until it is over or paused, and its ledger."""
     from nightshift.producer.connect import open_ledger
     from nightshift.producer.views.progress import follow
@@ -52,7 +57,7 @@ def _followed(reference: str, console: "Console") -> Iterator[tuple["Ledger", "J
         job = context.find_job(ledger, reference)
         if alone and job.closed_at is None and job.state != "paused":
             raise BadInput(f"nobody works on job {job.id}: `nightshift run` with its spec goes on")
-        yield ledger, follow(ledger, job.id, console)
+        yield ledger, follow(ledger, job.id, console, until_idle=until_idle)
 
 
 def status(
@@ -62,7 +67,7 @@ def status(
     """Say where a job stands, or all of them."""
     from nightshift.common.ledger import jobs as ledger_jobs
     from nightshift.common.ledger import loads, workers
-    from nightshift.producer.views import rates, tables
+    from nightshift.producer.views import rates, tables, watching
     from nightshift.producer.views.deadlines import with_deadlines
 
     with context.ledger_of() as ledger:
@@ -76,13 +81,17 @@ def status(
             here = workers.status(connection)
             aside = loads.set_aside(connection)
             off = None if number is None else ledger_jobs.backing_off(connection, number)
+            seen = None if number is None else watching.watching(connection, number)
     if as_json:
         objects = [rates.as_json(row) for row in rows]
+        if seen is not None:
+            objects[0] = {**objects[0], "watch": seen.as_json()}
         context.print_json(objects if number is None else objects[0])
     elif number is None:
         context.console().print(tables.overview(rows, here, aside))
     else:
-        context.console().print(tables.status(rows[0], here, aside, off))
+        said = [] if seen is None else watching.lines(seen)
+        context.console().print(tables.status(rows[0], here, aside, off, said))
 
 
 def jobs(*, as_json: context.AsJson = False) -> None:

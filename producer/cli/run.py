@@ -1,7 +1,7 @@
 """Commands that run a job, or say what it would take: run, estimate, submit."""
 
 import dataclasses
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,11 +10,23 @@ from nightshift.producer.cli import context
 from nightshift.producer.cli.flags import Flags, takes_flags
 from nightshift.producer.cli.job_spec import job_spec
 
+if TYPE_CHECKING:
+    from nightshift.common.settings import Settings
+
 Target = Annotated[
     str,
     typer.Argument(
         metavar="SPEC|INPUT",
         help="A job spec (.yaml), or input: a file, a directory, a glob; local, s3:// or gs://.",
+        show_default=False,
+    ),
+]
+Targets = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SPEC|INPUT…",
+        help="A job spec (.yaml), or input: a file, a directory, a glob; local, s3:// or gs://. "
+        "With --append files, as many as you like.",
         show_default=False,
     ),
 ]
@@ -116,10 +128,50 @@ def estimate(
 
 
 @takes_flags
-def submit(target: Target, *, flags: Flags, new: New = False, adopt: Adopt = False) -> None:
-    """Put a job into the ledger for the fleet; the same spec again gives the same job."""
+def submit(
+    targets: Targets = None,
+    *,
+    flags: Flags,
+    new: New = False,
+    adopt: Adopt = False,
+    append: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JOB",
+            help="Add files to this job in place of a new one: those named, or what is new in the "
+            "job's own input.",
+        ),
+    ] = None,
+    redo_changed: Annotated[
+        bool,
+        typer.Option(
+            "--redo-changed", help="With --append: run the rows of files that changed again."
+        ),
+    ] = False,
+    last: Annotated[
+        bool,
+        typer.Option("--last", help="With --append: watch the job's input no longer after this."),
+    ] = False,
+) -> None:
+    """Put a job into the ledger for the fleet; the same spec again gives the same job.
+
+    With --append JOB files become further rows of a job that exists, numbered behind its last row.
+    A job that was over runs again. A file that the job has is left out; one that changed since is
+    named, and left as it was unless --redo-changed is given.
+    """
     settings = context.command_settings()
-    spec = job_spec(target, flags)
+    if append is not None:
+        _refuse_with_append(flags, new=new, adopt=adopt)
+        _append(append, targets or [], settings, redo=redo_changed, last=last)
+        return
+    if redo_changed or last:
+        raise BadInput(f"{'--redo-changed' if redo_changed else '--last'} goes with --append JOB")
+    if targets is None or len(targets) != 1:
+        raise BadInput(
+            f"name one spec or one input, and not {len(targets or [])}: several files are a folder, "
+            "a quoted pattern, or a list in a spec"
+        )
+    spec = job_spec(targets[0], flags)
     from nightshift.common.permits import engine_args
     from nightshift.producer.submit.submit import submit as submit_job
 
@@ -143,3 +195,24 @@ def submit(target: Target, *, flags: Flags, new: New = False, adopt: Adopt = Fal
             "reaper's broker, else they ask Postgres",
             err=True,
         )
+
+
+def _refuse_with_append(flags: Flags, *, new: bool, adopt: bool) -> None:
+    given = flags.given(*(field.name for field in dataclasses.fields(Flags)))
+    given += ["--new"] * new + ["--adopt"] * adopt
+    if given:
+        raise BadInput(f"{given[0]} does not go with --append: the job keeps the spec that it has")
+
+
+def _append(
+    reference: str, uris: list[str], settings: "Settings", *, redo: bool, last: bool
+) -> None:
+    from nightshift.producer.connect import open_ledger
+    from nightshift.producer.growth import look
+
+    with open_ledger(settings) as (ledger, alone):
+        job = context.find_job(ledger, reference)
+        taken = look.take(ledger, job, uris, settings, redo=redo, last=last)
+    nobody = alone or (settings.database_url is None and taken.appended.reopened)
+    for line in look.summary(job, taken, nobody_works=nobody):
+        typer.echo(line)

@@ -5,6 +5,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.formats import owner_marker, part_names
 from nightshift.common.ledger import Ledger, audit_log
 from nightshift.common.ledger.batches import lost_parts
+from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer import retry
 from nightshift.producer.control.answer import Answer
@@ -35,8 +36,9 @@ def redo(ledger: Ledger, job: Job, *, sure: bool, nobody_works: bool) -> Answer:
             if piece.batches:
                 redone = {"rows": piece.rows, "batches": piece.batches}
                 audit_log.record(connection, "redo", job.id, detail=redone)
-        if piece.reopened:
-            retry.delete_manifest(ledger, job)
+            stale = generations.reopen(connection, job.id) if piece.batches else []
+        if piece.reopened or stale:
+            retry.withdraw(ledger, job, stale)
         whole = piece if whole is None else whole.then(piece)
     if whole is None:
         figures = {"rows": 0, "batches": 0, "reopened": False}

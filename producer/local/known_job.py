@@ -4,6 +4,7 @@ A job that failed by its code or by its model is run again by the same command o
 mended: the spec does not change with the code of a function.
 """
 
+from dataclasses import replace
 from enum import Enum, auto
 
 from rich.console import Console
@@ -86,7 +87,7 @@ def open_job(ledger: Ledger, submitted: Submitted, spec: JobSpec, console: Conso
 
 def _say_new(submitted: Submitted, job: Job, console: Console) -> None:
     console.print(f"job {job.id}: {submitted.rows:,} rows in {submitted.batches:,} batches")
-    for message in submitted.remarks:
+    for message in replace(submitted, watch_seconds=None).remarks:
         console.print(message, style="yellow", soft_wrap=True, markup=False)
 
 

@@ -22,7 +22,7 @@ from nightshift.producer.estimate.pilot import FinishedPilot
 from nightshift.producer.local.fleet import LocalFleet, Servers, running
 from nightshift.producer.local.known_job import open_job
 from nightshift.producer.submit.submit import submit
-from nightshift.producer.views import progress
+from nightshift.producer.views import progress, watching
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,16 @@ class Machine:
         """The job of the spec, new or known; a known one goes on, see `known_job`."""
         settings = permits.of_operator(spec, self.settings)
         submitted = submit(self.ledger, spec, settings, new=new, adopt=adopt)
-        return open_job(self.ledger, submitted, spec, self.console)
+        job = open_job(self.ledger, submitted, spec, self.console)
+        if submitted.watch_seconds is not None:
+            self.console.print(
+                f"it looks for new files every {submitted.watch_seconds} s and does not end by "
+                "itself: Ctrl-C stops it here, and the same command goes on; in another terminal "
+                f"{watching.how_to_end(job.id)}",
+                soft_wrap=True,
+                markup=False,
+            )
+        return job
 
     def run_pilot(self, spec: JobSpec, rows: int, *, adopt: bool = False) -> FinishedPilot:
         """Runs a pilot of so many rows to its end."""

@@ -16,7 +16,7 @@ from nightshift.common.ledger import Ledger, dispatch, job_end, jobs
 from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState
-from nightshift.producer.reaper import error_parts, manifest, output_directory
+from nightshift.producer.reaper import error_parts, generation_files, manifest, output_directory
 from nightshift.producer.submit import output_owner
 
 log = structlog.get_logger(__name__)
@@ -65,6 +65,7 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
     if not output_directory.sweep_parts(ledger, job):
         return
     output_directory.sweep_copies(ledger, job)
+    generation_files.write_finished(ledger, job_id)
     reached(Moment.CLOSING)
     state = _close(ledger, job)
     if state is not None:

@@ -25,6 +25,7 @@ from nightshift.producer.reaper import admission, metrics, retention
 from nightshift.producer.reaper.admission import Queue
 from nightshift.producer.reaper.finishers import MOST_FINISHING, Finishers
 from nightshift.producer.reaper.metrics import Rounds
+from nightshift.producer.reaper.watcher import watch
 
 log = structlog.get_logger(__name__)
 
@@ -45,9 +46,9 @@ MOST_REAPED = 1_000
 takes, in some 100 ms.
 """
 
-CONNECTIONS = MOST_FINISHING + 3
+CONNECTIONS = MOST_FINISHING + 4
 """Connections to Postgres of a reaper: one for its rounds, one to take jobs, one for each finish, one
-for the job that leaves the ledger."""
+for the job that leaves the ledger, one to watch inputs."""
 
 RETENTION_SECONDS = 60.0
 """Pause between two looks for jobs that have been closed for long."""
@@ -57,6 +58,9 @@ ARCHIVE_LEAVE_SECONDS = 5.0
 
 BEAT_SECONDS = 5.0
 """Pause between two notes that this reaper lives, for those who look."""
+
+WATCH_LEAVE_SECONDS = 5.0
+"""Time that a look at an input gets when the reaper is asked to stop."""
 
 CHECK_SECONDS = 1.0
 """Pause between two checks of the version of the tables."""
@@ -85,6 +89,10 @@ def run(
         archiver = threading.Thread(target=_archive, args=(reaper, ledger, settings, stop))
         archiver.daemon = True
         archiver.start()
+        watcher = threading.Thread(
+            target=watch, args=(ledger, settings, stop, reaper.run_duty), daemon=True
+        )
+        watcher.start()
         try:
             while not stop.is_set():
                 reaper.check_schema()
@@ -96,6 +104,7 @@ def run(
             finishers.leave()
             # Another reaper, or the next start, takes up what is cut off.
             archiver.join(ARCHIVE_LEAVE_SECONDS)
+            watcher.join(WATCH_LEAVE_SECONDS)
             reaper.close()
         log.info("reaper_ended")
 

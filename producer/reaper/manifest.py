@@ -1,11 +1,15 @@
 """The manifest: `_manifest.json`, which says what a job was, how it ended and which parts it has."""
 
 import json
+from collections.abc import Iterable
 from typing import BinaryIO
 
 from nightshift.common import provenance, storage
+from nightshift.common.descriptor import SourceFile
 from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger, Row, jobs
+from nightshift.common.ledger.growth import generations
+from nightshift.common.ledger.growth.generations import Generation
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import live_parts
 from nightshift.common.states import JobState
@@ -23,19 +27,26 @@ def write(ledger: Ledger, job: Job) -> tuple[JobState, int]:
         job = jobs.get(connection, job.id) or job
         progress = jobs.progress(connection, job.id)
     end = _end(job, progress)
-    head = json.dumps(_head(ledger, job, progress, end), indent=1, ensure_ascii=False)
+    pages = part_files.pages_of(ledger, job, live_parts.entries_between)
+    uri = part_names.final(job.output_uri, part_names.MANIFEST)
+    stream(uri, _head(ledger, job, progress, end), pages)
+    return end, job.retries
+
+
+def stream(uri: str, head: dict[str, object], pages: Iterable[Iterable[str]]) -> None:
+    """Writes a JSON object with the `head`, and the entries of `parts` behind it."""
+    text = json.dumps(head, indent=1, ensure_ascii=False)
 
     def fill(sink: BinaryIO) -> None:
-        sink.write(head.removesuffix("\n}").encode() + b',\n "parts": [')
+        sink.write(text.removesuffix("\n}").encode() + b',\n "parts": [')
         separator = b"\n  "
-        for entries in part_files.pages_of(ledger, job, live_parts.entries_between):
+        for entries in pages:
             for entry in entries:
                 sink.write(separator + entry.encode())
                 separator = b",\n  "
         sink.write(b"\n ]\n}\n")
 
-    storage.write_whole(part_names.final(job.output_uri, part_names.MANIFEST), fill, replace=True)
-    return end, job.retries
+    storage.write_whole(uri, fill, replace=True)
 
 
 def _end(job: Job, progress: Row) -> JobState:
@@ -48,6 +59,7 @@ def _end(job: Job, progress: Row) -> JobState:
 def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, object]:
     with ledger.transaction() as connection:
         files = jobs.files(connection, job.id)
+        grown = generations.listed(connection, job.id)
         revision = live_parts.revision(connection, job.id)
         makers = live_parts.makers(connection, job.id)
     over = progress["rows_done"] + progress["rows_failed"]
@@ -71,13 +83,29 @@ def _head(ledger: Ledger, job: Job, progress: Row, end: JobState) -> dict[str, o
         "schema": [
             {"name": field.name, "type": str(field.type)} for field in part_files.schema_of(job)
         ],
-        "input_files": [
-            {
-                "uri": file.uri,
-                "bytes": file.size,
-                "fingerprint": file.fingerprint,
-                "rows": file.rows,
-            }
-            for file in files
-        ],
+        **({"generations": [generation_facts(each) for each in grown]} if grown else {}),
+        "input_files": [file_facts(file) for file in files],
+    }
+
+
+def file_facts(file: SourceFile) -> dict[str, object]:
+    """What a manifest says of an input file."""
+    return {
+        "uri": file.uri,
+        "bytes": file.size,
+        "fingerprint": file.fingerprint,
+        "rows": file.rows,
+    }
+
+
+def generation_facts(generation: Generation) -> dict[str, object]:
+    """What a manifest says of a generation: its rows are `first_row` to before `stop_row`."""
+    finished = generation.finished_at
+    return {
+        "number": generation.number,
+        "first_row": generation.first_row,
+        "stop_row": generation.stop_row,
+        "files": generation.stop_file - generation.first_file,
+        "planned_at": generation.planned_at.isoformat(),
+        "finished_at": None if finished is None else finished.isoformat(),
     }

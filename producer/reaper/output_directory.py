@@ -13,8 +13,10 @@ from nightshift.common import storage
 from nightshift.common.errors import DeleteRefused, Permanent
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import input_copies, part_names, part_rows
-from nightshift.common.ledger import Ledger, job_end, jobs
+from nightshift.common.ledger import Ledger, job_end, job_submit, jobs
 from nightshift.common.ledger.batches import commits
+from nightshift.common.ledger.growth import generations
+from nightshift.common.ledger.growth.generations import Generation
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.text import first_few
 from nightshift.producer.results import part_files
@@ -35,15 +37,16 @@ def write(
     return name, part_rows.write_part(uri, table, job.spec.output.format, made_by)
 
 
-def complete_columns(ledger: Ledger, job: Job) -> None:
-    """Rewrites the parts that were written before the columns of the answers were known.
+def complete_columns(ledger: Ledger, job: Job, generation: Generation | None = None) -> None:
+    """Rewrites the parts that were written before the columns of the answers were known; those of a
+    `generation` alone where one is given.
 
     A reader of the directory takes the columns of the first part for those of all parts.
     """
     if job.output_schema is None or not job.spec.task.has_open_columns:
         return
     parts = part_files.store(job)
-    for bare, batch in part_files.names(ledger, job):
+    for bare, batch in part_files.names(ledger, job, generation):
         if not part_names.is_bare(bare):
             continue
         uri = part_files.place(job, bare)
@@ -51,15 +54,18 @@ def complete_columns(ledger: Ledger, job: Job) -> None:
         name, facts = write(job, whole, parts.read(bare, uri), parts.provenance(uri))
         with ledger.transaction() as connection:
             commits.rename_part(connection, batch, bare, name, facts.bytes, facts.checksum)
+            generations.make_stale(connection, job.id, batch)
 
 
-def move(ledger: Ledger, job: Job) -> None:
-    """Moves the named parts that a dead worker left in the staging folder."""
+def move(ledger: Ledger, job: Job, generation: Generation | None = None) -> None:
+    """Moves the named parts that a dead worker left in the staging folder; those of a `generation`
+    alone where one is given.
+    """
     staged = set(storage.list_names(part_names.staged(job.output_uri, "")))
     if not staged:
         return
     refused = []
-    for name, _ in part_files.names(ledger, job):
+    for name, _ in part_files.names(ledger, job, generation):
         if name in staged:
             try:
                 storage.move(
@@ -106,11 +112,15 @@ def sweep_parts(ledger: Ledger, job: Job) -> bool:
 
 
 def sweep_copies(ledger: Ledger, job: Job) -> None:
-    """Removes copies of the input that the job does not read; a retry needs the others."""
+    """Removes copies of the input that the job does not read; a retry needs the others. An append
+    that has made copies stores its files under the same lock.
+    """
     with ledger.transaction() as connection:
+        job_submit.lock(connection, job.identity)
         files = jobs.files(connection, job.id)
-    copies = (input_copies.copies_of(job.spec.input, job.output_uri, file) for file in files)
-    _warn(job, convert.sweep(job.output_uri, set(chain.from_iterable(copies))))
+        copies = (input_copies.copies_of(job.spec.input, job.output_uri, file) for file in files)
+        refused = convert.sweep(job.output_uri, set(chain.from_iterable(copies)))
+    _warn(job, refused)
 
 
 def _warn(job: Job, refused: Sequence[str]) -> None:

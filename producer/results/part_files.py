@@ -17,6 +17,7 @@ from nightshift.common.formats.part_rows import PartStore
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.growth.generations import Generation
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import live_parts
 from nightshift.producer.archive.come_back import bring_back
@@ -48,19 +49,26 @@ def pages(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
 
 
 def pages_of(
-    ledger: Ledger, job: Job, query: Callable[[Connection, int, int, int], T]
+    ledger: Ledger,
+    job: Job,
+    query: Callable[[Connection, int, int, int], T],
+    generation: Generation | None = None,
 ) -> Iterator[T]:
-    """What a query says of a job's root batches, page by page: from one `seq` to before another.
+    """What a query says of a job's root batches, page by page: from one `seq` to before another; of
+    one `generation` where one is given.
 
     Batches of an archived job come back first; raises BadInput where its archive is gone.
     """
     bring_back(ledger, job)
-    with ledger.transaction() as connection:
-        roots = live_parts.roots(connection, job.id)
-    step = max(1, PAGE_ROWS // job.spec.batch.rows)
-    for first in range(0, roots, step):
+    if generation is None:
         with ledger.transaction() as connection:
-            page = query(connection, job.id, first, first + step)
+            begin, end = 0, live_parts.roots(connection, job.id)
+    else:
+        begin, end = generation.first_seq, generation.stop_seq
+    step = max(1, PAGE_ROWS // job.spec.batch.rows)
+    for first in range(begin, end, step):
+        with ledger.transaction() as connection:
+            page = query(connection, job.id, first, min(first + step, end))
         if page:
             yield page
 
@@ -72,9 +80,11 @@ def roots(ledger: Ledger, job: Job) -> Iterator[list[Row]]:
             yield list(parts)
 
 
-def names(ledger: Ledger, job: Job) -> Iterator[tuple[str, int]]:
-    """Name and batch of each live part, in no order."""
-    return chain.from_iterable(pages_of(ledger, job, live_parts.part_names_between))
+def names(
+    ledger: Ledger, job: Job, generation: Generation | None = None
+) -> Iterator[tuple[str, int]]:
+    """Name and batch of each live part, in no order; those of one generation where one is given."""
+    return chain.from_iterable(pages_of(ledger, job, live_parts.part_names_between, generation))
 
 
 def place(job: Job, name: str) -> str:

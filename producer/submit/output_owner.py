@@ -185,12 +185,16 @@ def _adopt(ledger: Ledger, output_uri: str, wanted: Owner) -> None:
 
 
 def _results(output_uri: str) -> list[str]:
-    """What a job wrote to a directory: staged parts, the archive, and the parts in their place."""
+    """What a job wrote to a directory: staged parts, the archive, the files about generations, and the
+    parts in their place.
+    """
     found = [
         place(output_uri, name)
         for place in (part_names.staged, part_names.archived)
         for name in storage.list_names(place(output_uri, ""))
     ]
+    folder = part_names.final(output_uri, part_names.GENERATIONS)
+    found += [f"{folder}/{name}" for name in storage.list_names(folder)]
     names = filter(part_names.is_result, storage.list_names(output_uri))
     return found + [part_names.final(output_uri, name) for name in names]
 

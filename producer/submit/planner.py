@@ -6,7 +6,7 @@ first.
 """
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -55,6 +55,19 @@ class Plan:
             for file in self.files
         )
 
+    def only(self, uris: Collection[str]) -> "Plan":
+        """The plan of these of its files alone; the schema is still that of all."""
+        files = [file for file in self.files if file.uri in uris]
+        return replace(self, files=files, rows_total=sum(file.rows for file in files)).behind(0)
+
+    def behind(self, first_row: int) -> "Plan":
+        """The same plan with its rows numbered from `first_row` on."""
+        placed = []
+        for file in self.files:
+            placed.append(replace(file, first_row=first_row))
+            first_row += file.rows
+        return replace(self, files=placed)
+
     def batches(self) -> Iterator[Descriptor]:
         """The batches in order; together they hold every row once. None is kept in memory."""
         for file in self.files:
@@ -100,6 +113,7 @@ def plan(
     columns: Sequence[str] | None = None,
     infos: Sequence[FileInfo] | None = None,
     output_uri: str | None = None,
+    may_be_empty: bool = False,
 ) -> Plan:
     """Looks at every input file and cuts it into batches of at most `batch_rows` rows and
     `batch_bytes` bytes: estimated bytes of the decoded columns of Parquet files that are read, bytes
@@ -108,7 +122,8 @@ def plan(
     `columns` are those that the job reads (JobSpec.read_columns; None: all): Parquet files must
     agree on them. `infos` saves a second listing of the input. Copies go under `output_uri`;
     without one, an input that needs a copy cannot be planned. Raises BadInput with one sentence for
-    what is missing, broken, empty or changes meanwhile, StorageUnavailable for an outage.
+    what is missing, broken or changes meanwhile, and for files without a row unless they
+    `may_be_empty`; StorageUnavailable for an outage.
     """
     files = list(storage.expand(spec_input.uris) if infos is None else infos)
     kinds = [source_files.file_format(info.uri, spec_input.format) for info in files]
@@ -142,7 +157,7 @@ def plan(
     else:
         examined = _examine_until(spec_input.limit, examine, files, kinds)
     rows_total = sum(file.rows for file in examined)
-    if not rows_total:
+    if not rows_total and not may_be_empty:
         raise BadInput(f"the input has no rows: {', '.join(spec_input.uris)}")
     path = hive.schema_of(spec_input, [info.uri for info in files])
     schema = _merged_schema([file for file in examined if file.rows], columns, path, spec_input.id)

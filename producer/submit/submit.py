@@ -12,6 +12,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import hive, output_schema
 from nightshift.common.ledger import Ledger, audit_log, job_submit, jobs, loads
+from nightshift.common.ledger.growth import generations, watches
 from nightshift.common.ledger.job_submit import NewJob
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
@@ -26,7 +27,9 @@ from nightshift.common.spec import (
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
+from nightshift.producer.retry import withdraw
 from nightshift.producer.submit import checks, openai_batch_file, output_owner, planner
+from nightshift.producer.submit.changes import Changes, changes
 from nightshift.producer.submit.convert import Converter
 from nightshift.producer.submit.planner import Plan
 from nightshift.producer.submit.submitted import Submitted, differing_sections, kept_fields
@@ -45,12 +48,14 @@ def submit(
     if existing is not None:
         return existing
     due = _finish_by(spec)
+    watch_seconds = spec.input.watch_seconds
     adopting = _check_output(ledger, spec, infos, adopt)
     beside = () if adopting else checks.files_beside(spec.output.uri)
     plan = _plan(spec, infos)
     identity = _identity(spec, infos)
     job = NewJob(
-        spec=spec,
+        # The watch is a row of its own, which changes while the job runs.
+        spec=spec.model_copy(update={"input": spec.input.model_copy(update={"watch": None})}),
         identity=identity,
         spec_identity=spec.identity,
         output_uri=spec.output.uri,
@@ -65,6 +70,9 @@ def submit(
             output_owner.hold(connection, spec.output.uri, owner)
             job_id = job_submit.insert(connection, job, plan.files)
             batches = job_submit.insert_batches(connection, job_id, plan.files, plan.batches())
+            if watch_seconds is not None:
+                generations.begin(connection, job_id)
+                watches.start(connection, job_id, watch_seconds)
             loads.forgive(connection, spec.pool, spec.engine_key)
             planned = {"rows": plan.rows_total, "batches": batches}
             audit_log.record(connection, "submit", job_id, detail=planned)
@@ -77,7 +85,15 @@ def submit(
         if existing is None or isinstance(error, KeyboardInterrupt):
             raise
         return existing
-    return Submitted(job_id, True, plan.rows_total, batches, JobState.RUNNING, beside=beside)
+    return Submitted(
+        job_id,
+        True,
+        plan.rows_total,
+        batches,
+        JobState.RUNNING,
+        beside=beside,
+        watch_seconds=watch_seconds,
+    )
 
 
 def survey(
@@ -217,24 +233,32 @@ def _existing(
             return None
         progress = jobs.progress(connection, job.id)
         files = jobs.files(connection, job.id)
+        has_grown = generations.get(connection, job.id, 2) is not None
+        is_watched = watches.status(connection, job.id) is not None
     if new:
         raise BadInput(
             f"{spec.output.uri} is the output of job {job.id}: --new wants another output directory"
         )
     if job.spec_identity != spec.identity:
         _refuse_other_spec(ledger, job, spec)
-    if job.identity != _identity(spec, infos):
-        _refuse_changed(job, infos, {file.uri: (file.size, file.fingerprint) for file in files})
+    found = changes(infos, {file.uri: (file.size, file.fingerprint) for file in files})
+    may_differ = is_watched or has_grown or spec.input.watch is not None
+    if found.changed or (found.uris and not may_differ):
+        raise BadInput(_changed(job, found))
+    watch_seconds, state = _watch(ledger, job, spec)
     if not job.state.over:
         output_owner.keep(ledger, job)
-    Converter(spec.input, spec.output.uri).restore(files)
+    there = [file for file in files if file.uri not in found.gone]
+    Converter(spec.input, spec.output.uri).restore(there)
     return Submitted(
         job.id,
         False,
         progress["rows_total"],
         progress["batches_total"],
-        job.state,
+        state,
         kept=kept_fields(job.spec, spec),
+        new_files=len(found.new),
+        watch_seconds=watch_seconds,
     )
 
 
@@ -254,14 +278,41 @@ def _refuse_other_spec(ledger: Ledger, job: Job, spec: JobSpec) -> None:
     )
 
 
-def _refuse_changed(job: Job, infos: Sequence[FileInfo], known: dict[str, tuple[int, str]]) -> None:
-    now = {info.uri: (info.size, info.fingerprint) for info in infos}
-    changed = sorted(
-        {uri for uri, facts in now.items() if known.get(uri, facts) != facts}
-        | (known.keys() ^ now.keys())
-    )
-    raise BadInput(
-        f"input files changed since job {job.id} was submitted: {first_few(changed, 3) or 'an empty one'}; submit "
+def _watch(ledger: Ledger, job: Job, spec: JobSpec) -> tuple[int | None, JobState]:
+    """Watches the input of a known job as its spec says now, and opens one that was completed; a spec
+    without `input.watch` changes nothing. Returns the seconds between two looks and the state of the
+    job. Nobody looks for one that failed or was cancelled.
+    """
+    wanted, state = spec.input.watch_seconds, job.state
+    if state in (JobState.CANCELLED, JobState.FAILED):
+        return None, state
+    with ledger.transaction() as connection:
+        if wanted is not None:
+            job_submit.lock(connection, job.identity)
+            generations.begin(connection, job.id)
+            started = watches.start(connection, job.id, wanted)
+            if started:
+                audit_log.record(connection, "watch", job.id, detail={"seconds": wanted})
+            if state is JobState.COMPLETED:
+                jobs.reopen(connection, job.id)
+                jobs.count_change(connection, job.id)
+                state = JobState.RUNNING
+        watched = watches.status(connection, job.id)
+    if state is not job.state:
+        withdraw(ledger, job)
+    return None if watched is None else int(watched["every_seconds"]), state
+
+
+def _changed(job: Job, found: Changes) -> str:
+    """Why the files of a known job cannot be taken as they are now, and what to do."""
+    if not found.changed and not found.gone:
+        return (
+            f"the input of job {job.id} has {len(found.new):,} files more than when it was "
+            f"submitted: {first_few(found.uris, 3)}; `nightshift submit --append {job.id}` takes "
+            "them, or submit with --new and another output directory"
+        )
+    return (
+        f"input files changed since job {job.id} was submitted: {first_few(found.uris, 3)}; submit "
         "with --new and another output directory"
     )
 

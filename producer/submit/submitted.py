@@ -44,7 +44,8 @@ class Submitted:
     """The job of a submitted spec, whether it is new or was found.
 
     `kept` are the fields in which the spec differs from that of a job that was found; `beside` are
-    the names of files that are no job's in the output directory of a new one.
+    the names of files that are no job's in the output directory of a new one. `new_files` of its
+    input a job that was found does not have; a watched one takes them by itself.
     """
 
     job_id: int
@@ -54,6 +55,8 @@ class Submitted:
     state: JobState
     kept: tuple[KeptField, ...] = ()
     beside: tuple[str, ...] = ()
+    new_files: int = 0
+    watch_seconds: int | None = None
 
     @property
     def remarks(self) -> list[str]:
@@ -66,6 +69,16 @@ class Submitted:
             found.append(
                 "the output directory is not empty: the parts will lie beside "
                 f"{first_few(self.beside, 3)}"
+            )
+        if self.watch_seconds is not None:
+            found.append(
+                f"a reaper looks for new files every {self.watch_seconds} s, and the job stays open: "
+                f"`nightshift submit --append {self.job_id} --last` takes what is there and ends that"
+            )
+        elif self.new_files:
+            found.append(
+                f"files of its input that it does not have: {self.new_files:,}; `nightshift submit "
+                f"--append {self.job_id}` adds them"
             )
         return found
 
@@ -105,7 +118,7 @@ def differing_sections(held: JobSpec, asked: JobSpec) -> list[str]:
         f"{section}.{key}"
         for section in IDENTITY
         for key in dict.fromkeys([*old[section], *new[section]])
-        if key not in PRICES and old[section].get(key) != new[section].get(key)
+        if key not in {*PRICES, "watch"} and old[section].get(key) != new[section].get(key)
     ]
 
 

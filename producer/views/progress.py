@@ -13,10 +13,11 @@ from nightshift.common.errors import Retryable
 from nightshift.common.ledger import Ledger, Row, jobs, workers
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState
-from nightshift.producer.views import tables
+from nightshift.producer.views import rates, tables, watching
 from nightshift.producer.views.deadlines import with_deadlines
 from nightshift.producer.views.notebook import CellView
 from nightshift.producer.views.rates import Values
+from nightshift.producer.views.watching import Watching
 
 LINE_SECONDS = 5.0
 """Pause between two lines where there is no live view."""
@@ -59,6 +60,7 @@ class JobSnapshot:
     job: Job
     progress: Values
     workers: list[Row]
+    watching: Watching | None
 
     @property
     def at_rest(self) -> bool:
@@ -66,6 +68,11 @@ class JobSnapshot:
         if self.job.state is JobState.PAUSED:
             return True
         return self.job.state.over and self.job.closed_at is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a watched job has done everything that was found so far."""
+        return self.watching is not None and self.watching.is_idle
 
 
 def snapshot(ledger: Ledger, job_id: int) -> JobSnapshot:
@@ -79,7 +86,7 @@ def snapshot(ledger: Ledger, job_id: int) -> JobSnapshot:
             if row["pool"] == job.spec.pool and row["engine_key"] == job.spec.engine_key
         ]
         (row,) = with_deadlines(connection, [jobs.progress(connection, job_id)])
-        return JobSnapshot(job, row, own)
+        return JobSnapshot(job, row, own, watching.watching(connection, job_id))
 
 
 def follow(
@@ -88,24 +95,31 @@ def follow(
     console: Console,
     *,
     stop: Callable[[], bool] | None = None,
+    until_idle: bool = False,
     interval_seconds: float = 0.5,
 ) -> Job:
-    """Shows a job until it is over and its files are finished, paused, or `stop` says so.
+    """Shows a job until it is over and its files are finished, paused, or `stop` says so; with
+    `until_idle` until a watched job has done everything that was found so far.
 
     Waits for the end of an outage of Postgres; raises Retryable only at the first look.
     """
     seen = snapshot(ledger, job_id)
-    view, printed_at = LiveView(), float("-inf")
+    view, printed, printed_at = LiveView(), "", float("-inf")
     with _screen(view, console) as live:
         while True:
             if live is not None:
-                view.content = tables.job(seen.progress, seen.workers, closing=_closing(seen))
+                said = [] if seen.watching is None else watching.lines(seen.watching)
+                view.content = tables.job(
+                    seen.progress, seen.workers, closing=_closing(seen), watching=said
+                )
                 live.refresh()
             elif seen.at_rest or time.monotonic() - printed_at >= LINE_SECONDS:
                 printed_at = time.monotonic()
-                line = view.note() or tables.line(seen.progress)
-                console.print(line, soft_wrap=True, highlight=False)
-            if seen.at_rest or (stop is not None and stop()):
+                line = view.note() or _line(seen)
+                if line != printed or not seen.is_idle:
+                    console.print(line, soft_wrap=True, highlight=False)
+                printed = str(line)
+            if seen.at_rest or (until_idle and seen.is_idle) or (stop is not None and stop()):
                 return seen.job
             time.sleep(interval_seconds)
             try:
@@ -150,13 +164,31 @@ def report_end(ledger: Ledger, job: Job, console: Console) -> int:
     """
     with ledger.transaction() as connection:
         (row,) = with_deadlines(connection, [jobs.progress(connection, job.id)])
+        found = watching.watching(connection, job.id)
     console.print(tables.summary(row))
-    return exit_code(row)
+    if found is not None and not job.state.over:
+        for line in (*watching.lines(found), watching.how_to_end(job.id)):
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
+    return exit_code(row, is_idle=found is not None and found.is_idle)
 
 
-def exit_code(row: Values) -> int:
-    """0 every row has an answer; 1 finished, with row errors; 3 failed, paused or cancelled."""
-    if row["status"] != JobState.COMPLETED:
+def end_as_json(ledger: Ledger, job: Job) -> tuple[dict[str, object], int]:
+    """The same for machines: what `status --json` says, and the exit code."""
+    with ledger.transaction() as connection:
+        (row,) = with_deadlines(connection, [jobs.progress(connection, job.id)])
+        found = watching.watching(connection, job.id)
+    values = rates.as_json(row)
+    if found is not None:
+        values["watch"] = found.as_json()
+    return values, exit_code(row, is_idle=found is not None and found.is_idle)
+
+
+def exit_code(row: Values, *, is_idle: bool = False) -> int:
+    """0 every row has an answer; 1 finished, with row errors; 3 failed, paused or cancelled. A watched
+    job that `is_idle` is judged as if it ended now.
+    """
+    ended_well = is_idle and not row["batches_dead"]
+    if row["status"] != JobState.COMPLETED and not ended_well:
         return EXIT_NOT_FINISHED
     return EXIT_ROW_ERRORS if row["rows_failed"] else EXIT_ANSWERED
 
@@ -165,7 +197,13 @@ def _closing(seen: JobSnapshot) -> bool:
     """Whether every batch or the whole job is over, and finish still has files to move."""
     row = seen.progress
     waiting = row["batches_pending"] + row["batches_queued"] + row["batches_leased"]
-    return seen.job.closed_at is None and (seen.job.state.over or waiting == 0)
+    ends = waiting == 0 and seen.watching is None
+    return seen.job.closed_at is None and (seen.job.state.over or ends)
+
+
+def _line(seen: JobSnapshot) -> str:
+    line = tables.line(seen.progress)
+    return line if seen.watching is None else f"{line}; {watching.lines(seen.watching)[0]}"
 
 
 def _all_jobs(ledger: Ledger) -> RenderableType:

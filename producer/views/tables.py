@@ -28,8 +28,14 @@ STATE_STYLES = {
 }
 
 
-def job(row: Values, workers: Sequence[Values], *, closing: bool = False) -> RenderableType:
-    """The live view of one job: bar, rates, batches, workers."""
+def job(
+    row: Values,
+    workers: Sequence[Values],
+    *,
+    closing: bool = False,
+    watching: Sequence[str] = (),
+) -> RenderableType:
+    """The live view of one job: bar, rates, batches, workers; and what is said of a watched one."""
     parts: list[RenderableType] = [
         _title(row),
         _bar(row),
@@ -39,13 +45,19 @@ def job(row: Values, workers: Sequence[Values], *, closing: bool = False) -> Ren
     ]
     if row["reason"]:
         parts.append(Text(row["reason"], "yellow"))
+    parts += [Text(line, "yellow" if place else "cyan") for place, line in enumerate(watching)]
     if row["waiting"]:
         parts.append(Text(f"waits: {row['waiting']}", "yellow"))
     if workers:
         parts += ["", worker_table(workers)]
-    elif not row["waiting"] and row["status"] == "running" and not closing:
+    elif not row["waiting"] and row["status"] == "running" and not closing and open_batches(row):
         parts.append(Text("no worker has this engine yet", "bright_black"))
     return Group(*parts)
+
+
+def open_batches(row: Values) -> int:
+    """Batches that are not over."""
+    return int(row["batches_pending"] + row["batches_queued"] + row["batches_leased"])
 
 
 def status(
@@ -53,6 +65,7 @@ def status(
     workers: Sequence[Values],
     set_aside: Sequence[Values] = (),
     backing_off: Values | None = None,
+    watching: Sequence[str] = (),
 ) -> RenderableType:
     """The live view of a job that is running or paused, else its summary."""
     if row["status"] not in ("running", "paused"):
@@ -60,7 +73,9 @@ def status(
     own, aside = (
         [each for each in found if each["pool"] == row["pool"]] for found in (workers, set_aside)
     )
-    return Group(job(row, own), *_backing_off(backing_off), *_machines_set_aside(aside))
+    return Group(
+        job(row, own, watching=watching), *_backing_off(backing_off), *_machines_set_aside(aside)
+    )
 
 
 def line(row: Values) -> str:

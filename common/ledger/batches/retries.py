@@ -79,9 +79,7 @@ def retry(
         jobs.reopen(connection, job_id)
         loads.forgive(connection, left.pool, left.engine_key)
     if reopened or moved.batches:
-        connection.execute(
-            text("UPDATE jobs SET retries = retries + 1 WHERE id = :id"), {"id": job_id}
-        )
+        jobs.count_change(connection, job_id)
         jobs.judge_anew(connection, job_id)
     return Retried(
         rows=moved.rows,

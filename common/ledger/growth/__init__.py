@@ -1,0 +1,1 @@
+"""Datasets that grow: generations of a job, watched inputs, and files that changed."""

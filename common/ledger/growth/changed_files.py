@@ -1,0 +1,92 @@
+"""A planned file that changed: its batches run again over the new version."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import text
+
+from nightshift.common.descriptor import Locator, SourceFile
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger.connection import Connection
+
+FIND_FILE = text("""
+    SELECT f.file_index, f.format, f.row_count, f.first_row,
+           (SELECT count(*) FROM batches b
+            WHERE b.job_id = f.job_id AND b.file_index = f.file_index AND b.state = 'leased'
+           ) AS leased
+    FROM input_files f WHERE f.job_id = :id AND f.uri = :uri
+""")
+"""One file of a job, and how many of its batches somebody works on."""
+
+FORGET_ERRORS = text("""
+    DELETE FROM row_errors e USING batches b
+    WHERE e.job_id = :id AND e.batch_id = b.id AND b.job_id = :id AND b.file_index = :file_index
+""")
+"""Errors of rows of the old version."""
+
+OPEN_BATCHES = text("""
+    WITH pieces AS MATERIALIZED (
+        SELECT * FROM unnest(CAST(:rows AS bigint[]), CAST(:offsets AS bigint[]),
+                             CAST(:stops AS bigint[])) AS piece (row, byte_offset, stop)
+    ), chosen AS MATERIALIZED (
+        SELECT id, lower(rows) AS first, upper(rows) AS stop FROM batches
+        WHERE job_id = :id AND file_index = :file_index AND state <> 'split'
+        ORDER BY id FOR UPDATE
+    ), placed AS (
+        -- The bytes of every piece of the new version that holds a row of the batch.
+        SELECT c.id, p.* FROM chosen c LEFT JOIN LATERAL (
+            SELECT min(row) AS locator_row, min(byte_offset) AS byte_offset,
+                   max(stop) - min(byte_offset) AS byte_length
+            FROM (SELECT row, byte_offset, stop, lead(row) OVER (ORDER BY row) AS next_row
+                  FROM pieces) AS q
+            WHERE q.row < c.stop AND coalesce(q.next_row, c.stop) > c.first) AS p ON true
+    )
+    UPDATE batches b
+    SET state = 'pending', failures = 0, losses = 0, not_before = NULL, owner = NULL,
+        last_error = NULL, rank = NULL, redo = NULL, redo_count = 0, part_name = NULL,
+        part_bytes = NULL, part_checksum = NULL, rows_failed = 0, prompt_tokens = 0,
+        output_tokens = 0, locator_row = placed.locator_row, byte_offset = placed.byte_offset,
+        byte_length = placed.byte_length
+    FROM placed WHERE b.id = placed.id
+""")
+"""Makes every batch of a file pending as if it were new: same rows, other bytes."""
+
+UPDATE_FILE = text("""
+    UPDATE input_files SET size = :size, fingerprint = :fingerprint
+    WHERE job_id = :id AND file_index = :file_index
+""")
+"""The facts of the new version."""
+
+
+def reopen(connection: Connection, job_id: int, new: SourceFile, pieces: Sequence[Locator]) -> int:
+    """Replaces a file by its new version, whose rows all run again; returns how many batches. `pieces`
+    are the bytes of a file of lines, with its first row at 0; none for another format. The caller
+    holds the row of the job.
+
+    BadInput where the new version has another number of rows, since each row of a job keeps its
+    `row_index`, and while a batch of the file is leased.
+    """
+    found = connection.execute(FIND_FILE, {"id": job_id, "uri": new.uri}).one()
+    if found.row_count != new.rows:
+        raise BadInput(
+            f"{new.uri} has {new.rows:,} rows and had {found.row_count:,}: each row of a job keeps "
+            "its row_index, so put the old file back and append the new one under another name, or "
+            "submit a new job"
+        )
+    if found.leased:
+        raise BadInput(
+            f"{found.leased:,} batches of {new.uri} are being worked on: wait until they are over, "
+            f"or `nightshift pause {job_id}` first"
+        )
+    file = {"id": job_id, "file_index": found.file_index}
+    connection.execute(FORGET_ERRORS, file)
+    moved = connection.execute(
+        OPEN_BATCHES,
+        {
+            **file,
+            "rows": [found.first_row + piece.first_row for piece in pieces],
+            "offsets": [piece.byte_offset for piece in pieces],
+            "stops": [piece.byte_offset + piece.byte_length for piece in pieces],
+        },
+    )
+    connection.execute(UPDATE_FILE, {**file, "size": new.size, "fingerprint": new.fingerprint})
+    return moved.rowcount

@@ -1,0 +1,199 @@
+"""Watched jobs: when the input of each is looked at, and what a look found that is not as planned."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import text
+
+from nightshift.common.ledger.connection import Connection, Row
+
+FileState = Literal["waiting", "refused", "changed", "gone"]
+"""A new file that waits for a second equal look; a new one that does not fit; a planned one that
+changed; a planned one that is gone."""
+
+Facts = tuple[int, str]
+"""Size in bytes and fingerprint of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnplannedFile:
+    """A file that is not as planned, since the look that first saw it with these facts."""
+
+    uri: str
+    size: int
+    fingerprint: str
+    state: FileState
+    seen_at: datetime
+    why: str | None = None
+
+    @property
+    def facts(self) -> Facts:
+        """What tells one version of the file from another."""
+        return self.size, self.fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class DueLook:
+    """A look that this process makes now; `now` is Postgres's time."""
+
+    job_id: int
+    every_seconds: int
+    now: datetime
+    listing: str | None
+
+
+TAKE_DUE = text("""
+    WITH due AS (
+        SELECT w.job_id FROM job_watches w JOIN jobs j ON j.id = w.job_id
+        WHERE w.next_look_at <= now() AND (w.looking_until IS NULL OR w.looking_until < now())
+          AND j.state IN ('running', 'paused', 'completed')
+        ORDER BY w.next_look_at LIMIT 1 FOR UPDATE OF w SKIP LOCKED
+    )
+    UPDATE job_watches w SET looking_until = now() + make_interval(secs => :hold),
+           next_look_at = now() + make_interval(secs => w.every_seconds)
+    FROM due WHERE w.job_id = due.job_id
+    RETURNING w.job_id, w.every_seconds, now() AS now, w.listing
+""")
+"""The watched job whose look has been due for longest; none that another reaper looks at. A job that a
+reaper of an older release completed is still watched."""
+
+SET_UNPLANNED = text("""
+    INSERT INTO unplanned_files (job_id, uri, size, fingerprint, state, seen_at, why)
+    SELECT :id, * FROM unnest(
+        CAST(:uri AS text[]), CAST(:size AS bigint[]), CAST(:fingerprint AS text[]),
+        CAST(:state AS text[]), CAST(:seen_at AS timestamptz[]), CAST(:why AS text[]))
+    ON CONFLICT (job_id, uri) DO UPDATE
+    SET size = excluded.size, fingerprint = excluded.fingerprint, state = excluded.state,
+        seen_at = excluded.seen_at, why = excluded.why
+    WHERE (unplanned_files.size, unplanned_files.fingerprint, unplanned_files.state)
+          IS DISTINCT FROM (excluded.size, excluded.fingerprint, excluded.state)
+""")
+"""Files that are not as planned; one with the same facts keeps the time at which it was seen."""
+
+
+def start(connection: Connection, job_id: int, every_seconds: int) -> bool:
+    """Watches the input of a job from now on, or at another pace; False where it is watched so."""
+    statement = text("""
+        INSERT INTO job_watches (job_id, every_seconds, next_look_at)
+        VALUES (:id, :every, now() + make_interval(secs => :every))
+        ON CONFLICT (job_id) DO UPDATE
+        SET every_seconds = :every, next_look_at = excluded.next_look_at
+        WHERE job_watches.every_seconds <> :every
+    """)
+    return connection.execute(statement, {"id": job_id, "every": every_seconds}).rowcount > 0
+
+
+def stop(connection: Connection, job_id: int) -> bool:
+    """Ends the watch of a job; False where there was none. The job closes when its rows are done."""
+    connection.execute(text("DELETE FROM unplanned_files WHERE job_id = :id"), {"id": job_id})
+    statement = text("DELETE FROM job_watches WHERE job_id = :id")
+    return connection.execute(statement, {"id": job_id}).rowcount > 0
+
+
+def status(connection: Connection, job_id: int) -> Row | None:
+    """The row of the view watch_status; None for a job that is not watched."""
+    statement = text("SELECT * FROM watch_status WHERE job = :id")
+    return connection.execute(statement, {"id": job_id}).mappings().one_or_none()
+
+
+def take_due(connection: Connection, hold_seconds: float) -> DueLook | None:
+    """Takes the look that is most overdue for `hold_seconds`; None where none is due."""
+    found = connection.execute(TAKE_DUE, {"hold": hold_seconds}).mappings().one_or_none()
+    return None if found is None else DueLook(**found)
+
+
+def end_look(
+    connection: Connection,
+    job_id: int,
+    *,
+    files: int | None,
+    listing: str | None,
+    error: str | None,
+) -> None:
+    """Writes what became of a look: how many `files` were listed, and the hash of their `listing`; or
+    the `error` for which it came to nothing.
+    """
+    statement = text("""
+        UPDATE job_watches SET looking_until = NULL, error = :error, listing = :listing,
+               looked_at = CASE WHEN CAST(:error AS text) IS NULL THEN now() ELSE looked_at END,
+               files_listed = coalesce(CAST(:files AS bigint), files_listed)
+        WHERE job_id = :id
+    """)
+    connection.execute(
+        statement, {"id": job_id, "files": files, "listing": listing, "error": error}
+    )
+
+
+def look_anew(connection: Connection, job_id: int) -> None:
+    """Lets the next look compare the files even where none changed since the last one."""
+    connection.execute(
+        text("UPDATE job_watches SET listing = NULL WHERE job_id = :id"), {"id": job_id}
+    )
+
+
+def planned_facts(connection: Connection, job_id: int, uris: Sequence[str]) -> dict[str, Facts]:
+    """Those of these files that the job has, with their facts as planned."""
+    statement = text("""
+        SELECT uri, size, fingerprint FROM input_files
+        WHERE job_id = :id AND uri = ANY (CAST(:uris AS text[]))
+    """)
+    found = connection.execute(statement, {"id": job_id, "uris": list(uris)})
+    return {uri: (size, fingerprint) for uri, size, fingerprint in found}
+
+
+def all_planned_facts(connection: Connection, job_id: int) -> dict[str, Facts]:
+    """Every file of a job with its facts as planned."""
+    statement = text("SELECT uri, size, fingerprint FROM input_files WHERE job_id = :id")
+    found = connection.execute(statement, {"id": job_id})
+    return {uri: (size, fingerprint) for uri, size, fingerprint in found}
+
+
+def named_files(connection: Connection, job_id: int) -> set[str]:
+    """Files that a command named, which the spec's input need not list."""
+    statement = text("""
+        SELECT f.uri FROM generations g JOIN input_files f
+            ON f.job_id = g.job_id AND f.file_index >= g.first_file AND f.file_index < g.stop_file
+        WHERE g.job_id = :id AND g.source = 'files'
+    """)
+    return set(connection.scalars(statement, {"id": job_id}))
+
+
+def unplanned(
+    connection: Connection, job_id: int, state: FileState | None = None, limit: int | None = None
+) -> list[UnplannedFile]:
+    """Files of a job that are not as planned, by name, of one state or of all."""
+    statement = text("""
+        SELECT uri, size, fingerprint, state, seen_at, why FROM unplanned_files
+        WHERE job_id = :id AND state = coalesce(CAST(:state AS text), state)
+        ORDER BY uri LIMIT :limit
+    """)
+    found = connection.execute(statement, {"id": job_id, "state": state, "limit": limit})
+    return [UnplannedFile(*row) for row in found]
+
+
+def set_unplanned(connection: Connection, job_id: int, found: Mapping[str, UnplannedFile]) -> None:
+    """Replaces what earlier looks found by what this one did."""
+    gone = text("""
+        DELETE FROM unplanned_files
+        WHERE job_id = :id AND NOT uri = ANY (CAST(:uris AS text[]))
+    """)
+    connection.execute(gone, {"id": job_id, "uris": list(found)})
+    if found:
+        columns = zip(*(_values(file) for file in found.values()), strict=True)
+        names = ("uri", "size", "fingerprint", "state", "seen_at", "why")
+        arrays = {name: list(values) for name, values in zip(names, columns, strict=True)}
+        connection.execute(SET_UNPLANNED, {"id": job_id, **arrays})
+
+
+def forget(connection: Connection, job_id: int, uris: Sequence[str]) -> None:
+    """Files that are planned now."""
+    statement = text("""
+        DELETE FROM unplanned_files WHERE job_id = :id AND uri = ANY (CAST(:uris AS text[]))
+    """)
+    connection.execute(statement, {"id": job_id, "uris": list(uris)})
+
+
+def _values(file: UnplannedFile) -> tuple[object, ...]:
+    return file.uri, file.size, file.fingerprint, file.state, file.seen_at, file.why

@@ -1,0 +1,202 @@
+"""Append: files that came after the submit become the next generation of a job, or nothing.
+
+Their rows are numbered behind the last row of the job. Appends of one job wait for each other under
+the lock of its submit; the row of the job is held only for the end of the transaction.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nightshift.common import storage
+from nightshift.common.descriptor import SourceFile
+from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.failpoints import Moment, reached
+from nightshift.common.formats import hive, input_copies, output_schema
+from nightshift.common.ledger import (
+    Connection,
+    Ledger,
+    archives,
+    audit_log,
+    job_submit,
+    jobs,
+    loads,
+)
+from nightshift.common.ledger.growth import generations, watches
+from nightshift.common.ledger.growth.generations import End, Source
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.spec import RequestsTask
+from nightshift.common.states import JobState
+from nightshift.common.storage import FileInfo
+from nightshift.common.text import first_few
+from nightshift.producer.archive.come_back import bring_back
+from nightshift.producer.growth.fit import misfit
+from nightshift.producer.retry import withdraw
+from nightshift.producer.submit import planner
+from nightshift.producer.submit.planner import Plan
+
+MOST_PLANS = 3
+"""How often files are planned anew because a copy of them was swept away meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What an append added. `reopened` says that the job was over; no `generation` where another
+    append had the files already.
+    """
+
+    files: int
+    rows: int
+    batches: int
+    generation: int | None
+    reopened: bool
+
+
+NOTHING = Appended(0, 0, 0, None, False)
+
+
+def refuse(job: Job) -> None:
+    """BadInput for a job that cannot grow."""
+    if job.state is JobState.CANCELLED:
+        raise BadInput(
+            f"job {job.id} is cancelled, which is final: `nightshift submit --new` with another "
+            "output directory makes a new job"
+        )
+    if isinstance(job.spec.task, RequestsTask):
+        raise BadInput(
+            f"job {job.id} runs an OpenAI batch file, which is complete when it is submitted: "
+            "submit the new file as a job of its own"
+        )
+    if job.spec.input.limit is not None:
+        raise BadInput(
+            f"job {job.id} takes the first {job.spec.input.limit:,} rows of its input "
+            "(input.limit) and no more: submit a job without a limit"
+        )
+
+
+def plan_files(job: Job, infos: Sequence[FileInfo]) -> Plan:
+    """The plan of new files of a job; BadInput where they cannot be read or do not fit its columns."""
+    refuse(job)
+    spec = job.spec
+    if spec.input.partitioning == "hive":
+        # Together with the first files, so that all have the same keys.
+        hive.detected(spec.input, [info.uri for info in infos])
+    plan = planner.plan(
+        spec.input,
+        spec.batch.rows,
+        batch_bytes=spec.batch.bytes,
+        columns=spec.read_columns,
+        infos=infos,
+        output_uri=job.output_uri,
+        may_be_empty=True,
+    )
+    why = None
+    if plan.rows_total:
+        why = misfit(
+            output_schema.deserialize(job.input_schema),
+            plan.schema,
+            {file.format for file in plan.files if file.rows},
+            spec.read_columns,
+            {name for info in infos for name in hive.columns(spec.input, info.uri)},
+        )
+    if why is not None:
+        raise BadInput(
+            f"{first_few([info.uri for info in infos], 3)} {why}: the columns of a job are those of "
+            "its first files"
+        )
+    return plan
+
+
+def append(
+    ledger: Ledger,
+    job: Job,
+    infos: Sequence[FileInfo],
+    source: Source,
+    *,
+    by_command: bool = False,
+) -> Appended:
+    """Plans new files and stores them as the next generation; a job that was over runs again. What
+    somebody asked for `by_command` stands in the audit log.
+
+    Files that the job has by now are left out. Raises BadInput where the files cannot be read or do
+    not fit, for a file that changed since it was planned, and for a job that cannot grow.
+    """
+    bring_back(ledger, job)
+    for _ in range(MOST_PLANS):
+        plan = plan_files(job, infos)
+        done = _store(ledger, job, plan, source, by_command)
+        if done is not None:
+            if done.reopened:
+                withdraw(ledger, job)
+            return done
+    raise StorageUnavailable(
+        f"copies of {infos[0].uri} in {job.output_uri}/{input_copies.FOLDER} vanish: append again"
+    )
+
+
+def _store(
+    ledger: Ledger, job: Job, plan: Plan, source: Source, by_command: bool
+) -> Appended | None:
+    """One transaction: all of the generation or nothing. None where a copy that the plan needs is
+    gone.
+    """
+    with ledger.transaction() as connection:
+        job_submit.lock(connection, job.identity)
+        plan = _without_known(connection, job, plan)
+        if not plan.files:
+            return NOTHING
+        # Finish sweeps copies under the same lock, so that what is there now stays.
+        if not _copies_are_there(job, plan.files):
+            return None
+        archives.refuse_away(connection, job.id)
+        generations.begin(connection, job.id)
+        first = generations.end(connection, job.id)
+        plan = plan.behind(first.row)
+        job_submit.insert_files(connection, job.id, plan.files, first.file)
+        count = job_submit.insert_batches(
+            connection,
+            job.id,
+            plan.files,
+            plan.batches(),
+            first_file=first.file,
+            first_seq=first.seq,
+        )
+        stop = End(first.file + len(plan.files), first.row + plan.rows_total, first.seq + count)
+        number = generations.add(connection, job.id, source, first, stop)
+        watches.forget(connection, job.id, [file.uri for file in plan.files])
+        # The engine before the job, as where failed loads fail jobs.
+        loads.lock(connection, job.id)
+        reopened = open_job(connection, job)
+        if by_command:
+            added = {"files": len(plan.files), "rows": plan.rows_total, "generation": number}
+            audit_log.record(connection, "append", job.id, detail=added)
+        reached(Moment.APPENDING)
+    return Appended(len(plan.files), plan.rows_total, count, number, reopened)
+
+
+def _without_known(connection: Connection, job: Job, plan: Plan) -> Plan:
+    """The plan without files that another append stored meanwhile."""
+    known = watches.planned_facts(connection, job.id, [file.uri for file in plan.files])
+    for file in plan.files:
+        if known.get(file.uri, (file.size, file.fingerprint)) != (file.size, file.fingerprint):
+            raise BadInput(f"{file.uri} changed since job {job.id} planned it: append again")
+    return plan.only({file.uri for file in plan.files} - known.keys())
+
+
+def _copies_are_there(job: Job, files: Sequence[SourceFile]) -> bool:
+    copies = [input_copies.copies_of(job.spec.input, job.output_uri, file) for file in files]
+    folder = f"{job.output_uri.rstrip('/')}/{input_copies.FOLDER}"
+    there = {f"{folder}/{name}" for name in storage.list_names(folder)} if any(copies) else set()
+    return all(not there.isdisjoint(names) for names in copies if names)
+
+
+def open_job(connection: Connection, job: Job) -> bool:
+    """Opens a job that is over; True if it was. From here on the row of the job is held."""
+    state = jobs.lock(connection, job.id)
+    if state is JobState.CANCELLED:
+        raise BadInput(f"job {job.id} was cancelled meanwhile, which is final")
+    jobs.count_change(connection, job.id)
+    if state.over:
+        jobs.reopen(connection, job.id)
+        jobs.judge_anew(connection, job.id)
+        loads.forgive(connection, job.spec.pool, job.spec.engine_key)
+    return state.over

@@ -1,0 +1,52 @@
+"""Whether the columns of new files fit those of a job, which its first files fixed."""
+
+from collections.abc import Collection, Sequence
+
+import pyarrow as pa
+
+from nightshift.common.descriptor import InputFormat
+from nightshift.common.formats.jsonl.columns import merged_type
+from nightshift.common.formats.parquet.column_types import canonical_type
+
+
+def misfit(
+    known: pa.Schema,
+    new: pa.Schema,
+    kinds: Collection[InputFormat],
+    used: Sequence[str] | None,
+    path: Collection[str] = (),
+) -> str | None:
+    """What does not fit, as the end of a sentence about the new files; None where all fits.
+
+    `used` are the columns that the job reads, None all of them. Files of lines may lack a column:
+    its values are null. Columns of CSV, of lines and of the path are texts or JSON, which are read
+    as what the job has; Parquet must have that type.
+    """
+    are_lines = "jsonl" in kinds
+    for name in known.names if used is None else used:
+        if name not in known.names:
+            continue
+        if name not in new.names:
+            if are_lines and name not in path:
+                continue
+            return f"have no column {name!r}, which the job reads"
+        as_text = name in path or "parquet" not in kinds
+        wanted, found = known.field(name).type, new.field(name).type
+        if not _fits(wanted, found, as_text=as_text):
+            return f"have {found} in the column {name!r}, which is {wanted} in the job"
+    extra = [] if used is not None or are_lines else sorted(set(new.names) - set(known.names))
+    return f"have the column {extra[0]!r}, which the job does not have" if extra else None
+
+
+def _fits(known: pa.DataType, new: pa.DataType, *, as_text: bool) -> bool:
+    if pa.types.is_null(new):
+        return True
+    if not as_text:
+        return bool(canonical_type(known) == canonical_type(new))
+    if pa.types.is_struct(known) and pa.types.is_struct(new):
+        types = {field.name: field.type for field in known}
+        common = (field for field in new if field.name in types)
+        return all(_fits(types[field.name], field.type, as_text=True) for field in common)
+    if pa.types.is_list(known) and pa.types.is_list(new):
+        return _fits(known.value_type, new.value_type, as_text=True)
+    return bool(merged_type(known, new) == known)

@@ -1,0 +1,240 @@
+"""One look at the input of a job: what is new, what changed, what is planned now.
+
+A command looks once and takes what is there. A reaper looks again and again at a watched input, and
+takes a file after two equal looks.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from nightshift.common import storage
+from nightshift.common.errors import BadInput, NightshiftError
+from nightshift.common.ledger import Ledger, audit_log, jobs
+from nightshift.common.ledger.growth import watches
+from nightshift.common.ledger.growth.generations import Source
+from nightshift.common.ledger.growth.watches import DueLook, UnplannedFile
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.settings import Settings
+from nightshift.common.states import JobState
+from nightshift.common.storage import FileInfo
+from nightshift.common.text import first_few
+from nightshift.producer.growth.append import NOTHING, Appended, append, plan_files, refuse
+from nightshift.producer.growth.redo import redo_changed
+from nightshift.producer.submit.changes import Changes, changes, judge_look
+
+log = structlog.get_logger(__name__)
+
+HOLD_SECONDS = 60.0
+"""How long one reaper has a look to itself. Two looks at once do no harm and cost a listing."""
+
+
+EVENTS = {
+    "refused": "input_file_refused",
+    "changed": "input_file_changed",
+    "gone": "input_file_gone",
+}
+"""What the log says of a file that is not as planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a command took: an append, changed files that it left as they are, and those whose rows
+    it let run again. `stopped` says that it ended the watch of the input.
+    """
+
+    appended: Appended
+    changed: list[str]
+    redone_files: int = 0
+    redone_rows: int = 0
+    stopped: bool = False
+
+
+def take(
+    ledger: Ledger,
+    job: Job,
+    uris: Sequence[str],
+    settings: Settings,
+    *,
+    redo: bool = False,
+    last: bool = False,
+) -> Taken:
+    """Appends the new files among `uris`, or those of the job's own input without any. With `redo`
+    the rows of changed files run again; with `last` nobody looks at the input after this.
+
+    Raises BadInput for files that cannot be taken; then nothing is appended.
+    """
+    refuse(job)
+    found = _changes(ledger, job, [storage.resolve(uri) for uri in uris], settings)
+    redone = (0, 0)
+    if redo and found.changed:
+        redone = redo_changed(ledger, job, found.changed)
+    source: Source = "files" if uris else "input"
+    appended = NOTHING
+    if found.new:
+        appended = append(ledger, job, found.new, source, by_command=True)
+    with ledger.transaction() as connection:
+        stopped = last and watches.stop(connection, job.id)
+        if stopped:
+            audit_log.record(connection, "watch", job.id, detail={"seconds": None})
+    return Taken(
+        appended,
+        [] if redo else [info.uri for info in found.changed],
+        len(found.changed) if redo else 0,
+        redone[0],
+        stopped,
+    )
+
+
+def summary(job: Job, taken: Taken, *, nobody_works: bool) -> list[str]:
+    """What became of an append, a sentence a line, and the next command."""
+    name, added = f"job {job.id} ({job.spec.name})", taken.appended
+    said = []
+    if added.generation is not None:
+        said.append(
+            f"{name} has {added.rows:,} rows more in {added.batches:,} batches, from {added.files:,} "
+            f"new files: generation {added.generation}"
+        )
+    if taken.redone_files:
+        said.append(
+            f"{name}: the {taken.redone_rows:,} rows of {taken.redone_files:,} changed files run again"
+        )
+    if said and job.state is JobState.PAUSED:
+        said[-1] += f" after `nightshift resume {job.id}`"
+    elif said and nobody_works:
+        said[-1] += "; `nightshift run` with its spec does it"
+    elif said:
+        said[-1] += f"; `nightshift wait {job.id}` waits for it"
+    if not said:
+        said.append(f"{name} has no new files: nothing is added")
+    if taken.stopped:
+        said.append(f"{name} watches its input no longer, and closes when its rows are done")
+    if taken.changed:
+        count = "1 file" if len(taken.changed) == 1 else f"{len(taken.changed):,} files"
+        said.append(
+            f"{count} changed since job {job.id} planned them, and are left as they were: "
+            f"{first_few(taken.changed, 3)}; `nightshift submit --append {job.id} --redo-changed` runs "
+            "their rows again"
+        )
+    return said
+
+
+def _changes(ledger: Ledger, job: Job, uris: Sequence[str], settings: Settings) -> Changes:
+    listed = _listed(uris or job.spec.input.uris, settings)
+    own = job.output_uri.rstrip("/") + "/"
+    for info in listed:
+        if info.uri.startswith(own):
+            raise BadInput(f"the input {info.uri} lies inside the output directory {own}")
+    with ledger.transaction() as connection:
+        if uris:
+            planned = watches.planned_facts(connection, job.id, [info.uri for info in listed])
+            return changes(listed, planned)
+        planned = watches.all_planned_facts(connection, job.id)
+        return changes(listed, planned, watches.named_files(connection, job.id))
+
+
+def _listed(uris: Sequence[str], settings: Settings) -> list[FileInfo]:
+    storage.check_roots(list(uris), settings.allowed_roots)
+    infos = storage.expand(uris)
+    # A link below an allowed folder may lead out of it.
+    storage.check_roots([info.uri for info in infos], settings.allowed_roots)
+    return infos
+
+
+def look_once(ledger: Ledger, settings: Settings) -> bool:
+    """Makes the look that is most overdue; False where none is due.
+
+    An input that cannot be listed, or a file that does not fit, stops nothing: the ledger says so.
+    """
+    with ledger.transaction() as connection:
+        due = watches.take_due(connection, HOLD_SECONDS)
+        job = None if due is None else jobs.get(connection, due.job_id)
+    if due is None or job is None:
+        return False
+    try:
+        infos = _listed(job.spec.input.uris, settings)
+        noted, listing = _look(ledger, job, due, infos)
+    except NightshiftError as error:
+        log.warning("look_failed", job_id=job.id, error=str(error))
+        with ledger.transaction() as connection:
+            watches.end_look(connection, job.id, files=None, listing=None, error=str(error))
+        return True
+    with ledger.transaction() as connection:
+        if noted is not None:
+            watches.set_unplanned(connection, job.id, noted)
+        watches.end_look(connection, job.id, files=len(infos), listing=listing, error=None)
+    return True
+
+
+def _look(
+    ledger: Ledger, job: Job, due: DueLook, infos: Sequence[FileInfo]
+) -> tuple[dict[str, UnplannedFile] | None, str]:
+    """Plans the files that were the same in two looks. Returns what is noted now, None where nothing
+    can have changed since the last look, and the hash of the listing.
+    """
+    listing = _hash(infos)
+    with ledger.transaction() as connection:
+        waits = bool(watches.unplanned(connection, job.id, "waiting", 1))
+        if listing == due.listing and not waits:
+            return None, listing
+        before = {file.uri: file for file in watches.unplanned(connection, job.id)}
+        planned = watches.all_planned_facts(connection, job.id)
+        elsewhere = watches.named_files(connection, job.id)
+    found = judge_look(due.now, due.every_seconds, changes(infos, planned, elsewhere), before)
+    noted = dict(found.noted)
+    if found.ripe:
+        taken, refused = _append_fitting(ledger, job, found.ripe)
+        for info in taken:
+            del noted[info.uri]
+        for uri, why in refused.items():
+            noted[uri] = replace(noted[uri], state="refused", why=why)
+    _log_new(job, noted, before)
+    return noted, listing
+
+
+def _append_fitting(
+    ledger: Ledger, job: Job, infos: Sequence[FileInfo]
+) -> tuple[Sequence[FileInfo], dict[str, str]]:
+    """Appends the files that fit together. Returns those, and why each of the others is refused; a
+    later look comes back to what is neither.
+    """
+    try:
+        append(ledger, job, infos, "input")
+    except BadInput as error:
+        if len(infos) == 1:
+            return [], {infos[0].uri: str(error)}
+    else:
+        return infos, {}
+    refused: dict[str, str] = {}
+    for info in infos:
+        try:
+            plan_files(job, [info])
+        except BadInput as error:
+            refused[info.uri] = str(error)
+    fitting = [info for info in infos if info.uri not in refused]
+    if not refused:
+        # Each fits by itself, and together they do not.
+        fitting = fitting[:1]
+    if fitting:
+        append(ledger, job, fitting, "input")
+    return fitting, refused
+
+
+def _hash(infos: Sequence[FileInfo]) -> str:
+    found = hashlib.sha256()
+    for info in infos:
+        found.update(
+            f"{info.uri}\0{info.size}\0{info.fingerprint}\n".encode(errors="surrogatepass")
+        )
+    return found.hexdigest()
+
+
+def _log_new(job: Job, noted: dict[str, UnplannedFile], before: dict[str, UnplannedFile]) -> None:
+    """A line for each file that changed, went or was refused since the last look."""
+    for file in noted.values():
+        known = before.get(file.uri)
+        is_new = known is None or (known.state, known.facts) != (file.state, file.facts)
+        if is_new and file.state != "waiting":
+            log.warning(EVENTS[file.state], job_id=job.id, uri=file.uri, error=file.why)

@@ -1,0 +1,42 @@
+"""Files that changed since a job planned them: their rows run again over the new version."""
+
+from collections.abc import Sequence
+
+from nightshift.common.failpoints import Moment, reached
+from nightshift.common.ledger import Ledger, archives, audit_log, job_submit, jobs, loads
+from nightshift.common.ledger.growth import changed_files, generations, watches
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.storage import FileInfo
+from nightshift.producer.archive.come_back import bring_back
+from nightshift.producer.growth.append import open_job, plan_files
+from nightshift.producer.retry import withdraw
+
+
+def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> tuple[int, int]:
+    """Runs the rows of changed files again, all files or none; returns rows and batches.
+
+    The old answers go. Raises BadInput for a file with another number of rows than before, with
+    columns that do not fit, or with a leased batch.
+    """
+    bring_back(ledger, job)
+    plan = plan_files(job, infos)
+    batches = 0
+    with ledger.transaction() as connection:
+        job_submit.lock(connection, job.identity)
+        archives.refuse_away(connection, job.id)
+        # The engine before the job, as where failed loads fail jobs.
+        loads.lock(connection, job.id)
+        reopened = open_job(connection, job)
+        for file in plan.files:
+            own = plan.only({file.uri})
+            pieces = [each.locator for each in own.batches() if each.locator is not None]
+            batches += changed_files.reopen(connection, job.id, own.files[0], pieces)
+        jobs.judge_anew(connection, job.id)
+        stale = generations.reopen(connection, job.id)
+        redone = {"files": [file.uri for file in plan.files[:100]], "rows": plan.rows_total}
+        audit_log.record(connection, "redo_changed", job.id, detail=redone)
+        watches.forget(connection, job.id, [file.uri for file in plan.files])
+        reached(Moment.APPENDING)
+    if reopened or stale:
+        withdraw(ledger, job, stale)
+    return plan.rows_total, batches

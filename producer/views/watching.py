@@ -1,0 +1,112 @@
+"""A watched job in words: how it waits for files, what its looks found, and how its watch ends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nightshift.common.ledger import Connection, Row
+from nightshift.common.ledger.growth import generations, watches
+from nightshift.common.ledger.growth.watches import UnplannedFile
+
+MOST_FILES = 3
+"""Files of each kind that a page names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """The row of watch_status of a job, some files that are not as planned, and how many generations
+    it has and has finished.
+    """
+
+    row: Row
+    files: Sequence[UnplannedFile]
+    generations: int
+    finished: int
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was found so far is done and readers can follow all of it."""
+        waits = self.row["waiting_for_files"] and not self.row["files_waiting"]
+        return bool(waits and self.finished == self.generations)
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "every_seconds": self.row["every_seconds"],
+            "looked_at": self.row["looked_at"] and self.row["looked_at"].isoformat(),
+            "waiting_for_files": self.row["waiting_for_files"],
+            "error": self.row["error"],
+            "generations": self.generations,
+            "generations_finished": self.finished,
+            **{name: self.row[f"files_{name}"] for name in ("listed", *STATES)},
+        }
+
+
+STATES = ("waiting", "refused", "changed", "gone")
+
+
+def watching(connection: Connection, job_id: int) -> Watching | None:
+    """What is known of the watch of a job; None for a job that nobody watches."""
+    row = watches.status(connection, job_id)
+    if row is None:
+        return None
+    files = [
+        file
+        for state in ("refused", "changed", "gone")
+        if row[f"files_{state}"]
+        for file in watches.unplanned(connection, job_id, state, MOST_FILES)
+    ]
+    number, finished = generations.counts(connection, job_id)
+    return Watching(row, files, number, finished)
+
+
+def lines(found: Watching) -> list[str]:
+    """What a person should know, one sentence a line; the first says what the job waits for."""
+    row = found.row
+    every = _seconds(row["every_seconds"])
+    if row["waiting_for_files"]:
+        first = f"every row so far is done; waits for files, looks every {every}"
+    else:
+        first = f"watches its input, looks every {every}"
+    if row["looked_at"] is not None:
+        first += f" ({row['files_listed']:,} files at {row['looked_at']:%H:%M:%S})"
+    said = [first]
+    if row["files_waiting"]:
+        said.append(f"{_files(row['files_waiting'])} to be planned after a second equal look")
+    if row["error"] is not None:
+        said.append(f"the last look came to nothing: {row['error']}")
+    said += [_sentence(file, row["job"]) for file in found.files]
+    for state in ("refused", "changed", "gone"):
+        if (more := row[f"files_{state}"] - MOST_FILES) > 0:
+            said.append(f"{_files(more)} more: {state}")
+    return said
+
+
+def how_to_end(job_id: int) -> str:
+    """The commands that end a watch."""
+    return (
+        f"`nightshift submit --append {job_id} --last` takes what is there and ends the watch, "
+        f"`nightshift cancel {job_id}` ends the job"
+    )
+
+
+def _sentence(file: UnplannedFile, job_id: int) -> str:
+    if file.state == "refused":
+        return f"refused: {file.why}"
+    if file.state == "gone":
+        return f"gone since it was planned: {file.uri}"
+    return (
+        f"changed since it was planned, and left as it was: {file.uri}; `nightshift submit --append "
+        f"{job_id} --redo-changed` runs its rows again"
+    )
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
+
+
+def _seconds(seconds: int) -> str:
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds % unit == 0:
+            return f"{seconds // unit} {name}"
+    return f"{seconds} s"

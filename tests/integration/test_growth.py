@@ -1,0 +1,476 @@
+"""Datasets that grow: appends and watched inputs over real files, on a real ledger."""
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import text
+
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.growth import watches
+from nightshift.common.settings import Settings
+from nightshift.common.spec import parse_spec
+from nightshift.common.states import JobState
+from nightshift.producer.growth import look
+from nightshift.producer.growth.look import Taken
+from nightshift.producer.reaper import generation_files
+from nightshift.producer.submit.submit import Submitted, submit
+from nightshift.producer.verify.verify import verify
+from tests.integration.test_retry import Site, agreed, moody
+from tests.support.fleet import function_spec, output_ids, write_rows
+
+SHOUT = moody()
+
+
+class Grown(Site):
+    """A job that grows, with its worker, its reaper and its command in this process."""
+
+    def submit_files(self, *files: tuple[str, int], **sections: Any) -> Submitted:
+        self.ids += write_rows(self.folder / "in", files)
+        return self.submit_again(**sections)
+
+    def submit_again(self, watch: str | None = None, **sections: Any) -> Submitted:
+        data = function_spec(
+            "moody", self.folder / "in", self.folder / "out", batch={"rows": 10}, **sections
+        )
+        if watch is not None:
+            data["input"]["watch"] = watch
+        done = submit(self.ledger, parse_spec(data, "test"), Settings())
+        self.job_id = done.job_id
+        return done
+
+    def come(self, *files: tuple[str, int], counted: bool = True) -> None:
+        """More files come to the input."""
+        came = write_rows(self.folder / "in", files)
+        self.ids += came if counted else []
+
+    def append(self, *uris: str | Path, **how: bool) -> Taken:
+        return look.take(self.ledger, self.job, [str(uri) for uri in uris], Settings(), **how)
+
+    def look(self, ledger: Ledger | None = None) -> bool:
+        """One look of a reaper, which is due now whatever the pace is."""
+        with self.ledger.transaction() as connection:
+            connection.execute(
+                text("""
+                    UPDATE job_watches SET next_look_at = now(), looking_until = NULL;
+                    UPDATE unplanned_files SET seen_at = seen_at - interval '1 hour'
+                """)
+            )
+        return look.look_once(ledger or self.ledger, Settings())
+
+    def done(self) -> JobState:
+        return self.work(SHOUT)
+
+    @property
+    def watch(self) -> dict[str, Any]:
+        with self.ledger.transaction() as connection:
+            found = watches.status(connection, self.job_id)
+        assert found is not None
+        return dict(found)
+
+    def generation(self, number: int) -> dict[str, Any] | None:
+        place = self.folder / "out" / "_generations" / f"{number:06d}.json"
+        return json.loads(place.read_text()) if place.exists() else None
+
+    def follow(self) -> list[str]:
+        """The ids of every finished generation, as a reader of their files sees them."""
+        ids: list[str] = []
+        for place in sorted((self.folder / "out" / "_generations").iterdir()):
+            for part in json.loads(place.read_text())["parts"]:
+                table = pq.read_table(self.folder / "out" / part["name"])
+                assert len(table) == part["rows"]
+                ids += table.column("id").to_pylist()
+        return ids
+
+
+@pytest.fixture
+def site(ledger: Ledger, tmp_path: Path) -> Grown:
+    return Grown(ledger, tmp_path)
+
+
+# ---------------------------------------------------------------- append
+
+
+def test_files_that_come_later_become_further_rows_of_a_completed_job(site: Grown) -> None:
+    site.submit_files(("b.parquet", 25), ("c.jsonl", 7))
+    assert site.done() is JobState.COMPLETED
+    site.come(("d.parquet", 12), ("a.jsonl", 5), counted=False)
+    # One look sorts by path, whatever the order of arrival was.
+    site.ids += [f"a-{n}" for n in range(5)] + [f"d-{n}" for n in range(12)]
+
+    taken = site.append()
+    assert (taken.appended.files, taken.appended.rows, taken.appended.generation) == (2, 17, 2)
+    assert taken.appended.reopened
+    assert site.job.state is JobState.RUNNING
+    assert not (site.folder / "out" / "_manifest.json").exists()
+
+    assert site.done() is JobState.COMPLETED
+    assert agreed(site.ledger, site.job, site.folder) == {}
+    assert output_ids(site.folder / "out") == site.ids
+    assert pq.read_table(site.folder / "all.parquet").column("id").to_pylist() == site.ids
+    manifest = json.loads((site.folder / "out" / "_manifest.json").read_text())
+    assert [
+        (each["number"], each["first_row"], each["stop_row"], each["files"])
+        for each in manifest["generations"]
+    ] == [(1, 0, 32, 2), (2, 32, 49, 2)]
+    assert site.follow() == site.ids
+
+
+def test_a_second_append_of_the_same_files_adds_nothing(site: Grown) -> None:
+    site.submit_files(("a.parquet", 5))
+    site.come(("b.parquet", 5))
+    assert site.append().appended.rows == 5
+    assert site.append().appended.generation is None
+    assert site.append(site.folder / "in" / "b.parquet").appended.generation is None
+    assert site.done() is JobState.COMPLETED
+    assert site.append().appended.generation is None
+    assert site.job.state is JobState.COMPLETED
+    assert output_ids(site.folder / "out") == site.ids
+
+
+def test_files_from_elsewhere_and_copied_formats_are_appended_by_name(site: Grown) -> None:
+    site.submit_files(("a.jsonl", 5))
+    other = site.folder / "other"
+    other.mkdir()
+    (other / "more.csv").write_text("id,text\n" + "".join(f"more-{n},say {n}\n" for n in range(4)))
+    assert site.append(other / "more.csv").appended.rows == 4
+    assert site.done() is JobState.COMPLETED
+    assert output_ids(site.folder / "out") == [*site.ids, *(f"more-{n}" for n in range(4))]
+    assert agreed(site.ledger, site.job, site.folder) == {}
+    # The spec's own input has none of it, and that is not a file that is gone.
+    assert site.submit_again().job_id == site.job_id
+
+
+def test_the_same_spec_finds_the_job_that_grew_and_changed_files_are_refused(site: Grown) -> None:
+    first = site.submit_files(("a.parquet", 5), ("b.parquet", 5))
+    site.come(("c.parquet", 5))
+    with pytest.raises(BadInput, match=f"submit --append {first.job_id}"):
+        site.submit_again()
+    site.append()
+    site.come(("d.parquet", 5))
+    again = site.submit_again()
+    assert (again.job_id, again.is_new, again.new_files) == (first.job_id, False, 1)
+    write_rows(site.folder / "in", [("c.parquet", 6)])
+    with pytest.raises(BadInput, match=r"changed.*c\.parquet"):
+        site.submit_again()
+
+
+def test_a_file_that_does_not_fit_is_refused_and_nothing_is_appended(site: Grown) -> None:
+    site.submit_files(("a.parquet", 5))
+    pq.write_table(pa.table({"id": [1], "text": ["x"]}), site.folder / "in" / "c.parquet")
+    with pytest.raises(BadInput, match="int64 in the column 'id', which is string in the job"):
+        site.append()
+    assert site.ask("SELECT count(*) FROM input_files") == [(1,)]
+    assert site.done() is JobState.COMPLETED
+
+
+def test_jobs_that_cannot_grow_say_why(site: Grown) -> None:
+    site.submit_files(("a.parquet", 15))
+    site.come(("b.parquet", 5))
+    with site.ledger.transaction() as connection:
+        jobs.cancel(connection, site.job_id)
+    with pytest.raises(BadInput, match="cancelled"):
+        site.append()
+
+
+def test_an_append_to_an_archived_job_brings_its_batches_back(site: Grown) -> None:
+    from nightshift.producer.reaper import retention
+
+    site.submit_files(("a.parquet", 15))
+    assert site.done() is JobState.COMPLETED
+    site.ask("UPDATE jobs SET closed_at = now() - interval '90 days' RETURNING id")
+    retention.archive_due(site.ledger, Settings(retention_days=30), threading.Event())
+    assert site.ask("SELECT count(*) FROM batches") == [(0,)]
+    site.come(("b.parquet", 5))
+    assert site.append().appended.rows == 5
+    assert site.done() is JobState.COMPLETED
+    assert output_ids(site.folder / "out") == site.ids
+    assert agreed(site.ledger, site.job, site.folder) == {}
+
+
+def test_two_appends_at_once_add_every_file_once(
+    site: Grown, second_ledger: Callable[[], Ledger]
+) -> None:
+    site.submit_files(("a.parquet", 5))
+    for number in range(6):
+        site.come((f"b{number}.parquet", 3))
+    ledgers = [site.ledger, second_ledger(), second_ledger(), second_ledger()]
+    start = threading.Barrier(len(ledgers))
+
+    def append(ledger: Ledger) -> int:
+        start.wait(30)
+        return look.take(ledger, site.job, [], Settings()).appended.rows
+
+    with ThreadPoolExecutor(len(ledgers)) as pool:
+        added = list(pool.map(append, ledgers))
+    assert sum(added) == 18
+    assert site.done() is JobState.COMPLETED
+    assert sorted(output_ids(site.folder / "out")) == sorted(site.ids)
+    assert [str(finding) for finding in verify(site.ledger, site.job)] == []
+
+
+def test_an_append_while_the_job_closes_is_in_the_manifest_that_stays(
+    site: Grown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The append comes behind the last look at the batches and before the close."""
+    from nightshift.producer.reaper import finish, manifest
+
+    site.submit_files(("a.parquet", 15))
+    site.run(SHOUT)
+    site.come(("b.parquet", 5))
+    write = manifest.write
+
+    def append_first(ledger: Ledger, job: Any) -> Any:
+        written = write(ledger, job)
+        monkeypatch.setattr(manifest, "write", write)
+        assert site.append().appended.rows == 5
+        return written
+
+    monkeypatch.setattr(manifest, "write", append_first)
+    finish.finish(site.ledger, site.job_id)
+    assert site.job.state is JobState.RUNNING
+    assert not (site.folder / "out" / "_manifest.json").exists()
+    assert site.done() is JobState.COMPLETED
+    assert output_ids(site.folder / "out") == site.ids
+
+
+def test_copies_of_an_append_outlive_a_finish_that_sweeps(
+    site: Grown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finish lists the copies after the append has made them, before it is stored."""
+    from nightshift.producer.growth import append as append_module
+    from nightshift.producer.reaper import finish
+
+    site.submit_files(("a.jsonl", 15))
+    site.run(SHOUT)
+    (site.folder / "in" / "b.csv").write_text("id,text\nb-0,hi\n")
+    site.ids.append("b-0")
+    plan_files = append_module.plan_files
+
+    def plan_then_finish(job: Any, infos: Sequence[Any]) -> Any:
+        plan = plan_files(job, infos)
+        monkeypatch.setattr(append_module, "plan_files", plan_files)
+        finish.finish(site.ledger, site.job_id)
+        return plan
+
+    monkeypatch.setattr(append_module, "plan_files", plan_then_finish)
+    assert site.append().appended.rows == 1
+    assert site.done() is JobState.COMPLETED
+    assert output_ids(site.folder / "out") == site.ids
+    assert agreed(site.ledger, site.job, site.folder) == {}
+
+
+# ---------------------------------------------------------------- changed files
+
+
+@pytest.mark.parametrize("name", ["b.parquet", "b.jsonl", "b.csv"])
+def test_rows_of_a_changed_file_run_again_only_when_that_is_asked(site: Grown, name: str) -> None:
+    def write(word: str) -> None:
+        place = site.folder / "in" / name
+        rows = [{"id": f"b-{n}", "text": word * (n + 1)} for n in range(23)]
+        if name.endswith(".parquet"):
+            pq.write_table(pa.Table.from_pylist(rows), place)
+        elif name.endswith(".jsonl"):
+            place.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        else:
+            lines = [f"{row['id']},{row['text']}" for row in rows]
+            place.write_text("\n".join(["id,text", *lines]) + "\n")
+
+    (site.folder / "in").mkdir()
+    write("old")
+    site.submit_files(("a.parquet", 5), ("c.parquet", 5))
+    site.come(("d.parquet", 5))
+    site.append()
+    assert site.done() is JobState.COMPLETED
+    write("newer")
+
+    taken = site.append()
+    assert [Path(uri).name for uri in taken.changed] == [name]
+    assert site.job.state is JobState.COMPLETED
+
+    taken = site.append(redo=True)
+    assert (taken.redone_files, taken.redone_rows, taken.changed) == (1, 23, [])
+    assert site.generation(1) is None
+    assert site.generation(2) is not None
+    assert site.done() is JobState.COMPLETED
+    assert agreed(site.ledger, site.job, site.folder) == {}
+    loud = [row["loud"] for row in site.output() if row["id"].startswith("b-")]
+    assert loud == ["NEWER" * (n + 1) for n in range(23)]
+    assert site.generation(1) is not None
+    assert len(site.output()) == 38
+    assert site.append(redo=True).redone_files == 0
+
+
+def test_a_changed_file_with_other_rows_is_refused_and_stays_as_it_was(site: Grown) -> None:
+    site.submit_files(("a.parquet", 5))
+    assert site.done() is JobState.COMPLETED
+    write_rows(site.folder / "in", [("a.parquet", 6)])
+    with pytest.raises(BadInput, match="has 6 rows and had 5"):
+        site.append(redo=True)
+    assert site.job.state is JobState.COMPLETED
+    assert output_ids(site.folder / "out") == site.ids
+
+
+def test_a_changed_file_is_not_redone_while_somebody_works_on_it(site: Grown) -> None:
+    site.submit_files(("a.parquet", 15))
+    site.admit(1)
+    site.ask("""
+        UPDATE batches SET state = 'leased', owner = 'w', attempt = 1,
+               lease_expires_at = now() + interval '1 hour' WHERE state = 'queued' RETURNING id
+    """)
+    rows = [{"id": f"a-{n}", "text": "other"} for n in range(15)]
+    pq.write_table(pa.Table.from_pylist(rows), site.folder / "in" / "a.parquet")
+    with pytest.raises(BadInput, match="being worked on"):
+        site.append(redo=True)
+
+
+# ---------------------------------------------------------------- watched inputs
+
+
+def test_a_watched_job_plans_a_file_after_two_equal_looks_and_does_not_close(site: Grown) -> None:
+    done = site.submit_files(("a.parquet", 12), watch="30s")
+    assert done.watch_seconds == 30
+    site.run(SHOUT)
+    assert site.ask("SELECT id FROM jobs WHERE state = 'running'")
+    assert site.watch["waiting_for_files"]
+
+    site.come(("b.parquet", 3), counted=False)
+    assert site.look()
+    assert (site.watch["files_waiting"], site.watch["files_listed"]) == (1, 2)
+    site.come(("b.parquet", 4))  # It was still being written.
+    assert site.look()
+    assert site.watch["files_waiting"] == 1
+    assert site.ask("SELECT count(*) FROM input_files") == [(1,)]
+    assert site.look()
+    assert site.watch["files_waiting"] == 0
+    assert not site.watch["waiting_for_files"]
+    site.run(SHOUT)
+    generation_files.write_finished(site.ledger)
+    assert site.follow() == site.ids
+    second = site.generation(2)
+    assert second is not None
+    assert (second["first_row"], second["stop_row"], second["files"]) == (12, 16, 1)
+    assert site.job.closed_at is None
+
+    site.come(("c.parquet", 2))
+    taken = site.append(last=True)
+    assert (taken.stopped, taken.appended.rows) == (True, 2)
+    assert site.done() is JobState.COMPLETED
+    assert output_ids(site.folder / "out") == site.ids
+    assert agreed(site.ledger, site.job, site.folder) == {}
+
+
+def test_a_job_that_is_watched_is_finished_by_nobody_until_it_is_cancelled(site: Grown) -> None:
+    from nightshift.common.ledger import job_end
+
+    def finishable() -> list[int]:
+        with site.ledger.transaction() as connection:
+            return list(job_end.finishable(connection, "r", 0))
+
+    site.submit_files(("a.parquet", 12), watch="30s")
+    site.run(SHOUT)
+    assert finishable() == []
+    with site.ledger.transaction() as connection:
+        jobs.cancel(connection, site.job_id)
+    assert finishable() == [site.job_id]
+    assert site.finish() is JobState.CANCELLED
+    assert not site.look()
+
+
+def test_what_a_look_cannot_take_is_said_and_stops_nothing_else(site: Grown) -> None:
+    site.submit_files(("a.parquet", 12), ("b.parquet", 3), watch="30s")
+    site.done()
+    pq.write_table(pa.table({"id": [1], "text": ["x"]}), site.folder / "in" / "bad.parquet")
+    (site.folder / "in" / "torn.parquet").write_bytes(b"PAR1 and no more")
+    site.come(("good.parquet", 4))
+    rows = [{"id": f"a-{n}", "text": "other"} for n in range(12)]
+    pq.write_table(pa.Table.from_pylist(rows), site.folder / "in" / "a.parquet")
+    (site.folder / "in" / "b.parquet").unlink()
+    assert site.look()
+    assert site.look()
+    seen = site.watch
+    names = ("waiting", "refused", "changed", "gone")
+    assert [seen[f"files_{name}"] for name in names] == [0, 2, 1, 1]
+    why = site.ask("SELECT why FROM unplanned_files WHERE uri LIKE '%bad.parquet'")[0][0]
+    assert "int64 in the column 'id', which is string in the job" in why
+    site.run(SHOUT)
+    assert site.ask("SELECT rows_done FROM job_progress") == [(19,)]
+    # What was refused is not read again until it changes.
+    assert site.look()
+    assert site.watch["files_refused"] == 2
+
+    (site.folder / "in").rename(site.folder / "away")
+    assert site.look()
+    assert "in" in str(site.watch["error"])
+    assert site.job.state is JobState.RUNNING
+    (site.folder / "away").rename(site.folder / "in")
+    assert site.look()
+    assert site.watch["error"] is None
+
+
+def test_two_reapers_that_look_at_once_plan_every_file_once(
+    site: Grown, second_ledger: Callable[[], Ledger]
+) -> None:
+    site.submit_files(("a.parquet", 12), watch="30s")
+    for number in range(5):
+        site.come((f"b{number}.parquet", 3))
+    site.look()
+    ledgers = [second_ledger(), second_ledger(), second_ledger()]
+    start = threading.Barrier(len(ledgers))
+
+    def look_at_once(ledger: Ledger) -> None:
+        start.wait(30)
+        site.look(ledger)
+
+    with ThreadPoolExecutor(len(ledgers)) as pool:
+        list(pool.map(look_at_once, ledgers))
+    site.append(last=True)
+    assert site.done() is JobState.COMPLETED
+    assert output_ids(site.folder / "out") == site.ids
+    assert site.ask("SELECT count(*) FROM input_files") == [(6,)]
+
+
+def test_a_retry_takes_the_file_of_a_generation_back_until_its_rows_are_done(site: Grown) -> None:
+    site.submit_files(("a.parquet", 12), watch="30s")
+    site.come(("b.parquet", 3))
+    site.append()
+    site.run(moody(1))
+    generation_files.write_finished(site.ledger)
+    assert (site.generation(1) is not None, site.generation(2) is not None) == (True, True)
+    assert site.retry() == 3
+    assert (site.generation(1), site.generation(2)) == (None, None)
+    site.run(SHOUT)
+    generation_files.write_finished(site.ledger)
+    assert site.follow() == site.ids
+    site.append(last=True)
+    assert site.finish() is JobState.COMPLETED
+    assert agreed(site.ledger, site.job, site.folder) == {}
+
+
+def test_dead_batches_of_an_open_job_get_error_parts_with_their_generation(site: Grown) -> None:
+    site.submit_files(("a.parquet", 12), watch="30s")
+    site.ask("""
+        UPDATE batches SET state = 'dead', last_error = 'broken' WHERE seq = 0 RETURNING id
+    """)
+    site.run(SHOUT)
+    generation_files.write_finished(site.ledger)
+    assert site.follow() == site.ids
+    first = site.generation(1)
+    assert first is not None
+    assert sum(part.get("rows_failed", 0) for part in first["parts"]) == 10
+
+
+def test_a_spec_with_a_watch_submitted_again_watches_the_known_job(site: Grown) -> None:
+    first = site.submit_files(("a.parquet", 12))
+    assert first.watch_seconds is None
+    assert site.submit_again(watch="5m").watch_seconds == 300
+    assert site.submit_again().watch_seconds == 300
+    assert site.submit_again(watch="10s").watch_seconds == 10
+    assert site.ask("SELECT count(*) FROM jobs") == [(1,)]
