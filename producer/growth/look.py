@@ -41,13 +41,13 @@ EVENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a command took: an append, changed files that it left as they are, and those whose rows
-    it let run again. `stopped` says that it ended the watch of the input.
+    """What a command took: an append, changed files that it left as they are, and those that were
+    `redone`, whose rows run again. `stopped` says that it ended the watch of the input.
     """
 
     appended: Appended
     changed: list[str]
-    redone_files: int = 0
+    redone: list[str]
     redone_rows: int = 0
     stopped: bool = False
 
@@ -68,9 +68,7 @@ def take(
     """
     refuse(job)
     found = _changes(ledger, job, [storage.resolve(uri) for uri in uris], settings)
-    redone = (0, 0)
-    if redo and found.changed:
-        redone = redo_changed(ledger, job, found.changed)
+    rows = redo_changed(ledger, job, found.changed) if redo and found.changed else 0
     source: Source = "files" if uris else "input"
     appended = NOTHING
     if found.new:
@@ -79,13 +77,9 @@ def take(
         stopped = last and watches.stop(connection, job.id)
         if stopped:
             audit_log.record(connection, "watch", job.id, detail={"seconds": None})
-    return Taken(
-        appended,
-        [] if redo else [info.uri for info in found.changed],
-        len(found.changed) if redo else 0,
-        redone[0],
-        stopped,
-    )
+    changed = [info.uri for info in found.changed]
+    left, redone = ([], changed) if redo else (changed, [])
+    return Taken(appended, left, redone, rows, stopped)
 
 
 def summary(job: Job, taken: Taken, *, nobody_works: bool) -> list[str]:
@@ -94,12 +88,13 @@ def summary(job: Job, taken: Taken, *, nobody_works: bool) -> list[str]:
     said = []
     if added.generation is not None:
         said.append(
-            f"{name} has {added.rows:,} rows more in {added.batches:,} batches, from {added.files:,} "
-            f"new files: generation {added.generation}"
+            f"{name} has {added.rows:,} rows more in {added.batches:,} batches: generation "
+            f"{added.generation}, new files: {added.files:,}"
         )
-    if taken.redone_files:
+    if taken.redone:
         said.append(
-            f"{name}: the {taken.redone_rows:,} rows of {taken.redone_files:,} changed files run again"
+            f"{name}: the {taken.redone_rows:,} rows of what changed run again: "
+            f"{first_few(taken.redone, 3)}"
         )
     if said and job.state is JobState.PAUSED:
         said[-1] += f" after `nightshift resume {job.id}`"
@@ -112,11 +107,9 @@ def summary(job: Job, taken: Taken, *, nobody_works: bool) -> list[str]:
     if taken.stopped:
         said.append(f"{name} watches its input no longer, and closes when its rows are done")
     if taken.changed:
-        count = "1 file" if len(taken.changed) == 1 else f"{len(taken.changed):,} files"
         said.append(
-            f"{count} changed since job {job.id} planned them, and are left as they were: "
-            f"{first_few(taken.changed, 3)}; `nightshift submit --append {job.id} --redo-changed` runs "
-            "their rows again"
+            f"changed since job {job.id} planned them: {first_few(taken.changed, 3)}; their rows stay "
+            f"as they are, and `nightshift submit --append {job.id} --redo-changed` runs them again"
         )
     return said
 

@@ -12,15 +12,14 @@ from nightshift.producer.growth.append import open_job, plan_files
 from nightshift.producer.retry import withdraw
 
 
-def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> tuple[int, int]:
-    """Runs the rows of changed files again, all files or none; returns rows and batches.
+def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> int:
+    """Runs the rows of changed files again, all files or none.
 
-    The old answers go. Raises BadInput for a file with another number of rows than before, with
+    Returns how many rows. The old answers go. Raises BadInput for a file with another number of rows than before, with
     columns that do not fit, or with a leased batch.
     """
     bring_back(ledger, job)
     plan = plan_files(job, infos)
-    batches = 0
     with ledger.transaction() as connection:
         job_submit.lock(connection, job.identity)
         archives.refuse_away(connection, job.id)
@@ -30,7 +29,7 @@ def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> tuple[i
         for file in plan.files:
             own = plan.only({file.uri})
             pieces = [each.locator for each in own.batches() if each.locator is not None]
-            batches += changed_files.reopen(connection, job.id, own.files[0], pieces)
+            changed_files.reopen(connection, job.id, own.files[0], pieces)
         jobs.judge_anew(connection, job.id)
         stale = generations.reopen(connection, job.id)
         redone = {"files": [file.uri for file in plan.files[:100]], "rows": plan.rows_total}
@@ -39,4 +38,4 @@ def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> tuple[i
         reached(Moment.APPENDING)
     if reopened or stale:
         withdraw(ledger, job, stale)
-    return plan.rows_total, batches
+    return plan.rows_total

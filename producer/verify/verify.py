@@ -14,6 +14,7 @@ from nightshift.common.states import JobState
 from nightshift.common.text import first_few
 from nightshift.producer.archive.come_back import bring_back
 from nightshift.producer.submit import output_owner
+from nightshift.producer.verify import generations
 from nightshift.producer.verify.check_result import CheckResult, Problem
 from nightshift.producer.verify.parts import Facts, PartsAudit
 from nightshift.producer.views.rates import Values
@@ -50,6 +51,8 @@ def checks(ledger: Ledger, job: Job) -> Iterator[CheckResult]:
     )
     parts = PartsAudit(ledger, job, complete=complete)
     yield from parts.checks(progress["rows_total"])
+    if (grown := generations.check(ledger, job)) is not None:
+        yield grown
     if job.closed_at is not None:
         directory = _directory(job, parts.facts, progress, complete=complete)
         _check_owner(directory, ledger, job)

@@ -57,8 +57,46 @@ SET = "tests/integration/test_set.py"
 REDO = "tests/integration/test_redo.py"
 PREEMPT = "tests/faults/test_preempt.py"
 DRAINED = "test_a_drained_worker_gives_its_work_to_others_and_serves_again_when_it_may"
+GROWTH = "tests/integration/test_growth.py"
 
 MUTANTS = (
+    Mutant(
+        "two looks before a watched file is planned",
+        "producer/submit/changes.py",
+        "            if now - known.seen_at >= apart:\n",
+        "            if now >= known.seen_at:\n",
+        ("tests/unit/test_growth.py",),
+    ),
+    Mutant(
+        "a watched job stays open",
+        "common/ledger/job_end.py",
+        """
+                                    AND NOT EXISTS (SELECT FROM job_watches w
+                                                    WHERE w.job_id = j.id)""",
+        "",
+        (f"{GROWTH}::test_a_job_that_is_watched_is_finished_by_nobody_until_it_is_cancelled",),
+    ),
+    Mutant(
+        "appends of one job wait for each other",
+        "producer/growth/append.py",
+        "        job_submit.lock(connection, job.identity)\n",
+        "",
+        (f"{GROWTH}::test_two_appends_at_once_add_every_file_once",),
+    ),
+    Mutant(
+        "an append looks for its copies under the lock of the sweep",
+        "producer/growth/append.py",
+        "        if not _copies_are_there(job, plan.files):\n",
+        "        if False:\n",
+        (f"{GROWTH}::test_copies_of_an_append_outlive_a_finish_that_sweeps",),
+    ),
+    Mutant(
+        "a retry takes the files of its generations back",
+        "producer/retry.py",
+        "            stale = generations.reopen(connection, job.id) if piece.batches else []\n",
+        "            stale = list[int]()\n",
+        (f"{GROWTH}::test_a_retry_takes_the_file_of_a_generation_back_until_its_rows_are_done",),
+    ),
     Mutant(
         "fence",
         "common/ledger/batches/commits.py",

@@ -30,7 +30,7 @@ def test_an_append_that_is_killed_adds_nothing_and_a_second_one_adds_all(rig: Ri
 
     done = rig.command("submit", "--append", "grown")
     assert done.returncode == 0, done.stderr
-    assert "has 16 rows more in 4 batches, from 2 new files: generation 2" in done.stdout
+    assert "has 16 rows more in 4 batches: generation 2, new files: 2" in done.stdout
     rig.finished("grown", ids)
     again = rig.command("submit", "--append", "grown")
     assert "has no new files: nothing is added" in again.stdout

@@ -32,16 +32,13 @@ SHOUT = moody()
 class Grown(Site):
     """A job that grows, with its worker, its reaper and its command in this process."""
 
-    def submit_files(self, *files: tuple[str, int], **sections: Any) -> Submitted:
+    def submit_files(self, *files: tuple[str, int], **of_input: Any) -> Submitted:
         self.ids += write_rows(self.folder / "in", files)
-        return self.submit_again(**sections)
+        return self.submit_again(**of_input)
 
-    def submit_again(self, watch: str | None = None, **sections: Any) -> Submitted:
-        data = function_spec(
-            "moody", self.folder / "in", self.folder / "out", batch={"rows": 10}, **sections
-        )
-        if watch is not None:
-            data["input"]["watch"] = watch
+    def submit_again(self, **of_input: Any) -> Submitted:
+        data = function_spec("moody", self.folder / "in", self.folder / "out", batch={"rows": 10})
+        data["input"].update(of_input)
         done = submit(self.ledger, parse_spec(data, "test"), Settings())
         self.job_id = done.job_id
         return done
@@ -180,6 +177,14 @@ def test_jobs_that_cannot_grow_say_why(site: Grown) -> None:
         site.append()
 
 
+def test_a_job_of_the_first_rows_takes_no_more(site: Grown) -> None:
+    site.ids = write_rows(site.folder / "in", [("a.parquet", 15)])
+    site.submit_again(limit=5)
+    site.come(("b.parquet", 5))
+    with pytest.raises(BadInput, match=r"first 5 rows of its input \(input\.limit\)"):
+        site.append()
+
+
 def test_an_append_to_an_archived_job_brings_its_batches_back(site: Grown) -> None:
     from nightshift.producer.reaper import retention
 
@@ -296,7 +301,8 @@ def test_rows_of_a_changed_file_run_again_only_when_that_is_asked(site: Grown, n
     assert site.job.state is JobState.COMPLETED
 
     taken = site.append(redo=True)
-    assert (taken.redone_files, taken.redone_rows, taken.changed) == (1, 23, [])
+    assert ([Path(uri).name for uri in taken.redone], taken.redone_rows) == ([name], 23)
+    assert taken.changed == []
     assert site.generation(1) is None
     assert site.generation(2) is not None
     assert site.done() is JobState.COMPLETED
@@ -305,7 +311,7 @@ def test_rows_of_a_changed_file_run_again_only_when_that_is_asked(site: Grown, n
     assert loud == ["NEWER" * (n + 1) for n in range(23)]
     assert site.generation(1) is not None
     assert len(site.output()) == 38
-    assert site.append(redo=True).redone_files == 0
+    assert site.append(redo=True).redone == []
 
 
 def test_a_changed_file_with_other_rows_is_refused_and_stays_as_it_was(site: Grown) -> None:
@@ -474,3 +480,35 @@ def test_a_spec_with_a_watch_submitted_again_watches_the_known_job(site: Grown) 
     assert site.submit_again().watch_seconds == 300
     assert site.submit_again(watch="10s").watch_seconds == 10
     assert site.ask("SELECT count(*) FROM jobs") == [(1,)]
+
+
+def test_a_watched_job_that_a_reaper_of_an_older_release_closed_is_opened_by_the_next_file(
+    site: Grown,
+) -> None:
+    site.submit_files(("a.parquet", 12), watch="30s")
+    assert site.done() is JobState.COMPLETED
+    site.come(("b.parquet", 3))
+    assert site.look()
+    assert site.look()
+    assert site.job.state is JobState.RUNNING
+    assert not (site.folder / "out" / "_manifest.json").exists()
+    assert site.done() is JobState.COMPLETED
+    assert output_ids(site.folder / "out") == site.ids
+
+
+def test_verify_names_a_generation_whose_file_does_not_say_what_the_ledger_says(
+    site: Grown,
+) -> None:
+    site.submit_files(("a.parquet", 12), watch="30s")
+    site.come(("b.parquet", 3))
+    site.append()
+    site.run(SHOUT)
+    generation_files.write_finished(site.ledger)
+    assert verify(site.ledger, site.job) == []
+    place = site.folder / "out" / "_generations" / "000001.json"
+    said = json.loads(place.read_text())
+    place.write_text(json.dumps({**said, "parts": said["parts"][1:]}))
+    (site.folder / "out" / "_generations" / "000002.json").unlink()
+    first, second = (str(finding) for finding in verify(site.ledger, site.job))
+    assert "0 parts too many and 1 too few" in first
+    assert "000002.json cannot be read" in second

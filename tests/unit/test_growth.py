@@ -4,10 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 from nightshift.common.ledger.growth.watches import FileState, UnplannedFile
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
+from nightshift.producer.cli.app import app
 from nightshift.producer.growth.fit import misfit
 from nightshift.producer.submit.changes import changes, judge_look
 
@@ -126,3 +128,19 @@ def test_another_pause_is_refused(text: str) -> None:
 def test_a_limit_and_a_watch_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="give one of them"):
         InputSpec(uri="in", watch="30s", limit=5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a.jsonl", "b.jsonl", "--callable", "rules:f", "--out", "o"], "one spec or one input"),
+        (["a.jsonl", "--last", "--callable", "rules:f", "--out", "o"], "--last goes with --append"),
+        (["a.jsonl", "--append", "7", "--prompt", "x"], "--prompt does not go with --append"),
+        (["a.jsonl", "--append", "7", "--new"], "--new does not go with --append"),
+    ],
+)
+def test_a_submit_says_which_of_its_flags_do_not_go_together(
+    arguments: list[str], message: str
+) -> None:
+    done = CliRunner().invoke(app, ["submit", *arguments])
+    assert (done.exit_code, message in done.stderr) == (2, True), done.stderr

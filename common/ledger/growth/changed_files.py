@@ -57,9 +57,8 @@ UPDATE_FILE = text("""
 """The facts of the new version."""
 
 
-def reopen(connection: Connection, job_id: int, new: SourceFile, pieces: Sequence[Locator]) -> int:
-    """Replaces a file by its new version, whose rows all run again; returns how many batches. `pieces`
-    are the bytes of a file of lines, with its first row at 0; none for another format. The caller
+def reopen(connection: Connection, job_id: int, new: SourceFile, pieces: Sequence[Locator]) -> None:
+    """Replaces a file by its new version, whose rows all run again. `pieces` are the bytes of a file of lines, with its first row at 0; none for another format. The caller
     holds the row of the job.
 
     BadInput where the new version has another number of rows, since each row of a job keeps its
@@ -79,7 +78,7 @@ def reopen(connection: Connection, job_id: int, new: SourceFile, pieces: Sequenc
         )
     file = {"id": job_id, "file_index": found.file_index}
     connection.execute(FORGET_ERRORS, file)
-    moved = connection.execute(
+    connection.execute(
         OPEN_BATCHES,
         {
             **file,
@@ -89,4 +88,3 @@ def reopen(connection: Connection, job_id: int, new: SourceFile, pieces: Sequenc
         },
     )
     connection.execute(UPDATE_FILE, {**file, "size": new.size, "fingerprint": new.fingerprint})
-    return moved.rowcount
