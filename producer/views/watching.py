@@ -69,7 +69,7 @@ def lines(found: Watching) -> list[str]:
     else:
         first = f"watches its input, looks every {every}"
     if row["looked_at"] is not None:
-        first += f" ({_files(row['files_listed'])} at {row['looked_at']:%H:%M:%S})"
+        first += f" ({_files(row['files_listed'])} at {row['looked_at'].astimezone():%H:%M:%S})"
     said = [first]
     if row["files_waiting"]:
         said.append(f"{_files(row['files_waiting'])} to be planned after a second equal look")

@@ -91,6 +91,13 @@ MUTANTS = (
         (f"{GROWTH}::test_copies_of_an_append_outlive_a_finish_that_sweeps",),
     ),
     Mutant(
+        "an append makes a manifest stale that is being written",
+        "producer/growth/append.py",
+        "    jobs.count_change(connection, job.id)\n",
+        "",
+        (f"{GROWTH}::test_an_append_while_the_job_closes_is_in_the_manifest_that_stays",),
+    ),
+    Mutant(
         "a retry takes the files of its generations back",
         "producer/retry.py",
         "            stale = generations.reopen(connection, job.id) if piece.batches else []\n",

@@ -221,8 +221,9 @@ def test_two_appends_at_once_add_every_file_once(
     assert [str(finding) for finding in verify(site.ledger, site.job)] == []
 
 
+@pytest.mark.parametrize("ends", [False, True], ids=["begins", "begins and ends"])
 def test_an_append_while_the_job_closes_is_in_the_manifest_that_stays(
-    site: Grown, monkeypatch: pytest.MonkeyPatch
+    site: Grown, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
     """The append comes behind the last look at the batches and before the close."""
     from nightshift.producer.reaper import finish, manifest
@@ -236,14 +237,18 @@ def test_an_append_while_the_job_closes_is_in_the_manifest_that_stays(
         written = write(ledger, job)
         monkeypatch.setattr(manifest, "write", write)
         assert site.append().appended.rows == 5
+        if ends:
+            site.run(SHOUT)
         return written
 
     monkeypatch.setattr(manifest, "write", append_first)
     finish.finish(site.ledger, site.job_id)
     assert site.job.state is JobState.RUNNING
     assert not (site.folder / "out" / "_manifest.json").exists()
-    assert site.done() is JobState.COMPLETED
+    assert (site.done() if not ends else site.finish()) is JobState.COMPLETED
     assert output_ids(site.folder / "out") == site.ids
+    manifest_now = json.loads((site.folder / "out" / "_manifest.json").read_text())
+    assert (manifest_now["rows"], len(manifest_now["input_files"])) == (20, 2)
 
 
 def test_copies_of_an_append_outlive_a_finish_that_sweeps(
