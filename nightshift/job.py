@@ -75,16 +75,20 @@ class Job:
         """Waits until the job is over, and shows how it goes, in a terminal as in a notebook.
 
         Raises JobStopped when the job failed, is paused or cancelled, and TimeoutError after `timeout`
-        seconds; the job goes on then. Rows with errors are no reason to raise.
+        seconds; the job goes on then. Rows with errors are no reason to raise. A job that watches its
+        input stays open: the wait ends when everything that was found so far is done.
         """
         deadline = views.after(timeout)
         with self._opened() as (ledger, alone):
             status = self._status(ledger)
             if alone and not self._is_at_rest(ledger):
                 raise BadInput(f"nobody works on job {self.id}: the same ns.run(…) goes on")
-            views.follow(ledger, self.id, display.console(progress=progress), stop=deadline)
-            status, at_rest = self._status(ledger), self._is_at_rest(ledger)
-        if not at_rest:
+            console = display.console(progress=progress)
+            views.follow(ledger, self.id, console, stop=deadline, until_idle=True)
+            status, seen = self._status(ledger), views.snapshot(ledger, self.id)
+        if seen.is_idle:
+            return status
+        if not seen.at_rest:
             raise TimeoutError(f"{status} after {timeout:g} s")
         return ended(status)
 
