@@ -285,6 +285,8 @@ class BatchRunner:
         """What there is to publish; None when no row is finished, or none is wanted."""
         batch, lease = loaded.batch, loaded.batch.lease
         loaded.close()
+        if batch.work is not None:
+            self._outcomes.remark(loaded.job, batch.work.remark)
         error = None if future.cancelled() else future.exception()
         if error is not None and not isinstance(error, KEEPS_ANSWERS):
             raise error

@@ -17,7 +17,9 @@ from nightshift.worker.rows.results import RowResults
 
 @dataclass(slots=True)
 class KnownJob:
-    """One job, read from the ledger once; only a function's output schema may still be open."""
+    """One job, read from the ledger once; only a function's output schema may still be open. `remarked`
+    says that this child has told the ledger what its engine has to say of the job.
+    """
 
     id: int
     owner: Owner
@@ -26,6 +28,7 @@ class KnownJob:
     renderer: Renderer
     provenance: dict[str, str]
     output: pa.Schema | None
+    remarked: bool = False
 
 
 class JobCache:

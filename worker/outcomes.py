@@ -24,7 +24,7 @@ from nightshift.common.ledger.batches import failures, leasing
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.text import kept_message
-from nightshift.worker.job_cache import JobCache
+from nightshift.worker.job_cache import JobCache, KnownJob
 from nightshift.worker.outages import PatientLedger, suppressed
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
@@ -89,6 +89,15 @@ class BatchOutcomes:
         # The job may be over, or the ledger away for good.
         with suppressed(NightshiftError, self.recorder, "pause_failed", job_id=lease.job_id):
             self.ledger.transact(jobs.pause, lease.job_id, kept_message(str(error)))
+
+    def remark(self, job: KnownJob, message: str | None) -> None:
+        """Tells the ledger what the engine has to say of a job, once in a child."""
+        if message is None or job.remarked:
+            return
+        job.remarked = True
+        # The user can do without, and the batch is committed next.
+        with suppressed(NightshiftError, self.recorder, "remark_failed", job_id=job.id):
+            self.ledger.transact(jobs.remark, job.id, kept_message(message))
 
     def _judge(self, lease: Lease, error: BaseException) -> str | None:
         match error:

@@ -138,6 +138,25 @@ def close(connection: Connection, job_id: int) -> JobState | None:
     return left.end
 
 
+def note_work(connection: Connection, job_id: int) -> None:
+    """Writes how long at least one batch of the job was leased, up to the commit of each.
+
+    One scan of the attempts of a job that ends: it may take seconds for a million batches, and is ended
+    by the time limit of a statement for very many. Nothing but the rate of the job needs it.
+    """
+    statement = text("""
+        UPDATE jobs SET worked_seconds = (
+            SELECT extract(epoch FROM sum(ended_at - greatest(claimed_at, reached)))
+            FROM (SELECT claimed_at, ended_at,
+                         max(ended_at) OVER (ORDER BY claimed_at ROWS BETWEEN UNBOUNDED PRECEDING
+                                             AND 1 PRECEDING) AS reached
+                  FROM attempts WHERE job_id = :id AND outcome IN ('done', 'split')) AS ordered
+            WHERE reached IS NULL OR ended_at > reached)
+        WHERE id = :id AND closed_at IS NULL
+    """)
+    connection.execute(statement, {"id": job_id})
+
+
 def abandon(connection: Connection, job_id: int, reason: str) -> bool:
     """Closes a job whose files can never be finished: failed, unless it was cancelled. False when
     a retry has opened it again: then its files are not final.

@@ -180,9 +180,9 @@ def resume(connection: Connection, job_id: int) -> None:
 
 
 def judge_anew(connection: Connection, job_id: int) -> None:
-    """Leaves the rows that failed so far out of the share of failed rows."""
+    """Leaves the rows that failed so far out of the share of failed rows, and forgets the remark."""
     statement = text("""
-        UPDATE jobs SET judged_done = c.done, judged_failed = c.failed
+        UPDATE jobs SET judged_done = c.done, judged_failed = c.failed, remark = NULL
         FROM (SELECT coalesce(sum(rows_done), 0) AS done,
                      coalesce(sum(rows_failed), 0) AS failed
               FROM job_counters WHERE job_id = :id) AS c
@@ -226,6 +226,17 @@ FAILED_SHARE = text("""
     WHERE j.id = :id AND j.state = :state GROUP BY j.id
 """)
 """Failed rows, and rows that are over, since the rows of a job are counted; and its limit."""
+
+
+def remark(connection: Connection, job_id: int, message: str) -> None:
+    """Keeps what a worker has to say of a running job; the first message stays until a resume or a
+    retry.
+    """
+    statement = text("""
+        UPDATE jobs SET remark = :message
+        WHERE id = :id AND remark IS NULL AND state = 'running'
+    """)
+    connection.execute(statement, {"id": job_id, "message": message})
 
 
 def cancel(connection: Connection, job_id: int) -> None:

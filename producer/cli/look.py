@@ -67,6 +67,7 @@ def status(
     """Say where a job stands, or all of them."""
     from nightshift.common.ledger import jobs as ledger_jobs
     from nightshift.common.ledger import loads, workers
+    from nightshift.common.ledger.queries import job_pace
     from nightshift.producer.views import rates, tables, watching
     from nightshift.producer.views.deadlines import with_deadlines
 
@@ -74,9 +75,9 @@ def status(
         number = None if job is None else context.find_job(ledger, job).id
         with ledger.transaction() as connection:
             if number is None:
-                found = ledger_jobs.listed(connection)
+                found = job_pace.listed(connection)
             else:
-                found = [ledger_jobs.progress(connection, number)]
+                found = [job_pace.of(connection, number)]
             rows = with_deadlines(connection, found)
             here = workers.status(connection)
             aside = loads.set_aside(connection)
@@ -96,7 +97,7 @@ def status(
 
 def jobs(*, as_json: context.AsJson = False) -> None:
     """List the jobs, newest first."""
-    from nightshift.common.ledger import jobs as ledger_jobs
+    from nightshift.common.ledger.queries import job_pace
     from nightshift.producer.views import rates, tables
     from nightshift.producer.views.deadlines import with_deadlines
 
@@ -104,11 +105,11 @@ def jobs(*, as_json: context.AsJson = False) -> None:
         context.ledger_of() as ledger,
         ledger.transaction() as connection,
     ):
-        rows = with_deadlines(connection, ledger_jobs.listed(connection))
+        rows = with_deadlines(connection, job_pace.listed(connection))
     if as_json:
         context.print_json([rates.as_json(row) for row in rows])
     else:
-        context.console().print(tables.job_table(rows) if rows else "no jobs yet")
+        context.console().print(tables.JobTable(rows) if rows else "no jobs yet")
 
 
 def errors(

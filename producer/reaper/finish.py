@@ -4,6 +4,7 @@ Every step is harmless when it is done twice, by the same reaper or by two at on
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -66,6 +67,8 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
         return
     output_directory.sweep_copies(ledger, job)
     generation_files.write_finished(ledger, job_id)
+    with suppress(Retryable), ledger.transaction() as connection:
+        job_end.note_work(connection, job_id)
     reached(Moment.CLOSING)
     state = _close(ledger, job)
     if state is not None:

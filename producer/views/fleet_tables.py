@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nightshift.producer.views.rates import Values
-from nightshift.producer.views.tables import duration, job_table, list_table, state
+from nightshift.producer.views.tables import JobTable, duration, list_table, state
 
 Rates = Mapping[str, float | None]
 """Rows a second by the id of a child."""
@@ -105,7 +105,7 @@ def top(
     rates: Rates,
 ) -> RenderableType:
     """The whole fleet on one screen: jobs, pools, machines."""
-    shown = job_table(jobs, bars=True) if jobs else Text("no open jobs", "bright_black")
+    shown = JobTable(jobs, bars=True) if jobs else Text("no open jobs", "bright_black")
     parts: list[RenderableType] = [shown, ""]
     if demand:
         parts += [pools(demand, slots), ""]

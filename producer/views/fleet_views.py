@@ -10,17 +10,17 @@ from rich.live import Live
 
 from nightshift.common.errors import Retryable
 from nightshift.common.ledger import Ledger, Row
-from nightshift.common.ledger import jobs as ledger_jobs
 from nightshift.common.ledger import workers as ledger_workers
-from nightshift.common.ledger.queries import figures, job_facts
+from nightshift.common.ledger.queries import figures, job_facts, job_pace
 from nightshift.producer.views import fleet_tables, rates
+from nightshift.producer.views.deadlines import with_deadlines
 from nightshift.producer.views.progress import LiveView
 
 TOP_SECONDS = 1.0
 """Pause between two frames."""
 
-MOST_JOBS = 20
-"""Open jobs that `top` shows."""
+MOST_JOBS, MOST_LISTED = 20, 200
+"""Open jobs that `top` shows, of the newest jobs that it looks at."""
 
 Totals = Mapping[str, tuple[int, float]]
 """Rows run and seconds at work by the id of a child."""
@@ -30,7 +30,7 @@ Totals = Mapping[str, tuple[int, float]]
 class Fleet:
     """What one look at the ledger found. Rates are rows a second of each child."""
 
-    jobs: list[Row]
+    jobs: list[dict[Any, Any]]
     pools: list[Row]
     slots: list[Row]
     held: Mapping[str, Row]
@@ -97,7 +97,7 @@ def _look(
     ledger: Ledger, before: tuple[float, Totals] | None
 ) -> tuple[Fleet, tuple[float, Totals]]:
     with ledger.transaction() as connection:
-        listed = ledger_jobs.listed(connection)
+        listed = with_deadlines(connection, job_pace.listed(connection, MOST_LISTED))
         slots, held = job_facts.slots(connection), _held(ledger_workers.status(connection))
         demand, totals = figures.pools(connection), job_facts.rates(connection)
     now = time.monotonic()

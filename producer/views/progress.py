@@ -12,6 +12,7 @@ from rich.text import Text
 from nightshift.common.errors import Retryable
 from nightshift.common.ledger import Ledger, Row, jobs, workers
 from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
 from nightshift.producer.views import rates, tables, watching
 from nightshift.producer.views.deadlines import with_deadlines
@@ -85,7 +86,7 @@ def snapshot(ledger: Ledger, job_id: int) -> JobSnapshot:
             for row in workers.status(connection)
             if row["pool"] == job.spec.pool and row["engine_key"] == job.spec.engine_key
         ]
-        (row,) = with_deadlines(connection, [jobs.progress(connection, job_id)])
+        (row,) = with_deadlines(connection, [job_pace.of(connection, job_id)])
         return JobSnapshot(job, row, own, watching.watching(connection, job_id))
 
 
@@ -163,7 +164,7 @@ def report_end(ledger: Ledger, job: Job, console: Console) -> int:
     `wait` (DESIGN section 11).
     """
     with ledger.transaction() as connection:
-        (row,) = with_deadlines(connection, [jobs.progress(connection, job.id)])
+        (row,) = with_deadlines(connection, [job_pace.of(connection, job.id)])
         found = watching.watching(connection, job.id)
     console.print(tables.summary(row))
     if found is not None and not job.state.over:
@@ -175,7 +176,7 @@ def report_end(ledger: Ledger, job: Job, console: Console) -> int:
 def end_as_json(ledger: Ledger, job: Job) -> tuple[dict[str, object], int]:
     """The same for machines: what `status --json` says, and the exit code."""
     with ledger.transaction() as connection:
-        (row,) = with_deadlines(connection, [jobs.progress(connection, job.id)])
+        (row,) = with_deadlines(connection, [job_pace.of(connection, job.id)])
         found = watching.watching(connection, job.id)
     values = rates.as_json(row)
     if found is not None:
@@ -208,5 +209,5 @@ def _line(seen: JobSnapshot) -> str:
 
 def _all_jobs(ledger: Ledger) -> RenderableType:
     with ledger.transaction() as connection:
-        rows = with_deadlines(connection, jobs.listed(connection, 20))
+        rows = with_deadlines(connection, job_pace.listed(connection, 20))
         return tables.overview(rows, workers.status(connection))

@@ -16,15 +16,20 @@ def rows_over(row: Values) -> int:
 
 
 def overall_rate(row: Values) -> float | None:
-    """Rows a second from the first claim to the end; None for a job that is not over."""
+    """Rows a second over the time at work; None for a job that is not over."""
     seconds, over = elapsed_seconds(row), rows_over(row)
     return over / seconds if seconds and over else None
 
 
 def elapsed_seconds(row: Values) -> float | None:
-    """Seconds from the first claim to the end; None for a job that is not over."""
+    """Seconds in which somebody worked on a job that is over, without pauses and times without a worker;
+    from the first claim to the end where nobody has counted them. None for a job that is not over.
+    """
     if row["started_at"] is None or row["finished_at"] is None:
         return None
+    worked: float | None = row.get("worked_seconds")
+    if worked is not None:
+        return worked
     took: timedelta = row["finished_at"] - row["started_at"]
     return took.total_seconds()
 

@@ -1,10 +1,11 @@
 """Jobs and workers as rich tables and lines, made of rows of the ledger's views."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -13,6 +14,7 @@ from rich.text import Text
 from nightshift.common.formats import part_names
 from nightshift.common.text import money
 from nightshift.producer.views.rates import Values, elapsed_seconds, overall_rate, rows_over
+from nightshift.producer.views.signs import age, loading, place
 
 STATE_STYLES = {
     "running": "cyan",
@@ -27,6 +29,9 @@ STATE_STYLES = {
     "lost": "red",
 }
 
+WIDE_COLUMNS = 110
+"""Width from which a table of jobs has room for bars or output directories."""
+
 
 def job(
     row: Values,
@@ -38,11 +43,14 @@ def job(
     """The live view of one job: bar, rates, batches, workers; and what is said of a watched one."""
     parts: list[RenderableType] = [
         _title(row),
+        place(row),
         _bar(row),
         _pace(row, closing=closing),
         *_deadline(row),
         _batches(row),
     ]
+    if row["remark"]:
+        parts.append(Text(row["remark"], "yellow"))
     if row["reason"]:
         parts.append(Text(row["reason"], "yellow"))
     parts += [Text(line, "yellow" if place else "cyan") for place, line in enumerate(watching)]
@@ -81,6 +89,8 @@ def status(
 def line(row: Values) -> str:
     """The state of a job as one plain line, for logs."""
     parts = [f"{row['name']}: {rows_over(row):,} of {row['rows_total']:,} rows ({_percent(row)})"]
+    if loads := loading(row):
+        parts.append(loads)
     if row["rows_failed"]:
         parts.append(f"{row['rows_failed']:,} failed")
     if row["rows_per_second"] is not None:
@@ -95,6 +105,8 @@ def line(row: Values) -> str:
         parts.append(str(row["status"]))
     if row["waiting"]:
         parts.append(f"waits: {row['waiting']}")
+    if row["remark"] and not row["finished_at"]:
+        parts.append(row["remark"])
     return ", ".join(parts)
 
 
@@ -123,6 +135,8 @@ def summary(row: Values) -> RenderableType:
         table.add_row("batches", Text(f"archived on {row['archived_at']:%Y-%m-%d} in {place}"))
     if row["reason"]:
         table.add_row("reason", Text(row["reason"], "yellow"))
+    if row["remark"]:
+        table.add_row("remark", Text(row["remark"], "yellow"))
     for advice in next_steps(row):
         table.add_row("next", Text(advice))
     return Group(_title(row), table)
@@ -152,26 +166,41 @@ def overview(
     if not rows:
         return Text("no jobs yet", "bright_black")
     below = worker_table(workers) if workers else Text("no workers", "bright_black")
-    return Group(job_table(rows, bars=True), "", below, *_machines_set_aside(set_aside))
+    return Group(JobTable(rows, bars=True), "", below, *_machines_set_aside(set_aside))
 
 
-def job_table(rows: Sequence[Values], *, bars: bool = False) -> Table:
+@dataclass(frozen=True, slots=True)
+class JobTable:
     """One line a job, newest first. Costs have a column where any job has a price, deadlines where any
-    job has one; bars take the place of output directories.
+    job has one; bars take the place of output directories. A narrow terminal has neither.
     """
+
+    rows: Sequence[Values]
+    bars: bool = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield _job_table(self.rows, bars=self.bars, narrow=options.max_width < WIDE_COLUMNS)
+
+
+def _job_table(rows: Sequence[Values], *, bars: bool, narrow: bool) -> Table:
     priced = any(row["cost"] is not None for row in rows)
     due = any(row.get("deadline") is not None for row in rows)
+    bars, outputs = bars and not narrow, not bars and not narrow
     table = list_table()
+    if narrow:
+        table.padding = (0, 1, 0, 0)
     table.add_column("job", justify="right")
-    table.add_column("name")
-    table.add_column("status", no_wrap=bars)
+    table.add_column("name", overflow="fold")
+    table.add_column("status", no_wrap=True)
+    table.add_column("pool", overflow="fold")
+    table.add_column("prio", justify="right", no_wrap=True)
     if bars:
         table.add_column()
-    for name in ("rows", "failed", "rows/s", "ETA", *(["cost"] if priced else [])):
-        table.add_column(name, justify="right")
+    for name in ("sign", "rows", "failed", "rows/s", "ETA", *(["cost"] if priced else [])):
+        table.add_column(name, justify="right", no_wrap=True)
     if due:
         table.add_column("deadline")
-    if not bars:
+    if outputs:
         table.add_column("output", overflow="fold")
     for row in rows:
         rate = row["rows_per_second"] if row["status"] == "running" else overall_rate(row)
@@ -179,14 +208,17 @@ def job_table(rows: Sequence[Values], *, bars: bool = False) -> Table:
             str(row["job"]),
             escape(row["name"]),
             state(row["status"]),
+            escape(row["pool"]),
+            str(row["priority"]),
             *([_progress_bar(row, 12 if priced else 24)] if bars else []),
+            age(row["seconds_since_sign"]),
             f"{rows_over(row):,}/{row['rows_total']:,}",
             _failed(row["rows_failed"]),
             _number(rate),
             duration(row["eta_seconds"]),
             *(["—" if row["cost"] is None else money(row["cost"])] if priced else []),
             *([row["deadline"].brief if row.get("deadline") else "—"] if due else []),
-            *([] if bars else [escape(row["output_uri"])]),
+            *([escape(row["output_uri"])] if outputs else []),
         )
     return table
 
@@ -263,6 +295,8 @@ def _progress_bar(row: Values, width: int) -> ProgressBar:
 def _pace(row: Values, *, closing: bool) -> Text:
     if closing:
         return Text("every row is done, the files are being put in place", "green")
+    if loads := loading(row):
+        return Text(loads, "yellow")
     text = Text(f"{_number(row['rows_per_second'])} rows/s")
     if row["output_tokens"]:
         text.append(f"   {_number(row['output_tokens_per_second'])} tokens/s")

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger import job_end, jobs, workers
+from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
+from nightshift.producer.views import rates, tables
 from tests.support.fleet import Fleet, logs, output_ids, write_rows
-from tests.support.world import World
+from tests.support.world import World, become_ready, child_of, make_ready
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def test_a_name_that_fits_several_live_jobs_is_refused_with_their_ids(fleet: Fle
     assert refused.returncode == 2
     assert "are called 'twin': name one by its number, 2, 1" in refused.stderr
     assert fleet.command("cancel", "1").returncode == 0
-    assert "job 2 (twin) is paused" in fleet.command("pause", "twin").stdout
+    assert "job 2 (twin): state running -> paused" in fleet.command("pause", "twin").stdout
 
 
 def test_an_output_that_cannot_be_created_is_named_as_the_culprit(fleet: Fleet) -> None:
@@ -121,3 +123,96 @@ def test_a_job_that_was_paused_by_its_failed_rows_is_known_as_such(world: World)
         jobs.resume(connection, job)
         jobs.pause(connection, job)
         assert not jobs.failed_too_often(connection, job)
+
+
+def worked(world: World, job: int, done: list[tuple[float, float]]) -> None:
+    """Lets the first batches of a job be done: claimed and committed so many seconds ago."""
+    for seq, (claimed, ended) in enumerate(done):
+        world.ask(
+            """
+            WITH taken AS (
+                UPDATE batches SET state = 'done', attempt = 1, owner = 'w', part_name = 'p',
+                       part_bytes = 1, part_checksum = 'c'
+                WHERE job_id = %s AND seq = %s RETURNING id, job_id, row_count
+            ), noted AS (
+                UPDATE jobs SET started_at = least(started_at, now() - make_interval(secs => %s))
+                WHERE id = (SELECT job_id FROM taken))
+            INSERT INTO attempts (batch_id, attempt, job_id, worker_id, engine, engine_version,
+                woken, claimed_at, ended_at, outcome, row_count, rows_failed, output_tokens)
+            SELECT id, 1, job_id, 'w', 'function', '1', 'poll',
+                   now() - make_interval(secs => %s), now() - make_interval(secs => %s),
+                   'done', row_count, 0, 0 FROM taken RETURNING 1
+            """,
+            job,
+            seq,
+            claimed,
+            claimed,
+            ended,
+        )
+
+
+def test_the_eta_of_a_job_without_a_worker_is_null(world: World) -> None:
+    job = world.job(*[10] * 8)
+    worked(world, job, [(4, 3), (3, 2), (2, 1), (1, 0)])
+    alone = world.run(job_pace.of, job)
+    assert float(alone["rows_per_second"]) == pytest.approx(10, rel=0.2)
+    assert alone["eta_seconds"] is None
+    make_ready(world, child_of(world.specs[job]))
+    seen = world.run(job_pace.of, job)
+    assert float(seen["eta_seconds"]) == pytest.approx(4, rel=0.2)
+    assert (seen["workers"], seen["loading_seconds"]) == (1, None)
+    assert 0 <= float(seen["seconds_since_sign"]) < 60
+
+
+def test_a_rate_is_over_the_time_at_work_and_not_over_a_pause(world: World) -> None:
+    """Five batches, a pause of twenty minutes, five batches: 10 rows a second in each half."""
+    job = world.job(*[10] * 20)
+    late = [(1205.0 - place, 1204.0 - place) for place in range(5)]
+    worked(world, job, [*late, *((5.0 - place, 4.0 - place) for place in range(5))])
+    make_ready(world, child_of(world.specs[job]))
+    seen = world.run(job_pace.of, job)
+    assert float(seen["rows_per_second"]) == pytest.approx(10, rel=0.2)
+    assert float(seen["eta_seconds"]) == pytest.approx(10, rel=0.2)
+
+    world.run(job_end.note_work, job)
+    world.ask(
+        "UPDATE jobs SET state = 'failed', closed_at = now(), finished_at = now() RETURNING 1"
+    )
+    over = world.run(job_pace.of, job)
+    assert rates.elapsed_seconds(over) == pytest.approx(10, rel=0.1)
+    assert rates.overall_rate(over) == pytest.approx(10, rel=0.1)
+
+
+def test_a_job_says_which_model_is_loaded_for_it_until_its_first_row(world: World) -> None:
+    job = world.job(10, 10)
+    child = child_of(world.specs[job])
+    world.run(workers.register, child)
+    world.ask("UPDATE workers SET started_at = now() - interval '80 seconds' RETURNING 1")
+    row = world.run(job_pace.of, job)
+    assert "loading rules:shout (1:20)" in tables.line(row)
+    become_ready(world, child)
+    assert "loading" not in tables.line(world.run(job_pace.of, job))
+
+
+def test_jobs_and_status_show_priority_pool_and_the_age_of_the_last_sign(
+    fleet: Fleet, world: World
+) -> None:
+    job = world.job(10, 10, priority=-7, pool="night")
+    worked(world, job, [(200, 190)])
+    for command in (("jobs",), ("status",), ("status", str(job))):
+        shown = fleet.command(*command).stdout
+        assert all(word in shown for word in ("night", "-7", "3 min")), shown
+    said = fleet.status(job)
+    assert (said["pool"], said["priority"], said["eta_seconds"]) == ("night", -7, None)
+    assert said["seconds_since_sign"] > 180
+
+
+def test_a_function_that_returns_too_little_is_said_while_its_batches_are_halved(
+    alone: Fleet,
+) -> None:
+    code = "def loud(rows):\n    return [{'loud': rows[0]['text'].upper()}]\n"
+    (alone.folder / "rules.py").write_text(code)
+    done = alone.command(*RUN, "--limit", "40")
+    assert done.returncode == 0, done.stderr + logs(alone.folder)
+    assert "rules:loud returned 1 results for 40 rows" in done.stdout
+    assert "batches are called in halves" in alone.command("status", "1").stdout

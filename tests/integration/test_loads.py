@@ -15,6 +15,7 @@ from nightshift.common.errors import (
 from nightshift.common.ledger import fleet, jobs, loads, workers
 from nightshift.common.ledger.fleet import Machine, SlotReport
 from nightshift.common.ledger.loads import LoadPolicy
+from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
 from nightshift.producer.views import tables
 from tests.integration.test_plan import empty, ordered, other, plan, report
@@ -209,7 +210,7 @@ def test_what_machines_may_not_or_cannot_load_waits_and_says_so(world: World) ->
     assert state(world, job_id) is JobState.RUNNING
     says = "no worker of the pool default can load its engine; last, on b: no memory"
     assert waiting(world, job_id) == says
-    line = tables.line(world.run(jobs.progress, job_id))
+    line = tables.line(world.run(job_pace.of, job_id))
     assert line.endswith(f", waits: {says}")
     loading(world, job_id, "b")
     assert waiting(world, job_id) == says, "while it is tried again"

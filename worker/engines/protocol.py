@@ -67,7 +67,8 @@ class Work:
     `emit(position, outcome)` takes the outcome of `requests[position]`, once each, from any
     thread. After `stop()` the engine drops the requests that are not finished. The engine tells
     `recorder` when rows enter and leave it, how long rows waited and how long the engine worked.
-    `rows` are the rows of the requests, for a function.
+    `rows` are the rows of the requests, for a function. `remark` is what the engine has to say of the
+    batch although its rows may have answers.
     """
 
     task: Task
@@ -76,6 +77,7 @@ class Work:
     emit: Callable[[int, Outcome], None]
     recorder: Recorder = field(default_factory=Recorder)
     rows: pa.Table | None = None
+    remark: str | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
     # A future calls each callback once: those added before its end, and those added after it.
     _going_on: "Future[None]" = field(default_factory=Future)

@@ -211,6 +211,7 @@ class FunctionEngine:
                 return calls.deaths == deaths
             if rows == len(work.requests):
                 log.warning("batch_is_halved", rows=rows, error=found.message)
+                work.remark = f"batches are called in halves, which is slow: {found.message}"
         died, middle = calls.deaths > deaths, (start + stop) // 2
         harmless = self._run_rows(calls, start, middle)
         harmless &= self._run_rows(calls, middle, stop)

@@ -1,0 +1,45 @@
+"""Jobs as people look at them: job_progress with the pace and the signs of job_pace."""
+
+from typing import Any
+
+from sqlalchemy import RowMapping, text
+
+from nightshift.common.ledger.connection import Connection
+
+Looked = dict[str, Any]
+"""A row of job_progress with the columns of job_pace, whose rates take the place of the others."""
+
+JOBS = """
+    SELECT p.*, k.workers, k.loading_seconds, k.seconds_since_sign, k.worked_seconds, k.model,
+           k.remark, k.rows_per_second AS pace_rows,
+           k.output_tokens_per_second AS pace_tokens
+    FROM job_progress p JOIN job_pace k USING (job)
+"""
+
+
+def listed(connection: Connection, limit: int = 1000) -> list[Looked]:
+    """The newest jobs, the last one first."""
+    found = connection.execute(LISTED, {"limit": limit})
+    return [_looked(row) for row in found.mappings()]
+
+
+def of(connection: Connection, job_id: int) -> Looked:
+    """One job."""
+    return _looked(connection.execute(ONE, {"id": job_id}).mappings().one())
+
+
+LISTED = text(JOBS + "ORDER BY job DESC LIMIT :limit")
+"""Jobs, newest first."""
+
+ONE = text(JOBS + "WHERE job = :id")
+"""One job."""
+
+
+def _looked(row: RowMapping) -> Looked:
+    """Without a worker that has the engine nobody knows when the job ends."""
+    values = dict(row)
+    rate = values["rows_per_second"] = values.pop("pace_rows")
+    values["output_tokens_per_second"] = values.pop("pace_tokens")
+    left = values["rows_total"] - values["rows_done"] - values["rows_failed"]
+    values["eta_seconds"] = round(left / rate, 1) if rate and values["workers"] else None
+    return values
