@@ -39,6 +39,11 @@ def is_result(name: str) -> bool:
     return name.startswith("part-") or name == MANIFEST
 
 
+def is_part(name: str) -> bool:
+    """Whether a name is one that a part may have."""
+    return name.startswith("part-") and "/" not in name
+
+
 def is_bare(name: str) -> bool:
     """Whether a part of this name was written before the columns of its function were known."""
     return BARE in name

@@ -36,6 +36,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         control.retry,
         control.redo,
         control.release,
+        control.delete,
         control.unpin,
     ),
     "Fleet": (

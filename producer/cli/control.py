@@ -1,4 +1,4 @@
-"""Commands that change a job: pause, resume, cancel, set, retry, redo, release, unpin.
+"""Commands that change a job: pause, resume, cancel, set, retry, redo, release, delete, unpin.
 
 Each answers in one line what changed, or with --json, and leaves a row in the audit log.
 """
@@ -168,6 +168,29 @@ def release(
 
     with context.ledger_of() as ledger:
         answer = batch_leases.release(ledger, batch)
+    context.print_answer(answer, as_json=as_json)
+
+
+def delete(
+    job: context.JobName,
+    *,
+    output: Annotated[
+        bool,
+        typer.Option(
+            "--output", help="Also its files in the output directory, and nothing else there."
+        ),
+    ] = False,
+    as_json: context.AsJson = False,
+) -> None:
+    """Delete a job that is over from the ledger; its output stays, unless --output says otherwise.
+
+    Who deleted it stays in the audit log. A command that was cut off is given again, and goes on.
+    """
+    from nightshift.producer.control import deletion
+
+    settings = context.command_settings()
+    with context.ledger_of(settings) as ledger:
+        answer = deletion.delete(ledger, context.find_job(ledger, job), settings, output=output)
     context.print_answer(answer, as_json=as_json)
 
 

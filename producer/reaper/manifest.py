@@ -6,6 +6,7 @@ from typing import BinaryIO
 
 from nightshift.common import provenance, storage
 from nightshift.common.descriptor import SourceFile
+from nightshift.common.errors import BadInput
 from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.growth import generations
@@ -47,6 +48,18 @@ def stream(uri: str, head: dict[str, object], pages: Iterable[Iterable[str]]) ->
         sink.write(b"\n ]\n}\n")
 
     storage.write_whole(uri, fill, replace=True)
+
+
+def part_names_in(job: Job) -> list[str]:
+    """Names of the parts that a manifest says the job has; none without a manifest that can be read."""
+    try:
+        with storage.open_input(part_names.final(job.output_uri, part_names.MANIFEST)) as file:
+            # A manifest may name a million parts.
+            found = json.load(file, object_hook=lambda entry: entry.get("parts", entry.get("name")))
+    except (FileNotFoundError, ValueError, BadInput):
+        return []
+    names = found if isinstance(found, list) else []
+    return [name for name in names if isinstance(name, str) and part_names.is_part(name)]
 
 
 def _end(job: Job, progress: Row) -> JobState:

@@ -54,6 +54,7 @@ RETURNS = "tests/integration/test_retention_races.py"
 LOADS = "tests/integration/test_loads.py"
 IDLE = "tests/integration/test_idle_children.py"
 SET = "tests/integration/test_set.py"
+DELETE = "tests/integration/test_delete.py"
 REDO = "tests/integration/test_redo.py"
 PREEMPT = "tests/faults/test_preempt.py"
 DRAINED = "test_a_drained_worker_gives_its_work_to_others_and_serves_again_when_it_may"
@@ -157,6 +158,20 @@ MUTANTS = (
         "lost.id = b.id AND lost.part_name = b.part_name",
         "lost.id = b.id",
         (f"{REDO}::test_a_part_that_was_replaced_meanwhile_is_left_alone",),
+    ),
+    Mutant(
+        "delete of what the ledger names alone",
+        "producer/control/deletion.py",
+        "            if name in named:\n",
+        "            if True:\n",
+        (f"{DELETE}::test_with_output_exactly_the_files_of_the_job_go",),
+    ),
+    Mutant(
+        "marker before files are deleted",
+        "producer/control/deletion.py",
+        "    if owner_marker.read(job.output_uri) != output_owner.owner(ledger, job.identity):\n        return 0\n",
+        "",
+        (f"{DELETE}::test_a_deletion_that_was_cut_off_goes_on_and_nothing_runs_the_job_meanwhile",),
     ),
     Mutant(
         "read-back",

@@ -1,0 +1,147 @@
+"""Delete: a closed job leaves the ledger for good, and its files the output directory if wanted.
+
+Files go before the row of the job, so that nobody else has the directory meanwhile. A command that was
+cut off is given again, and goes on.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from nightshift.common import storage
+from nightshift.common.errors import BadInput, StorageUnavailable
+from nightshift.common.formats import input_copies, owner_marker, part_names
+from nightshift.common.ledger import Ledger, audit_log, deletions, jobs
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.queries import live_parts
+from nightshift.common.settings import Settings
+from nightshift.common.text import first_few
+from nightshift.producer.control.answer import Answer
+from nightshift.producer.reaper import finish, manifest
+from nightshift.producer.submit import output_owner
+
+PAGE_ROOTS = 10_000
+"""Root batches whose parts one statement names."""
+
+
+def delete(ledger: Ledger, job: Job, settings: Settings, *, output: bool) -> Answer:
+    """Deletes a job that is over; with `output` also exactly the files that the ledger, its archive
+    and the manifest name, and our own marker.
+
+    Raises BadInput for a job that is not over, and for an output directory that does not name the
+    job as its owner; DeleteRefused where the store keeps a file.
+    """
+    with ledger.transaction() as connection:
+        known = deletions.is_begun(connection, job.id)
+    if output and not known:
+        storage.check_roots([job.output_uri], settings.allowed_roots)
+        _refuse_unowned(ledger, job)
+    if job.state.over and job.closed_at is None:
+        finish.finish(ledger, job.id, settings.allowed_roots)
+    with ledger.transaction() as connection:
+        output, is_new = deletions.begin(connection, job.id, output=output)
+        figures = _figures(jobs.progress(connection, job.id))
+        if is_new:
+            detail = {
+                **figures,
+                "name": job.spec.name,
+                "output": job.output_uri if output else None,
+            }
+            audit_log.record(connection, "delete", job.id, detail=detail)
+    files, left = (_delete_files(ledger, job), _left(job)) if output else (0, [])
+    while _deleted_page(ledger, job.id):
+        pass
+    with ledger.transaction() as connection:
+        deletions.end(connection, job.id)
+    figures |= {"files": files, "files_left": len(left)}
+    return Answer("delete", job.label, job.id, {}, _then(job, output, figures, left), figures)
+
+
+def _figures(progress: object) -> dict[str, object]:
+    values: dict[str, object] = dict(progress)  # type: ignore[call-overload]
+    return {"rows": values["rows_total"], "batches": values["batches_total"]}
+
+
+def _then(job: Job, output: bool, figures: dict[str, object], left: Sequence[str]) -> str:
+    gone = f"deleted, {figures['rows']:,} rows in {figures['batches']:,} batches"
+    if not output:
+        return f"{gone}; its files stay in {job.output_uri}"
+    files = f"{gone}, and {figures['files']:,} files"
+    if left:
+        return f"{files}; {first_few(left, 3)} in {job.output_uri} are none of its files and stay"
+    return f"{files} in {job.output_uri}"
+
+
+def _deleted_page(ledger: Ledger, job_id: int) -> bool:
+    with ledger.transaction() as connection:
+        return deletions.delete_page(connection, job_id)
+
+
+def _refuse_unowned(ledger: Ledger, job: Job) -> None:
+    """BadInput unless the marker says that the directory is this job's."""
+    found = owner_marker.read(job.output_uri)
+    if found != output_owner.owner(ledger, job.identity):
+        whose = (
+            "has no owner marker" if found is None else "belongs to another job or ledger by now"
+        )
+        raise BadInput(
+            f"{job.output_uri} {whose}: delete the files there yourself, and the job without --output"
+        )
+
+
+def _delete_files(ledger: Ledger, job: Job) -> int:
+    """Deletes the files of the job, its marker last; returns how many. Without the marker it deletes
+    nothing: an earlier call came to the end of this.
+    """
+    if owner_marker.read(job.output_uri) != output_owner.owner(ledger, job.identity):
+        return 0
+    count = 0
+    for uri in _files(ledger, job):
+        storage.delete(uri)
+        count += 1
+    folders = (part_names.STAGING, part_names.ARCHIVE, part_names.JUDGED, input_copies.FOLDER)
+    for folder in folders:
+        storage.remove_directory(part_names.final(job.output_uri, folder))
+    storage.delete(owner_marker.place(job.output_uri))
+    storage.remove_directory(job.output_uri)
+    return count + 1
+
+
+def _files(ledger: Ledger, job: Job) -> Iterator[str]:
+    """What the job has written and what is still there, the manifest after the parts."""
+    named = set(_part_names(ledger, job))
+    for place in (part_names.final, part_names.staged):
+        for name in storage.list_names(place(job.output_uri, "")):
+            if name in named:
+                yield place(job.output_uri, name)
+    for name in storage.list_names(part_names.staged(job.output_uri, "")):
+        # Of attempts that never counted: the names are ours, and so is the folder.
+        if part_names.is_part(name) and name not in named:
+            yield part_names.staged(job.output_uri, name)
+    with ledger.transaction() as connection:
+        archived = deletions.archived_files(connection, job.id)
+        sources = jobs.files(connection, job.id)
+    own = [part_names.archived(job.output_uri, name) for name in archived]
+    for source in sources:
+        if source.uri.startswith(part_names.final(job.output_uri, f"{part_names.JUDGED}/")):
+            own.append(source.uri)
+        own += input_copies.copies_of(job.spec.input, job.output_uri, source)
+    own.append(part_names.final(job.output_uri, part_names.MANIFEST))
+    yield from (uri for uri in own if storage.exists(uri, links=False))
+
+
+def _part_names(ledger: Ledger, job: Job) -> Iterator[str]:
+    """Names of the live parts, from the ledger, and from the manifest where batches left for files."""
+    with ledger.transaction() as connection:
+        roots = live_parts.roots(connection, job.id)
+    for first in range(0, roots, PAGE_ROOTS):
+        with ledger.transaction() as connection:
+            found = live_parts.part_names_between(connection, job.id, first, first + PAGE_ROOTS)
+        yield from (name for name, _ in found)
+    yield from manifest.part_names_in(job)
+
+
+def _left(job: Job) -> list[str]:
+    """What is still in the directory: files and folders of somebody else."""
+    try:
+        return storage.list_names(job.output_uri)
+    except (BadInput, StorageUnavailable):
+        return []
