@@ -202,20 +202,11 @@ def take(connection: Connection, days: int, hold_seconds: float) -> Archive | No
     return None if found is None else _archive(connection, TAKE, id=found, hold=hold_seconds)
 
 
-def refuse_deleted(connection: Connection, job_id: int) -> None:
-    """BadInput for a job that is being deleted: some of its rows or files may be gone."""
-    statement = text("SELECT EXISTS (SELECT FROM deletions WHERE job_id = :id)")
-    if connection.scalar(statement, {"id": job_id}):
-        raise BadInput(
-            f"job {job_id} is being deleted: `nightshift delete {job_id}` goes on with it"
-        )
-
-
 def need(connection: Connection, job_id: int) -> Archive:
     """Where the rows of a closed job are, which do not leave within the next `retention_days`.
     BadInput for a job that is being deleted.
     """
-    refuse_deleted(connection, job_id)
+    jobs.refuse_deleted(connection, job_id)
     return _archive(connection, NEED, id=job_id)
 
 
@@ -275,7 +266,7 @@ def keep(connection: Connection, archive: Archive) -> bool:
 
 def refuse_away(connection: Connection, job_id: int) -> None:
     """BadInput where the rows of a job are not all in Postgres, or are being deleted."""
-    refuse_deleted(connection, job_id)
+    jobs.refuse_deleted(connection, job_id)
     statement = text("SELECT state FROM job_archives WHERE job_id = :id AND state <> 'kept'")
     if connection.scalar(statement, {"id": job_id}) is not None:
         raise BadInput(

@@ -249,13 +249,23 @@ def fail(connection: Connection, job_id: int, reason: str) -> None:
     _move(connection, job_id, JobState.FAILED, reason)
 
 
+def refuse_deleted(connection: Connection, job_id: int) -> None:
+    """BadInput for a job that is being deleted: some of its rows or files may be gone."""
+    statement = text("SELECT EXISTS (SELECT FROM deletions WHERE job_id = :id)")
+    if connection.scalar(statement, {"id": job_id}):
+        raise BadInput(
+            f"job {job_id} is being deleted: `nightshift delete {job_id}` goes on with it"
+        )
+
+
 def reopen(connection: Connection, job_id: int) -> None:
     """A completed or failed job runs again (retry).
 
     The caller makes batches pending and then calls `judge_anew`: rows that run again are judged
-    again.
+    again. BadInput for a job that is being deleted.
     """
     state = lock(connection, job_id)
+    refuse_deleted(connection, job_id)
     if state in (JobState.RUNNING, JobState.PAUSED):
         return
     if not _move(connection, job_id, JobState.RUNNING):

@@ -4,6 +4,7 @@ Files go before the row of the job, so that nobody else has the directory meanwh
 cut off is given again, and goes on.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 
 from nightshift.common import storage
@@ -97,7 +98,13 @@ def _delete_files(ledger: Ledger, job: Job) -> int:
     for uri in _files(ledger, job):
         storage.delete(uri)
         count += 1
-    folders = (part_names.STAGING, part_names.ARCHIVE, part_names.JUDGED, input_copies.FOLDER)
+    folders = (
+        part_names.STAGING,
+        part_names.GENERATIONS,
+        part_names.ARCHIVE,
+        part_names.JUDGED,
+        input_copies.FOLDER,
+    )
     for folder in folders:
         storage.remove_directory(part_names.final(job.output_uri, folder))
     storage.delete(owner_marker.place(job.output_uri))
@@ -120,6 +127,12 @@ def _files(ledger: Ledger, job: Job) -> Iterator[str]:
         archived = deletions.archived_files(connection, job.id)
         sources = jobs.files(connection, job.id)
     own = [part_names.archived(job.output_uri, name) for name in archived]
+    generations = part_names.final(job.output_uri, part_names.GENERATIONS)
+    own += [
+        f"{generations}/{name}"
+        for name in storage.list_names(generations)
+        if re.fullmatch(r"\d{6,}\.json", name)
+    ]
     for source in sources:
         if source.uri.startswith(part_names.final(job.output_uri, f"{part_names.JUDGED}/")):
             own.append(source.uri)

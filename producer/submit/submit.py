@@ -11,7 +11,7 @@ from nightshift.common import permits, storage
 from nightshift.common.errors import BadInput
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import hive, output_schema
-from nightshift.common.ledger import Ledger, archives, audit_log, job_submit, jobs, loads
+from nightshift.common.ledger import Ledger, audit_log, job_submit, jobs, loads
 from nightshift.common.ledger.growth import generations, watches
 from nightshift.common.ledger.job_submit import NewJob
 from nightshift.common.ledger.jobs import Job
@@ -231,7 +231,7 @@ def _existing(
         job = jobs.by_output(connection, spec.output.uri)
         if job is None:
             return None
-        archives.refuse_deleted(connection, job.id)
+        jobs.refuse_deleted(connection, job.id)
         progress = jobs.progress(connection, job.id)
         files = jobs.files(connection, job.id)
         has_grown = generations.get(connection, job.id, 2) is not None

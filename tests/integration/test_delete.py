@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nightshift.common.errors import LedgerUnavailable
+from nightshift.common.errors import BadInput, LedgerUnavailable
 from nightshift.common.ledger import Ledger, deletions, jobs
 from nightshift.common.states import JobState
 from nightshift.producer.cli.app import app
@@ -87,12 +87,14 @@ def test_with_output_exactly_the_files_of_the_job_go(
     outside.write_text("not in the directory")
     (out / "link.parquet").symlink_to(outside)
     (out / "_attempts" / "part-000001-a9.parquet").write_text("an attempt that never counted")
+    (out / "_generations").mkdir()
+    (out / "_generations" / "000002.json").write_text("of an append")
     # A manifest is a file like others: what it names beyond parts of this directory stays.
     manifest = json.loads((out / "_manifest.json").read_text())
     manifest["parts"] += [{"name": "notes.txt"}, {"name": "part-/../../outside.parquet"}]
     (out / "_manifest.json").write_text(json.dumps(manifest))
     said = json.loads(nightshift("delete", "1", "--output", "--json").stdout)
-    assert (said["files"], said["files_left"]) == (7, 5)
+    assert (said["files"], said["files_left"]) == (8, 5)
     assert files(site) == sorted(["_attempts", "_input", "link.parquet", *strangers])
     assert outside.exists()
     assert site.ask("SELECT count(*) AS n FROM jobs")[0].n == 0
@@ -181,3 +183,16 @@ def test_a_deletion_that_was_cut_off_goes_on_and_nothing_runs_the_job_meanwhile(
     assert nightshift("delete", "1").exit_code == 0
     assert files(site) == ["_owner.json", "part-000000-a1.parquet"]
     assert rows_of(site, 1) == {"audit_log": 2}
+
+
+def test_whatever_would_open_a_job_again_is_refused_while_it_is_being_deleted(site: Site) -> None:
+    """An append, a watch of its input, a retry: each of them opens a job by this one function."""
+    finished(site)
+    with site.ledger.transaction() as connection:
+        deletions.begin(connection, site.job_id, output=False)
+    with (
+        pytest.raises(BadInput, match="job 1 is being deleted"),
+        site.ledger.transaction() as connection,
+    ):
+        jobs.reopen(connection, site.job_id)
+    assert site.job.state is JobState.COMPLETED
