@@ -9,10 +9,11 @@ import pyarrow as pa
 
 from nightshift import display
 from nightshift.common.errors import BadInput, Permanent
-from nightshift.common.ledger import Connection, Ledger, jobs, spending
+from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.producer import retry
 from nightshift.producer.archive import come_back
+from nightshift.producer.control import job_moves
 from nightshift.producer.results import collect, live_dataset, part_files
 from nightshift.producer.views import progress as views
 from nightshift.snapshot import JobStatus
@@ -135,22 +136,15 @@ class Job:
 
     def pause(self) -> JobStatus:
         """Stops the job from taking more work; batches that are under way end as usual."""
-        return self._changed(jobs.pause)
+        return self._changed(job_moves.pause)
 
     def resume(self, budget: float | None = None) -> JobStatus:
         """Lets a paused job go on, with another `limits.budget` where one is given."""
-
-        def go_on(connection: Connection, job_id: int) -> None:
-            if budget is not None:
-                spending.set_budget(connection, job_id, budget)
-            spending.refuse_spent(connection, job_id)
-            jobs.resume(connection, job_id)
-
-        return self._changed(go_on)
+        return self._changed(lambda ledger, job: job_moves.resume(ledger, job, budget))
 
     def cancel(self) -> JobStatus:
         """Ends the job for good; parts that are written stay."""
-        return self._changed(jobs.cancel)
+        return self._changed(job_moves.cancel)
 
     def retry(self, kind: str | None = None) -> JobStatus:
         """Lets every row that failed run again, or only those of one kind of error; the others keep
@@ -163,10 +157,9 @@ class Job:
             retry.retry(ledger, self._job(ledger), failed=True, dead=kind is None, kind=wanted)
             return self._status(ledger)
 
-    def _changed(self, change: Callable[[Connection, int], object]) -> JobStatus:
+    def _changed(self, change: Callable[[Ledger, jobs.Job], object]) -> JobStatus:
         with self._opened() as (ledger, _):
-            with ledger.transaction() as connection:
-                change(connection, self.id)
+            change(ledger, self._job(ledger))
             return self._status(ledger)
 
     def _job(self, ledger: Ledger) -> jobs.Job:

@@ -10,9 +10,9 @@ from nightshift.common.ledger import jobs
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.job import Job, ended
-from nightshift.producer.connect import open_ledger
+from nightshift.producer.connect import has_ledger, open_ledger
 from nightshift.producer.local.machine import machine
-from nightshift.producer.submit.submit import spec_and_identity
+from nightshift.producer.submit.submit import check_before, spec_and_identity
 from nightshift.snapshot import JobStatus
 from nightshift.specs import JobOptions, function_folder, is_whole, spec_of, spelled_out
 
@@ -51,6 +51,8 @@ def run(
     settings = _with_folder_of(options.get("function"), settings)
     if not is_whole(data) and options.get("out") is None:
         spec = _in_own_directory(spec, settings, runs)
+    allowed = permits.of_operator(spec, settings)
+    check_before(spec, allowed, has_ledger=has_ledger(settings), adopt=False)
     with machine(settings, console) as here:
         job = here.work_on(here.submit(spec))
         with here.ledger.transaction() as connection:

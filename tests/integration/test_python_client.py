@@ -170,7 +170,7 @@ def test_failed_rows_are_a_table_and_run_again(client: ns.Client, at_work: Fleet
 
 
 def test_a_job_is_paused_resumed_and_cancelled_and_gives_the_rows_that_it_has(
-    client: ns.Client, at_work: Fleet
+    client: ns.Client, at_work: Fleet, ask: Callable[[str], list[tuple[Any, ...]]]
 ) -> None:
     job = submitted(client, at_work.folder, "slow", function="rules:slow")
     with pytest.raises(TimeoutError, match=r"job \d+ \(slow\) is running: 0 of 600 rows"):
@@ -190,6 +190,8 @@ def test_a_job_is_paused_resumed_and_cancelled_and_gives_the_rows_that_it_has(
     assert some.num_rows <= job.to_arrow().num_rows < ROWS
     with pytest.raises(ns.BadInput, match="cannot be resumed"):
         job.resume()
+    asked = ask(f"SELECT action FROM audit_log WHERE job_id = {job.id} ORDER BY id")
+    assert [action for (action,) in asked] == ["submit", "pause", "resume", "cancel"]
 
 
 def test_files_and_specs_are_submitted_without_a_worker(client: ns.Client, tmp_path: Path) -> None:
