@@ -128,7 +128,8 @@ def deserialize(schema: bytes) -> pa.Schema:
 
 
 def _type_of(values: list[Any]) -> pa.DataType:
-    for sample in (values, [next((value for value in values if value is not None), None)]):
+    # The first that Arrow holds: a whole number beyond 64 bits says nothing of the others.
+    for sample in (values, *([value] for value in values if value is not None), [None]):
         try:
             found = pa.array(arrow_value(sample)).type
         except (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError):

@@ -51,6 +51,11 @@ def fitted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.A
         return pa.array(to_list(column), kind)
 
 
+def beyond_64_bits(value: Any) -> bool:
+    """True for a whole number that no integer column holds."""
+    return type(value) is int and not -(2**63) <= value < 2**63
+
+
 def arrow_value(value: Any) -> Any:
     """The same value as Arrow takes it.
 

@@ -2,14 +2,18 @@
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from nightshift.common.errors import BadInput
+from nightshift.common.formats import output_schema
+from nightshift.common.formats.jsonl.columns import to_table
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.spec.parse import PATTERNS
 from nightshift.common.states import JobState
 from nightshift.producer.local.known_job import Step, next_step
 from nightshift.producer.submit.submitted import Submitted, differing_sections, kept_fields
+from nightshift.worker.rows.columns import answer_column
 
 R, P, F, C, X = (
     JobState.RUNNING,
@@ -126,3 +130,58 @@ def test_every_pattern_of_a_spec_has_words() -> None:
 
     look(JobSpec.model_json_schema())
     assert found == PATTERNS.keys()
+
+
+def said_of(kind: pa.DataType, value: Any) -> str:
+    """What is said of the second of two answers of a column of this type."""
+    _, failures = answer_column(pa.field("v", kind), [None, value])
+    return failures[1].message
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (
+            pa.int64(),
+            10**20,
+            "the column 'v' holds 100000000000000000000, a whole number beyond 64 bits: answer with a "
+            "text or a float",
+        ),
+        (
+            pa.int64(),
+            "a",
+            "the column 'v' holds 'a', a text, and its answers are int64: all need one type",
+        ),
+        (
+            pa.bool_(),
+            1,
+            "the column 'v' holds 1, a whole number, and its answers are bool: all need one type",
+        ),
+        (
+            pa.string(),
+            [1],
+            "the column 'v' holds a list and its answers are string: all need one type",
+        ),
+    ],
+)
+def test_integers_beyond_64_bits_and_mixed_types_are_said_as_what_they_are(
+    kind: pa.DataType, value: Any, message: str
+) -> None:
+    assert said_of(kind, value) == message
+
+
+def test_an_integer_beyond_64_bits_makes_no_text_of_a_column_of_numbers() -> None:
+    function = {"backend": "function", "callable": "m:f"}
+    spec = spec_of(engine=function, task={"kind": "function"})
+    answers = [{"v": 10**25}, {"v": 1}, {"v": 2}]
+    schema = output_schema.inferred_schema(spec, pa.schema([]), answers)
+    assert schema is not None
+    assert schema.field("v").type == pa.int64()
+
+
+def test_an_integer_of_the_input_beyond_64_bits_is_said_as_one() -> None:
+    _, bad = to_table([{"n": 1}, {"n": 10**20}], ["n"], pa.schema([("n", pa.int64())]))
+    assert bad == {
+        1: "column 'n' holds 100000000000000000000, a whole number beyond 64 bits, which does not "
+        "fit its type int64"
+    }

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nightshift.common.formats.values import arrow_value, is_kept
+from nightshift.common.formats.values import arrow_value, beyond_64_bits, is_kept
 from nightshift.common.row_errors import Failure
 from nightshift.common.spec.json_schema import Scalar
 from nightshift.common.states import RowErrorKind
@@ -91,9 +91,19 @@ def _cast_one_by_one(field: pa.Field, values: Sequence[Any]) -> Column:
             good.append(_cast(arrow_value(value), field.type))
         except CAST_ERRORS:
             good.append(None)
-            message = f"the column {field.name!r} is {field.type}, and {_text(value)} is not"
+            message = _misfit(field, value)
             failures[position] = Failure.of(RowErrorKind.BAD_TYPE, message)
     return pa.array(good, field.type), failures
+
+
+def _misfit(field: pa.Field, value: Any) -> str:
+    """Why a value does not fit its column, and what the value is."""
+    holds = f"the column {field.name!r} holds {_text(value)}"
+    if beyond_64_bits(value):
+        return f"{holds}, a whole number beyond 64 bits: answer with a text or a float"
+    kind = {bool: "a truth value", int: "a whole number", float: "a number", str: "a text"}
+    what = kind.get(type(value), "")
+    return f"{holds}{what and f', {what},'} and its answers are {field.type}: all need one type"
 
 
 def _cast(value: Any, kind: pa.DataType) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from nightshift.common.formats.arrow_types import storable_type
-from nightshift.common.formats.values import table_of
+from nightshift.common.formats.values import beyond_64_bits, table_of
 
 MAX_DEPTH = 16
 """A value nested deeper than this is kept as JSON text."""
@@ -177,4 +177,6 @@ def misfit(column: str, value: Any, kind: pa.DataType | None) -> str:
     """Why a value does not fit the type of its column, with the beginning of the value."""
     text = json.dumps(value, ensure_ascii=False)
     text = text if len(text) <= 60 else f"{text[:59]}…"
+    if beyond_64_bits(value):
+        text = f"{text}, a whole number beyond 64 bits"
     return f"column {column!r} holds {text}, which does not fit its type {kind}"

@@ -231,7 +231,10 @@ class Reply:
             except Exception:
                 is_short = isinstance(value, str | int | float)
                 what = repr(value)[:100] if is_short else f"a {type(value).__name__}"
-                message = f"the column {name!r} holds {what}, which Arrow cannot hold"
+                why = "which Arrow cannot hold"
+                if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                    why = "a whole number beyond 64 bits: return it as a text or a float"
+                message = f"the column {name!r} holds {what}, {why}"
                 self._refused.append((row, "bad_type", message))
                 return
         self._add([row], columns, arrays)
