@@ -32,10 +32,15 @@ def moment(text: str, now: datetime, zone: tzinfo | None = None) -> datetime:
     skip is later by the hour that is skipped; of one that comes twice the first counts. ValueError
     with one sentence for a text of another form, and for a moment that has passed.
     """
-    found = _read(text.strip(), now, zone)
+    found = meaning(text, now, zone)
     if found <= now:
         raise ValueError(f"finish_by {text} has passed: it was {length(now - found)} ago")
     return found
+
+
+def meaning(text: str, now: datetime, zone: tzinfo | None = None) -> datetime:
+    """As `moment`, of a moment that may have passed, too."""
+    return _read(text.strip(), now, zone)
 
 
 def length(span: timedelta) -> str:

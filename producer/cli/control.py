@@ -63,6 +63,10 @@ def set_(
     budget: Annotated[
         str | None, typer.Option(metavar="MONEY", help="What it may spend in all, or none.")
     ] = None,
+    finish_by: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="06:00, a date, a duration such as 8h, or none."),
+    ] = None,
     revision: Annotated[
         str | None,
         typer.Option(
@@ -85,6 +89,7 @@ def set_(
         "weight": weight,
         "max_parallel": max_parallel,
         "budget": budget,
+        "finish_by": finish_by,
         "revision": revision,
     }
     wanted = {name: value for name, value in given.items() if value is not None}

@@ -1,9 +1,13 @@
 """Set: fields of a job that change after its submit, and what follows for people."""
 
 from collections.abc import Mapping
+from datetime import datetime
 
-from nightshift.common.ledger import Ledger, audit_log, job_changes, jobs
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Connection, Ledger, audit_log, deadlines, job_changes, jobs
 from nightshift.common.ledger.jobs import Job
+from nightshift.common.spec import finish_by
+from nightshift.common.spec.changes import NONE
 from nightshift.common.states import JobState
 from nightshift.producer.control.answer import Answer, Changes, detail
 
@@ -13,13 +17,36 @@ def change(ledger: Ledger, job: Job, wanted: Mapping[str, str]) -> Answer:
 
     Raises BadInput for a cancelled job, and for values that a spec may not have.
     """
+    in_spec = {name: value for name, value in wanted.items() if name != "finish_by"}
     with ledger.transaction() as connection:
-        changes = job_changes.change(connection, job.id, wanted)
+        changes = job_changes.change(connection, job.id, in_spec)
+        if "finish_by" in wanted:
+            changes |= _change_deadline(connection, job.id, wanted["finish_by"])
         if changes:
             audit_log.record(connection, "set", job.id, detail=detail(changes))
         progress = jobs.progress(connection, job.id)
     state, waiting = JobState(progress["status"]), progress["waiting"]
     return Answer("set", job.label, job.id, changes, _then(changes, state, waiting))
+
+
+def _change_deadline(connection: Connection, job_id: int, value: str) -> Changes:
+    """Sets the moment that a user wrote, by the clock of this machine; `none` takes it away."""
+    moment = None
+    if value != NONE:
+        try:
+            moment = finish_by.moment(value, datetime.now().astimezone())
+        except ValueError as error:
+            raise BadInput(f"--finish-by: {error}") from error
+    before = deadlines.finish_by(connection, job_id)
+    if before == moment:
+        return {}
+    deadlines.set_finish_by(connection, job_id, moment)
+    return {"finish_by": (_shown(before), _shown(moment))}
+
+
+def _shown(moment: datetime | None) -> str | None:
+    """A moment on the clock of this machine, to the second."""
+    return None if moment is None else moment.astimezone().isoformat(" ", "seconds")
 
 
 def _then(changes: Changes, state: JobState, waiting: str | None) -> str:

@@ -11,7 +11,7 @@ from nightshift.common import permits, storage
 from nightshift.common.errors import BadInput
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import hive, output_schema
-from nightshift.common.ledger import Ledger, audit_log, job_submit, jobs, loads
+from nightshift.common.ledger import Ledger, audit_log, deadlines, job_submit, jobs, loads
 from nightshift.common.ledger.growth import generations, watches
 from nightshift.common.ledger.job_submit import NewJob
 from nightshift.common.ledger.jobs import Job
@@ -32,7 +32,12 @@ from nightshift.producer.submit import checks, openai_batch_file, output_owner, 
 from nightshift.producer.submit.changes import Changes, changes
 from nightshift.producer.submit.convert import Converter
 from nightshift.producer.submit.planner import Plan
-from nightshift.producer.submit.submitted import Submitted, differing_sections, kept_fields
+from nightshift.producer.submit.submitted import (
+    Submitted,
+    differing_sections,
+    kept_deadline,
+    kept_fields,
+)
 
 
 def submit(
@@ -236,6 +241,7 @@ def _existing(
         files = jobs.files(connection, job.id)
         has_grown = generations.get(connection, job.id, 2) is not None
         is_watched = watches.status(connection, job.id) is not None
+        due = deadlines.finish_by(connection, job.id)
     if new:
         raise BadInput(
             f"{spec.output.uri} is the output of job {job.id}: --new wants another output directory"
@@ -257,7 +263,10 @@ def _existing(
         progress["rows_total"],
         progress["batches_total"],
         state,
-        kept=kept_fields(job.spec, spec),
+        kept=(
+            *kept_fields(job.spec, spec),
+            *kept_deadline(due, spec.limits.finish_by, job.created_at),
+        ),
         new_files=len(found.new),
         watch_seconds=watch_seconds,
     )

@@ -4,9 +4,10 @@ outside the identity of a job keep their values.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
-from nightshift.common.spec import JobSpec
+from nightshift.common.spec import JobSpec, finish_by
 from nightshift.common.spec.engines import PRICES
 from nightshift.common.spec.job import IDENTITY
 from nightshift.common.states import JobState
@@ -17,8 +18,14 @@ CHANGEABLE = {
     "pool": "--pool",
     "limits.max_parallel": "--max-parallel",
     "limits.budget": "--budget",
+    "limits.finish_by": "--finish-by",
 }
 """Fields that `nightshift set` changes, and its flags."""
+
+DEADLINE = "limits.finish_by"
+
+SAME_MOMENT = timedelta(minutes=10)
+"""A duration counts from the begin of a submit, and planning may take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +91,29 @@ class Submitted:
 
 
 def kept_fields(held: JobSpec, asked: JobSpec) -> tuple[KeptField, ...]:
-    """Every field in which a spec of the same identity differs from that of its job."""
+    """Every field in which a spec of the same identity differs from that of its job; a deadline, which is
+    no part of a stored spec, is left out.
+    """
     old, new = dict(_fields(held)), dict(_fields(asked))
     places = sorted(old.keys() | new.keys())
     return tuple(
         KeptField(place, old.get(place), new.get(place))
         for place in places
-        if old.get(place) != new.get(place)
+        if old.get(place) != new.get(place) and place != DEADLINE
     )
+
+
+def kept_deadline(
+    held: datetime | None, asked: str | None, submitted: datetime
+) -> tuple[KeptField, ...]:
+    """The deadline of a job where a spec asks for another one. What the spec says counts from the time
+    when the job was submitted: the same command asks for the same moment.
+    """
+    meant = None if asked is None else finish_by.meaning(asked, submitted.astimezone())
+    if meant == held or (meant and held and abs(meant - held) < SAME_MOMENT):
+        return ()
+    shown = None if held is None else held.astimezone().isoformat(" ", "minutes")
+    return (KeptField(DEADLINE, shown, asked),)
 
 
 def _fields(spec: JobSpec) -> Iterator[tuple[str, Any]]:
