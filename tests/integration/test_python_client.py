@@ -109,6 +109,7 @@ def test_a_pydantic_model_says_what_an_answer_is_and_the_answers_are_typed(
     assert Verdict.model_validate(parsed[0]).words == 3
 
 
+@pytest.mark.slow
 def test_staging_and_output_may_lie_in_an_object_store(
     client: ns.Client, fleet: Fleet, store: "ObjectStore", fresh: str
 ) -> None:

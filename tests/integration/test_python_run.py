@@ -110,7 +110,7 @@ def test_an_interrupt_and_a_kill_end_every_process_and_the_same_call_goes_on(fle
     script = start(fleet, 800, 'call("rules:slow")')
     processes = with_work_done(fleet, script)
     script.send_signal(signal.SIGINT)
-    assert script.wait(120) not in (0, None)
+    assert script.wait(200) not in (0, None)
     assert [each for each in processes if is_alive(each)] == []
     assert "KeyboardInterrupt" in said(fleet)
     script = start(fleet, 800, 'call("rules:slow")')
