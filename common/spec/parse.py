@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from nightshift.common.errors import BadInput
 from nightshift.common.spec.engines import ADDRESS, CALLABLE, EngineSection
 from nightshift.common.spec.job import NAME, JobSpec
+from nightshift.common.spec.sections import PAUSE
 from nightshift.common.text import unstorable
 
 SPEC_BYTES = 1024 * 1024
@@ -39,6 +40,7 @@ PATTERNS = {
     NAME: "letters without accents, digits, dots, dashes and underscores, 63 at most, and a letter or "
     "a digit first",
     ADDRESS: "an address such as http://host:8000/v1, without a password, a query and spaces",
+    PAUSE: "a whole number with its unit, such as 30s, 5m or 1h",
     CALLABLE: "module:name, such as rules:classify for the function classify of rules.py",
 }
 """What works, in words, where a text does not match a pattern. The text may hold a password."""

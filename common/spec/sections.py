@@ -28,6 +28,9 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+PAUSE = r"^[1-9][0-9]{0,4}[smh]$"
+
+
 class InputSpec(Section):
     """Which rows go in."""
 
@@ -61,7 +64,7 @@ class InputSpec(Section):
     limit: int | None = Field(None, ge=1, description="Take only the first rows of the dataset.")
     watch: Absent[str] = Field(
         None,
-        pattern=r"^[1-9][0-9]{0,4}[smh]$",
+        pattern=PAUSE,
         description="Pause between two looks for new files, such as 30s, 5m or 1h: a reaper plans "
         "them as further rows, and the job stays open. Not part of the job's identity.",
     )

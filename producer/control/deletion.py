@@ -4,13 +4,13 @@ Files go before the row of the job, so that nobody else has the directory meanwh
 cut off is given again, and goes on.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.formats import input_copies, owner_marker, part_names
 from nightshift.common.ledger import Ledger, audit_log, deletions, jobs
+from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import live_parts
 from nightshift.common.settings import Settings
@@ -98,14 +98,7 @@ def _delete_files(ledger: Ledger, job: Job) -> int:
     for uri in _files(ledger, job):
         storage.delete(uri)
         count += 1
-    folders = (
-        part_names.STAGING,
-        part_names.GENERATIONS,
-        part_names.ARCHIVE,
-        part_names.JUDGED,
-        input_copies.FOLDER,
-    )
-    for folder in folders:
+    for folder in storage.OWN_FOLDERS:
         storage.remove_directory(part_names.final(job.output_uri, folder))
     storage.delete(owner_marker.place(job.output_uri))
     storage.remove_directory(job.output_uri)
@@ -126,17 +119,13 @@ def _files(ledger: Ledger, job: Job) -> Iterator[str]:
     with ledger.transaction() as connection:
         archived = deletions.archived_files(connection, job.id)
         sources = jobs.files(connection, job.id)
+        grown = generations.listed(connection, job.id)
     own = [part_names.archived(job.output_uri, name) for name in archived]
-    generations = part_names.final(job.output_uri, part_names.GENERATIONS)
-    own += [
-        f"{generations}/{name}"
-        for name in storage.list_names(generations)
-        if re.fullmatch(r"\d{6,}\.json", name)
-    ]
     for source in sources:
         if source.uri.startswith(part_names.final(job.output_uri, f"{part_names.JUDGED}/")):
             own.append(source.uri)
         own += input_copies.copies_of(job.spec.input, job.output_uri, source)
+    own += [part_names.generation(job.output_uri, each.number) for each in grown]
     own.append(part_names.final(job.output_uri, part_names.MANIFEST))
     yield from (uri for uri in own if storage.exists(uri, links=False))
 

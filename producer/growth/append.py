@@ -147,7 +147,6 @@ def _store(
         # Finish sweeps copies under the same lock, so that what is there now stays.
         if not _copies_are_there(job, plan.files):
             return None
-        archives.refuse_away(connection, job.id)
         generations.begin(connection, job.id)
         first = generations.end(connection, job.id)
         plan = plan.behind(first.row)
@@ -194,6 +193,8 @@ def open_job(connection: Connection, job: Job) -> bool:
     state = jobs.lock(connection, job.id)
     if state is JobState.CANCELLED:
         raise BadInput(f"job {job.id} was cancelled meanwhile, which is final")
+    # Under the lock: a deletion or an archive of the job may have begun since the files were planned.
+    archives.refuse_away(connection, job.id)
     jobs.count_change(connection, job.id)
     if state.over:
         jobs.reopen(connection, job.id)

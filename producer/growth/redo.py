@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.ledger import Ledger, archives, audit_log, job_submit, jobs, loads
+from nightshift.common.ledger import Ledger, audit_log, job_submit, jobs, loads
 from nightshift.common.ledger.growth import changed_files, generations, watches
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.storage import FileInfo
@@ -22,7 +22,6 @@ def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> int:
     plan = plan_files(job, infos)
     with ledger.transaction() as connection:
         job_submit.lock(connection, job.identity)
-        archives.refuse_away(connection, job.id)
         # The engine before the job, as where failed loads fail jobs.
         loads.lock(connection, job.id)
         reopened = open_job(connection, job)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,10 +10,9 @@ from nightshift.common import permits, storage
 from nightshift.common.errors import BadInput
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import hive, output_schema
-from nightshift.common.ledger import Ledger, audit_log, deadlines, job_submit, jobs, loads
+from nightshift.common.ledger import Ledger, audit_log, job_submit, jobs, loads
 from nightshift.common.ledger.growth import generations, watches
 from nightshift.common.ledger.job_submit import NewJob
-from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.spec import (
     JobSpec,
@@ -26,17 +24,11 @@ from nightshift.common.spec import (
 )
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
-from nightshift.common.text import first_few
-from nightshift.producer.retry import withdraw
 from nightshift.producer.submit import checks, openai_batch_file, output_owner, planner
-from nightshift.producer.submit.changes import Changes, changes
-from nightshift.producer.submit.convert import Converter
+from nightshift.producer.submit.existing import existing_job
 from nightshift.producer.submit.planner import Plan
 from nightshift.producer.submit.submitted import (
     Submitted,
-    differing_sections,
-    kept_deadline,
-    kept_fields,
 )
 
 
@@ -49,7 +41,7 @@ def submit(
     Raises BadInput with one sentence for everything that can be refused without a worker.
     """
     spec, infos = _prepared(spec, settings)
-    existing = _existing(ledger, spec, infos, new)
+    existing = existing_job(ledger, spec, infos, new)
     if existing is not None:
         return existing
     due = _finish_by(spec)
@@ -84,7 +76,7 @@ def submit(
             reached(Moment.SUBMITTING)
     except (BadInput, KeyboardInterrupt) as error:
         # Another process submitted the same a moment ago: its job is the one to return.
-        existing = _existing(ledger, spec, infos, new)
+        existing = existing_job(ledger, spec, infos, new)
         if existing is None and marked:
             output_owner.give_up(ledger, spec.output.uri, owner)
         if existing is None or isinstance(error, KeyboardInterrupt):
@@ -226,105 +218,6 @@ def _plan(spec: JobSpec, infos: Sequence[FileInfo]) -> Plan:
     checks.check_images(spec, plan.schema)
     checks.check_jsonl(spec, plan.schema)
     return plan
-
-
-def _existing(
-    ledger: Ledger, spec: JobSpec, infos: Sequence[FileInfo], new: bool
-) -> Submitted | None:
-    """The job that owns the output directory; BadInput if it is not the job of this spec."""
-    with ledger.transaction() as connection:
-        job = jobs.by_output(connection, spec.output.uri)
-        if job is None:
-            return None
-        jobs.refuse_deleted(connection, job.id)
-        progress = jobs.progress(connection, job.id)
-        files = jobs.files(connection, job.id)
-        has_grown = generations.get(connection, job.id, 2) is not None
-        is_watched = watches.status(connection, job.id) is not None
-        due = deadlines.finish_by(connection, job.id)
-    if new:
-        raise BadInput(
-            f"{spec.output.uri} is the output of job {job.id}: --new wants another output directory"
-        )
-    if job.spec_identity != spec.identity:
-        _refuse_other_spec(ledger, job, spec)
-    found = changes(infos, {file.uri: (file.size, file.fingerprint) for file in files})
-    may_differ = is_watched or has_grown or spec.input.watch is not None
-    if found.changed or (found.uris and not may_differ):
-        raise BadInput(_changed(job, found))
-    watch_seconds, state = _watch(ledger, job, spec)
-    if not job.state.over:
-        output_owner.keep(ledger, job)
-    there = [file for file in files if file.uri not in found.gone]
-    Converter(spec.input, spec.output.uri).restore(there)
-    return Submitted(
-        job.id,
-        False,
-        progress["rows_total"],
-        progress["batches_total"],
-        state,
-        kept=(
-            *kept_fields(job.spec, spec),
-            *kept_deadline(due, spec.limits.finish_by, job.created_at),
-        ),
-        new_files=len(found.new),
-        watch_seconds=watch_seconds,
-    )
-
-
-def _refuse_other_spec(ledger: Ledger, job: Job, spec: JobSpec) -> None:
-    """BadInput for another spec in the output directory of a job, with a directory that is free."""
-    with ledger.transaction() as connection:
-        free = next(
-            uri
-            for uri in (f"{spec.output.uri}-{number}" for number in count(2))
-            if jobs.by_output(connection, uri) is None
-        )
-    places = first_few(differing_sections(job.spec, spec), 3)
-    raise BadInput(
-        f"{spec.output.uri} is the output of job {job.id} ({job.spec.name}), whose spec differs"
-        f"{places and f' in {places}'}: a changed spec is another job, which needs another output "
-        f"directory: `--out {storage.as_typed(free)}`"
-    )
-
-
-def _watch(ledger: Ledger, job: Job, spec: JobSpec) -> tuple[int | None, JobState]:
-    """Watches the input of a known job as its spec says now, and opens one that was completed; a spec
-    without `input.watch` changes nothing. Returns the seconds between two looks and the state of the
-    job. Nobody looks for one that failed or was cancelled.
-    """
-    wanted, state = spec.input.watch_seconds, job.state
-    if state in (JobState.CANCELLED, JobState.FAILED):
-        return None, state
-    with ledger.transaction() as connection:
-        if wanted is not None:
-            job_submit.lock(connection, job.identity)
-            generations.begin(connection, job.id)
-            started = watches.start(connection, job.id, wanted)
-            if started:
-                audit_log.record(connection, "watch", job.id, detail={"seconds": wanted})
-            if state is JobState.COMPLETED:
-                jobs.reopen(connection, job.id)
-                jobs.count_change(connection, job.id)
-                state = JobState.RUNNING
-        watched = watches.status(connection, job.id)
-    if state is not job.state:
-        withdraw(ledger, job)
-    return None if watched is None else int(watched["every_seconds"]), state
-
-
-def _changed(job: Job, found: Changes) -> str:
-    """Why the files of a known job cannot be taken as they are now, and what to do."""
-    if not found.changed and not found.gone:
-        return (
-            f"the input of job {job.id} has {len(found.new):,} files more than when it was "
-            f"submitted: {first_few(found.uris, 3)}; `nightshift submit --append {job.id}` takes "
-            "them, or submit with --new and another output directory"
-        )
-    return (
-        f"input files changed since job {job.id} was submitted: {first_few(found.uris, 3)}; submit "
-        "with --new and another output directory"
-    )
 
 
 def _output_schema(spec: JobSpec, inputs: pa.Schema) -> bytes | None:

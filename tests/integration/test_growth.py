@@ -18,6 +18,7 @@ from nightshift.common.ledger.growth import watches
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
+from nightshift.producer.control.deletion import delete
 from nightshift.producer.growth import look
 from nightshift.producer.growth.look import Taken
 from nightshift.producer.reaper import generation_files
@@ -517,3 +518,33 @@ def test_verify_names_a_generation_whose_file_does_not_say_what_the_ledger_says(
     first, second = (str(finding) for finding in verify(site.ledger, site.job))
     assert "0 parts too many and 1 too few" in first
     assert "000002.json cannot be read" in second
+
+
+def test_a_watch_that_begins_anew_brings_an_archived_job_back(site: Grown) -> None:
+    from nightshift.producer.reaper import retention
+
+    site.submit_files(("a.parquet", 12))
+    assert site.done() is JobState.COMPLETED
+    site.ask("UPDATE jobs SET closed_at = now() - interval '90 days' RETURNING id")
+    retention.archive_due(site.ledger, Settings(retention_days=30), threading.Event())
+    assert site.ask("SELECT count(*) FROM batches") == [(0,)]
+    again = site.submit_again(watch="30s")
+    assert (again.state, again.watch_seconds) == (JobState.RUNNING, 30)
+    assert not (site.folder / "out" / "_manifest.json").exists()
+    site.come(("b.parquet", 3))
+    site.append(last=True)
+    assert site.done() is JobState.COMPLETED
+    assert output_ids(site.folder / "out") == site.ids
+    assert agreed(site.ledger, site.job, site.folder) == {}
+
+
+def test_a_job_that_grew_is_deleted_with_every_file_that_it_made(site: Grown) -> None:
+    site.submit_files(("a.parquet", 12), watch="30s")
+    site.come(("b.csv", 0), ("c.parquet", 3))
+    (site.folder / "in" / "b.csv").write_text("id,text\nb-0,hi\n")
+    site.append(last=True)
+    assert site.done() is JobState.COMPLETED
+    assert site.generation(2) is not None
+    delete(site.ledger, site.job, Settings(), output=True)
+    assert not (site.folder / "out").exists()
+    assert site.ask("SELECT count(*) FROM generations") == [(0,)]
