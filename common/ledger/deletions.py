@@ -90,3 +90,14 @@ def archived_files(connection: Connection, job_id: int) -> list[str]:
 def begun(connection: Connection) -> list[int]:
     """Jobs whose deletion has begun, and was cut off or is under way."""
     return list(connection.scalars(text("SELECT job_id FROM deletions ORDER BY job_id")))
+
+
+def closed_and_kept(connection: Connection) -> list[int]:
+    """Closed jobs whose rows are all in Postgres, and which nobody deletes."""
+    statement = text("""
+        SELECT j.id FROM jobs j LEFT JOIN job_archives a ON a.job_id = j.id
+        WHERE j.closed_at IS NOT NULL AND coalesce(a.state, 'kept') = 'kept'
+          AND NOT EXISTS (SELECT FROM deletions d WHERE d.job_id = j.id)
+        ORDER BY j.id
+    """)
+    return list(connection.scalars(statement))

@@ -254,13 +254,11 @@ def leave(connection: Connection, supervisor: str) -> None:
     """Takes the slots of a supervisor that ends out of the fleet, and the cordons of its own with
     them: its name is never used again. A cordon of its host stays.
     """
-    statement = text("DELETE FROM slots WHERE supervisor = :supervisor")
-    connection.execute(statement, {"supervisor": supervisor})
-    own = text("""
-        DELETE FROM cordons
-        WHERE kind = 'worker' AND split_part(name, '/', 1) = CAST(:supervisor AS text)
+    statement = text("""
+        WITH own AS (DELETE FROM cordons WHERE kind = 'worker' AND split_part(name, '/', 1) = :supervisor)
+        DELETE FROM slots WHERE supervisor = :supervisor
     """)
-    connection.execute(own, {"supervisor": supervisor})
+    connection.execute(statement, {"supervisor": supervisor})
 
 
 def try_to_plan(connection: Connection, pool: str) -> bool:

@@ -43,6 +43,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         fleet.drain,
         fleet.cordon,
         fleet.uncordon,
+        fleet.gc,
         fleet.migrate,
         fleet.reaper,
         fleet.alive,

@@ -1,4 +1,4 @@
-"""Commands that keep a fleet: drain, cordon, uncordon, migrate, reaper, alive."""
+"""Commands that keep a fleet: drain, cordon, uncordon, gc, migrate, reaper, alive."""
 
 import json
 import signal
@@ -48,6 +48,20 @@ def uncordon(machine: Machine, *, as_json: context.AsJson = False) -> None:
 
     with context.ledger_of() as ledger:
         answer = machines.uncordon(ledger, machine)
+    context.print_answer(answer, as_json=as_json)
+
+
+def gc(
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete what was found.")] = False,
+    as_json: context.AsJson = False,
+) -> None:
+    """Find what nobody needs: parts of attempts that never counted, deletions that were cut off."""
+    from nightshift.producer.control import garbage
+
+    settings = context.command_settings()
+    with context.ledger_of(settings) as ledger:
+        answer = garbage.collect(ledger, settings, sure=yes)
     context.print_answer(answer, as_json=as_json)
 
 

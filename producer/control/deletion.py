@@ -107,7 +107,7 @@ def _delete_files(ledger: Ledger, job: Job) -> int:
 
 def _files(ledger: Ledger, job: Job) -> Iterator[str]:
     """What the job has written and what is still there, the manifest after the parts."""
-    named = set(_part_names(ledger, job))
+    named = set(part_names_of(ledger, job))
     for place in (part_names.final, part_names.staged):
         for name in storage.list_names(place(job.output_uri, "")):
             if name in named:
@@ -130,7 +130,7 @@ def _files(ledger: Ledger, job: Job) -> Iterator[str]:
     yield from (uri for uri in own if storage.exists(uri, links=False))
 
 
-def _part_names(ledger: Ledger, job: Job) -> Iterator[str]:
+def part_names_of(ledger: Ledger, job: Job) -> Iterator[str]:
     """Names of the live parts, from the ledger, and from the manifest where batches left for files."""
     with ledger.transaction() as connection:
         roots = live_parts.roots(connection, job.id)

@@ -55,6 +55,7 @@ LOADS = "tests/integration/test_loads.py"
 IDLE = "tests/integration/test_idle_children.py"
 SET = "tests/integration/test_set.py"
 DELETE = "tests/integration/test_delete.py"
+GC = "tests/integration/test_gc.py"
 REDO = "tests/integration/test_redo.py"
 PREEMPT = "tests/faults/test_preempt.py"
 DRAINED = "test_a_drained_worker_gives_its_work_to_others_and_serves_again_when_it_may"
@@ -158,6 +159,13 @@ MUTANTS = (
         "lost.id = b.id AND lost.part_name = b.part_name",
         "lost.id = b.id",
         (f"{REDO}::test_a_part_that_was_replaced_meanwhile_is_left_alone",),
+    ),
+    Mutant(
+        "live parts that gc leaves alone",
+        "producer/control/garbage.py",
+        "    return [uri for name, uri in listed if name not in live]\n",
+        "    return [uri for name, uri in listed]\n",
+        (f"{GC}::test_orphans_are_shown_first_and_deleted_when_told_so",),
     ),
     Mutant(
         "delete of what the ledger names alone",

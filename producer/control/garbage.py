@@ -1,0 +1,109 @@
+"""Gc: files of attempts that never counted, beside the output of jobs that are over, and deletions that
+were cut off.
+"""
+
+from dataclasses import dataclass
+
+from nightshift.common import storage
+from nightshift.common.errors import BadInput, NightshiftError
+from nightshift.common.formats import owner_marker, part_names
+from nightshift.common.ledger import Ledger, archives, audit_log, deletions, job_end, jobs
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.settings import Settings
+from nightshift.common.text import first_few
+from nightshift.producer.control import deletion
+from nightshift.producer.control.answer import Answer
+from nightshift.producer.submit import output_owner
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """What can go: orphans by job, and jobs whose deletion was cut off. `unseen` are jobs whose output
+    could not be looked at, each with the reason.
+    """
+
+    orphans: dict[int, list[str]]
+    deletions: list[int]
+    unseen: dict[int, str]
+
+
+def collect(ledger: Ledger, settings: Settings, *, sure: bool) -> Answer:
+    """Says what can go, and deletes it if `sure`."""
+    found = find(ledger, settings)
+    count = sum(len(uris) for uris in found.orphans.values())
+    refused: list[str] = []
+    if sure:
+        for job_id, uris in found.orphans.items():
+            refused += storage.delete_all(uris)
+            with ledger.transaction() as connection:
+                audit_log.record(connection, "gc", job_id, detail={"files": len(uris)})
+        for job_id in found.deletions:
+            deletion.delete(ledger, _job(ledger, job_id), settings, output=False)
+    facts = {
+        "files": sorted(uri for uris in found.orphans.values() for uri in uris),
+        "deletions": found.deletions,
+        "unseen": found.unseen,
+        "deleted": sure,
+    }
+    said = [f"{count:,} files of attempts that never counted"]
+    if found.deletions:
+        said.append(f"{len(found.deletions)} deletions that were cut off")
+    then = f"{' and '.join(said)} {'are gone' if sure else 'can go'}"
+    if (count or found.deletions) and not sure:
+        then += "; `nightshift gc --yes` deletes them"
+    if found.unseen or refused:
+        why = [*refused, *(f"job {job_id}: {why}" for job_id, why in found.unseen.items())]
+        then += f"; not looked at or not deleted: {first_few(why, 2)}"
+    return Answer("gc", f"{len(found.orphans)} jobs", then=then, facts=facts)
+
+
+def find(ledger: Ledger, settings: Settings) -> Garbage:
+    """Looks at the output of every closed job whose batches are in the ledger; changes nothing."""
+    with ledger.transaction() as connection:
+        closed, cut_off = deletions.closed_and_kept(connection), deletions.begun(connection)
+    orphans, unseen = {}, {}
+    for job_id in closed:
+        try:
+            uris = _orphans(ledger, _job(ledger, job_id), settings)
+        except (NightshiftError, OSError) as error:
+            unseen[job_id] = str(error)
+            continue
+        if uris:
+            orphans[job_id] = uris
+    return Garbage(orphans, cut_off, unseen)
+
+
+def _job(ledger: Ledger, job_id: int) -> Job:
+    with ledger.transaction() as connection:
+        job = jobs.get(connection, job_id)
+    if job is None:
+        raise BadInput(f"there is no job {job_id} any more")
+    return job
+
+
+def _orphans(ledger: Ledger, job: Job, settings: Settings) -> list[str]:
+    """Parts in the directory of a closed job that the ledger does not name.
+
+    Files are listed first, and the ledger is asked second, as in the sweep of a finish: a file that is
+    listed while no attempt may commit any more, and is not live then, will never be live.
+    """
+    storage.check_roots([job.output_uri], settings.allowed_roots)
+    if owner_marker.read(job.output_uri) != output_owner.owner(ledger, job.identity):
+        return []
+    listed = [
+        (name, place(job.output_uri, name))
+        for place in (part_names.staged, part_names.final)
+        for name in storage.list_names(place(job.output_uri, ""))
+        if part_names.is_part(name)
+    ]
+    live = set(deletion.part_names_of(ledger, job))
+    if all(name in live for name, _ in listed):
+        return []
+    # Again, once no reaper may archive the batches: then the ledger names every live part.
+    with ledger.transaction() as connection:
+        if not archives.need(connection, job.id).is_kept:
+            return []
+        if job_end.open_work(connection, job.id).may_commit:
+            return []
+    live = set(deletion.part_names_of(ledger, job))
+    return [uri for name, uri in listed if name not in live]

@@ -1,0 +1,80 @@
+"""`nightshift gc` shows what nobody needs, deletes it when told to, and touches nothing else."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nightshift.common.ledger import Ledger, deletions
+from nightshift.common.states import JobState
+from nightshift.producer.cli.app import app
+from tests.integration.test_retry import Site, moody
+
+
+@pytest.fixture
+def site(ledger: Ledger, tmp_path: Path) -> Site:
+    found = Site(ledger, tmp_path)
+    found.submit()
+    assert found.work(moody(3)) is JobState.COMPLETED
+    return found
+
+
+@pytest.fixture
+def nightshift(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE_URL", database_url)
+    return lambda *arguments: CliRunner().invoke(app, arguments)
+
+
+def files(site: Site) -> list[str]:
+    out = site.folder / "out"
+    return sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
+
+
+def test_orphans_are_shown_first_and_deleted_when_told_so(
+    site: Site, nightshift: Callable[..., Result]
+) -> None:
+    clean = nightshift("gc")
+    assert clean.stdout == "0 jobs: 0 files of attempts that never counted can go\n"
+    out, before = site.folder / "out", files(site)
+    (out / "_attempts").mkdir()
+    orphans = ["_attempts/part-000001-a9.parquet", "part-000002-a9.parquet"]
+    for name in [*orphans, "notes.txt", "_attempts/notes.txt"]:
+        (out / name).write_text("left")
+    shown = nightshift("gc")
+    assert shown.stdout == (
+        "1 jobs: 2 files of attempts that never counted can go; `nightshift gc --yes` deletes them\n"
+    )
+    assert all((out / name).exists() for name in orphans)
+    said = json.loads(nightshift("gc", "--yes", "--json").stdout)
+    assert said["files"] == sorted(str(out / name) for name in orphans)
+    assert files(site) == sorted([*before, "notes.txt", "_attempts/notes.txt"])
+    for name in ("notes.txt", "_attempts/notes.txt"):
+        (out / name).unlink()
+    assert len(site.agrees()) == 4
+
+
+def test_the_files_of_a_job_that_runs_or_of_somebody_else_are_left_alone(
+    site: Site, nightshift: Callable[..., Result]
+) -> None:
+    out = site.folder / "out"
+    (out / "part-000002-a9.parquet").write_text("left")
+    marker = (out / "_owner.json").read_text()
+    (out / "_owner.json").write_text(marker.replace('"identity": "', '"identity": "0'))
+    assert "0 files" in nightshift("gc", "--yes").stdout
+    (out / "_owner.json").write_text(marker)
+    assert site.retry() == 4
+    assert "0 files" in nightshift("gc", "--yes").stdout
+    assert (out / "part-000002-a9.parquet").exists()
+
+
+def test_a_deletion_that_was_cut_off_is_found_and_finished(
+    site: Site, nightshift: Callable[..., Result]
+) -> None:
+    with site.ledger.transaction() as connection:
+        deletions.begin(connection, site.job_id, output=True)
+    assert "and 1 deletions that were cut off can go" in nightshift("gc").stdout
+    assert nightshift("gc", "--yes").exit_code == 0
+    assert site.ask("SELECT count(*) AS n FROM jobs")[0].n == 0
+    assert not (site.folder / "out").exists()
