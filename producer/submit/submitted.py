@@ -7,22 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from nightshift.common.spec import JobSpec, finish_by
+from nightshift.common.spec import JobSpec, changes, finish_by
 from nightshift.common.spec.engines import PRICES
 from nightshift.common.spec.job import IDENTITY
 from nightshift.common.states import JobState
 from nightshift.common.text import first_few
 
-CHANGEABLE = {
-    "priority": "--priority",
-    "pool": "--pool",
-    "limits.max_parallel": "--max-parallel",
-    "limits.budget": "--budget",
-    "limits.finish_by": "--finish-by",
-}
-"""Fields that `nightshift set` changes, and its flags."""
-
 DEADLINE = "limits.finish_by"
+
+FLAGS = {
+    ".".join(place): f"--{field.replace('_', '-')}" for field, place in changes.CHANGEABLE.items()
+} | {DEADLINE: "--finish-by"}
+"""The flag of `nightshift set` for each place of a spec that the command changes."""
 
 SAME_MOMENT = timedelta(minutes=10)
 """A duration counts from the begin of a submit, and planning may take minutes."""
@@ -39,11 +35,10 @@ class KeptField:
     def message(self, job_id: int) -> str:
         """What stays as it is, and the command that changes it, where there is one."""
         kept = f"job {job_id} keeps {self.place} {_text(self.held)}, not {_text(self.asked)}"
-        flag = CHANGEABLE.get(self.place)
+        flag = FLAGS.get(self.place)
         if flag is None:
             return f"{kept}: it is fixed at the first submit"
-        value = _text(self.asked) if self.asked is not None else self.place.upper()
-        return f"{kept}: `nightshift set {job_id} {flag} {value}` changes it"
+        return f"{kept}: `nightshift set {job_id} {flag} {_text(self.asked)}` changes it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +89,9 @@ def kept_fields(held: JobSpec, asked: JobSpec) -> tuple[KeptField, ...]:
     """Every field in which a spec of the same identity differs from that of its job; a deadline, which is
     no part of a stored spec, is left out.
     """
-    old, new = dict(_fields(held)), dict(_fields(asked))
-    places = sorted(old.keys() | new.keys())
-    return tuple(
-        KeptField(place, old.get(place), new.get(place))
-        for place in places
-        if old.get(place) != new.get(place) and place != DEADLINE
-    )
+    places = sorted({*_places(held), *_places(asked)} - {DEADLINE})
+    values = ((place, _value(held, place), _value(asked, place)) for place in places)
+    return tuple(KeptField(place, old, new) for place, old, new in values if old != new)
 
 
 def kept_deadline(
@@ -116,19 +107,27 @@ def kept_deadline(
     return (KeptField(DEADLINE, shown, asked),)
 
 
-def _fields(spec: JobSpec) -> Iterator[tuple[str, Any]]:
+def _places(spec: JobSpec) -> Iterator[str]:
+    """The places outside the identity; fields that a dump leaves out have their default."""
     written = spec.model_dump(mode="json", by_alias=True)
     prices = {key: each for key, each in written["engine"].items() if key in PRICES}
     outside = {key: each for key, each in written.items() if key not in IDENTITY}
     return _leaves({**outside, "engine": prices}, "")
 
 
-def _leaves(values: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+def _leaves(values: Mapping[str, Any], before: str) -> Iterator[str]:
     for key, value in values.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{before}{key}.")
         else:
-            yield f"{before}{key}", value
+            yield f"{before}{key}"
+
+
+def _value(spec: JobSpec, place: str) -> Any:
+    found: Any = spec
+    for name in place.split("."):
+        found = getattr(found, name)
+    return found
 
 
 def differing_sections(held: JobSpec, asked: JobSpec) -> list[str]:
@@ -145,4 +144,6 @@ def differing_sections(held: JobSpec, asked: JobSpec) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return "none" if value is None else str(value)
+    if value is None:
+        return changes.NONE
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)

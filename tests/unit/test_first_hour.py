@@ -74,6 +74,7 @@ def test_an_equal_spec_leaves_nothing_to_say() -> None:
             {"limits": {"budget": 2.5}},
             "keeps limits.budget none, not 2.5: `nightshift set 3 --budget 2.5` changes it",
         ),
+        ({"weight": 2}, "keeps weight 1, not 2: `nightshift set 3 --weight 2` changes it"),
         ({"batch": {"rows": 9}}, "keeps batch.rows 256, not 9: it is fixed at the first submit"),
         ({"name": "u"}, "keeps name t, not u: it is fixed at the first submit"),
     ],
@@ -99,6 +100,7 @@ def test_a_changed_prompt_or_model_is_named_as_what_makes_another_job() -> None:
     [
         ({"name": "Über cool"}, "name"),
         ({"pool": "a b"}, "pool"),
+        ({"input": {"uri": "in", "watch": "often"}}, "input.watch"),
         (
             {"engine": {"backend": "openai", "model": "M", "base_url": "host:8000"}},
             "engine.base_url",
