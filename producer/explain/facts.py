@@ -1,6 +1,7 @@
 """The facts of `explain`, read from the ledger in one transaction."""
 
 from nightshift.common.ledger import Connection, Row, audit_log, jobs, loads
+from nightshift.common.ledger.growth import watches
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_facts
 from nightshift.common.states import JobState
@@ -14,6 +15,7 @@ def facts(connection: Connection, job: Job, *, alone: bool = False) -> Facts:
     off = jobs.backing_off(connection, job.id)
     ahead = job_facts.ahead(connection, job.id)
     aside = loads.set_aside(connection, job.spec.pool)
+    watch = watches.status(connection, job.id)
     return Facts(
         job_id=job.id,
         state=job.state,
@@ -47,6 +49,7 @@ def facts(connection: Connection, job: Job, *, alone: bool = False) -> Facts:
         ahead=None if ahead is None else f"job {ahead['job']} ({ahead['name']})",
         ahead_id=None if ahead is None else ahead["job"],
         ahead_priority=0 if ahead is None else ahead["priority"],
+        watch_seconds=None if watch is None else watch["every_seconds"],
     )
 
 

@@ -45,7 +45,8 @@ class Facts:
     `alone` says that only this command keeps an embedded ledger up. `reaper_seconds` is the age of
     the last sign of any reaper; `part_seconds` that of the job's last part; `lease_seconds` the
     age of its oldest lease; `resting` and `rest_seconds` tell of batches that wait after an error.
-    `ahead` is a job that has the same engine and goes first.
+    `ahead` is a job that has the same engine and goes first. `watch_seconds` is the pause between two
+    looks for new files, where the input is watched.
     """
 
     job_id: int
@@ -76,6 +77,7 @@ class Facts:
     ahead: str | None = None
     ahead_id: int | None = None
     ahead_priority: int = 0
+    watch_seconds: int | None = None
 
     @property
     def waiting(self) -> int:
@@ -146,7 +148,15 @@ def _nobody(facts: Facts) -> Iterator[Reason]:
 def _at_work(facts: Facts) -> Iterator[Reason]:
     """What is under way, and what bounds it."""
     if not facts.leased and not facts.waiting and not facts.alone and facts.has_reaper:
-        yield Reason("closing", "every row is over, and its files are being put in place")
+        if facts.watch_seconds is not None and not facts.state.over:
+            yield Reason(
+                "waits_for_files",
+                "every row so far is over, and a reaper looks for new files every "
+                f"{facts.watch_seconds} s",
+                f"nightshift submit --append {facts.job_id} --last",
+            )
+        else:
+            yield Reason("closing", "every row is over, and its files are being put in place")
     if not facts.leased:
         return
     workers = _count(facts.children_at_work, "worker")

@@ -106,6 +106,20 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "",
     ),
     (
+        "a watched job without work",
+        {"pending": 0, "watch_seconds": 30},
+        "waits_for_files",
+        "every row so far is over, and a reaper looks for new files every 30 s",
+        "nightshift submit --append 7 --last",
+    ),
+    (
+        "a watched job after a cancel",
+        {"state": JobState.CANCELLED, "pending": 0, "watch_seconds": 30},
+        "closing",
+        "every row is over, and its files are being put in place",
+        "",
+    ),
+    (
         "closing after a cancel",
         {"state": JobState.CANCELLED},
         "closing",
