@@ -8,7 +8,7 @@ from sqlalchemy import text
 from nightshift.common.allocation.deadlines import LEAST_ROWS, Work
 from nightshift.common.ledger.connection import Connection, Row
 
-COMMITS_LOOKED_AT = 200
+COMMITS_LOOKED_AT = 100
 """Latest commits of a job that make its rate: enough for a few percent, and read each second."""
 
 WORKS = text("""

@@ -34,7 +34,7 @@ def moment(text: str, now: datetime, zone: tzinfo | None = None) -> datetime:
     """
     found = meaning(text, now, zone)
     if found <= now:
-        raise ValueError(f"finish_by {text} has passed: it was {length(now - found)} ago")
+        raise ValueError(f"{text} has passed: it was {length(now - found)} ago")
     return found
 
 
