@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.deadlines import Night, Result
 from nightshift.common.allocation.deadlines import (
     STALE_SECONDS,
     Outlook,
@@ -341,13 +340,3 @@ def test_deadlines_that_shares_keep_change_no_plan(
     free = [replace(job, deadline_slots=0.0) for job in demand]
     if not key_shares(len(slots), easy).reserved:
         assert allocate(slots, easy, ENGINES) == allocate(slots, free, ENGINES)
-
-
-def test_in_simulated_nights_fewer_jobs_are_late_than_by_shares_alone() -> None:
-    built, alone = Result(), Result()
-    for seed in range(3):
-        Night(seed, "as built").run(built)
-        Night(seed, "shares alone").run(alone)
-    assert len(built.lateness) == len(alone.lateness) > 5
-    assert len(built.late) < len(alone.late)
-    assert sum(built.late) < sum(alone.late)
