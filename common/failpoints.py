@@ -28,6 +28,7 @@ class Moment(StrEnum):
     CLOSING = "closing"
     ARCHIVING = "archiving"
     LEAVING = "leaving"
+    HANDING_OVER = "handing_over"
 
 
 observer: Callable[[Moment], None] | None = None

@@ -125,6 +125,10 @@ class BatchRunner:
         """Releases a batch that cannot run here: a sibling may take it."""
         self._outcomes.end(batch, StorageUnavailable(str(error)))
 
+    def withdraw(self, batch: HeldBatch) -> None:
+        """Releases a batch in place of its thread: no row of the batch has begun."""
+        self._outcomes.end(batch, None)
+
     def give_back(self, batches: Sequence[HeldBatch]) -> None:
         """Releases batches in place of their thread: the thread hangs in a stage, or the job is over.
 
@@ -283,10 +287,12 @@ class BatchRunner:
 
     def _publication(self, loaded: LoadedBatch, future: "Future[None]") -> Publication | None:
         """What there is to publish; None when no row is finished, or none is wanted."""
-        batch, lease = loaded.batch, loaded.batch.lease
+        batch = loaded.batch
         loaded.close()
         if batch.work is not None:
             self._outcomes.remark(loaded.job, batch.work.remark)
+        with batch.changing:  # else rows of it could still go to another child
+            batch.left_engine, lease = True, batch.lease
         error = None if future.cancelled() else future.exception()
         if error is not None and not isinstance(error, KEEPS_ANSWERS):
             raise error

@@ -123,7 +123,8 @@ class Heartbeat:
             over = {job_id for job_id, _ in spending.spent_out(connection, job_ids)}
             reached(Moment.RENEWING)
         self._reported |= {each.job_id: each for each in spent}
-        lost = sum(self._is_lost_now(batch, renewal) for batch in held)
+        asked = zip(held, leases, strict=True)
+        lost = sum(self._is_lost_now(batch, lease, renewal) for batch, lease in asked)
         for batch in held:
             if batch.lease.job_id in over:
                 batch.stop()
@@ -171,10 +172,14 @@ class Heartbeat:
         if len(hanging) > HUNG_THREADS:
             self.leave(f"{len(hanging)} threads hang in reading, rendering or writing")
 
-    def _is_lost_now(self, batch: HeldBatch, renewal: leasing.Renewal) -> bool:
+    def _is_lost_now(
+        self, batch: HeldBatch, lease: tuple[int, int], renewal: leasing.Renewal
+    ) -> bool:
         """Stops a batch whose lease is lost or whose job is over; True when the loss is new."""
-        lease = (batch.lease.batch_id, batch.lease.attempt)
         if lease not in renewal.held:
+            # Rows of it go to another child: its lease is another one in a moment, or is already.
+            if batch.moving or lease != (batch.lease.batch_id, batch.lease.attempt):
+                return False
             # A batch that is being published may have been committed since the beat began.
             if not batch.publishing and not batch.lost:
                 self.recorder.lease_lost(*lease)

@@ -23,7 +23,7 @@ class PatientLedger:
     def __init__(self, ledger: Ledger, recorder: Recorder) -> None:
         self.transaction = ledger.transaction
         self.given_up = threading.Event()
-        self._recorder = recorder
+        self.recorder = recorder
         self._until_answered = self.retrying(LedgerUnavailable)
 
     def transact(
@@ -57,7 +57,7 @@ class PatientLedger:
         """Tells of the first try, the second, the fourth and so on: many batches wait for long."""
         tries = state.attempt_number
         if tries & (tries - 1) == 0 and state.outcome is not None:
-            self._recorder.problem("waiting", tries=tries, error=str(state.outcome.exception()))
+            self.recorder.problem("waiting", tries=tries, error=str(state.outcome.exception()))
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.batch import BatchRunner
 from nightshift.worker.engines.protocol import Engine
+from nightshift.worker.handover.handover import Handover
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.supervisor.channel import ToSupervisor, Word
 from nightshift.worker.telemetry.recorder import Recorder
@@ -26,6 +27,10 @@ EMPTY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.4)
 
 GRACE_LOOK_SECONDS = 0.25
 """Pause between two looks of a drain at how much time it has."""
+
+LEFT_SECONDS = 5.0
+"""How long rows that were handed over are left to the siblings. These take them within two rounds of a
+reaper and a look of their supervisor, about 2 s; then the child may claim what nobody took."""
 
 HINT_SECONDS = 1.0
 """Celery looks for the next hint within this time."""
@@ -63,6 +68,9 @@ class Runner:
             self.leave,
             self.recorder,
         )
+        self._handover = Handover(
+            self.who, self.ledger, self.window, self.settings.lease_seconds, self._batches.withdraw
+        )
         self._claiming = threading.Lock()
         self._unsure_until = self._looked_at = -math.inf
         self._usual_rows = 1
@@ -95,9 +103,19 @@ class Runner:
             self.cordoned.clear()
         now = time.monotonic()
         sure = now > self._unsure_until
+        if word is Word.SIBLINGS_IDLE and sure and not self.draining.is_set():
+            self._help_siblings()
         asked_at = max(self.asked_at, supervisor.heard_at) if sure else self.asked_at
         if word is Word.WORK or now - asked_at >= pause:
             self.work("poll", wait=False)
+
+    def _help_siblings(self) -> None:
+        """Hands rows over, and leaves them to the siblings: the child itself claims nothing for a
+        while unless it has nothing left.
+        """
+        if self._handover.help_siblings():
+            self.window.bound(1)
+            self._share_until = time.monotonic() + LEFT_SECONDS
 
     def _claim_on(self, woken: str) -> int:
         """Claims until nothing came for a while: more may be admitted at any moment."""

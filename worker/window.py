@@ -56,9 +56,12 @@ class Progress:
 class HeldBatch:
     """A leased batch between claim and commit.
 
-    `publishing` is set when the batch leaves the engine, `committed` when the ledger has its part,
+    `left_engine` is set when no row of the batch may go to another child any more, `moving` while
+    rows go. `publishing` is set when the batch leaves the engine, `committed` when the ledger has its part,
     `given_back` when the heartbeat ends it because of its thread, `over` when somebody ends it.
-    Batches that one thread runs share their `progress`. `claimed_at` is in monotonic seconds.
+    Batches that one thread runs share their `progress`. `claimed_at` is in monotonic seconds. Who
+    holds `changing` may give rows of the batch away, which changes its lease; nobody publishes it
+    meanwhile.
     """
 
     lease: Lease
@@ -67,19 +70,23 @@ class HeldBatch:
     stopped: bool = False
     lost: bool = False
     unwanted: bool = False
+    left_engine: bool = False
+    moving: bool = False
     publishing: bool = False
     committed: bool = False
     given_back: bool = False
     over: bool = False
     progress: Progress = field(default_factory=Progress)
     claimed_at: float = field(default_factory=time.monotonic)
+    changing: threading.Lock = field(default_factory=threading.Lock)
 
     def attach(self, work: Work) -> None:
         """From now on a stop reaches the engine; a stop that came before is passed on now."""
-        # `stop` writes and reads in the other order, so one of the two sees what the other wrote.
-        self.work = work
-        if self.stopped:
-            work.stop()
+        with self.changing:
+            # `stop` writes and reads in the other order, so one of the two sees what the other wrote.
+            self.work = work
+            if self.stopped:
+                work.stop()
 
     def stop(self) -> None:
         """The engine drops the rows that it has not finished; finished rows are kept."""
@@ -101,8 +108,11 @@ class Window:
     queue has little work left, a fair share of that work takes the place of `rows`.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.rows = rows
+        self._clock = clock
+        self._busy_since = 0.0
+        self._finished = 0
         self.spending = JobSpending()
         self._share: int | None = None
         self._held: set[HeldBatch] = set()
@@ -152,6 +162,8 @@ class Window:
         """A claimed batch is in flight from here on."""
         self.spending.hold(batch.lease.job_id, len(batch.lease.todo))
         with self._changed:
+            if not self._held:
+                self._busy_since, self._finished = self._clock(), 0
             self._held.add(batch)
             self._unfinished += batch.unfinished
             self._running += batch.unfinished > 0
@@ -161,6 +173,7 @@ class Window:
         over count no more.
         """
         with self._changed:
+            self._finished += rows
             self._forget(batch, rows)
             if self._has_room():  # most rows leave too little room to wake a thread for
                 self._changed.notify_all()
@@ -181,6 +194,19 @@ class Window:
             self._changed.notify_all()
         if was_held:
             self.spending.release(batch.lease.job_id, len(batch.lease.todo))
+
+    def give_away(self, batch: HeldBatch, kept: Lease) -> None:
+        """Rows of a batch go to other children: the batch is held under the lease `kept` now."""
+        with self._changed:
+            rows = len(batch.lease.todo) - len(kept.todo)
+            batch.lease = kept
+            self._forget(batch, rows)
+        self.spending.release(kept.job_id, rows)
+
+    def work(self) -> tuple[int, int, float]:
+        """(unfinished rows, rows finished, seconds) since the child last held nothing."""
+        with self._changed:
+            return self._unfinished, self._finished, self._clock() - self._busy_since
 
     def spent(self, job_id: int | None = None, ending: Collection[int] = ()) -> list[Spent]:
         """What the child has spent so far on one job, or on every job. The batches with the ids

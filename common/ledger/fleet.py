@@ -104,8 +104,9 @@ class SlotOrder:
     `state` and `silent_seconds` are the child's, None before it has registered. `planned_key` is
     None where the slot keeps what it has, also while no plan is younger than STALE_SECONDS;
     `job_id` is a job whose spec loads the planned engine. `has_work` says that the child has loaded
-    its engine and that a batch waits which the child may claim. A `cordoned` slot takes no new work,
-    and of a `drained` one the child leaves.
+    its engine and that a batch waits which the child may claim; `siblings_idle` that no batch waits,
+    that the child holds some, and that another child of its queue holds none. A `cordoned` slot takes
+    no new work, and of a `drained` one the child leaves.
     """
 
     slot: int
@@ -116,6 +117,7 @@ class SlotOrder:
     has_work: bool = False
     cordoned: bool = False
     drained: bool = False
+    siblings_idle: bool = False
 
 
 def report(
@@ -198,6 +200,12 @@ def report(
         SELECT f.slot, f.child_state AS state, f.silent_seconds, o.planned_key,
                f.child_state <> 'loading' AND EXISTS (
                    SELECT FROM waiting w WHERE w.engine_key = f.engine_key) AS has_work,
+               f.child_state = 'ready' AND f.idle_at IS NULL AND EXISTS (
+                   SELECT FROM workers w WHERE w.pool = :pool AND w.engine_key = f.engine_key
+                   AND w.engine_key NOT IN (SELECT engine_key FROM waiting) AND w.state = 'ready'
+                   AND (w.supervisor, w.slot) NOT IN (SELECT supervisor, slot FROM cordoned_slots)
+                   AND NOT EXISTS (SELECT FROM batches b
+                                   WHERE b.owner = w.id AND b.state = 'leased')) AS siblings_idle,
                (SELECT min(j.id) FROM jobs j WHERE j.pool = :pool AND j.state = 'running'
                 AND j.engine_key = o.planned_key) AS job_id,
                coalesce(p.computed_at < now() - make_interval(secs => :old), true) AND EXISTS (
@@ -242,6 +250,7 @@ def report(
             bool(row.has_work),
             row.cordoned,
             row.drained,
+            bool(row.siblings_idle),
         )
         for row in found
     ]

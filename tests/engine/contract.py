@@ -107,6 +107,20 @@ class Contract:
             future.result(LIMIT_SECONDS)
         assert len(self._answers(engine, range(3))) == 3
 
+    def test_rows_that_are_withdrawn_leave_and_all_others_are_answered(
+        self, engine: Engine
+    ) -> None:
+        requests = [self.request(index) for index in range(60)]
+        outcomes: dict[int, Outcome] = {}
+        rows = self.rows(requests)
+        work = Work(self.task, requests, 600, outcomes.__setitem__, rows=rows)
+        future = engine.start(work)
+        taken = set(work.withdraw(20))
+        future.result(LIMIT_SECONDS)
+        positions = enumerate(requests)
+        assert outcomes.keys() == {at for at, each in positions if each.row_index not in taken}
+        assert len(self._answers(engine, range(3))) == 3
+
     def test_a_batch_that_was_stopped_before_it_started_costs_nothing(self, engine: Engine) -> None:
         outcomes: dict[int, Outcome] = {}
         task, request = self.slow(0)

@@ -47,6 +47,7 @@ REMOTE = "tests/integration/test_openai_engine.py"
 ENDS = "test_a_row_that_ends_its_host_fails_alone_and_the_next_batch_is_served"
 FUNCTIONS = "tests/unit/test_function_engine.py"
 PLAN = "tests/integration/test_plan.py"
+HANDOVERS = "tests/integration/test_handovers.py"
 LEDGER = "tests/integration/test_ledger.py"
 SPENDING = "tests/integration/test_spending.py"
 RETENTION = "tests/integration/test_retention.py"
@@ -180,6 +181,15 @@ MUTANTS = (
         "    if owner_marker.read(job.output_uri) != output_owner.owner(ledger, job.identity):\n        return 0\n",
         "",
         (f"{DELETE}::test_a_deletion_that_was_cut_off_goes_on_and_nothing_runs_the_job_meanwhile",),
+    ),
+    Mutant(
+        "end of a batch that was handed over",
+        "common/ledger/batches/handovers.py",
+        "outcome = 'released', error = :error",
+        "outcome = 'split', error = :error",
+        (
+            f"{HANDOVERS}::test_a_commit_under_the_lease_of_before_is_refused_and_was_never_committed",
+        ),
     ),
     Mutant(
         "read-back",

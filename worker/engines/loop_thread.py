@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -64,12 +64,24 @@ async def run_rows(
 ) -> None:
     """Runs the rows of a batch side by side, and emits the outcome of each.
 
-    Each prompt comes with the position of its row. EngineDead and EngineUnavailable of one row end
+    Each prompt comes with the position of its row. A row may be withdrawn until `answer` begins it. EngineDead and EngineUnavailable of one row end
     the others. StorageUnavailable is raised when all rows are over. Any other exception is an error
     of its row alone, with the message that `refused` makes.
     """
     began_at = work.recorder.clock()
-    tasks = [asyncio.create_task(_run_row(work, *each, answer, refused)) for each in prompts]
+    sent = list(prompts)
+    tasks = [asyncio.create_task(_run_row(work, *each, answer, refused)) for each in sent]
+    loop = asyncio.get_running_loop()
+    by_row = {
+        work.requests[position].row_index: task
+        for (position, _), task in zip(sent, tasks, strict=True)
+    }
+
+    def drop(rows: Collection[int]) -> None:
+        for row in rows:
+            loop.call_soon_threadsafe(by_row[row].cancel)
+
+    work.wait(drop, by_row)
     count = 0
     try:
         # gather, not a TaskGroup: gather raises the first error as it is.
@@ -90,10 +102,17 @@ async def run_rows(
 async def _run_row(
     work: Work, position: int, prompt: T, answer: AnswerRow[T], refused: RefusalText
 ) -> StorageUnavailable | None:
-    """Emits the row's outcome, or returns the outage of a store of images."""
+    """Emits the row's outcome, or returns the outage of a store of images. A withdrawn row ends
+    without an outcome.
+    """
+    row_index = work.requests[position].row_index
     try:
         outcome = await answer(work.requests[position], prompt)
     except (EngineDead, EngineUnavailable):
+        raise
+    except asyncio.CancelledError:
+        if work.is_withdrawn(row_index):
+            return None
         raise
     except StorageUnavailable as error:
         return error

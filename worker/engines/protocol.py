@@ -1,7 +1,7 @@
 """The engine contract: requests in, one outcome a row, errors of rows as data."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -60,7 +60,7 @@ class Refusal:
 Outcome = Answer | Refusal
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Work:
     """One batch in an engine.
 
@@ -68,7 +68,8 @@ class Work:
     thread. After `stop()` the engine drops the requests that are not finished. The engine tells
     `recorder` when rows enter and leave it, how long rows waited and how long the engine worked.
     `rows` are the rows of the requests, for a function. `remark` is what the engine has to say of the
-    batch although its rows may have answers.
+    batch although its rows may have answers. Rows of which the engine says that they wait may be
+    withdrawn until they begin.
     """
 
     task: Task
@@ -81,6 +82,60 @@ class Work:
     stopped: threading.Event = field(default_factory=threading.Event)
     # A future calls each callback once: those added before its end, and those added after it.
     _going_on: "Future[None]" = field(default_factory=Future)
+    _changing: threading.Lock = field(default_factory=threading.Lock)
+    _waiting: set[int] = field(default_factory=set)
+    _withdrawn: set[int] = field(default_factory=set)
+    _drop: Callable[[Collection[int]], object] | None = None
+
+    def wait(self, drop: Callable[[Collection[int]], object], rows: Collection[int]) -> None:
+        """The engine says that rows (by row_index) wait in it. From now on they may be withdrawn, and
+        the engine calls `begin` for each. `drop(rows)`, from any thread, takes withdrawn rows out of
+        the engine.
+        """
+        with self._changing:
+            self._drop = drop
+            self._waiting |= set(rows) - self._withdrawn
+
+    def begin(self, row_index: int) -> bool:
+        """The engine begins a row now; False for a row that was withdrawn: the engine drops it."""
+        with self._changing:
+            self._waiting.discard(row_index)
+            return row_index not in self._withdrawn
+
+    def begin_all(self) -> int:
+        """Every row that is left begins now; how many were not withdrawn. These are the first ones."""
+        with self._changing:
+            self._waiting.clear()
+            return self.rows_left
+
+    @property
+    def rows_waiting(self) -> int:
+        """Rows that have not begun and may be withdrawn."""
+        with self._changing:
+            return len(self._waiting)
+
+    def withdraw(self, most_rows: int) -> list[int]:
+        """Takes the last rows that have not begun, at most so many, out of the engine; returns their
+        row_index, ascending. They get no outcome.
+        """
+        with self._changing:
+            waiting = sorted(self._waiting)
+            taken = waiting[len(waiting) - min(most_rows, len(waiting)) :]
+            self._waiting.difference_update(taken)
+            self._withdrawn.update(taken)
+            drop = self._drop
+        if taken and drop is not None:
+            drop(taken)
+        return taken
+
+    @property
+    def rows_left(self) -> int:
+        """Rows that were not withdrawn."""
+        return len(self.requests) - len(self._withdrawn)
+
+    def is_withdrawn(self, row_index: int) -> bool:
+        """Whether nobody waits for the outcome of the row."""
+        return row_index in self._withdrawn
 
     def stop(self) -> None:
         """Cancels the requests that are not finished."""
@@ -118,8 +173,8 @@ class Engine(Protocol):
     def start(self, work: Work) -> "Future[None]":
         """Takes a batch and returns once it is prepared, which may be long before it has run.
 
-        The future is done when every request has an outcome, and done or cancelled when the work
-        was stopped. Its exception is EngineDead when the engine cannot go on at all, and
+        The future is done when every request has an outcome or was withdrawn, and done or cancelled
+        when the work was stopped. Its exception is EngineDead when the engine cannot go on at all, and
         StorageUnavailable when images of some rows could not be read: these have no outcome.
         """
 

@@ -26,10 +26,13 @@ class Word(IntEnum):
     NOTHING = 0
     WORK = 1
 
-    HOLD = 2
+    SIBLINGS_IDLE = 2
+    """No batch waits, and siblings of the child, which holds some, hold none."""
+
+    HOLD = 3
     """The slot is cordoned: the child claims nothing until it hears something else."""
 
-    PREEMPT = 3
+    PREEMPT = 4
     """The machine is taken away: a drain has less time, from now on."""
 
 
@@ -47,7 +50,7 @@ class ToChild:
         return cls(own), childs
 
     def tell(self, word: Word) -> None:
-        """Says whether work waits for the child."""
+        """Says whether work waits for the child, or for its siblings."""
         with suppress(OSError):  # the child is frozen, or gone
             self._end.send(bytes([word]))
 

@@ -156,7 +156,8 @@ class Slot:
         """The ledger has been told, and has answered: the child learns whether to claim."""
         self.idle = False
         if self.channel is not None:
-            work = Word.WORK if order.has_work else Word.NOTHING
+            idle = Word.SIBLINGS_IDLE if order.siblings_idle else Word.NOTHING
+            work = Word.WORK if order.has_work else idle
             self.channel.tell(Word.HOLD if order.cordoned else work)
 
     def leave(self) -> None:

@@ -1,4 +1,6 @@
-"""Splits: a batch is replaced by children that cover its rows, at a drain or to find a killer row."""
+"""Splits: a batch is replaced by children that cover its rows, at a drain or to find a killer row.
+Handovers are a third user.
+"""
 
 from sqlalchemy import text
 
@@ -81,7 +83,7 @@ def split(connection: Connection, lease: Lease, finished: RowRanges, part: Part)
         "engine_microseconds": part.engine_microseconds,
     }
     child_id = int(connection.execute(INSERT_DONE, ran).scalar_one())
-    _insert_pending(connection, lease.batch_id, lease.descriptor.rows.minus(finished))
+    insert_pending(connection, lease.batch_id, lease.descriptor.rows.minus(finished))
     commits.replace_errors(connection, lease.job_id, child_id, finished, part.errors)
     connection.execute(END_ATTEMPT, ran)
 
@@ -95,14 +97,16 @@ def halve(connection: Connection, batch_id: int) -> bool:
         return False
     for half in rows.halves():
         # A half was not lost alone itself yet: it runs alone once more before it is isolated.
-        _insert_pending(connection, batch_id, half, LONE_LOSSES)
+        insert_pending(connection, batch_id, half, LONE_LOSSES)
     return True
 
 
-def _insert_pending(
+def insert_pending(
     connection: Connection, parent_id: int, rows: RowRanges, most_losses: int | None = None
 ) -> None:
-    """A child with the losses of its parent, cut to `most_losses` if set."""
+    """A child of a split parent that waits for admission, with the parent's losses, cut to
+    `most_losses` if set.
+    """
     connection.execute(
         INSERT_PENDING,
         {"id": parent_id, "rows": rows, "row_count": len(rows), "most_losses": most_losses},

@@ -121,6 +121,7 @@ class FunctionEngine:
         rows = len(work.requests)
         work.recorder.rows_entered(rows)
         calls = Calls(work, work.rows)
+        work.wait(lambda _: None, [request.row_index for request in work.requests])
         with self._starting:
             self._waiting.append(calls)
             return self._thread.submit(self._run, calls, work.recorder.clock())
@@ -136,7 +137,7 @@ class FunctionEngine:
         self._host.close()
 
     def _run(self, calls: Calls, started_at: float) -> None:
-        work, rows = calls.work, len(calls.work.requests)
+        work, rows = calls.work, calls.work.begin_all()
         try:
             if calls.early is None and not work.stopped.is_set() and rows:
                 self._call_ahead()
@@ -149,7 +150,7 @@ class FunctionEngine:
             if calls.deaths >= MOST_DEATHS:
                 log.warning("function_hosts_spent", rows=rows, hosts=calls.deaths)
         finally:
-            work.recorder.rows_left(rows)
+            work.recorder.rows_left(len(work.requests))
 
     def _call_ahead(self) -> None:
         """Makes the first calls of small batches that wait in one message, while calls are quick."""
@@ -160,20 +161,23 @@ class FunctionEngine:
         together: list[Calls] = []
         rows = 0
         for each in list(self._waiting):
-            own = len(each.work.requests)
+            own = each.work.rows_left
             rows += own
             fits = rows <= CONCURRENT_ROWS and own <= self._size.most_rows
             alike = not together or each.rows.schema.equals(together[0].rows.schema)
-            if not fits or each.alone or each.work.stopped.is_set() or not alike:
+            if not own or not fits or each.alone or each.work.stopped.is_set() or not alike:
                 break
             together.append(each)
         if len(together) < 2:
             return
-        sizes = [len(each.work.requests) for each in together]
+        sizes = [each.work.begin_all() for each in together]
+        if 0 in sizes:  # withdrawn at this moment
+            return
         limit = min(
             self._limit(each.work, size) for each, size in zip(together, sizes, strict=True)
         )
-        table = pa.concat_tables([each.rows for each in together]).combine_chunks()
+        given = [each.rows.slice(0, size) for each, size in zip(together, sizes, strict=True)]
+        table = pa.concat_tables(given).combine_chunks()
 
         def unwanted() -> bool:
             return all(each.work.stopped.is_set() for each in together)

@@ -139,7 +139,8 @@ class OpenaiEngine:
         async def sample_once(sampling: RowSampling) -> Outcome:
             nonlocal history
             history = RequestHistory(history.spent_seconds)
-            return await self._persist(work, endpoint, partial(make_body, sampling), history)
+            make = partial(make_body, sampling)
+            return await self._persist(work, request.row_index, endpoint, make, history)
 
         if isinstance(work.task, GenerateTask):
             outcome = await sample_until_valid(work.task, request.row_index, sample_once)
@@ -150,12 +151,17 @@ class OpenaiEngine:
         return outcome
 
     async def _persist(
-        self, work: Work, endpoint: Endpoint, make_body: MakeBody, history: RequestHistory
+        self,
+        work: Work,
+        row_index: int,
+        endpoint: Endpoint,
+        make_body: MakeBody,
+        history: RequestHistory,
     ) -> Outcome:
         """Sends the request until there is an answer, or the row or the server is to blame."""
 
         async def send_once() -> Outcome:
-            outcome = await self._try(work, endpoint, make_body, history)
+            outcome = await self._try(work, row_index, endpoint, make_body, history)
             if not isinstance(outcome, RequestError):
                 return outcome
             if outcome.is_final or await self._server.is_rows_fault(endpoint, history, outcome):
@@ -172,7 +178,12 @@ class OpenaiEngine:
         return await retrying(send_once)
 
     async def _try(
-        self, work: Work, endpoint: Endpoint, make_body: MakeBody, history: RequestHistory
+        self,
+        work: Work,
+        row_index: int,
+        endpoint: Endpoint,
+        make_body: MakeBody,
+        history: RequestHistory,
     ) -> Outcome | RequestError:
         """Sends the request once; its outcome, or the error in place of one.
 
@@ -180,6 +191,8 @@ class OpenaiEngine:
         row waits for its next try.
         """
         async with self._places:
+            if not work.begin(row_index):
+                raise asyncio.CancelledError
             body = await make_body()
             reservation = await self._limiter.admit(estimated_tokens(body))
             work.recorder.rows_entered()

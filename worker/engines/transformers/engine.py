@@ -6,6 +6,7 @@ Rows of all batches share passes. The thread of a batch counts the tokens of its
 import math
 import threading
 import time
+from collections.abc import Collection
 from concurrent.futures import Future
 from typing import Self
 
@@ -55,6 +56,11 @@ class TransformersEngine:
         batch = Batch(work)
         with work.recorder.span(Stage.TOKENIZE):
             rows = self._rows(batch)
+
+        def drop(withdrawn: Collection[int]) -> None:
+            batch.leave(self._queue.drop(batch, set(withdrawn)))
+
+        work.wait(drop, [row.row_index for row in rows])
         if not self._queue.add(rows):
             batch.fail(EngineDead(self._died) if self._died else None)
         work.on_stop(lambda: batch.leave(self._queue.drop(batch)))
@@ -121,7 +127,7 @@ class TransformersEngine:
 
         A row that fails alone is refused.
         """
-        rows = _not_stopped(rows)
+        rows = _wanted(rows)
         if not rows:
             return None
         if len(rows) > 1 and _padded(rows) > self._most_tokens:
@@ -164,11 +170,11 @@ class TransformersEngine:
         self._pass(rows[middle:])
 
 
-def _not_stopped(rows: list[Row]) -> list[Row]:
-    """The rows without those whose work was stopped."""
+def _wanted(rows: list[Row]) -> list[Row]:
+    """The rows without those that were withdrawn or whose work was stopped. They begin now."""
     kept = []
     for row in rows:
-        if row.batch.work.stopped.is_set():
+        if row.batch.work.stopped.is_set() or not row.batch.work.begin(row.row_index):
             row.batch.leave(1)
         else:
             kept.append(row)

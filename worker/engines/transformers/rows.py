@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -77,6 +77,11 @@ class Row:
     longest: int
     tokens: int
 
+    @property
+    def row_index(self) -> int:
+        """The row's place in the dataset."""
+        return self.batch.work.requests[self.position].row_index
+
 
 class RowQueue:
     """Rows in the order of their arrival, sorted by length within `window` rows, longest first:
@@ -109,12 +114,18 @@ class RowQueue:
             taken, self._sorted = self._sorted[-count:], self._sorted[:-count]
             return taken[::-1]
 
-    def drop(self, batch: Batch) -> int:
-        """Removes the waiting rows of a batch; returns how many."""
+    def drop(self, batch: Batch, withdrawn: Collection[int] | None = None) -> int:
+        """Removes the waiting rows of a batch, or those of them that were `withdrawn` (by row_index);
+        returns how many.
+        """
+
+        def stays(row: Row) -> bool:
+            return row.batch is not batch or not (withdrawn is None or row.row_index in withdrawn)
+
         with self._changed:
             before = len(self._waiting) + len(self._sorted)
-            self._waiting = deque(row for row in self._waiting if row.batch is not batch)
-            self._sorted = [row for row in self._sorted if row.batch is not batch]
+            self._waiting = deque(row for row in self._waiting if stays(row))
+            self._sorted = [row for row in self._sorted if stays(row)]
             return before - len(self._waiting) - len(self._sorted)
 
     def close(self) -> list[Row]:

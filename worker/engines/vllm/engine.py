@@ -27,6 +27,7 @@ from nightshift.common.spec import GenerateTask, RequestsTask, VllmEngineSpec
 from nightshift.common.spec.engines import SERVER_ARGUMENTS
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines import hub
+from nightshift.worker.engines.line import Line
 from nightshift.worker.engines.loop_thread import LoopThread, run_rows
 from nightshift.worker.engines.protocol import Outcome, Request, Work, timed_out
 from nightshift.worker.engines.vllm import devices
@@ -78,6 +79,7 @@ class VllmEngine:
         log.info("vllm_started", **effective(self._llm.vllm_config))
         # A row's deadline begins here, not in the queue of a large batch.
         self._places = asyncio.Semaphore(PLACES_A_ROW * self.concurrency)
+        self._line = Line(self.concurrency)
 
     @classmethod
     def load(cls, spec: VllmEngineSpec, revision: str | None, runner: str = "generate") -> Self:
@@ -90,7 +92,8 @@ class VllmEngine:
         """Tokenises in the caller's thread and submits every request.
 
         The future's exception is EngineDead when EngineCore died, StorageUnavailable when a store
-        of images was away: the rows without images from that store were answered.
+        of images was away: the rows without images from that store were answered. vLLM does not
+        tell which rows it has begun: the first `concurrency` of those that it has count as begun.
         """
         handler = self._handler(work)
         with work.recorder.span(Stage.TOKENIZE):
@@ -162,6 +165,7 @@ class VllmEngine:
             if not self._in_flight:
                 self._moved()
             self._in_flight += 1
+            place = self._line.enter(work, request.row_index)
             try:
                 async with asyncio.timeout(work.row_timeout_seconds):
                     outcome, queued = await handler.run(request, prompt)
@@ -173,6 +177,7 @@ class VllmEngine:
             except EngineDeadError as error:
                 raise EngineDead("vLLM's engine process died") from error
             finally:
+                self._line.leave(place)
                 self._in_flight -= 1
                 work.recorder.rows_left()
 

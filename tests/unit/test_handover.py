@@ -1,0 +1,124 @@
+"""What a busy child hands over to idle siblings, as a table; and which rows an engine lets go."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+
+from nightshift.common.ledger.batches.handovers import Siblings
+from nightshift.worker.engines.line import Line
+from nightshift.worker.engines.protocol import Request, Work
+from nightshift.worker.handover.decision import NOTHING, Gift, Load, gift
+from tests.support.functions import TASK
+
+BUSY = Load(unfinished=100, waiting=80, finished=80, seconds=100.0)
+"""A child with a second a row: 20 of its rows have begun."""
+
+
+def siblings(idle: int, busy: int = 0, waiting: int = 0) -> Siblings:
+    return Siblings(idle, busy, waiting, {})
+
+
+@pytest.mark.parametrize(
+    ("load", "others", "expected"),
+    [
+        pytest.param(BUSY, siblings(0, 3), NOTHING, id="nobody is idle"),
+        pytest.param(BUSY, siblings(2, 0, waiting=2), NOTHING, id="batches wait for the idle ones"),
+        pytest.param(replace(BUSY, waiting=0), siblings(3), NOTHING, id="every row has begun"),
+        pytest.param(BUSY, siblings(1), Gift(50, 1), id="one gets half"),
+        pytest.param(BUSY, siblings(3), Gift(75, 3), id="three get a quarter each"),
+        pytest.param(BUSY, siblings(3, 0, waiting=2), Gift(50, 1), id="two have been served"),
+        pytest.param(BUSY, siblings(1, 98), Gift(50, 1), id="one is served by whoever comes first"),
+        pytest.param(BUSY, siblings(50, 49), Gift(50, 1), id="as many busy: each serves one"),
+        pytest.param(BUSY, siblings(99), Gift(80, 40), id="no piece is worth less than a move"),
+        pytest.param(
+            replace(BUSY, waiting=10), siblings(1), Gift(10, 1), id="no more than has not begun"
+        ),
+        pytest.param(
+            replace(BUSY, seconds=1.0), siblings(1), NOTHING, id="quick rows are not worth a move"
+        ),
+        pytest.param(
+            replace(BUSY, seconds=5.0), siblings(3), Gift(50, 1), id="quick rows in one piece"
+        ),
+        pytest.param(Load(5, 4, 0, 60.0), siblings(4), Gift(4, 4), id="a slow row is worth a move"),
+        pytest.param(Load(64, 0, 0, 0.0), siblings(1), NOTHING, id="a child that has just begun"),
+        pytest.param(Load(128, 64, 0, 0.0), siblings(1), NOTHING, id="no row was measured yet"),
+    ],
+)
+def test_a_child_hands_over_its_share_and_nothing_below_the_cost_of_a_move(
+    load: Load, others: Siblings, expected: Gift
+) -> None:
+    assert gift(load, others) == expected
+
+
+def test_a_hundred_children_share_without_dust_and_come_to_rest() -> None:
+    """However the rows lie: each piece is worth a move, no giver keeps less than a piece, and after
+    few gifts nobody gives any more.
+    """
+    chance = random.Random(7)
+    for _ in range(100):
+        children = [chance.choice((0, 0, chance.randrange(400))) for _ in range(100)]
+        for _ in range(200):
+            gifts = list(filter(None, (give(children, at) for at in range(100))))
+            if not gifts:
+                break
+            assert all(rows >= LEAST_ROWS for rows in itertools.chain.from_iterable(gifts))
+        assert not gifts
+        assert all(children) or max(children) < 2 * LEAST_ROWS
+
+
+LEAST_ROWS = 20
+"""A move is worth so many rows of a tenth of a second."""
+
+
+def give(children: list[int], giver: int) -> list[int]:
+    """The pieces that a child gives by what it sees; the idle ones take them at once."""
+    rows = children[giver]
+    idle = [place for place, own in enumerate(children) if not own]
+    given = gift(Load(rows, rows, 10_000, 1_000.0), siblings(len(idle), 99 - len(idle)))
+    assert given.pieces <= len(idle)
+    pieces = []
+    for place in idle[: given.pieces]:
+        pieces.append(-(-(given.rows - sum(pieces)) // (given.pieces - len(pieces))))
+        children[place] += pieces[-1]
+    children[giver] -= given.rows
+    assert not given.rows or children[giver] >= LEAST_ROWS
+    return pieces
+
+
+def work_of(rows: int) -> Work:
+    return Work(TASK, [Request(index) for index in range(10, 10 + rows)], 60, lambda *_: None)
+
+
+def test_the_last_rows_that_have_not_begun_are_withdrawn() -> None:
+    work, dropped = work_of(6), list[int]()
+    work.wait(dropped.extend, range(10, 16))
+    assert work.begin(10)
+    assert work.rows_waiting == 5
+    assert work.withdraw(2) == [14, 15] == dropped
+    assert not work.begin(15)
+    assert work.is_withdrawn(14)
+    assert work.begin_all() == 4
+    assert work.withdraw(9) == []
+
+
+def test_of_an_engine_that_says_nothing_no_row_is_withdrawn() -> None:
+    work = work_of(3)
+    assert work.rows_waiting == 0
+    assert work.withdraw(3) == []
+
+
+def test_as_many_rows_of_a_line_have_begun_as_the_engine_runs_at_once() -> None:
+    line, work = Line(2), work_of(5)
+    work.wait(lambda _: None, range(10, 15))
+    places = [line.enter(work, row) for row in range(10, 15)]
+    assert work.rows_waiting == 3
+    line.leave(places[0])
+    assert work.withdraw(9) == [13, 14]
+    line.leave(places[3])
+    line.leave(places[4])
+    assert not places[3].begun
+    line.leave(places[1])
+    line.leave(places[2])
+    assert line.enter(work, 10).begun

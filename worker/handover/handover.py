@@ -1,0 +1,136 @@
+"""Hands rows that have not begun over to idle siblings, once a supervisor has seen such siblings."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.errors import NightshiftError, Retryable
+from nightshift.common.failpoints import Moment, reached
+from nightshift.common.ledger.batches import handovers
+from nightshift.common.ledger.batches.handovers import Siblings
+from nightshift.common.ledger.batches.records import Claimant, Lease
+from nightshift.common.ledger.connection import Connection
+from nightshift.worker.handover.decision import MOST_ATTEMPT, Load, gift
+from nightshift.worker.outages import PatientLedger, suppressed
+from nightshift.worker.window import HeldBatch, Window
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What a busy child does for idle siblings. `release` ends a batch of which no row has begun.
+
+    A row that the engine has begun stays. So do batches that run alone, and retries, which are never
+    split.
+    """
+
+    who: Claimant
+    ledger: PatientLedger
+    window: Window
+    lease_seconds: float
+    release: Callable[[HeldBatch], None]
+
+    def help_siblings(self) -> int:
+        """Hands rows over where that is worth a move; returns how many."""
+        batches = [batch for batch in self.window.held() if _may_move(batch)]
+        if not batches:
+            return 0
+        with suppressed(Retryable, self.ledger.recorder, "siblings_unknown"):
+            with self.ledger.transaction() as connection:
+                siblings = handovers.siblings(connection, self.who, self.lease_seconds)
+            return self._hand_over(batches, siblings)
+        return 0
+
+    def _hand_over(self, batches: Sequence[HeldBatch], siblings: Siblings) -> int:
+        batches = [batch for batch in batches if batch.lease.job_id in siblings.room]
+        unfinished, finished, seconds = self.window.work()
+        waiting = {batch: _waiting(batch) for batch in batches}
+        given = gift(Load(unfinished, sum(waiting.values()), finished, seconds), siblings)
+        if not given.pieces:
+            return 0
+        # Whole batches first, the last claimed of them first: they would begin last.
+        batches.sort(key=lambda each: (waiting[each] == each.unfinished, each.claimed_at))
+        left = given.rows
+        for batch in reversed(batches):
+            rows = min(left, waiting[batch])
+            pieces = -(-rows // given.piece_rows)
+            room = siblings.room[batch.lease.job_id]
+            if rows and (room is None or pieces <= room or rows == len(batch.lease.todo)):
+                left -= self._give(batch, rows, given.piece_rows)
+        return given.rows - left
+
+    def _give(self, batch: HeldBatch, most_rows: int, piece_rows: int) -> int:
+        """Gives at most so many rows of a batch away; returns how many.
+
+        Where the ledger refuses that, the rows stay out of the engine, and the end of the batch makes
+        a batch of them, as after a drain.
+        """
+        with batch.changing:
+            if batch.left_engine or batch.stopped or batch.over:
+                return 0
+            todo = batch.lease.todo
+            rows = todo if batch.work is None else _withdrawn(batch, most_rows)
+            if not len(rows) or len(rows) > most_rows:
+                return 0
+            whole = len(rows) == len(todo)
+            if not whole or len(rows) > piece_rows:
+                batch.moving = True
+                try:
+                    whole = self._split(batch, list(_pieces(rows, piece_rows)))
+                finally:
+                    batch.moving = False
+            else:
+                reached(Moment.HANDING_OVER)
+            if whole:
+                batch.stop()
+        if whole:
+            self.release(batch)
+        return len(rows)
+
+    def _split(self, batch: HeldBatch, pieces: Sequence[RowRanges]) -> bool:
+        """Makes batches of the pieces; True when no row is left of the batch."""
+
+        def split(connection: Connection) -> Lease | None:
+            kept = handovers.hand_over(connection, batch.lease, pieces, self.lease_seconds)
+            reached(Moment.HANDING_OVER)
+            return kept
+
+        lost = suppressed(
+            NightshiftError, self.ledger.recorder, "handover_failed", batch_id=batch.lease.batch_id
+        )
+        with lost:
+            kept = self.ledger.transact(split)
+            if kept is None:
+                return True
+            self.window.give_away(batch, kept)
+        return False
+
+
+def _may_move(batch: HeldBatch) -> bool:
+    lease = batch.lease
+    return not (
+        lease.alone
+        or lease.redo is not None
+        or lease.attempt >= MOST_ATTEMPT
+        or batch.stopped
+        or batch.left_engine
+    )
+
+
+def _waiting(batch: HeldBatch) -> int:
+    """Rows of the batch that have not begun: all of a batch that is being read."""
+    work = batch.work
+    return batch.unfinished if work is None else work.rows_waiting
+
+
+def _withdrawn(batch: HeldBatch, most_rows: int) -> RowRanges:
+    assert batch.work is not None
+    return RowRanges.from_indices(batch.work.withdraw(most_rows))
+
+
+def _pieces(rows: RowRanges, most_rows: int) -> list[RowRanges]:
+    """Neighbouring rows together, at most so many a piece."""
+    pieces = []
+    while len(rows):
+        pieces.append(rows.first(most_rows))
+        rows = rows.minus(pieces[-1])
+    return pieces
