@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from nightshift.common import storage
 from nightshift.common.formats import part_names
-from nightshift.common.ledger import Ledger, audit_log, jobs
+from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.batches.retries import Retried
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState, RowErrorKind

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.formats import owner_marker, part_names
-from nightshift.common.ledger import Ledger, archives, audit_log, deletions, job_end, jobs
+from nightshift.common.ledger import Ledger, archives, job_end, jobs
+from nightshift.common.ledger.control import audit_log, deletions
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.text import first_few

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from nightshift.common.ledger import Connection, Ledger, audit_log, jobs, loads, spending
+from nightshift.common.ledger import Connection, Ledger, jobs, loads, spending
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer.control.answer import Answer, detail
 

@@ -3,8 +3,9 @@
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import owner_marker, part_names
-from nightshift.common.ledger import Ledger, audit_log
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import lost_parts
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer import retry

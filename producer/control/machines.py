@@ -1,8 +1,9 @@
 """Cordon, drain, uncordon: workers and hosts that take no new work."""
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Connection, Ledger, audit_log, cordons
-from nightshift.common.ledger.cordons import Target
+from nightshift.common.ledger import Connection, Ledger
+from nightshift.common.ledger.control import audit_log, cordons
+from nightshift.common.ledger.control.cordons import Target
 from nightshift.producer.control.answer import Answer, detail
 
 IN_SERVICE = "in service"

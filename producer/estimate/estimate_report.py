@@ -14,7 +14,7 @@ from nightshift.common.text import money
 from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.estimate import Estimate
 from nightshift.producer.estimate.forecast import Range
-from nightshift.producer.views.tables import duration, fact_grid
+from nightshift.producer.views.cells import duration, fact_grid
 
 BAR_WIDTH = 24
 

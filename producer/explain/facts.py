@@ -1,6 +1,7 @@
 """The facts of `explain`, read from the ledger in one transaction."""
 
-from nightshift.common.ledger import Connection, Row, audit_log, jobs, loads
+from nightshift.common.ledger import Connection, Row, jobs, loads
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import watches
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_facts

@@ -12,7 +12,8 @@ import structlog
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, NightshiftError
-from nightshift.common.ledger import Ledger, audit_log, jobs
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import watches
 from nightshift.common.ledger.growth.generations import Source
 from nightshift.common.ledger.growth.watches import DueLook, UnplannedFile

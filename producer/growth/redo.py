@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.ledger import Ledger, audit_log, job_submit, jobs, loads
+from nightshift.common.ledger import Ledger, job_submit, jobs, loads
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import changed_files, generations, watches
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.storage import FileInfo

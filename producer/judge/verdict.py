@@ -9,7 +9,7 @@ from rich.text import Text
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer.judge.judged_rows import JudgedSample
 from nightshift.producer.judge.scores import ScoreStatistics
-from nightshift.producer.views.tables import fact_grid
+from nightshift.producer.views.cells import fact_grid
 
 MOST_ANSWERS = 12
 """Different answers that stand in the table."""

@@ -16,8 +16,9 @@ import structlog
 
 from nightshift.common.errors import NightshiftError, Retryable
 from nightshift.common.failpoints import Moment, reached
-from nightshift.common.ledger import Ledger, dispatch, job_changes, schema, spending, workers
+from nightshift.common.ledger import Ledger, dispatch, schema, spending, workers
 from nightshift.common.ledger.batches import leasing
+from nightshift.common.ledger.control import job_changes
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry.run_state import StateFile

@@ -5,7 +5,8 @@ from itertools import count
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, archives, audit_log, deadlines, job_submit, jobs
+from nightshift.common.ledger import Ledger, archives, deadlines, job_submit, jobs
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import generations, watches
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import JobSpec

@@ -10,7 +10,8 @@ from nightshift.common import permits, storage
 from nightshift.common.errors import BadInput
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import hive, output_schema
-from nightshift.common.ledger import Ledger, audit_log, job_submit, jobs, loads
+from nightshift.common.ledger import Ledger, job_submit, jobs, loads
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import generations, watches
 from nightshift.common.ledger.job_submit import NewJob
 from nightshift.common.settings import Settings

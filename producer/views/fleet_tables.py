@@ -8,8 +8,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from nightshift.producer.views.cells import duration, list_table, state
 from nightshift.producer.views.rates import Values
-from nightshift.producer.views.tables import JobTable, duration, list_table, state
+from nightshift.producer.views.tables import JobTable
 
 Rates = Mapping[str, float | None]
 """Rows a second by the id of a child."""

@@ -7,8 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from nightshift.producer.views.cells import list_table
 from nightshift.producer.views.rates import Values
-from nightshift.producer.views.tables import list_table
 from nightshift.producer.views.values import error_text, value_text
 
 CELL_CHARACTERS = 200

@@ -2,32 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
-from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markup import escape
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from nightshift.common.formats import part_names
 from nightshift.common.text import money
+from nightshift.producer.views.cells import (
+    duration,
+    fact_grid,
+    failed,
+    list_table,
+    number,
+    percent,
+    progress_bar,
+    state,
+)
 from nightshift.producer.views.rates import Values, elapsed_seconds, overall_rate, rows_over
 from nightshift.producer.views.signs import age, loading, place
-
-STATE_STYLES = {
-    "running": "cyan",
-    "paused": "yellow",
-    "completed": "green",
-    "failed": "red",
-    "cancelled": "bright_black",
-    "ready": "green",
-    "loading": "yellow",
-    "draining": "yellow",
-    "done": "green",
-    "lost": "red",
-}
 
 WIDE_COLUMNS = 110
 """Width from which a table of jobs has room for bars or output directories."""
@@ -88,7 +82,7 @@ def status(
 
 def line(row: Values) -> str:
     """The state of a job as one plain line, for logs."""
-    parts = [f"{row['name']}: {rows_over(row):,} of {row['rows_total']:,} rows ({_percent(row)})"]
+    parts = [f"{row['name']}: {rows_over(row):,} of {row['rows_total']:,} rows ({percent(row)})"]
     if loads := loading(row):
         parts.append(loads)
     if row["rows_failed"]:
@@ -210,11 +204,11 @@ def _job_table(rows: Sequence[Values], *, bars: bool, narrow: bool) -> Table:
             state(row["status"]),
             escape(row["pool"]),
             str(row["priority"]),
-            *([_progress_bar(row, 12 if priced else 24)] if bars else []),
+            *([progress_bar(row, 12 if priced else 24)] if bars else []),
             age(row["seconds_since_sign"]),
             f"{rows_over(row):,}/{row['rows_total']:,}",
-            _failed(row["rows_failed"]),
-            _number(rate),
+            failed(row["rows_failed"]),
+            number(rate),
             duration(row["eta_seconds"]),
             *(["—" if row["cost"] is None else money(row["cost"])] if priced else []),
             *([row["deadline"].brief if row.get("deadline") else "—"] if due else []),
@@ -265,11 +259,6 @@ def _machines_set_aside(machines: Sequence[Values]) -> list[RenderableType]:
     return ["", table]
 
 
-def duration(seconds: float | None) -> str:
-    """0:01:30; a dash where unknown."""
-    return "—" if seconds is None else str(timedelta(seconds=round(seconds)))
-
-
 def _title(row: Values) -> Text:
     title = Text(row["name"], "bold")
     title.append(f"  job {row['job']}", "not bold")
@@ -280,16 +269,12 @@ def _title(row: Values) -> Text:
 def _bar(row: Values) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_row(
-        _progress_bar(row, 44),
+        progress_bar(row, 44),
         Text(f"{rows_over(row):,} of {row['rows_total']:,} rows"),
-        Text(_percent(row), "bold"),
-        _failed(row["rows_failed"], " failed"),
+        Text(percent(row), "bold"),
+        failed(row["rows_failed"], " failed"),
     )
     return grid
-
-
-def _progress_bar(row: Values, width: int) -> ProgressBar:
-    return ProgressBar(total=row["rows_total"] or 1, completed=rows_over(row), width=width)
 
 
 def _pace(row: Values, *, closing: bool) -> Text:
@@ -297,9 +282,9 @@ def _pace(row: Values, *, closing: bool) -> Text:
         return Text("every row is done, the files are being put in place", "green")
     if loads := loading(row):
         return Text(loads, "yellow")
-    text = Text(f"{_number(row['rows_per_second'])} rows/s")
+    text = Text(f"{number(row['rows_per_second'])} rows/s")
     if row["output_tokens"]:
-        text.append(f"   {_number(row['output_tokens_per_second'])} tokens/s")
+        text.append(f"   {number(row['output_tokens_per_second'])} tokens/s")
     text.append(f"   {duration(row['eta_seconds'])} to go")
     if row["prompt_tokens"]:
         text.append(
@@ -320,45 +305,8 @@ def _deadline(row: Values) -> list[Text]:
 
 def _batches(row: Values) -> Text:
     text = Text("batches ", "bright_black")
-    for state in ("pending", "queued", "leased", "done", "dead"):
-        count = row[f"batches_{state}"]
-        loud = "red" if state == "dead" and count else "bright_black" if not count else ""
-        text.append(f"  {count:,} {state}", loud)
+    for name in ("pending", "queued", "leased", "done", "dead"):
+        count = row[f"batches_{name}"]
+        loud = "red" if name == "dead" and count else "bright_black" if not count else ""
+        text.append(f"  {count:,} {name}", loud)
     return text
-
-
-def _percent(row: Values) -> str:
-    # Rounded down: 100 % means that no row is left.
-    return f"{100 * rows_over(row) // row['rows_total']} %" if row["rows_total"] else "0 %"
-
-
-def state(name: str) -> Text:
-    """A state in its color."""
-    return Text(name, STATE_STYLES.get(name, ""))
-
-
-def _failed(count: int, unit: str = "") -> Text:
-    return Text(f"{count:,}{unit}", "red" if count else "bright_black")
-
-
-def _number(value: float | None) -> str:
-    return "—" if value is None else f"{value:,.1f}"
-
-
-def fact_grid() -> Table:
-    """An empty grid for pairs of a label and a value."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bright_black", no_wrap=True)
-    grid.add_column()
-    return grid
-
-
-def list_table(*columns: str) -> Table:
-    """An empty table for one line an entry."""
-    return Table(
-        *columns,
-        box=box.SIMPLE_HEAD,
-        header_style="bright_black",
-        pad_edge=False,
-        show_edge=False,
-    )

@@ -127,7 +127,7 @@ MUTANTS = (
     ),
     Mutant(
         "queued batches that follow their job beside an admission",
-        "common/ledger/job_changes.py",
+        "common/ledger/control/job_changes.py",
         """q.rank < j.requeue_below OR q.priority <> j.priority
                           OR q.queue <> concat_ws('.', j.pool, j.engine_key)""",
         "q.rank < j.requeue_below",

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner, Result
 
-from nightshift.common.ledger import audit_log, jobs
+from nightshift.common.ledger import jobs
+from nightshift.common.ledger.control import audit_log
 from nightshift.producer.cli.app import app
 from tests.support.world import World
 

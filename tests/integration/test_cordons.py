@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nightshift.common.allocation.plan import beside_cordoned
-from nightshift.common.ledger import cordons, fleet, workers
+from nightshift.common.ledger import fleet, workers
+from nightshift.common.ledger.control import cordons
 from nightshift.common.ledger.fleet import Machine, SlotOrder, SlotReport
 from nightshift.producer.cli.app import app
 from nightshift.worker.supervisor import planning

@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nightshift.common.errors import BadInput, LedgerUnavailable
-from nightshift.common.ledger import Ledger, deletions, jobs
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.control import deletions
 from nightshift.common.states import JobState
 from nightshift.producer.cli.app import app
 from tests.integration.test_retention import age, archive

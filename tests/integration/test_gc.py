@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nightshift.common.ledger import Ledger, deletions
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.control import deletions
 from nightshift.common.states import JobState
 from nightshift.producer.cli.app import app
 from tests.integration.test_retry import Site, moody

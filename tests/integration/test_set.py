@@ -6,8 +6,9 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner, Result
 
-from nightshift.common.ledger import audit_log, dispatch, fleet, job_changes, jobs
+from nightshift.common.ledger import dispatch, fleet, jobs
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.control import audit_log, job_changes
 from nightshift.producer.cli.app import app
 from tests.support.fleet import Fleet, function_spec, output_ids, wait_until, write_rows
 from tests.support.world import World, child_of, make_ready

@@ -2,7 +2,8 @@
 
 from nightshift.common.allocation.deadlines import with_deadlines
 from nightshift.common.allocation.plan import allocate, beside_cordoned, desired_slots
-from nightshift.common.ledger import Ledger, cordons, deadlines, fleet
+from nightshift.common.ledger import Ledger, deadlines, fleet
+from nightshift.common.ledger.control import cordons
 
 
 def renew(ledger: Ledger, pool: str, alive_seconds: float) -> bool:

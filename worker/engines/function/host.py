@@ -330,8 +330,7 @@ def main() -> None:
     """Serves calls over the descriptor until the other side is gone."""
     with suppress(OSError):  # where memory runs out, the kernel ends this process before the child
         Path("/proc/self/oom_score_adj").write_text("1000")
-    end = socket.socket(fileno=int(sys.argv[1]))
-    end.set_inheritable(False)
+    (end := socket.socket(fileno=int(sys.argv[1]))).set_inheritable(False)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     channel = Channel(end)
     with suppress(EOFError, OSError):

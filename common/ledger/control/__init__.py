@@ -1,0 +1,1 @@
+"""What people change: jobs, machines; and the audit log that says who did."""

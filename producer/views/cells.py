@@ -1,0 +1,72 @@
+"""What tables are made of: cells, bars, empty tables."""
+
+from datetime import timedelta
+
+from rich import box
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from nightshift.producer.views.rates import Values, rows_over
+
+STATE_STYLES = {
+    "running": "cyan",
+    "paused": "yellow",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "bright_black",
+    "ready": "green",
+    "loading": "yellow",
+    "draining": "yellow",
+    "done": "green",
+    "lost": "red",
+}
+
+
+def duration(seconds: float | None) -> str:
+    """0:01:30; a dash where unknown."""
+    return "—" if seconds is None else str(timedelta(seconds=round(seconds)))
+
+
+def progress_bar(row: Values, width: int) -> ProgressBar:
+    """The rows that are over, of all."""
+    return ProgressBar(total=row["rows_total"] or 1, completed=rows_over(row), width=width)
+
+
+def percent(row: Values) -> str:
+    """Rounded down: 100 % means that no row is left."""
+    return f"{100 * rows_over(row) // row['rows_total']} %" if row["rows_total"] else "0 %"
+
+
+def state(name: str) -> Text:
+    """A state in its color."""
+    return Text(name, STATE_STYLES.get(name, ""))
+
+
+def failed(count: int, unit: str = "") -> Text:
+    """A number of failed rows, red unless it is 0."""
+    return Text(f"{count:,}{unit}", "red" if count else "bright_black")
+
+
+def number(value: float | None) -> str:
+    """One digit behind the point; a dash where unknown."""
+    return "—" if value is None else f"{value:,.1f}"
+
+
+def fact_grid() -> Table:
+    """An empty grid for pairs of a label and a value."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bright_black", no_wrap=True)
+    grid.add_column()
+    return grid
+
+
+def list_table(*columns: str) -> Table:
+    """An empty table for one line an entry."""
+    return Table(
+        *columns,
+        box=box.SIMPLE_HEAD,
+        header_style="bright_black",
+        pad_edge=False,
+        show_edge=False,
+    )
