@@ -4,6 +4,7 @@ Files go before the row of the job, so that nobody else has the directory meanwh
 cut off is given again, and goes on.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 
 from nightshift.common import storage
@@ -11,7 +12,6 @@ from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.formats import input_copies, owner_marker, part_names
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.control import audit_log, deletions
-from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import live_parts
 from nightshift.common.settings import Settings
@@ -120,13 +120,17 @@ def _files(ledger: Ledger, job: Job) -> Iterator[str]:
     with ledger.transaction() as connection:
         archived = deletions.archived_files(connection, job.id)
         sources = jobs.files(connection, job.id)
-        grown = generations.listed(connection, job.id)
     own = [part_names.archived(job.output_uri, name) for name in archived]
+    generations = part_names.final(job.output_uri, part_names.GENERATIONS)
+    own += [
+        f"{generations}/{name}"
+        for name in storage.list_names(generations)
+        if re.fullmatch(r"\d{6,}\.json", name)
+    ]
     for source in sources:
         if source.uri.startswith(part_names.final(job.output_uri, f"{part_names.JUDGED}/")):
             own.append(source.uri)
         own += input_copies.copies_of(job.spec.input, job.output_uri, source)
-    own += [part_names.generation(job.output_uri, each.number) for each in grown]
     own.append(part_names.final(job.output_uri, part_names.MANIFEST))
     yield from (uri for uri in own if storage.exists(uri, links=False))
 
