@@ -137,6 +137,7 @@ class ChildProcess:
         self._report_ready(ledger, engine)
         self._heartbeat.start()
         threading.Thread(target=self._poll, name="poll", daemon=True).start()
+        threading.Thread(target=self._claim, name="claim", daemon=True).start()
         threading.Thread(target=self._drain, name="drain", daemon=True).start()
         rows, seconds = self._runner.window.rows, time.monotonic() - began
         recorder.engine_loaded(
@@ -215,6 +216,13 @@ class ChildProcess:
                 self._note_state()
             except Exception:  # the thread must live as long as the child
                 log.exception("poll_failed")
+
+    def _claim(self) -> None:
+        while not self._drain_asked.is_set():
+            try:
+                self._runner.claim_when_told(self._settings.poll_seconds)
+            except Exception:  # the thread must live as long as the child
+                log.exception("claim_crashed")
 
     def _note_state(self) -> None:
         """A child that claims nothing shows as draining, so that no share counts it."""

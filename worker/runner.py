@@ -71,7 +71,7 @@ class Runner:
         self._handover = Handover(
             self.who, self.ledger, self.window, self.settings.lease_seconds, self._batches.withdraw
         )
-        self._claiming = threading.Lock()
+        self._claiming, self._told = threading.Lock(), threading.Event()
         self._unsure_until = self._looked_at = -math.inf
         self._usual_rows = 1
         self._share_until = -math.inf
@@ -91,9 +91,11 @@ class Runner:
             self._claiming.release()
 
     def poll(self, supervisor: ToSupervisor) -> None:
-        """The whole path without hints: waits for the supervisor's next word, and claims when the
-        supervisor says that work waits. Asks Postgres itself where the supervisor is silent, and
-        while leases may be open that this process does not know.
+        """The whole path without hints: hears the supervisor's next word, and lets `claim_when_told`
+        claim when the supervisor says that work waits, where the supervisor is silent, and while
+        leases may be open that this process does not know.
+
+        Claims nothing itself: a claim waits for room in the window, and a word must be heard meanwhile.
         """
         pause = self.settings.poll_seconds
         word = supervisor.wait(pause / 2)
@@ -107,6 +109,12 @@ class Runner:
             self._help_siblings()
         asked_at = max(self.asked_at, supervisor.heard_at) if sure else self.asked_at
         if word is Word.WORK or now - asked_at >= pause:
+            self._told.set()
+
+    def claim_when_told(self, seconds: float) -> None:
+        """Claims once `poll` says so; waits for that for so long."""
+        if self._told.wait(seconds):
+            self._told.clear()
             self.work("poll", wait=False)
 
     def _help_siblings(self) -> None:

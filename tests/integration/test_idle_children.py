@@ -1,7 +1,9 @@
 """Warm children without work: their supervisor asks Postgres and beats for all of them at once."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,6 +25,7 @@ from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch
 from tests.integration.test_ledger import World
 from tests.support.databases import statements
+from tests.support.fleet import wait_until
 
 ENGINE = SimpleNamespace(concurrency=4, stalled_seconds=lambda: 0.0)
 
@@ -166,6 +169,7 @@ def test_a_machine_of_warm_idle_children_sends_one_statement_a_look(
             one.look()
             for child in one.children:
                 child.runner.poll(child.supervisor)
+                child.runner.claim_when_told(0)
     assert len(sent) == 5, sent
     assert seen(world) == {f"child-{number}": ("ready", True) for number in range(8)}
 
@@ -243,6 +247,7 @@ def test_a_child_whose_supervisor_is_silent_asks_and_beats_for_itself(
     assert "UPDATE workers" in " ".join(beat(world, child))
     with statements(world.ledger) as sent:
         child.runner.poll(child.supervisor)
+        child.runner.claim_when_told(0)
     assert "FROM batches" in " ".join(sent)
 
 
@@ -264,6 +269,7 @@ def test_a_child_that_does_not_know_what_it_claimed_asks_again_whatever_its_supe
     one.ask()
     child.runner.asked_at -= 1
     child.runner.poll(child.supervisor)
+    child.runner.claim_when_told(0)
     assert world.batch(lease.batch_id).state == "pending"
 
 
@@ -278,11 +284,41 @@ def test_a_child_of_a_cordoned_slot_claims_nothing_until_the_cordon_is_gone(
     one.ask()
     for woken in ("poll", "message"):  # a hint may wake it all the same
         child.runner.poll(child.supervisor)
+        child.runner.claim_when_told(0)
         assert child.runner.work(woken, wait=False) == 0
     assert world.states(job_id) == ["queued", "queued"]
     world.ask("DELETE FROM cordons RETURNING 1")
     one.ask()
     assert one.words() == [Word.WORK]
+
+
+def test_a_child_that_waits_for_room_hears_of_a_cordon(
+    world: World, machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread once claimed and listened: while work waited, it heard nothing."""
+    job_id = world.job(5, 5)
+    one = machine([job_id])
+    (child,) = one.children
+    room = threading.Event()
+    monkeypatch.setattr(child.runner.window, "wait_for_room", lambda: room.wait(60) and False)
+
+    def twice(call: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=lambda: [call() for _ in range(2)])
+        thread.start()
+        return thread
+
+    world.admit(job_id)
+    one.ask()
+    claims = twice(partial(child.runner.claim_when_told, 60))
+    listens = twice(partial(child.runner.poll, child.supervisor))
+    wait_until(lambda: not child.runner._told.is_set() and claims.is_alive(), what="the claim")
+    world.ask("INSERT INTO cordons (kind, name, drains) VALUES ('worker', 'm', false) RETURNING 1")
+    one.ask()
+    wait_until(child.runner.cordoned.is_set, what="the cordon in the child")
+    room.set()
+    child.runner._told.set()
+    for thread in (claims, listens):
+        thread.join(60)
 
 
 def test_a_notice_is_kept_whoever_reads_it_and_whatever_is_said_later() -> None:
