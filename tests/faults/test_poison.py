@@ -94,7 +94,7 @@ def test_a_function_that_dies_hangs_or_keeps_pythons_lock_costs_its_process_alon
     ids = {
         "host": submit(rig, "host", 200, BATCH),
         "hang": submit(rig, "hang", 40, 2, retry={"row_timeout_seconds": 1}),
-        "regex": submit(rig, "regex", 30, 10, retry={"row_timeout_seconds": 0.3}),
+        "regex": submit(rig, "regex", 30, 10, retry={"row_timeout_seconds": 1}),
     }
     rig.reaper()
     rig.worker()

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -64,6 +65,9 @@ def _shift_clock(seconds: float) -> None:
         def utcnow(cls) -> "Shifted":
             return cls.fromtimestamp(time.time(), datetime.UTC).replace(tzinfo=None)
 
+    # pyarrow imports pandas where pandas is there: its C code crashes where it finds this class.
+    with suppress(ImportError):
+        import pandas  # noqa: F401
     datetime.datetime = Shifted
 
 
