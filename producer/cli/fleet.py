@@ -53,15 +53,29 @@ def uncordon(machine: Machine, *, as_json: context.AsJson = False) -> None:
 
 def gc(
     *,
+    home: Annotated[
+        bool, typer.Option("--home", help="The embedded ledger of this folder, with its logs.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete what was found.")] = False,
     as_json: context.AsJson = False,
 ) -> None:
-    """Find what nobody needs: parts of attempts that never counted, deletions that were cut off."""
-    from nightshift.producer.control import garbage
+    """Find what nobody needs: parts of attempts that never counted, deletions that were cut off; with
+    --home the embedded ledger of this folder, once its jobs are over.
+    """
+    from nightshift.producer.connect import open_ledger
+    from nightshift.producer.control import garbage, homes
 
     settings = context.command_settings()
-    with context.ledger_of(settings) as ledger:
-        answer = garbage.collect(ledger, settings, sure=yes)
+    if home and settings.database_url is not None:
+        raise BadInput("--home is about the embedded ledger, and NIGHTSHIFT_DATABASE_URL is set")
+    folder = settings.home.absolute()
+    with open_ledger(settings) as (ledger, alone):
+        if home:
+            homes.refuse_needed(ledger, folder, alone=alone)
+        else:
+            answer = garbage.collect(ledger, settings, sure=yes)
+    if home:  # once its server is down
+        answer = homes.remove(folder, sure=yes)
     context.print_answer(answer, as_json=as_json)
 
 

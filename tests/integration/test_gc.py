@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Ledger, jobs, schema
 from nightshift.common.ledger.control import deletions
+from nightshift.common.processes.postgres import EmbeddedPostgres
 from nightshift.common.states import JobState
 from nightshift.producer.cli.app import app
 from tests.integration.test_retry import Site, moody
+from tests.support.world import World
 
 
 @pytest.fixture
@@ -79,3 +81,34 @@ def test_a_deletion_that_was_cut_off_is_found_and_finished(
     assert nightshift("gc", "--yes").exit_code == 0
     assert site.ask("SELECT count(*) AS n FROM jobs")[0].n == 0
     assert not (site.folder / "out").exists()
+
+
+def test_the_ledger_of_a_folder_can_go_once_its_jobs_are_over_and_outputs_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NIGHTSHIFT_DATABASE_URL", raising=False)
+    monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path))
+    output = tmp_path / "runs" / "sales" / "part-000000-a1.parquet"
+    output.parent.mkdir(parents=True)
+    output.write_text("rows")
+
+    def in_ledger(act: Callable[[World], object]) -> None:
+        server = EmbeddedPostgres()
+        ledger = Ledger(server.start(tmp_path))
+        try:
+            schema.migrate(ledger)
+            act(World(ledger))
+        finally:
+            ledger.close()
+            server.stop()
+
+    in_ledger(lambda world: world.job(1))
+    refused = CliRunner().invoke(app, ["gc", "--home"])
+    assert f"jobs 1 in {tmp_path} are not over" in refused.output
+    in_ledger(lambda world: world.run(jobs.cancel, 1))
+    shown = CliRunner().invoke(app, ["gc", "--home"])
+    assert "can go; `nightshift gc --home --yes` deletes them" in shown.stdout, shown.output
+    gone = CliRunner().invoke(app, ["gc", "--home", "--yes", "--json"])
+    assert json.loads(gone.stdout)["deleted"] is True
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"runs/sales/part-000000-a1.parquet", "lock", ".gitignore"}
