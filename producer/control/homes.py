@@ -4,7 +4,8 @@ import shutil
 from pathlib import Path
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.control import deletions
 from nightshift.common.processes.home import home_lock
 from nightshift.common.text import first_few
 from nightshift.producer.control.answer import Answer
@@ -30,15 +31,17 @@ lie there too, stay."""
 
 
 def refuse_needed(ledger: Ledger, home: Path, *, alone: bool) -> None:
-    """BadInput where a `nightshift run` is up, or a job of the home is not over."""
+    """BadInput where a `nightshift run` is up, or a job of the home is not closed: the ledger alone
+    knows its parts.
+    """
     if not alone:
         raise BadInput(f"a `nightshift run` is up in {home}: its ledger is needed")
     with ledger.transaction() as connection:
-        open_jobs = [row["job"] for row in jobs.listed(connection) if row["finished_at"] is None]
-    if open_jobs:
+        unclosed = deletions.unclosed(connection)
+    if unclosed:
         raise BadInput(
-            f"jobs {first_few(open_jobs)} in {home} are not over: `nightshift run` goes on with them, "
-            "`nightshift cancel` ends them"
+            f"jobs {first_few(unclosed)} in {home} are not closed: `nightshift run` in this folder goes "
+            "on with them, and puts the files of those that are cancelled in their place"
         )
 
 

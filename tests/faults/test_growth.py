@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from nightshift.common.failpoints import Moment
 from tests.support.fleet import logs, wait_until, write_rows
@@ -45,6 +46,7 @@ def followed(output: Path) -> list[str]:
     return ids
 
 
+@pytest.mark.slow
 def test_a_watched_input_is_followed_while_reapers_die_until_somebody_ends_the_watch(
     rig: Rig,
 ) -> None:

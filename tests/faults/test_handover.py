@@ -97,6 +97,7 @@ def test_the_giver_dies_in_the_middle_and_then_the_taker(rig: Rig) -> None:
     assert rig.charges()[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["drain", "pause", "cancel"])
 def test_an_order_that_comes_in_the_middle_of_a_handover(rig: Rig, order: str) -> None:
     ending = Ending(rig)

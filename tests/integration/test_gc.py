@@ -104,8 +104,11 @@ def test_the_ledger_of_a_folder_can_go_once_its_jobs_are_over_and_outputs_stay(
 
     in_ledger(lambda world: world.job(1))
     refused = CliRunner().invoke(app, ["gc", "--home"])
-    assert f"jobs 1 in {tmp_path} are not over" in refused.output
+    assert f"jobs 1 in {tmp_path} are not closed" in refused.output
     in_ledger(lambda world: world.run(jobs.cancel, 1))
+    refused = CliRunner().invoke(app, ["gc", "--home", "--yes"])
+    assert f"jobs 1 in {tmp_path} are not closed" in refused.output
+    in_ledger(lambda world: world.ask("UPDATE jobs SET closed_at = now() RETURNING id"))
     shown = CliRunner().invoke(app, ["gc", "--home"])
     assert "can go; `nightshift gc --home --yes` deletes them" in shown.stdout, shown.output
     gone = CliRunner().invoke(app, ["gc", "--home", "--yes", "--json"])

@@ -95,6 +95,7 @@ def with_work_done(fleet: Fleet, script: subprocess.Popen[bytes]) -> list[psutil
     return tree(script)
 
 
+@pytest.mark.slow
 def test_the_same_call_in_an_event_loop_and_in_a_thread_gives_the_same_job(fleet: Fleet) -> None:
     own = fleet.folder / "elsewhere" / "package" / "own.py"
     own.parent.mkdir(parents=True)

@@ -101,3 +101,9 @@ def closed_and_kept(connection: Connection) -> list[int]:
         ORDER BY j.id
     """)
     return list(connection.scalars(statement))
+
+
+def unclosed(connection: Connection) -> list[int]:
+    """The jobs that are open, or over with files that are not in their place yet."""
+    statement = text("SELECT id FROM jobs WHERE closed_at IS NULL ORDER BY id")
+    return list(connection.scalars(statement))

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+pa.array([0])  # pyarrow imports pandas here, where pandas is there: no call pays for that
 Rows = list[dict[str, Any]]
 Function = Callable[[Rows], Sequence[Mapping[str, Any]]]
 Columns = dict[str, list[Any]]
