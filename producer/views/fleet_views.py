@@ -19,8 +19,8 @@ from nightshift.producer.views.progress import LiveView
 TOP_SECONDS = 1.0
 """Pause between two frames."""
 
-MOST_JOBS, MOST_LISTED = 20, 200
-"""Open jobs that `top` shows, of the newest jobs that it looks at."""
+MOST_JOBS = 20
+"""Open jobs that `top` shows, the newest."""
 
 Totals = Mapping[str, tuple[int, float]]
 """Rows run and seconds at work by the id of a child."""
@@ -97,13 +97,12 @@ def _look(
     ledger: Ledger, before: tuple[float, Totals] | None
 ) -> tuple[Fleet, tuple[float, Totals]]:
     with ledger.transaction() as connection:
-        listed = with_deadlines(connection, job_pace.listed(connection, MOST_LISTED))
+        listed = with_deadlines(connection, job_pace.unfinished(connection, MOST_JOBS))
         slots, held = job_facts.slots(connection), _held(ledger_workers.status(connection))
         demand, totals = figures.pools(connection), job_facts.rates(connection)
     now = time.monotonic()
     rate = _overall(totals) if before is None else _since(totals, before[1], now - before[0])
-    open_jobs = [row for row in listed if row["status"] in ("running", "paused")][:MOST_JOBS]
-    return Fleet(open_jobs, demand, slots, held, rate), (now, totals)
+    return Fleet(listed, demand, slots, held, rate), (now, totals)
 
 
 def _held(status: list[Row]) -> dict[str, Row]:

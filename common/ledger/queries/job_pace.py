@@ -28,6 +28,14 @@ def of(connection: Connection, job_id: int) -> Looked:
     return _looked(connection.execute(ONE, {"id": job_id}).mappings().one())
 
 
+def unfinished(connection: Connection, limit: int) -> list[Looked]:
+    """Jobs that run or are paused, the last one first."""
+    return [_looked(row) for row in connection.execute(UNFINISHED, {"limit": limit}).mappings()]
+
+
+UNFINISHED = text(JOBS + "WHERE p.status IN ('running', 'paused') ORDER BY job DESC LIMIT :limit")
+"""Jobs that are not over, newest first."""
+
 LISTED = text(JOBS + "ORDER BY job DESC LIMIT :limit")
 """Jobs, newest first."""
 
