@@ -218,7 +218,7 @@ def _no_slot(facts: Facts) -> Iterator[Reason]:
             "load_failed",
             f"its engine could not be loaded on {first_few(sorted(refused))}; the next try comes in "
             f"{_time(soonest)}; last error, on {last.host}: {last.error}",
-            "nightshift logs",
+            f"nightshift status {facts.job_id}",
         )
     elif any(slot.state == "loading" for slot in own):
         since = max(slot.child_seconds or 0.0 for slot in own)

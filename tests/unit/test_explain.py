@@ -170,7 +170,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "load_failed",
         "its engine could not be loaded on a, b; the next try comes in 0:09; last error, on a: no GPU "
         "memory",
-        "nightshift logs",
+        "nightshift status 7",
     ),
     (
         "loading",
