@@ -141,6 +141,7 @@ def test_group_without_its_watcher_is_ended_at_the_next_poll() -> None:
     os.kill(group.pgid, signal.SIGKILL)
     until(lambda: group.poll() is not None)
     until(lambda: not is_alive(grandchild))
+    until(group.killed)
 
 
 def test_a_member_that_the_kernel_keeps_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
