@@ -54,7 +54,10 @@ SLIM = re.compile(r"(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|ld-li
 """Libraries that every Debian has: those of libc6, libgcc-s1 and libstdc++6, which apt needs."""
 
 LEFT_OUT = {
-    "control": {"transformers": "estimate counts characters without it"},
+    "control": {
+        "ipython": "a notebook brings its own",
+        "transformers": "estimate counts characters without it",
+    },
     "worker-cpu": {"nvidia-ml-py": "there is no GPU"},
     "worker-gpu": {"sentence-transformers": "see the images in docs/containers.md"},
 }
