@@ -265,7 +265,7 @@ def _admitted(ready: Counter[str], demand: Sequence[JobDemand]) -> dict[int, flo
         for priority in (1, 0):
             level = [job for job in demand if job.engine_key == key and job.priority == priority]
             floors, free = {}, left
-            for job in sorted(level, key=lambda job: job.urgency):
+            for job in sorted(level, key=lambda job: job.urgency(left)):
                 floors[job.job_id] = min(free, job.least_slots, float(job.most_slots))
                 free -= floors[job.job_id]
             claims = {job.job_id: (job.weight, float(job.most_slots)) for job in level}

@@ -16,11 +16,16 @@ a few percent off, for slots that are lost, and for the last batches, which fill
 load twice as many jobs were late by minutes (`make bench-deadlines`).
 """
 
+MOST_RESERVE = 2.0
+"""The reserve at most doubles the slots that a job needs: near its deadline a load in reserve would ask
+for a slot for each batch.
+"""
+
 STALE_SECONDS = 86_400.0
 """A rate whose last commit is older counts for nothing: rows, models and machines may have changed."""
 
 LEAST_ROWS = 0.02
-"""Part of a job, or one window of its engine, whichever is less: with fewer rows measured, the time in
+"""Part of a job, or one window of its engine, whichever is less: with fewer rows over, the time in
 which the first window fills makes the rate too low.
 """
 
@@ -50,7 +55,7 @@ class Work:
 
 def slots_needed(work: Work) -> float:
     """The slots without which a job would miss its deadline, in parts of a slot; 0 where no rate is
-    known. They are `most_slots` where even those would be late.
+    known. They are `most_slots` where even those would be late. The reserve is part of them.
 
     Slots that the job does not have yet load its engine first. A job that is on time with its slots
     needs no more of them, so that small changes of the rate change no plan; and none that would load
@@ -59,8 +64,10 @@ def slots_needed(work: Work) -> float:
     rate = work.fresh_rate
     if work.rows <= 0 or rate is None:
         return 0.0
-    needed = _slots_in(work, work.seconds_left * (1 - RESERVE) - work.load_seconds)
-    is_on_time = _slots_in(work, work.seconds_left) <= work.slots
+    least = _slots_in(work, work.seconds_left)
+    reserved = _slots_in(work, work.seconds_left * (1 - RESERVE) - work.load_seconds)
+    needed = min(reserved, MOST_RESERVE * least)
+    is_on_time = least <= work.slots
     ends_before_a_load = work.rows <= work.slots * rate * work.load_seconds
     if needed > work.slots and (is_on_time or ends_before_a_load):
         return work.slots

@@ -62,12 +62,12 @@ class JobDemand:
         """What its deadline needs, of the slots that it could use."""
         return min(self.deadline_slots, max(self.slots, float(self.most_slots)))
 
-    @property
-    def urgency(self) -> tuple[bool, float, int]:
-        """The order of deadlines: the earliest first. Those that cannot be met come behind, so that
-        they make no other job late.
+    def urgency(self, capacity: float) -> tuple[bool, float, int]:
+        """The order of deadlines: the earliest first. Those that cannot be met, or not with so many
+        slots, come behind, so that they make no other job late.
         """
-        return self.beyond_reach, self.due_seconds, self.job_id
+        is_late = self.beyond_reach or self.least_slots > capacity
+        return is_late, self.due_seconds, self.job_id
 
 
 @dataclass(frozen=True, slots=True)

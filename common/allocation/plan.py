@@ -41,11 +41,12 @@ def desired_slots(demand: Sequence[JobDemand]) -> dict[str, int]:
     """How many slots of each engine the plan of a pool without end would fill, for an autoscaler.
 
     `most_slots` count for nothing here: their batches fit into the windows of the slots that count,
-    and only slots that stand empty help with them. What a deadline needs beyond that counts.
+    and only slots that stand empty help with them. What a deadline needs beyond that counts, unless
+    the job would be late even so.
     """
     filled: dict[str, float] = defaultdict(float)
     for job in demand:
-        filled[job.engine_key] += max(job.slots, job.least_slots)
+        filled[job.engine_key] += job.slots if job.beyond_reach else max(job.slots, job.least_slots)
     return {key: whole(slots) for key, slots in filled.items()}
 
 

@@ -22,7 +22,7 @@ ROUNDING = 1e-6
 class KeyShares:
     """Shares by engine key: `alone` as if no job had a deadline, `shares` with what deadlines need,
     above 0 for each key. `reserved` are the parts of a slot that late jobs need, the most urgent first,
-    for keys with a job that would be late by its share alone.
+    for keys with a job that would be late by its share alone, or by what other deadlines leave of it.
     """
 
     alone: dict[str, float]
@@ -74,7 +74,7 @@ def key_shares(capacity: float, jobs: Sequence[JobDemand]) -> KeyShares:
     )
     without: dict[str, float] = defaultdict(float)
     shares: dict[str, float] = defaultdict(float)
-    late: list[tuple[JobDemand, float]] = []
+    late: list[tuple[JobDemand, float, tuple[bool, float, int]]] = []
     for name, own in by_tenant.items():
         claims = {job.job_id: (job.weight, job.slots) for job in own}
         alone = max_min(tenants[name], claims)
@@ -83,10 +83,13 @@ def key_shares(capacity: float, jobs: Sequence[JobDemand]) -> KeyShares:
         for job in own:
             without[job.engine_key] += alone[job.job_id]
             shares[job.engine_key] += max(given[job.job_id], ROUNDING)
-            if alone[job.job_id] < floors.get(job.job_id, 0.0) - ROUNDING:
-                late.append((job, floors[job.job_id]))
+            floor = floors.get(job.job_id, 0.0)
+            share = given[job.job_id]
+            is_pressed = share < alone[job.job_id] - ROUNDING and share <= floor + ROUNDING
+            if floor > 0 and (alone[job.job_id] < floor - ROUNDING or is_pressed):
+                late.append((job, floor, job.urgency(tenants[name])))
     reserved: dict[str, float] = defaultdict(float)
-    for job, slots in sorted(late, key=lambda each: each[0].urgency):
+    for job, slots, _ in sorted(late, key=lambda each: each[2]):
         reserved[job.engine_key] += slots
     return KeyShares(dict(without), dict(shares), dict(reserved))
 
@@ -94,7 +97,7 @@ def key_shares(capacity: float, jobs: Sequence[JobDemand]) -> KeyShares:
 def _floors(capacity: float, jobs: Sequence[JobDemand]) -> dict[int, float]:
     """What each job's deadline needs, as far as the capacity goes, the most urgent first."""
     floors: dict[int, float] = {}
-    for job in sorted(jobs, key=lambda job: job.urgency):
+    for job in sorted(jobs, key=lambda job: job.urgency(capacity)):
         if job.least_slots > 0:
             floors[job.job_id] = min(job.least_slots, job.slots, capacity)
             capacity -= floors[job.job_id]

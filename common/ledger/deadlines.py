@@ -35,12 +35,13 @@ WORKS = text("""
     )
     SELECT d.id, d.seconds_left, d.load_seconds, coalesce(h.slots, 0) AS slots, c.rows_open,
            least(d.max_parallel, c.batches_open) AS most_slots,
-           CASE WHEN m.rows >= least(d.window_rows, :least * c.rows_total)
+           CASE WHEN c.rows_over >= least(d.window_rows, :least * c.rows_total)
                 THEN m.rows / nullif(m.seconds, 0) END AS rate,
            coalesce(m.seconds_ago, 0) AS measured_seconds_ago
     FROM due d LEFT JOIN held h ON h.job_id = d.id
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(rows_total), 0)::float8 AS rows_total,
+               coalesce(sum(rows_done + rows_failed), 0)::bigint AS rows_over,
                coalesce(sum(rows_total - rows_done - rows_failed), 0)::bigint AS rows_open,
                coalesce(sum(batches_pending + batches_queued + batches_leased), 0)::bigint
                AS batches_open

@@ -168,9 +168,10 @@ class _Turns:
     ) -> None:
         # Rows in flight of a child that always has the next ones queued.
         a_child = (WINDOWS_AHEAD + 1) * capacity.window_rows / capacity.children if capacity else 0
+        slots = float(capacity.children) if capacity else math.inf
         demand = [JobDemand(job.id, job.engine_key, math.inf) for job in members if job.id in works]
         self._needed = {
-            job.job_id: (job.deadline_slots * a_child, job.urgency)
+            job.job_id: (job.deadline_slots * a_child, job.urgency(slots))
             for job in with_deadlines(demand, works)
         }
 

@@ -135,6 +135,16 @@ def test_few_rows_are_no_rate(world: World) -> None:
     assert seen(world, job_id).as_json["standing"] == Standing.LATE
 
 
+def test_batches_of_one_row_have_a_rate(world: World) -> None:
+    """The commits that are looked at never have as many rows as a window."""
+    job_id = world.job(300, *[1] * deadlines.COMMITS_LOOKED_AT, 50_000)
+    due(world, job_id, 3600)
+    for _ in range(deadlines.COMMITS_LOOKED_AT + 1):
+        measured(world, job_id, seconds=0.1)
+    with world.ledger.transaction() as connection:
+        assert deadlines.works(connection)[job_id].rate == pytest.approx(10)
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [

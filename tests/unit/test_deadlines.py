@@ -106,6 +106,16 @@ def test_what_a_job_needs_and_what_is_expected_of_it(
     )
 
 
+@pytest.mark.parametrize("seconds_left", [-60, 1, 70, 130, 200, 400, 4000])
+def test_the_reserve_at_most_doubles_what_is_needed(seconds_left: float) -> None:
+    """A load in reserve would ask for a slot for each of 3,000 batches shortly before the deadline."""
+    work = Work(30_000, seconds_left, slots=2, most_slots=3000, load_seconds=120, rate=50)
+    wanted = desired_slots(
+        with_deadlines([job("a", slots=60, most_slots=3000, job_id=1)], {1: work})
+    )
+    assert wanted["a"] <= (60 if is_beyond_reach(work) else 2 * 36)
+
+
 def test_a_rate_that_moves_by_a_few_percent_changes_nothing_for_a_job_that_is_on_time() -> None:
     """What is needed keeps a reserve, and less than the reserve asks for no slot more."""
     slots = math.ceil(slots_needed(replace(LATE, slots=0)))
@@ -155,6 +165,12 @@ def job(
             [job("a", 9, HOUR, beyond_reach=True), job("b", 3, 2 * HOUR)],
             {"a": 1, "b": 3},
             id="a deadline that cannot be met makes no other job late",
+        ),
+        pytest.param(
+            fleet(4),
+            [job("a", 5, HOUR), job("b", 3, 2 * HOUR)],
+            {"a": 1, "b": 3},
+            id="nor one that these slots cannot meet",
         ),
         pytest.param(
             fleet(4),
@@ -232,6 +248,14 @@ def test_an_autoscaler_is_asked_for_what_deadlines_need() -> None:
         job("b", 5, HOUR, slots=0.5, most_slots=2),
     ]
     assert desired_slots(demand) == {"a": 5, "b": 2}
+    passed = job("a", 3000, -60, slots=2.5, most_slots=3000, beyond_reach=True)
+    assert desired_slots([passed]) == {"a": 3}
+
+
+def test_a_job_that_is_late_only_by_the_deadlines_of_others_keeps_its_slots() -> None:
+    demand = [job("a", 3.4, HOUR), job("b", 1.2, 2 * HOUR), job("c")]
+    assert key_shares(5, demand).reserved == {"a": 3.4, "b": 1.2}
+    assert key_shares(5, [demand[0], job("b", 0.5, 2 * HOUR), demand[2]]).reserved == {"a": 3.4}
 
 
 def test_what_is_known_of_a_job_becomes_its_demand() -> None:
