@@ -73,17 +73,19 @@ def explain(job: context.JobName, *, as_json: context.AsJson = False) -> None:
     from nightshift.producer.connect import open_ledger
     from nightshift.producer.explain import facts, reasons
 
-    with open_ledger(context.command_settings()) as (ledger, alone):
+    settings = context.command_settings()
+    with open_ledger(settings) as (ledger, alone):
         found = context.find_job(ledger, job)
+        embedded = settings.database_url is None
         with ledger.transaction() as connection:
-            known = facts.facts(connection, found, alone=alone)
+            known = facts.facts(connection, found, alone=alone, embedded=embedded)
     given = reasons.explain(known)
     if as_json:
         context.print_json(
             {
                 "job": found.id,
                 "name": found.spec.name,
-                "state": str(found.state),
+                "status": str(found.state),
                 "reasons": [
                     {"kind": each.kind, "sentence": each.sentence, "command": each.command or None}
                     for each in given

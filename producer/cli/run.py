@@ -152,6 +152,7 @@ def submit(
         bool,
         typer.Option("--last", help="With --append: watch the job's input no longer after this."),
     ] = False,
+    as_json: context.AsJson = False,
 ) -> None:
     """Put a job into the ledger for the fleet; the same spec again gives the same job.
 
@@ -162,7 +163,7 @@ def submit(
     settings = context.command_settings()
     if append is not None:
         _refuse_with_append(flags, new=new, adopt=adopt)
-        _append(append, targets or [], settings, redo=redo_changed, last=last)
+        _append(append, targets or [], settings, redo=redo_changed, last=last, as_json=as_json)
         return
     if redo_changed or last:
         raise BadInput(f"{'--redo-changed' if redo_changed else '--last'} goes with --append JOB")
@@ -178,9 +179,24 @@ def submit(
     with context.ledger_of(settings) as ledger:
         done = submit_job(ledger, spec, settings, new=new, adopt=adopt)
     state = "submitted" if done.is_new else f"known, {done.state}"
-    typer.echo(
+    said = (
         f"job {done.job_id} ({spec.name}) {state}: {done.rows:,} rows in {done.batches:,} batches"
     )
+    if as_json:
+        context.print_json(
+            {
+                "job": done.job_id,
+                "name": spec.name,
+                "new": done.is_new,
+                "status": str(done.state),
+                "rows": done.rows,
+                "batches": done.batches,
+                "remarks": list(done.remarks),
+                "message": said,
+            }
+        )
+    else:
+        typer.echo(said)
     for message in done.remarks:
         typer.echo(f"nightshift: {message}", err=True)
     if settings.allowed_engine_args is None and (needed := engine_args.guarded(spec.engine)):
@@ -205,7 +221,13 @@ def _refuse_with_append(flags: Flags, *, new: bool, adopt: bool) -> None:
 
 
 def _append(
-    reference: str, uris: list[str], settings: "Settings", *, redo: bool, last: bool
+    reference: str,
+    uris: list[str],
+    settings: "Settings",
+    *,
+    redo: bool,
+    last: bool,
+    as_json: bool,
 ) -> None:
     from nightshift.producer.connect import open_ledger
     from nightshift.producer.growth import look
@@ -214,5 +236,22 @@ def _append(
         job = context.find_job(ledger, reference)
         taken = look.take(ledger, job, uris, settings, redo=redo, last=last)
     nobody = alone or (settings.database_url is None and taken.appended.reopened)
-    for line in look.summary(job, taken, nobody_works=nobody):
+    said = look.summary(job, taken, nobody_works=nobody)
+    if as_json:
+        context.print_json(
+            {
+                "job": job.id,
+                "generation": taken.appended.generation,
+                "files": taken.appended.files,
+                "rows": taken.appended.rows,
+                "batches": taken.appended.batches,
+                "changed": taken.changed,
+                "redone": taken.redone,
+                "redone_rows": taken.redone_rows,
+                "watch_ended": taken.stopped,
+                "message": " ".join(said),
+            }
+        )
+        return
+    for line in said:
         typer.echo(line)

@@ -4,6 +4,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.control import audit_log, cordons
 from nightshift.common.ledger.control.cordons import Target
+from nightshift.common.text import first_few
 from nightshift.producer.control.answer import Answer, detail
 
 IN_SERVICE = "in service"
@@ -52,10 +53,15 @@ def _answer(connection: Connection, target: Target, action: str, before: str) ->
         audit_log.record(connection, action, subject=target.label, detail=detail(changes))
     figures = {"slots": slots["slots"], "workers": slots["workers"]}
     then = f"{slots['slots']} slots of {slots['workers']} workers"
-    if not changes:
-        then = f"nothing changed, it is {after}: {then}"
-    elif after != IN_SERVICE:
+    if after != IN_SERVICE:
         then = f"{then}; `nightshift uncordon {target.name}` takes it back into service"
     elif slots["cordoned"]:
-        then = f"{then}, {slots['cordoned']} of which another cordon still holds"
+        others = cordons.holding(connection, target)
+        then = (
+            f"{then}, {slots['cordoned']} of which the cordon of "
+            f"{first_few([each.label for each in others])} still holds; "
+            f"`nightshift uncordon {others[0].name}` ends it"
+        )
+    if not changes:
+        then = f"nothing changed, it has {'no cordon' if after == IN_SERVICE else after}: {then}"
     return Answer(action, target.label, None, changes, then, figures)

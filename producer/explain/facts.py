@@ -9,8 +9,12 @@ from nightshift.common.states import JobState
 from nightshift.producer.explain.reasons import Facts, SetAside, SlotFact
 
 
-def facts(connection: Connection, job: Job, *, alone: bool = False) -> Facts:
-    """What decides whether the job moves; `alone` as `connect.open_ledger` says it."""
+def facts(
+    connection: Connection, job: Job, *, alone: bool = False, embedded: bool = False
+) -> Facts:
+    """What decides whether the job moves; `alone` as `connect.open_ledger` says it, `embedded` of the
+    ledger of a folder.
+    """
     row = jobs.progress(connection, job.id)
     pace = job_facts.pace(connection, job.id)
     off = jobs.backing_off(connection, job.id)
@@ -25,6 +29,7 @@ def facts(connection: Connection, job: Job, *, alone: bool = False) -> Facts:
         reason=job.reason or _who_paused(connection, job),
         closed=job.closed_at is not None,
         alone=alone,
+        embedded=embedded,
         rows_total=row["rows_total"],
         rows_over=row["rows_done"] + row["rows_failed"],
         rows_failed=row["rows_failed"],
@@ -76,7 +81,7 @@ def _slot(row: Row) -> SlotFact:
         job_id=row["job"],
         priority=row["priority"],
         child_seconds=row["child_seconds"],
-        cordoned=row["cordoned"],
+        cordon=row["cordon"],
     )
 
 

@@ -14,7 +14,8 @@ REAPER_SILENT_SECONDS = 30.0
 @dataclass(frozen=True, slots=True)
 class SlotFact:
     """A slot of the job's pool. `engine_key` is what the slot has or loads, `job` one that needs that
-    engine; `serves` is the only engine that the slot may have; `cordoned` takes no new work.
+    engine; `serves` is the only engine that the slot may have. `cordon` is the host, worker or slot
+    whose cordon keeps new work from it.
     """
 
     host: str
@@ -26,7 +27,7 @@ class SlotFact:
     job_id: int | None = None
     priority: int | None = None
     child_seconds: float | None = None
-    cordoned: bool = False
+    cordon: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class SetAside:
 class Facts:
     """What the ledger knows of a job and its pool. Times are seconds; None is unknown or never.
 
-    `alone` says that only this command keeps an embedded ledger up. `reaper_seconds` is the age of
+    `embedded` says that the ledger is that of a folder, and `alone` that only this command keeps it
+    up. `reaper_seconds` is the age of
     the last sign of any reaper; `part_seconds` that of the job's last part; `lease_seconds` the
     age of its oldest lease; `resting` and `rest_seconds` tell of batches that wait after an error.
     `ahead` is a job that has the same engine and goes first. `watch_seconds` is the pause between two
@@ -56,6 +58,7 @@ class Facts:
     reason: str | None = None
     closed: bool = False
     alone: bool = False
+    embedded: bool = False
     rows_total: int = 0
     rows_over: int = 0
     rows_failed: int = 0
@@ -141,7 +144,11 @@ def _nobody(facts: Facts) -> Iterator[Reason]:
     elif not facts.has_reaper and (facts.leased == 0 or not facts.waiting):
         seen = facts.reaper_seconds
         ago = "no reaper is known" if seen is None else f"no reaper was seen for {_time(seen)}"
-        what = "nothing is handed out" if facts.waiting else "its files are not put in place"
+        what = "its files are not put in place"
+        if facts.waiting:
+            what = "nothing is handed out"
+        elif facts.watch_seconds is not None and not facts.state.over:
+            what = "nobody looks for new files"
         yield Reason("no_reaper", f"{ago}, so {what}", "nightshift reaper")
 
 
@@ -189,10 +196,12 @@ def _waiting(facts: Facts) -> Iterator[Reason]:
 
 def _no_slot(facts: Facts) -> Iterator[Reason]:
     able = [slot for slot in facts.slots if slot.serves in (None, facts.engine_key)]
-    usable = [slot for slot in able if not slot.cordoned and slot.state != "lost"]
+    usable = [slot for slot in able if slot.cordon is None and slot.state != "lost"]
     own = [slot for slot in usable if slot.engine_key == facts.engine_key]
     refused = {each.host for each in facts.set_aside}
     worker = f"nightshift-worker --pool {facts.pool}"
+    if facts.embedded:
+        worker = "nightshift run … with the spec of the job"
     if not facts.slots:
         yield Reason("no_worker", f"no worker of the pool {facts.pool} is alive", worker)
     elif not able:
@@ -203,12 +212,7 @@ def _no_slot(facts: Facts) -> Iterator[Reason]:
             worker,
         )
     elif not usable:
-        state = "cordoned" if all(slot.cordoned for slot in able) else "cordoned or lost"
-        yield Reason(
-            "cordoned",
-            f"every slot of the pool {facts.pool} is {state}, on {_hosts(able)}",
-            f"nightshift uncordon {able[0].host}",
-        )
+        yield _unusable(facts, able)
     elif any(slot.state in ("ready", "draining") for slot in own):
         yield from _queueing(facts)
     elif refused and all(slot.host in refused for slot in usable):
@@ -237,6 +241,24 @@ def _no_slot(facts: Facts) -> Iterator[Reason]:
         )
     else:
         yield _taken(facts, usable)
+
+
+def _unusable(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
+    """Every slot that might run the job is cordoned, or lost to a process that does not die."""
+    cordons = sorted({slot.cordon for slot in slots if slot.cordon is not None})
+    lost = [slot for slot in slots if slot.state == "lost"]
+    if not cordons:
+        return Reason(
+            "lost",
+            f"every slot of the pool {facts.pool} is lost, on {_hosts(lost)}: the kernel does not end "
+            "the process that has its GPUs; restart the machine",
+        )
+    state = "cordoned or lost" if lost else "cordoned"
+    return Reason(
+        "cordoned",
+        f"every slot of the pool {facts.pool} is {state}, on {_hosts(slots)}",
+        f"nightshift uncordon {cordons[0]}",
+    )
 
 
 def _queueing(facts: Facts) -> Iterator[Reason]:

@@ -43,6 +43,13 @@ def state(name: str) -> Text:
     return Text(name, STATE_STYLES.get(name, ""))
 
 
+def job_state(row: Values) -> Text:
+    """The state of a job; one that is watched and has nothing to do waits for files."""
+    if row["status"] == "running" and row.get("waiting_for_files"):
+        return Text("waits for files", "cyan")
+    return state(row["status"])
+
+
 def failed(count: int, unit: str = "") -> Text:
     """A number of failed rows, red unless it is 0."""
     return Text(f"{count:,}{unit}", "red" if count else "bright_black")

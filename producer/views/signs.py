@@ -1,8 +1,8 @@
-"""Signs of life of a job: the age of the last one, and what it waits for before its first row."""
+"""Signs of life of a job: the age of the last one, and the load that it waits for."""
 
 from rich.text import Text
 
-from nightshift.producer.views.rates import Values, rows_over
+from nightshift.producer.views.rates import Values
 
 
 def age(seconds: float | None) -> str:
@@ -17,7 +17,7 @@ def age(seconds: float | None) -> str:
 def loading(row: Values) -> str | None:
     """As `loading MODEL (1:20)`, while nothing but the load of its engine goes on for a job."""
     seconds = row["loading_seconds"]
-    if seconds is None or rows_over(row) or row["status"] != "running":
+    if seconds is None or row["status"] != "running":
         return None
     minutes, rest = divmod(max(0, int(seconds)), 60)
     return f"loading {row['model']} ({minutes}:{rest:02})"

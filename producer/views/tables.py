@@ -14,6 +14,7 @@ from nightshift.producer.views.cells import (
     duration,
     fact_grid,
     failed,
+    job_state,
     list_table,
     number,
     percent,
@@ -201,7 +202,7 @@ def _job_table(rows: Sequence[Values], *, bars: bool, narrow: bool) -> Table:
         table.add_row(
             str(row["job"]),
             escape(row["name"]),
-            state(row["status"]),
+            job_state(row),
             escape(row["pool"]),
             str(row["priority"]),
             *([progress_bar(row, 12 if priced else 24)] if bars else []),
@@ -263,7 +264,7 @@ def _title(row: Values) -> Text:
     title = Text(row["name"], "bold")
     title.append(f"  job {row['job']}", "not bold")
     title.append("  ")
-    return title.append_text(state(row["status"]))
+    return title.append_text(job_state(row))
 
 
 def _bar(row: Values) -> Table:

@@ -53,11 +53,15 @@ def test_a_host_a_worker_a_slot_or_its_child_is_meant(
     assert held(world, B) == [(False, False), (True, True)]
     assert nightshift("cordon", "s-b").exit_code == 0
     assert held(world, B) == [(True, False), (True, True)]
-    assert "1 of which another cordon still holds" in nightshift("uncordon", "s-b").stdout
+    assert (
+        "1 of which the cordon of worker s-b/1 still holds; `nightshift uncordon s-b/1` ends it"
+        in nightshift("uncordon", "s-b").stdout
+    )
     assert nightshift("uncordon", "s-b/1").exit_code == 0
     assert held(world, B) == [(False, False)] * 2
+    assert "the cordon of host gpu-1 still holds" in nightshift("uncordon", "s-a/0").stdout
     again = nightshift("uncordon", "gpu-2")
-    assert again.stdout.startswith("host gpu-2: nothing changed, it is in service")
+    assert again.stdout.startswith("host gpu-2: nothing changed, it has no cordon")
     unknown = nightshift("drain", "nobody")
     assert (unknown.exit_code, "'nobody' is no host and no worker" in unknown.stderr) == (2, True)
     actions = world.ask("SELECT action, subject FROM audit_log WHERE job_id IS NULL ORDER BY id")

@@ -183,8 +183,11 @@ def test_a_rate_is_over_the_time_at_work_and_not_over_a_pause(world: World) -> N
     assert rates.overall_rate(over) == pytest.approx(10, rel=0.1)
 
 
-def test_a_job_says_which_model_is_loaded_for_it_until_its_first_row(world: World) -> None:
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_job_says_which_model_is_loaded_for_it(world: World, resumed: bool) -> None:
     job = world.job(10, 10)
+    if resumed:
+        world.commit(world.lease(job))
     child = child_of(world.specs[job])
     world.run(workers.register, child)
     world.ask("UPDATE workers SET started_at = now() - interval '80 seconds' RETURNING 1")

@@ -15,6 +15,7 @@ from sqlalchemy import text
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.growth import watches
+from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
@@ -24,6 +25,7 @@ from nightshift.producer.growth.look import Taken
 from nightshift.producer.reaper import generation_files
 from nightshift.producer.submit.submit import Submitted, submit
 from nightshift.producer.verify.verify import verify
+from nightshift.producer.views.cells import job_state
 from tests.integration.test_retry import Site, agreed, moody
 from tests.support.fleet import function_spec, output_ids, write_rows
 
@@ -346,12 +348,21 @@ def test_a_changed_file_is_not_redone_while_somebody_works_on_it(site: Grown) ->
 # ---------------------------------------------------------------- watched inputs
 
 
+def shown(site: Grown) -> str:
+    """The state of the job as `jobs` and `status` show it; one that waits has no rate."""
+    with site.ledger.transaction() as connection:
+        [row] = job_pace.listed(connection)
+    assert not row["waiting_for_files"] or row["rows_per_second"] is None
+    return job_state(row).plain
+
+
 def test_a_watched_job_plans_a_file_after_two_equal_looks_and_does_not_close(site: Grown) -> None:
     done = site.submit_files(("a.parquet", 12), watch="30s")
     assert done.watch_seconds == 30
     site.run(SHOUT)
     assert site.ask("SELECT id FROM jobs WHERE state = 'running'")
     assert site.watch["waiting_for_files"]
+    assert shown(site) == "waits for files"
 
     site.come(("b.parquet", 3), counted=False)
     assert site.look()
@@ -363,6 +374,7 @@ def test_a_watched_job_plans_a_file_after_two_equal_looks_and_does_not_close(sit
     assert site.look()
     assert site.watch["files_waiting"] == 0
     assert not site.watch["waiting_for_files"]
+    assert shown(site) == "running"
     site.run(SHOUT)
     generation_files.write_finished(site.ledger)
     assert site.follow() == site.ids

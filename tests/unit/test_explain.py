@@ -156,10 +156,39 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
     ),
     (
         "all cordoned",
-        {"slots": [replace(READY, cordoned=True)]},
+        {"slots": [replace(READY, cordon="a")]},
         "cordoned",
         "every slot of the pool gpus is cordoned, on a",
         "nightshift uncordon a",
+    ),
+    (
+        "a cordoned worker beside a lost slot",
+        {"slots": [replace(READY, cordon="s-1"), replace(READY, host="b", state="lost")]},
+        "cordoned",
+        "every slot of the pool gpus is cordoned or lost, on a, b",
+        "nightshift uncordon s-1",
+    ),
+    (
+        "all lost",
+        {"slots": [replace(READY, state="lost")]},
+        "lost",
+        "every slot of the pool gpus is lost, on a: the kernel does not end the process that has its "
+        "GPUs; restart the machine",
+        "",
+    ),
+    (
+        "no worker in the ledger of a folder",
+        {"embedded": True},
+        "no_worker",
+        "no worker of the pool gpus is alive",
+        "nightshift run … with the spec of the job",
+    ),
+    (
+        "watched, all done, and no reaper",
+        {"pending": 0, "watch_seconds": 30, "reaper_seconds": 90},
+        "no_reaper",
+        "no reaper was seen for 1:30, so nobody looks for new files",
+        "nightshift reaper",
     ),
     (
         "failed loads everywhere",

@@ -98,6 +98,24 @@ def slots(connection: Connection, target: Target) -> RowMapping:
     return connection.execute(SLOTS, given).mappings().one()
 
 
+HOLDING = text("""
+    SELECT DISTINCT k.kind, k.name FROM slots s JOIN cordons k
+      ON (k.kind, k.name) IN (('host', s.host), ('worker', s.supervisor),
+                              ('worker', concat_ws('/', s.supervisor, s.slot)))
+    WHERE CASE :kind WHEN 'host' THEN s.host = :name
+               ELSE :name IN (s.supervisor, concat_ws('/', s.supervisor, s.slot)) END
+      AND s.seen_at > now() - interval '1 minute' AND (k.kind, k.name) <> (:kind, :name)
+    ORDER BY k.kind, k.name
+""")
+"""Other cordons that keep work from the living slots of a target."""
+
+
+def holding(connection: Connection, target: Target) -> list[Target]:
+    """The other cordons that hold slots of the target: of what it belongs to, or consists of."""
+    found = connection.execute(HOLDING, {"kind": target.kind, "name": target.name})
+    return [Target(row.kind, row.name) for row in found]
+
+
 def listed(connection: Connection) -> Sequence[RowMapping]:
     """Every cordon: kind, name, whether it drains, and since when."""
     statement = text("SELECT kind, name, drains, since FROM cordons ORDER BY kind, name")

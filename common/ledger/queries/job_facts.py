@@ -8,6 +8,10 @@ SLOTS = text("""
     SELECT s.host, s.slot, s.gpus, s.state, s.engine_key, s.serves, s.gpu_figures,
            s.pool, s.supervisor, s.worker_id, p.engine_key AS planned_key,
            c.slot IS NOT NULL AS cordoned, coalesce(c.drains, false) AS drains,
+           (SELECT k.name FROM cordons k
+            WHERE (k.kind, k.name) IN (('host', s.host), ('worker', s.supervisor),
+                                       ('worker', concat_ws('/', s.supervisor, s.slot)))
+            ORDER BY k.kind, length(k.name) LIMIT 1) AS cordon,
            extract(epoch FROM now() - w.started_at)::float8 AS child_seconds,
            extract(epoch FROM now() - s.seen_at)::float8 AS silent_seconds,
            j.id AS job, j.name AS job_name, j.priority

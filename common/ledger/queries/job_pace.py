@@ -12,8 +12,9 @@ Looked = dict[str, Any]
 JOBS = """
     SELECT p.*, k.workers, k.loading_seconds, k.seconds_since_sign, k.worked_seconds, k.model,
            k.remark, k.rows_per_second AS pace_rows,
-           k.output_tokens_per_second AS pace_tokens
-    FROM job_progress p JOIN job_pace k USING (job)
+           k.output_tokens_per_second AS pace_tokens,
+           coalesce(w.waiting_for_files, false) AS waiting_for_files
+    FROM job_progress p JOIN job_pace k USING (job) LEFT JOIN watch_status w USING (job)
 """
 
 
@@ -44,8 +45,12 @@ ONE = text(JOBS + "WHERE job = :id")
 
 
 def _looked(row: RowMapping) -> Looked:
-    """Without a worker that has the engine nobody knows when the job ends."""
+    """Without a worker that has the engine nobody knows when the job ends. A job that waits for files
+    has no rate.
+    """
     values = dict(row)
+    if values["waiting_for_files"]:
+        values["pace_rows"] = values["pace_tokens"] = None
     rate = values["rows_per_second"] = values.pop("pace_rows")
     values["output_tokens_per_second"] = values.pop("pace_tokens")
     left = values["rows_total"] - values["rows_done"] - values["rows_failed"]
