@@ -14,7 +14,9 @@ def release(ledger: Ledger, batch_id: int) -> Answer:
     BadInput where there is no such batch; one that nobody holds is no change.
     """
     with ledger.transaction() as connection:
-        held = leasing.release_batch(connection, batch_id)
+        held = leasing.release_batch(
+            connection, batch_id, f"{audit_log.user()} took it back by `nightshift release`"
+        )
         if held is None:
             raise BadInput(f"there is no batch {batch_id} in the ledger")
         job = jobs.get(connection, held.job_id)

@@ -1,5 +1,6 @@
 """A batch that a person takes from its owner: uncharged, and one attempt wins it."""
 
+import json
 import threading
 from collections.abc import Callable
 
@@ -28,7 +29,7 @@ def test_the_owner_may_commit_until_somebody_else_claims_and_never_after(world: 
     job_id = world.job(4, 4)
     first, second = world.admit(job_id) and world.claim(job_id, owner="a")
     for lease in (first, second):
-        assert world.run(leasing.release_batch, lease.batch_id).owner == "a"
+        assert world.run(leasing.release_batch, lease.batch_id, "a person").owner == "a"
     world.commit(first)
     assert world.batch(first.batch_id).state == "done"
     world.admit(job_id)
@@ -37,7 +38,9 @@ def test_the_owner_may_commit_until_somebody_else_claims_and_never_after(world: 
         world.commit(second)
     world.commit(mine)
     assert world.rows(job_id) == (8, 0)
-    assert world.run(leasing.release_batch, mine.batch_id).state == "done", "nobody holds it"
+    assert world.run(leasing.release_batch, mine.batch_id, "a person").state == "done", (
+        "nobody holds it"
+    )
     assert world.rows(job_id) == (8, 0)
     ended = world.ask("SELECT outcome FROM attempts ORDER BY batch_id, attempt")
     assert [row.outcome for row in ended] == ["done", "released", "done"]
@@ -53,7 +56,7 @@ def test_a_release_beside_the_commit_of_the_owner_waits_and_finds_the_batch_done
 
     def release() -> None:
         with second_ledger().transaction() as connection:
-            found.append(leasing.release_batch(connection, lease.batch_id).state)  # type: ignore[union-attr]
+            found.append(leasing.release_batch(connection, lease.batch_id, "a person").state)  # type: ignore[union-attr]
 
     with world.ledger.transaction() as connection:
         commit_one(connection, lease, part_of(lease))
@@ -77,6 +80,8 @@ def test_a_batch_is_taken_from_a_worker_that_hangs_in_it(rig: Rig) -> None:
     held = "SELECT id FROM batches WHERE state = 'leased'"
     [(batch,)] = wait_until(lambda: rig.ask(held), what="the lease")
     assert "leased" in rig.command("release", str(batch)).stdout
+    [attempt] = json.loads(rig.command("history", "stuck", "--json").stdout)["attempts"][-1:]
+    assert attempt["why"].endswith(" took it back by `nightshift release`")
     (rig.folder / "hang").unlink()
     rig.finished("stuck", ids)
     assert rig.value("SELECT outcome FROM attempts WHERE attempt = 1") in ("released", "done")

@@ -134,15 +134,15 @@ def lose(connection: Connection, lease: Lease, error: str) -> None:
     _lose(connection, _held(connection, [lease]), error)
 
 
-def release_batch(connection: Connection, batch_id: int) -> Any | None:
-    """Takes one batch from its owner without a charge, whoever that is: for a person. Returns the
-    job, state, owner and attempt that the batch had; None for no batch.
+def release_batch(connection: Connection, batch_id: int, why: str) -> Any | None:
+    """Takes one batch from its owner without a charge, whoever that is: for a person. The history of the
+    job says `why`. Returns the job, state, owner and attempt that the batch had; None for no batch.
 
     As after an expired lease the owner may commit late until somebody else claims the batch.
     """
     found = connection.execute(HELD_BATCH, {"id": batch_id}).one_or_none()
     if found is not None and found.state == "leased":
-        _free(connection, [batch_id], Outcome.RELEASED, None)
+        _free(connection, [batch_id], Outcome.RELEASED, why)
     return found
 
 

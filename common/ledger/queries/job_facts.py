@@ -66,8 +66,8 @@ ATTEMPTS = text("""
            a.outcome, coalesce(a.row_count, b.row_count) AS rows, a.rows_failed, a.prompt_tokens,
            a.output_tokens, a.error, w.state AS worker_state, w.error AS worker_error,
            w.ended_at AS worker_ended_at
-    FROM batches b JOIN attempts a ON a.batch_id = b.id LEFT JOIN workers w ON w.id = a.worker_id
-    WHERE b.job_id = :job_id
+    FROM attempts a JOIN batches b ON b.id = a.batch_id LEFT JOIN workers w ON w.id = a.worker_id
+    WHERE a.job_id = :job_id
       AND (CAST(:outcome AS text) IS NULL OR coalesce(a.outcome, 'running') = :outcome)
       AND (CAST(:seq AS integer) IS NULL OR b.seq = :seq)
     ORDER BY a.claimed_at DESC, a.batch_id DESC, a.attempt DESC LIMIT :limit
@@ -75,9 +75,8 @@ ATTEMPTS = text("""
 """Leases of a job, the newest first."""
 
 OUTCOMES = text("""
-    SELECT coalesce(a.outcome, 'running') AS outcome, count(*) AS attempts
-    FROM batches b JOIN attempts a ON a.batch_id = b.id
-    WHERE b.job_id = :job_id GROUP BY 1 ORDER BY 2 DESC, 1
+    SELECT coalesce(outcome, 'running') AS outcome, count(*) AS attempts
+    FROM attempts WHERE job_id = :job_id GROUP BY 1 ORDER BY 2 DESC, 1
 """)
 """How many leases of a job ended how."""
 
