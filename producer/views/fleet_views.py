@@ -1,7 +1,8 @@
 """The fleet at one moment: `workers` and `top`, for people and as JSON."""
 
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,13 @@ MOST_JOBS = 20
 
 Totals = Mapping[str, tuple[int, float]]
 """Rows run and seconds at work by the id of a child."""
+
+Report = tuple[float, int]
+"""When a look saw a new total of a child, and its rows run."""
+
+MOST_REPORTS = 4
+OVERDUE = 3.0
+"""Reports that a rate goes over, and after how many usual pauses a child counts as standing still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +79,15 @@ def workers(ledger: Ledger, pool: str | None) -> Fleet:
     return Fleet([], [], slots, held, _overall(totals))
 
 
-def fleet(ledger: Ledger, before: tuple[float, Totals] | None = None) -> Fleet:
-    """The open jobs, the pools and the slots; rates since the look `before`, else over all time."""
-    return _look(ledger, before)[0]
+def fleet(ledger: Ledger) -> Fleet:
+    """The open jobs, the pools and the slots; rates over all that each child did so far."""
+    return _look(ledger, LiveRates())
 
 
 def top(ledger: Ledger, console: Console) -> None:
     """Shows the fleet until Ctrl-C; one frame where there is no terminal."""
-    shown, before = _look(ledger, None)
+    seen = LiveRates()
+    shown = _look(ledger, seen)
     if not console.is_terminal:
         console.print(shown.top())
         return
@@ -87,22 +96,18 @@ def top(ledger: Ledger, console: Console) -> None:
         while True:
             time.sleep(TOP_SECONDS)
             try:
-                shown, before = _look(ledger, before)
+                shown = _look(ledger, seen)
                 view.content, view.away_since = shown.top(), None
             except Retryable as error:
                 view.begin_outage(error)
 
 
-def _look(
-    ledger: Ledger, before: tuple[float, Totals] | None
-) -> tuple[Fleet, tuple[float, Totals]]:
+def _look(ledger: Ledger, seen: "LiveRates") -> Fleet:
     with ledger.transaction() as connection:
         listed = with_deadlines(connection, job_pace.unfinished(connection, MOST_JOBS))
         slots, held = job_facts.slots(connection), _held(ledger_workers.status(connection))
         demand, totals = figures.pools(connection), job_facts.rates(connection)
-    now = time.monotonic()
-    rate = _overall(totals) if before is None else _since(totals, before[1], now - before[0])
-    return Fleet(listed, demand, slots, held, rate), (now, totals)
+    return Fleet(listed, demand, slots, held, seen.after(totals, time.monotonic()))
 
 
 def _held(status: list[Row]) -> dict[str, Row]:
@@ -113,9 +118,36 @@ def _overall(totals: Totals) -> dict[str, float | None]:
     return {id: rows / seconds if seconds else None for id, (rows, seconds) in totals.items()}
 
 
-def _since(totals: Totals, before: Totals, seconds: float) -> dict[str, float | None]:
-    """Rates between two looks; children report at each heartbeat, so a rate may jump."""
-    return {
-        id: (rows - before[id][0]) / seconds if id in before else None
-        for id, (rows, _) in totals.items()
-    }
+class LiveRates:
+    """Rates of children over their last reports. A child reports at each heartbeat, so that most looks
+    see nothing new; until it has reported twice, its rate is that of all its time.
+    """
+
+    def __init__(self) -> None:
+        self._reports: dict[str, deque[Report]] = {}
+        self._rows: dict[str, int] = {}
+
+    def after(self, totals: Totals, now: float) -> dict[str, float | None]:
+        """The rates once these totals were seen."""
+        found = _overall(totals)
+        for id, (rows, _) in totals.items():
+            reports = self._reports.setdefault(id, deque(maxlen=MOST_REPORTS))
+            if rows != self._rows.get(id, rows):
+                reports.append((now, rows))
+            if (live := live_rate(reports, now)) is not None:
+                found[id] = live
+        self._rows = {id: rows for id, (rows, _) in totals.items()}
+        self._reports = {id: self._reports[id] for id in totals}
+        return found
+
+
+def live_rate(reports: Sequence[Report], now: float) -> float | None:
+    """Rows a second from the first of some reports to the last, or to now where the next report is long
+    overdue; None for fewer than two.
+    """
+    if len(reports) < 2:
+        return None
+    (first, before), (last, rows) = reports[0], reports[-1]
+    usual = (last - first) / (len(reports) - 1)
+    until = last if now - last <= OVERDUE * usual else now
+    return (rows - before) / (until - first)
