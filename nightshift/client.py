@@ -1,5 +1,6 @@
 """A fleet from Python: jobs are submitted to its ledger and found there."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -8,6 +9,7 @@ from typing import Self, Unpack
 from nightshift import display
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.queries import job_pace
 from nightshift.job import Job
 from nightshift.producer.connect import open_ledger
 from nightshift.producer.submit.submit import submit
@@ -59,6 +61,7 @@ class Client:
         *,
         stage: str | None = None,
         new: bool = False,
+        adopt: bool = False,
         **options: Unpack[JobOptions],
     ) -> Job:
         """Gives a job to the fleet; the same call again gives the same job.
@@ -67,19 +70,24 @@ class Client:
         list of them), or a table: whatever Arrow can read as a stream, pandas, Polars, Hugging Face
         datasets, DuckDB relations, `ns.sql`. A table is written to a Parquet file in the folder
         `stage`, whose name is a hash of the rows. The workers must reach that folder, the files and
-        the output directory `out`. `new` wants another job in another output directory.
+        the output directory `out`. `new` wants another job in another output directory. `adopt` takes
+        the output directory over from the same job of a ledger that is lost: the parts of that job are
+        removed, and their rows run again. A UserWarning says what a job that is known keeps of what it
+        was, and what else to know of the job.
 
         Raises BadInput for everything that can be refused without a worker.
         """
         roots = self._settings.allowed_roots
         spec = spec_of(data, options, stage=stage, out=None, allowed_roots=roots)
-        submitted = submit(self._ledger, spec, self._settings, new=new)
+        submitted = submit(self._ledger, spec, self._settings, new=new, adopt=adopt)
+        for remark in submitted.remarks:
+            warnings.warn(remark, stacklevel=2)
         return self._job(submitted.job_id)
 
     def jobs(self, limit: int = 1000) -> list[JobStatus]:
         """The jobs of the ledger as they stand, newest first."""
         with self._ledger.transaction() as connection:
-            return [JobStatus.of(row) for row in jobs.listed(connection, limit)]
+            return [JobStatus.of(row) for row in job_pace.listed(connection, limit)]
 
     def job(self, reference: int | str) -> Job:
         """The job with this number or name; BadInput when there is none."""

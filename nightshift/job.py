@@ -10,6 +10,7 @@ import pyarrow as pa
 from nightshift import display
 from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.producer import retry
 from nightshift.producer.archive import come_back
@@ -77,24 +78,30 @@ class Job:
 
         Raises JobStopped when the job failed, is paused or cancelled, and TimeoutError after `timeout`
         seconds; the job goes on then. Rows with errors are no reason to raise. A job that watches its
-        input stays open: the wait ends when everything that was found so far is done.
+        input stays open: the wait ends when everything that was found so far is done, with JobStopped
+        where some of it could not be.
         """
         deadline = views.after(timeout)
         with self._opened() as (ledger, alone):
-            status = self._status(ledger)
-            if alone and not self._is_at_rest(ledger):
+            if alone and not views.snapshot(ledger, self.id).at_rest:
                 raise BadInput(f"nobody works on job {self.id}: the same ns.run(…) goes on")
             console = display.console(progress=progress)
-            views.follow(ledger, self.id, console, stop=deadline, until_idle=True)
-            status, seen = self._status(ledger), views.snapshot(ledger, self.id)
-        if seen.is_idle:
+            seen = views.follow(ledger, self.id, console, stop=deadline, until_idle=True)
+        status = JobStatus.of(seen.progress)
+        if seen.at_rest:
+            return ended(status)
+        if seen.is_idle and not seen.progress["batches_dead"]:
             return status
-        if not seen.at_rest:
-            raise TimeoutError(f"{status} after {timeout:g} s")
-        return ended(status)
+        if seen.is_idle:
+            raise JobStopped(status)
+        raise TimeoutError(f"{status}, and the time to wait is over")
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows as record batches in the order of the dataset; memory holds a few of them."""
+        """The rows as record batches in the order of the dataset; memory holds a few of them.
+
+        A job of `ns.run` keeps the ledger of its folder open until the last batch: no other call can
+        run there meanwhile.
+        """
         with self._opened() as (ledger, _):
             _, rows = self._rows(ledger)
             yield from part_files.read_ahead(rows)
@@ -168,10 +175,8 @@ class Job:
 
     def _status(self, ledger: Ledger) -> JobStatus:
         with ledger.transaction() as connection:
-            return JobStatus.of(jobs.progress(connection, self.id))
-
-    def _is_at_rest(self, ledger: Ledger) -> bool:
-        return views.snapshot(ledger, self.id).at_rest
+            found = jobs.find(connection, str(self.id))
+            return JobStatus.of(job_pace.of(connection, found.id))
 
     def _rows(self, ledger: Ledger) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The columns and rows of the job; all rows where it came to its end, else those that are

@@ -6,7 +6,7 @@ from typing import Unpack
 
 from nightshift import display
 from nightshift.common import permits
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.job import Job, ended
@@ -26,6 +26,7 @@ def run(
     home: str | Path | None = None,
     stage: str | None = None,
     progress: bool = True,
+    adopt: bool = False,
     **options: Unpack[JobOptions],
 ) -> Job:
     """Runs a job on this machine to its end, with a Postgres, a Redis and a worker of its own.
@@ -36,7 +37,8 @@ def run(
     uses a home.
 
     The same call after a crash or an interrupt goes on where the job stood; after its end it gives
-    the same answers at once. An interrupt (Ctrl-C, the stop button of a notebook) gives rows under way
+    the same answers at once. `adopt` takes the output directory over from the same job of a ledger that
+    is gone: the parts of that job are removed, and their rows run again. An interrupt (Ctrl-C, the stop button of a notebook) gives rows under way
     back and ends every process; when this process dies, they end with it.
 
     Raises BadInput when the job or the folder cannot be used, JobStopped when the job failed or was
@@ -52,11 +54,11 @@ def run(
     if not is_whole(data) and options.get("out") is None:
         spec = _in_own_directory(spec, settings, runs)
     allowed = permits.of_operator(spec, settings)
-    check_before(spec, allowed, has_ledger=has_ledger(settings), adopt=False)
+    check_before(spec, allowed, has_ledger=has_ledger(settings), adopt=adopt)
     with machine(settings, console) as here:
-        job = here.work_on(here.submit(spec))
+        job = here.work_on(here.submit(spec, adopt=adopt))
         with here.ledger.transaction() as connection:
-            status = JobStatus.of(jobs.progress(connection, job.id))
+            status = JobStatus.of(job_pace.of(connection, job.id))
     console.print(f"{status}; output in {status.output_uri}", soft_wrap=True)
     ended(status)
     return Job(partial(open_ledger, settings), job.id, job.spec.name, job.output_uri)

@@ -1,4 +1,4 @@
-"""A job as it stands: one row of the view `job_progress`, typed."""
+"""A job as it stands: its row of the view `job_progress`, with the rates of `job_pace`, typed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -45,7 +45,7 @@ class JobStatus:
 
     @classmethod
     def of(cls, row: Mapping[Any, Any]) -> Self:
-        """The status that a row of `job_progress` says."""
+        """The status that a row of `job_pace.of` says."""
         values = {each.name: row[each.name] for each in fields(cls) if each.name != "state"}
         for name in FLOATS:
             values[name] = None if values[name] is None else float(values[name])

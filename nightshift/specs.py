@@ -51,7 +51,7 @@ class JobOptions(TypedDict, total=False):
     - `id`: column that names a row. `columns`: columns that are passed through. `limit`: only the first
       rows.
     - `out`: output directory, or an `OutputSpec`. `name`: name of the job.
-    - `pool`, `priority`, `batch`, `retry`, `limits`: as in the spec.
+    - `pool`, `priority`, `weight`, `batch`, `retry`, `limits`: as in the spec.
     """
 
     model: str
@@ -70,6 +70,7 @@ class JobOptions(TypedDict, total=False):
     name: str
     pool: str
     priority: int
+    weight: float
     batch: BatchSpec | Mapping[str, Any]
     retry: RetrySpec | Mapping[str, Any]
     limits: LimitsSpec | Mapping[str, Any]
@@ -152,7 +153,7 @@ def _sections(given: dict[str, Any], out: str | None) -> dict[str, Any]:
     """The spec without its input's uri, as a YAML file would say it."""
     sections: dict[str, Any] = {
         name: _plain(given[name])
-        for name in ("name", "pool", "priority", "batch", "retry", "limits")
+        for name in ("name", "pool", "priority", "weight", "batch", "retry", "limits")
         if name in given
     }
     where = given.get("out", out)

@@ -57,7 +57,7 @@ def _followed(
         job = context.find_job(ledger, reference)
         if alone and job.closed_at is None and job.state != "paused":
             raise BadInput(f"nobody works on job {job.id}: `nightshift run` with its spec goes on")
-        yield ledger, follow(ledger, job.id, console, until_idle=until_idle)
+        yield ledger, follow(ledger, job.id, console, until_idle=until_idle).job
 
 
 def status(

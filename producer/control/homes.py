@@ -60,7 +60,9 @@ def remove(home: Path, *, sure: bool) -> Answer:
                 else:
                     path.unlink()
     said = f"the ledger and the logs of its jobs, {size / 2**20:,.0f} MiB, "
-    then = "are gone; outputs stay" if sure else "can go; `nightshift gc --home --yes` deletes them"
+    then = "can go; `nightshift gc --home --yes` deletes them"
+    if sure:
+        then = "are gone; outputs stay, and a job that runs again takes its own over with --adopt"
     facts = {"home": str(home), "bytes": size, "deleted": sure}
     return Answer("gc", str(home), then=said + then, facts=facts)
 

@@ -83,7 +83,7 @@ def _ledger_and_runner(settings: Settings, console: Console) -> Iterator[tuple[L
 
         def submit_and_wait(spec: JobSpec) -> Job:
             done = submit(ledger, spec, settings)
-            return progress.follow(ledger, done.job_id, console)
+            return progress.follow(ledger, done.job_id, console).job
 
         yield ledger, submit_and_wait
 

@@ -72,7 +72,7 @@ class Machine:
             self.started.close()
             self.fleet = LocalFleet(job.spec, self.settings, self.home, self.ledger, self.servers)
             self.started.enter_context(running(self.fleet, self.console))
-        job = progress.follow(self.ledger, job.id, self.console, stop=self.fleet.is_broken)
+        job = progress.follow(self.ledger, job.id, self.console, stop=self.fleet.is_broken).job
         self.fleet.raise_if_broken()
         if job.state is JobState.PAUSED:
             # The worker finishes or releases its batches now, so that the summary counts them.

@@ -101,7 +101,10 @@ def _finished_pilot(
             if living:
                 submitted, unreadable = pilot.submit_pilot(ledger, spec, settings, rows)
                 job = open_job(ledger, submitted, spec, console)
-                yield ledger, FinishedPilot(progress.follow(ledger, job.id, console), unreadable)
+                yield (
+                    ledger,
+                    FinishedPilot(progress.follow(ledger, job.id, console).job, unreadable),
+                )
                 return
     with machine(settings, console) as here:
         yield here.ledger, here.run_pilot(spec, rows)

@@ -70,7 +70,7 @@ def refuse_owned(output_uri: str) -> None:
         raise BadInput(
             f"{output_uri} belongs to a job in another ledger, and this folder has none: run the "
             "command where that job ran, name another output directory or, if that ledger is "
-            "lost, take the directory over with --adopt"
+            "lost, take the directory over with --adopt (adopt=True in Python)"
         )
 
 
@@ -209,7 +209,7 @@ def _refuse(connection: Connection, output_uri: str, found: Owner | None, wanted
     if claim is Claim.SAME_JOB_ELSEWHERE:
         raise BadInput(
             f"{output_uri} belongs to this job in another ledger: let the job go on there or, if "
-            "that ledger is lost, take the directory over with --adopt"
+            "that ledger is lost, take the directory over with --adopt (adopt=True in Python)"
         )
     if claim is Claim.OTHER_LEDGER:
         raise BadInput(

@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from nightshift.common.errors import Retryable
+from nightshift.common.errors import BadInput, Retryable
 from nightshift.common.ledger import Ledger, Row, jobs, workers
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_pace
@@ -80,7 +80,8 @@ def snapshot(ledger: Ledger, job_id: int) -> JobSnapshot:
     """Reads job, progress and workers in one transaction."""
     with ledger.transaction() as connection:
         job = jobs.get(connection, job_id)
-        assert job is not None, "jobs are never deleted"
+        if job is None:
+            raise BadInput(f"there is no job {job_id} in the ledger: it was deleted")
         own = [
             row
             for row in workers.status(connection)
@@ -98,11 +99,12 @@ def follow(
     stop: Callable[[], bool] | None = None,
     until_idle: bool = False,
     interval_seconds: float = 0.5,
-) -> Job:
+) -> JobSnapshot:
     """Shows a job until it is over and its files are finished, paused, or `stop` says so; with
-    `until_idle` until a watched job has done everything that was found so far.
+    `until_idle` until a watched job has done everything that was found so far. Returns the last look.
 
-    Waits for the end of an outage of Postgres; raises Retryable only at the first look.
+    Waits for the end of an outage of Postgres; raises Retryable only at the first look, and BadInput
+    for a job that is deleted meanwhile.
     """
     seen = snapshot(ledger, job_id)
     view, printed, printed_at = LiveView(), "", float("-inf")
@@ -121,7 +123,7 @@ def follow(
                     console.print(line, soft_wrap=True, highlight=False)
                 printed = str(line)
             if seen.at_rest or (until_idle and seen.is_idle) or (stop is not None and stop()):
-                return seen.job
+                return seen
             time.sleep(interval_seconds)
             try:
                 seen = snapshot(ledger, job_id)

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 import nightshift as ns
-from tests.support.fleet import Fleet, logs, wait_until, write_rows
+from tests.support.fleet import Fleet, function_spec, logs, wait_until, write_rows
 from tests.support.remote import Call, Remote, Reply, answered
 
 if TYPE_CHECKING:
@@ -81,6 +81,43 @@ def test_a_table_goes_through_a_fleet_and_comes_back_in_every_form(
     assert submitted(client, at_work.folder, "loud").id == job.id
     assert repr(client.job("loud")) == repr(client.job(job.id)) == repr(job)
     assert [each.job for each in client.jobs()] == [job.id]
+
+
+def test_a_second_submit_warns_of_what_it_does_not_change_and_a_deleted_job_is_said(
+    client: ns.Client, fleet: Fleet
+) -> None:
+    job = submitted(client, fleet.folder, "kept", weight=2)
+    with pytest.warns(UserWarning, match=f"job {job.id} keeps weight 2, not 3"):
+        assert submitted(client, fleet.folder, "kept", weight=3).id == job.id
+    job.cancel()
+    fleet.reaper()
+    with pytest.raises(ns.JobStopped):
+        job.wait(60, progress=False)
+    assert fleet.command("delete", str(job.id)).returncode == 0
+    for look in (job.status, lambda: job.wait(1, progress=False), job.to_arrow, job.cancel):
+        with pytest.raises(ns.BadInput, match=f"there is no job '?{job.id}'? in the ledger"):
+            look()
+
+
+def test_the_wait_for_a_watched_job_ends_when_what_it_has_is_done(
+    client: ns.Client, fleet: Fleet
+) -> None:
+    def grows(name: str) -> ns.Job:
+        write_rows(fleet.folder / name, [("a.parquet", 40)])
+        spec = function_spec(name, fleet.folder / name, fleet.folder / f"{name}-out")
+        spec["input"]["watch"] = "1s"
+        with pytest.warns(UserWarning, match="looks for new files every 1 s"):
+            return client.submit(spec)
+
+    fine, gone = grows("fine"), grows("gone")
+    (fleet.folder / "gone" / "a.parquet").unlink()
+    fleet.reaper()
+    fleet.worker()
+    assert fine.wait(120, progress=False).rows_done == 40
+    with pytest.raises(ns.JobStopped, match="is running"):
+        gone.wait(120, progress=False)
+    with pytest.raises(TimeoutError):
+        submitted(client, fleet.folder, "late", pool="nobody").wait(0.1, progress=False)
 
 
 def test_a_pydantic_model_says_what_an_answer_is_and_the_answers_are_typed(

@@ -20,8 +20,8 @@ import nightshift as ns
 rows = [{"id": f"r-{n}", "text": f"say {n}"} for n in range(ROWS)]
 table = pa.Table.from_pylist(rows)
 
-def call(function="rules:shout"):
-    return ns.run(table, function=function, id="id", batch={"rows": 10})
+def call(function="rules:shout", **options):
+    return ns.run(table, function=function, id="id", batch={"rows": 10}, **options)
 """
 
 EVERYWHERE = """
@@ -121,3 +121,16 @@ def test_an_interrupt_and_a_kill_end_every_process_and_the_same_call_goes_on(fle
     script = start(fleet, 2000, 'assert call("rules:slow").to_arrow().num_rows == 2000')
     assert script.wait(200) == 0, said(fleet)
     assert "job 1 goes on where it stood" in said(fleet)
+
+
+@pytest.mark.slow
+def test_once_the_ledger_of_the_folder_is_gone_the_same_call_takes_its_output_over(
+    fleet: Fleet,
+) -> None:
+    assert start(fleet, 50, 'call("rules:shout")').wait(200) == 0, said(fleet)
+    gone = fleet.command("gc", "--home", "--yes")
+    assert "takes its own over with --adopt" in gone.stdout, gone.stderr
+    assert start(fleet, 50, 'call("rules:shout")').wait(200) != 0
+    assert "take the directory over with --adopt (adopt=True in Python)" in said(fleet)
+    adopted = 'assert call("rules:shout", adopt=True).to_arrow().num_rows == 50'
+    assert start(fleet, 50, adopted).wait(200) == 0, said(fleet)
