@@ -124,11 +124,18 @@ def test_what_is_an_answer_comes_back_beside_any_other(
     [
         ("kill", {}, "was ended by SIGKILL"),
         ("leave", {}, "ended with exit code 3"),
-        ("hang", {"call_timeout_seconds": 1}, "took more than 1 s"),
+        pytest.param(
+            "hang", {"call_timeout_seconds": 1}, "took more than 1 s", marks=pytest.mark.slow
+        ),
         ("keep the lock", {"call_timeout_seconds": 1}, "took more than 1 s"),
-        ("leak", {"function_memory_bytes": 400 * MIB}, "and the limit is 419,430,400"),
+        pytest.param(
+            "leak",
+            {"function_memory_bytes": 400 * MIB},
+            "and the limit is 419,430,400",
+            marks=pytest.mark.slow,
+        ),
         ("close everything", {}, "did not come back"),
-        ("speak out of turn", {}, "did not come back"),
+        pytest.param("speak out of turn", {}, "did not come back", marks=pytest.mark.slow),
     ],
 )
 def test_a_row_that_ends_its_host_fails_alone_and_the_next_batch_is_served(

@@ -10,6 +10,7 @@ from tests.support.example import Example
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_a_dataframe_goes_through_a_model_and_comes_back(
     example: Callable[[str], Example],
 ) -> None:

@@ -142,7 +142,7 @@ MUTANTS = (
     ),
     Mutant(
         "plan without cordoned slots",
-        "common/ledger/fleet.py",
+        "common/ledger/pool_plans.py",
         "          AND (s.supervisor, s.slot) NOT IN (SELECT supervisor, slot FROM cordoned_slots)\n",
         "",
         ("tests/integration/test_cordons.py",),
@@ -360,7 +360,7 @@ MUTANTS = (
     ),
     Mutant(
         "no plan for a lost slot",
-        "common/ledger/fleet.py",
+        "common/ledger/pool_plans.py",
         "          AND s.state <> 'lost'\n",
         "",
         (f"{PLAN}::test_a_lost_slot_is_in_no_plan_and_stands_so_in_worker_status",),
@@ -691,7 +691,7 @@ MUTANTS = (
     ),
     Mutant(
         "one planner a pool",
-        "common/ledger/fleet.py",
+        "common/ledger/pool_plans.py",
         "SELECT pg_try_advisory_xact_lock(:lock, hashtext(:pool)) AND NOT EXISTS (",
         "SELECT :lock > 0 AND NOT EXISTS (",
         (f"{PLAN}::test_one_supervisor_at_a_time_plans_and_a_young_plan_stays",),

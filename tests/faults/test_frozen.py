@@ -63,6 +63,7 @@ def test_the_warm_child_of_a_frozen_supervisor_asks_and_beats_for_itself(
     assert rig.charges() == (0, 0)
 
 
+@pytest.mark.slow
 def test_leases_obey_the_clock_of_the_database_alone(rig: Rig) -> None:
     """Batches take longer than a lease; one worker's clock is ten minutes ahead, one's behind."""
     rig.reaper()

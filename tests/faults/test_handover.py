@@ -86,6 +86,7 @@ def test_rows_that_have_not_begun_leave_a_busy_child_and_nothing_is_charged(rig:
     assert rig.charges() == (0, 0)
 
 
+@pytest.mark.slow
 def test_the_giver_dies_in_the_middle_and_then_the_taker(rig: Rig) -> None:
     ending = Ending(rig)
     rig.arm(Moment.HANDING_OVER, "kill")

@@ -75,6 +75,7 @@ def submit(rig: Rig, name: str, rows: int, batch: int, **sections: Any) -> list[
     return rig.submit(name, files, **{"engine": SHOUT, "batch": {"rows": batch}, **sections})
 
 
+@pytest.mark.slow
 def test_two_rows_that_kill_their_child_are_found_in_one_batch(rig: Rig) -> None:
     (rig.folder / "rules.py").write_text(DEADLY)
     two = submit(rig, "two", 40, 4)
@@ -85,6 +86,7 @@ def test_two_rows_that_kill_their_child_are_found_in_one_batch(rig: Rig) -> None
     assert rig.charges()[0] == 0
 
 
+@pytest.mark.slow
 def test_a_function_that_dies_hangs_or_keeps_pythons_lock_costs_its_process_alone(
     rig: Rig,
 ) -> None:

@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 
 import psutil
+import pytest
 
 from nightshift.common.failpoints import Moment
 from tests.support.fleet import wait_until
@@ -86,6 +87,7 @@ def test_an_outage_costs_no_finished_work(
     assert outcomes.keys() <= {"done", "released"}
 
 
+@pytest.mark.slow
 def test_a_worker_frozen_in_a_transaction_stops_nobody(rig: Rig, postgres: Server) -> None:
     """And one that is asked to leave while Postgres is frozen goes in time."""
     ids = rig.submit("frozen", 1200)

@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+
 from tests.faults.test_drain import (
     RULES,
     computed,
@@ -63,6 +65,7 @@ def test_a_notice_drains_in_less_time_and_keeps_every_finished_row(rig: Rig) -> 
     assert rig.charges() == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_drained_worker_gives_its_work_to_others_and_serves_again_when_it_may(rig: Rig) -> None:
     (rig.folder / "rules.py").write_text(RULES)
     engine = {"backend": "function", "callable": "rules:some"}

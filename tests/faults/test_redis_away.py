@@ -68,6 +68,7 @@ def leave(rig: Rig, worker: subprocess.Popen[bytes]) -> None:
     assert rig.charges() == (0, 0)
 
 
+@pytest.mark.slow
 def test_an_emptied_a_restarted_a_frozen_and_a_lost_redis(rig: Rig, redis: Server) -> None:
     rig.note_rows()
     ids = rig.submit("emptied", 1800)

@@ -187,6 +187,7 @@ def troubles() -> Callable[[str], str | None]:
     return lambda operation: next(turns[operation])
 
 
+@pytest.mark.slow
 def test_a_slow_and_failing_object_store_loses_and_tears_nothing(
     make_rig: Callable[..., Rig], store: ObjectStore
 ) -> None:

@@ -49,6 +49,7 @@ def test_what_a_dead_child_held_goes_to_its_warm_siblings_at_once(rig: Rig) -> N
     assert failures == 0
 
 
+@pytest.mark.slow
 def test_when_machines_are_lost_another_goes_on_with_what_they_held(rig: Rig) -> None:
     """One is gone at once; of the other only the supervisor, and nobody is left to end the rest."""
     rig.reaper()

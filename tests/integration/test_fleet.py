@@ -46,6 +46,7 @@ def finished(fleet: Fleet, name: str, ids: list[str]) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.slow
 def test_workers_come_and_go_and_a_second_job_comes_in_between(fleet: Fleet, ask: Ask) -> None:
     first = submit(fleet, "first", [("a.parquet", 1500), ("b.jsonl", 1000)])
     fleet.reaper()
@@ -97,6 +98,7 @@ def profile_tells_what_the_ledger_knows(file: Path, ask: Ask) -> None:
     assert "Where the time went: 1 children" in logs(file.parent)
 
 
+@pytest.mark.slow
 def test_a_paused_job_stands_still_and_a_resumed_one_goes_on(fleet: Fleet, ask: Ask) -> None:
     ids = submit(fleet, "paused", [("a.parquet", 1200)])
     fleet.reaper()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from nightshift.common.errors import SchemaMismatch
-from nightshift.common.ledger import fleet, jobs, workers
+from nightshift.common.ledger import fleet, jobs, pool_plans, workers
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.fleet import Machine, SlotOrder, SlotReport
 from nightshift.common.processes.process_group import ProcessGroup
@@ -84,7 +84,7 @@ def test_two_engines_of_equal_priority_share_a_machine(world: World) -> None:
 def test_one_supervisor_at_a_time_plans_and_a_young_plan_stays(
     world: World, frozen: Connection
 ) -> None:
-    assert fleet.try_to_plan(frozen, "default")
+    assert pool_plans.try_lock(frozen, "default")
     assert not planning.renew(world.ledger, "default", ALIVE_SECONDS)
     assert planning.renew(world.ledger, "another", ALIVE_SECONDS)
     age(world, -60)
@@ -97,9 +97,9 @@ def test_a_supervisor_frozen_while_it_plans_stops_no_machine(
     key = world.specs[world.job(256)].engine_key
     report(world, empty(1))
     plan(world)
-    assert fleet.demand(frozen, "default")
-    fleet.try_to_plan(frozen, "default")
-    fleet.store_plan(frozen, "default", {"m/0": "elsewhere"}, {}, [])
+    assert pool_plans.demand(frozen, "default")
+    pool_plans.try_lock(frozen, "default")
+    pool_plans.store(frozen, "default", {"m/0": "elsewhere"}, {}, [])
     assert ordered(world, empty(1)) == [key]
     assert world.ask("SELECT count(*) AS n FROM slots")[0].n == 1
 
@@ -189,7 +189,7 @@ def test_batches_that_back_off_for_longer_than_a_load_are_no_work_yet(world: Wor
 
 def test_the_parallel_batches_of_a_job_are_its_demand_at_most(world: World) -> None:
     world.job(*[1000] * 20, limits={"max_parallel": 3})
-    [job] = world.run(fleet.demand, "default")
+    [job] = world.run(pool_plans.demand, "default")
     assert (job.slots, job.most_slots) == (3, 3)
 
 
@@ -255,7 +255,9 @@ def test_a_lost_slot_is_in_no_plan_and_stands_so_in_worker_status(world: World) 
     report(world, slots)
     with world.ledger.transaction() as connection:
         workers.end(connection, str(lost.worker_id), died="the kernel keeps it")
-        assert [slot.id for slot in fleet.slots(connection, "default", ALIVE_SECONDS)] == ["m/1"]
+        assert [slot.id for slot in pool_plans.slots(connection, "default", ALIVE_SECONDS)] == [
+            "m/1"
+        ]
     plan(world)
     assert ordered(world, slots) == [None, key]
     seen = world.ask("SELECT worker, host, slot, state FROM worker_status")

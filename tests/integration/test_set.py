@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner, Result
 
-from nightshift.common.ledger import dispatch, fleet, jobs
+from nightshift.common.ledger import dispatch, jobs, pool_plans
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.control import audit_log, job_changes
 from nightshift.producer.cli.app import app
@@ -147,7 +147,7 @@ def test_a_lower_max_parallel_takes_back_what_is_queued_above_it(world: World) -
 def test_weight_reaches_the_plan_and_the_admission(world: World) -> None:
     job_id = world.job(4, 4)
     world.run(job_changes.change, job_id, {"weight": "3"})
-    assert [each.weight for each in world.run(fleet.demand, "default")] == [3]
+    assert [each.weight for each in world.run(pool_plans.demand, "default")] == [3]
     assert [each.weight for each in world.run(dispatch.open_jobs)] == [3]
     assert world.job(1, name="heavy", weight=4)
     assert sorted(each.weight for each in world.run(dispatch.open_jobs)) == [3, 4]

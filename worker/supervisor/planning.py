@@ -2,7 +2,7 @@
 
 from nightshift.common.allocation.deadlines import with_deadlines
 from nightshift.common.allocation.plan import allocate, beside_cordoned, desired_slots
-from nightshift.common.ledger import Ledger, deadlines, fleet
+from nightshift.common.ledger import Ledger, deadlines, pool_plans
 from nightshift.common.ledger.control import cordons
 
 
@@ -12,14 +12,14 @@ def renew(ledger: Ledger, pool: str, alive_seconds: float) -> bool:
     Slots that are cordoned, or of machines that were not seen for `alive_seconds`, are left out.
     """
     with ledger.transaction() as connection:
-        if not fleet.try_to_plan(connection, pool):
+        if not pool_plans.try_lock(connection, pool):
             return False
         works = deadlines.works(connection, pool=pool)
-        demand = with_deadlines(fleet.demand(connection, pool), works)
-        slots = fleet.slots(connection, pool, alive_seconds)
-        engine_of = allocate(slots, demand, fleet.engines(connection, pool))
+        demand = with_deadlines(pool_plans.demand(connection, pool), works)
+        slots = pool_plans.slots(connection, pool, alive_seconds)
+        engine_of = allocate(slots, demand, pool_plans.engines(connection, pool))
         waiting = {job.engine_key for job in demand}.difference(engine_of.values())
         cordoned = cordons.count_in_pool(connection, pool, alive_seconds)
         desired = beside_cordoned(desired_slots(demand), cordoned)
-        fleet.store_plan(connection, pool, engine_of, desired, sorted(waiting))
+        pool_plans.store(connection, pool, engine_of, desired, sorted(waiting))
     return True

@@ -315,9 +315,8 @@ def _clean(value: Any) -> Any:
         return [_clean(each) for each in value]
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, np.ndarray) and value.ndim != 1:
-        return value.tolist()
-    return value
+    is_deep = isinstance(value, np.ndarray) and value.ndim != 1
+    return value.tolist() if is_deep else value
 
 
 def _said(error: BaseException) -> str:
