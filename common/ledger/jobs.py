@@ -148,9 +148,18 @@ def lock(connection: Connection, job_id: int) -> JobState:
 
     No work in progress takes the row, not even shared: a row that many transactions share at once
     is never free for the one that wants it alone, and each of them would cost multixact members.
+    BadInput for a job that was deleted.
     """
     statement = text("SELECT state FROM jobs WHERE id = :id FOR UPDATE")
-    return JobState(connection.scalar(statement, {"id": job_id}))
+    state = connection.scalar(statement, {"id": job_id})
+    if state is None:
+        raise gone(job_id)
+    return JobState(state)
+
+
+def gone(job_id: int) -> BadInput:
+    """The error for a job that was deleted while a command looked at the job."""
+    return BadInput(f"job {job_id} is gone: somebody has deleted it")
 
 
 def pause(connection: Connection, job_id: int, reason: str | None = None) -> None:

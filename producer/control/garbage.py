@@ -32,18 +32,12 @@ def collect(ledger: Ledger, settings: Settings, *, sure: bool) -> Answer:
     """Says what can go, and deletes it if `sure`."""
     found = find(ledger, settings)
     count = sum(len(uris) for uris in found.orphans.values())
-    refused: list[str] = []
-    if sure:
-        for job_id, uris in found.orphans.items():
-            refused += storage.delete_all(uris)
-            with ledger.transaction() as connection:
-                audit_log.record(connection, "gc", job_id, detail={"files": len(uris)})
-        for job_id in found.deletions:
-            deletion.delete(ledger, _job(ledger, job_id), settings, output=False)
+    refused = _delete(ledger, settings, found) if sure else []
     facts = {
         "files": sorted(uri for uris in found.orphans.values() for uri in uris),
         "deletions": found.deletions,
         "unseen": found.unseen,
+        "refused": refused,
         "deleted": sure,
     }
     said = [f"{count:,} files of attempts that never counted"]
@@ -56,6 +50,26 @@ def collect(ledger: Ledger, settings: Settings, *, sure: bool) -> Answer:
         why = [*refused, *(f"job {job_id}: {why}" for job_id, why in found.unseen.items())]
         then += f"; not looked at or not deleted: {first_few(why, 2)}"
     return Answer("gc", f"{len(found.orphans)} jobs", then=then, facts=facts)
+
+
+def _delete(ledger: Ledger, settings: Settings, found: Garbage) -> list[str]:
+    """Deletes what was found; returns why the rest stays. What one job refuses keeps no other back."""
+    refused = []
+    for job_id, uris in found.orphans.items():
+        try:
+            stay = storage.delete_all(deletion.under_lock(ledger, job_id, uris))
+            with ledger.transaction() as connection:
+                files = len(uris) - len(stay)
+                audit_log.record(connection, "gc", job_id, detail={"files": files})
+        except NightshiftError as error:
+            stay = [str(error)]
+        refused += stay
+    for job_id in found.deletions:
+        try:
+            deletion.delete(ledger, _job(ledger, job_id), settings, output=False)
+        except NightshiftError as error:
+            refused.append(str(error))
+    return refused
 
 
 def find(ledger: Ledger, settings: Settings) -> Garbage:

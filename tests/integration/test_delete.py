@@ -10,8 +10,12 @@ from typer.testing import CliRunner, Result
 from nightshift.common.errors import BadInput, LedgerUnavailable
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.control import deletions
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.producer.cli.app import app
+from nightshift.producer.control import deletion, job_moves, job_settings
+from nightshift.producer.retry import retry
 from tests.integration.test_retention import age, archive
 from tests.integration.test_retry import Site, moody
 
@@ -197,3 +201,56 @@ def test_whatever_would_open_a_job_again_is_refused_while_it_is_being_deleted(si
     ):
         jobs.reopen(connection, site.job_id)
     assert site.job.state is JobState.COMPLETED
+
+
+def test_a_deletion_that_another_command_has_ended_touches_nothing_of_the_next_job(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same spec makes parts of the same names in the same directory, and the marker is the same."""
+    finished(site)
+    files_of = deletion._files
+
+    def slow(ledger: Ledger, job: Job) -> list[str]:
+        """The files as they are, and then the other command comes to its end."""
+        found = list(files_of(ledger, job))
+        monkeypatch.setattr(deletion, "_files", files_of)
+        deletion.delete(ledger, job, Settings(), output=True)
+        finished(site)
+        return found
+
+    monkeypatch.setattr(deletion, "_files", slow)
+    with pytest.raises(BadInput, match="job 1 is gone: somebody has deleted it"):
+        deletion.delete(site.ledger, site.job, Settings(), output=True)
+    assert site.job_id == 2
+    assert len(site.agrees()) == 4, "every part of the new job is there"
+
+
+def test_an_output_that_is_to_go_after_all_is_looked_at_like_any_other(
+    site: Site, nightshift: Callable[..., Result]
+) -> None:
+    finished(site)
+    with site.ledger.transaction() as connection:
+        deletions.begin(connection, 1, output=False)
+    (site.folder / "out" / "_owner.json").unlink()
+    said = nightshift("delete", "1", "--output")
+    assert (said.exit_code, "has no owner marker" in said.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda ledger, job: deletion.delete(ledger, job, Settings(), output=False),
+        job_moves.cancel,
+        lambda ledger, job: job_settings.change(ledger, job, {"priority": "3"}),
+        lambda ledger, job: retry(ledger, job, failed=True, dead=False, kind=None),
+    ],
+    ids=["delete", "cancel", "set", "retry"],
+)
+def test_a_job_that_somebody_deleted_meanwhile_is_one_sentence(
+    site: Site, move: Callable[[Ledger, Job], object]
+) -> None:
+    finished(site)
+    known = site.job
+    deletion.delete(site.ledger, known, Settings(), output=False)
+    with pytest.raises(BadInput, match="job 1 is gone"):
+        move(site.ledger, known)

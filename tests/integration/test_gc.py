@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from nightshift.common import storage
+from nightshift.common.errors import DeleteRefused
 from nightshift.common.ledger import Ledger, jobs, schema
 from nightshift.common.ledger.control import deletions
 from nightshift.common.processes.postgres import EmbeddedPostgres
+from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.producer.cli.app import app
+from nightshift.producer.control import deletion, garbage
 from tests.integration.test_retry import Site, moody
 from tests.support.world import World
 
@@ -115,3 +119,45 @@ def test_the_ledger_of_a_folder_can_go_once_its_jobs_are_over_and_outputs_stay(
     assert json.loads(gone.stdout)["deleted"] is True
     left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {"runs/sales/part-000000-a1.parquet", "lock", ".gitignore"}
+
+
+def test_what_one_job_refuses_keeps_no_other_back(
+    site: Site, nightshift: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Site(site.ledger, site.folder / "other", boots=10)
+    other.submit()
+    assert other.work(moody()) is JobState.COMPLETED
+    with site.ledger.transaction() as connection:
+        for job_id in (site.job_id, other.job_id):
+            deletions.begin(connection, job_id, output=True)
+    delete = storage.delete
+
+    def refuse(uri: str) -> None:
+        if uri.startswith(str(site.folder / "out")):
+            raise DeleteRefused(f"{uri} may not be deleted")
+        delete(uri)
+
+    monkeypatch.setattr(storage, "delete", refuse)
+    said = json.loads(nightshift("gc", "--yes", "--json").stdout)
+    [why] = said["refused"]
+    assert why.endswith("may not be deleted")
+    assert [row.id for row in site.ask("SELECT id FROM jobs")] == [site.job_id]
+
+
+def test_a_file_that_was_found_stays_once_its_job_is_another_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts of the next job of the same spec may have the names of what was left by the first."""
+    left = site.folder / "out" / "_attempts" / "part-000001-a2.parquet"
+    left.parent.mkdir()
+    left.write_text("left")
+    found = garbage.find(site.ledger, Settings())
+    assert found.orphans == {site.job_id: [str(left)]}
+    monkeypatch.setattr(garbage, "find", lambda *_: found)
+    deletion.delete(site.ledger, site.job, Settings(), output=True)
+    site.submit()
+    left.parent.mkdir(exist_ok=True)
+    left.write_text("an attempt of the next job")
+    said = garbage.collect(site.ledger, Settings(), sure=True)
+    assert left.exists()
+    assert said.facts["refused"] == ["job 1 is gone: somebody has deleted it"]

@@ -38,9 +38,9 @@ REST = (
 """What is left of a job without batches, in order."""
 
 
-def is_begun(connection: Connection, job_id: int) -> bool:
-    """Whether the job is being deleted."""
-    statement = text("SELECT EXISTS (SELECT FROM deletions WHERE job_id = :id)")
+def takes_output(connection: Connection, job_id: int) -> bool:
+    """Whether the job is being deleted with its output."""
+    statement = text("SELECT EXISTS (SELECT FROM deletions WHERE job_id = :id AND output)")
     return bool(connection.scalar(statement, {"id": job_id}))
 
 
@@ -74,7 +74,8 @@ def delete_page(connection: Connection, job_id: int) -> bool:
 
 
 def end(connection: Connection, job_id: int) -> None:
-    """Deletes what is left of a job without batches."""
+    """Deletes what is left of a job without batches. BadInput where another call has done so."""
+    jobs.lock(connection, job_id)  # the job before its deletion, as in `begin`
     for statement in REST:
         connection.execute(text(statement), {"id": job_id})
 

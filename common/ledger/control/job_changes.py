@@ -64,6 +64,8 @@ def change(
     """
     # Engines before the job, as where failed loads fail jobs.
     stored = connection.scalar(STORED_SPEC, {"id": job_id})
+    if stored is None:
+        raise jobs.gone(job_id)
     after, _, changes = changed(stored, wanted)
     if changes.keys() & {"pool", "revision"}:
         if "pool" in changes and "revision" not in changes:
