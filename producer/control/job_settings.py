@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Connection, Ledger, deadlines, jobs
+from nightshift.common.ledger import Connection, Ledger, deadlines, jobs, spending
 from nightshift.common.ledger.control import audit_log, job_changes
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import finish_by
@@ -26,8 +26,10 @@ def change(ledger: Ledger, job: Job, wanted: Mapping[str, str]) -> Answer:
         if changes:
             audit_log.record(connection, "set", job.id, detail=detail(changes))
         progress = jobs.progress(connection, job.id)
+        spent = spending.spent_out(connection, [job.id]) if "budget" in changes else []
     state, waiting = JobState(progress["status"]), progress["waiting"]
-    return Answer("set", job.label, job.id, changes, _then(changes, state, waiting))
+    then = _then(changes, state, waiting, spent[0][1] if spent else None)
+    return Answer("set", job.label, job.id, changes, then)
 
 
 def _change_deadline(connection: Connection, job_id: int, value: str) -> Changes:
@@ -50,8 +52,8 @@ def _shown(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone().isoformat(" ", "seconds")
 
 
-def _then(changes: Changes, state: JobState, waiting: str | None) -> str:
-    """What follows of the changes for the job in this state."""
+def _then(changes: Changes, state: JobState, waiting: str | None, spent: str | None) -> str:
+    """What follows of the changes for the job in this state. `spent` says that the budget is reached."""
     if not changes:
         return "nothing changed, the job has these values"
     if state.over:
@@ -63,4 +65,8 @@ def _then(changes: Changes, state: JobState, waiting: str | None) -> str:
         said.append(waiting)
     if state is JobState.PAUSED:
         said.append("the job is paused")
+    elif spent is not None:
+        said.append("the job pauses within a second")
+    if spent is not None:
+        said.append(spent)
     return ", ".join(said)

@@ -36,7 +36,7 @@ def _known(connection: Connection, name: str) -> Target:
     if target is None:
         raise BadInput(
             f"{name!r} is no host and no worker that the ledger knows; "
-            "`SELECT host, supervisor, slot FROM slots` lists them"
+            "`nightshift workers` lists them"
         )
     return target
 
@@ -53,6 +53,8 @@ def _answer(connection: Connection, target: Target, action: str, before: str) ->
         audit_log.record(connection, action, subject=target.label, detail=detail(changes))
     figures = {"slots": slots["slots"], "workers": slots["workers"]}
     then = f"{slots['slots']} slots of {slots['workers']} workers"
+    if after == "drained":
+        then = f"{then}; `nightshift workers` shows when they are free"
     if after != IN_SERVICE:
         then = f"{then}; `nightshift uncordon {target.name}` takes it back into service"
     elif slots["cordoned"]:
@@ -63,5 +65,6 @@ def _answer(connection: Connection, target: Target, action: str, before: str) ->
             f"`nightshift uncordon {others[0].name}` ends it"
         )
     if not changes:
-        then = f"nothing changed, it has {'no cordon' if after == IN_SERVICE else after}: {then}"
+        held = "it has no cordon" if after == IN_SERVICE else f"it was {after} before"
+        then = f"nothing changed, {held}: {then}"
     return Answer(action, target.label, None, changes, then, figures)

@@ -62,8 +62,14 @@ def test_a_host_a_worker_a_slot_or_its_child_is_meant(
     assert "the cordon of host gpu-1 still holds" in nightshift("uncordon", "s-a/0").stdout
     again = nightshift("uncordon", "gpu-2")
     assert again.stdout.startswith("host gpu-2: nothing changed, it has no cordon")
+    nightshift("drain", "gpu-2")
+    again = nightshift("drain", "gpu-2")
+    assert "nothing changed, it was drained before: 2 slots" in again.stdout
+    assert "`nightshift workers` shows when they are free" in again.stdout
+    assert nightshift("uncordon", "gpu-2").exit_code == 0
     unknown = nightshift("drain", "nobody")
     assert (unknown.exit_code, "'nobody' is no host and no worker" in unknown.stderr) == (2, True)
+    assert "`nightshift workers` lists them" in unknown.stderr
     actions = world.ask("SELECT action, subject FROM audit_log WHERE job_id IS NULL ORDER BY id")
     assert [tuple(row) for row in actions if row.action != "migrate"] == [
         ("cordon", "host gpu-1"),
@@ -71,6 +77,8 @@ def test_a_host_a_worker_a_slot_or_its_child_is_meant(
         ("cordon", "worker s-b"),
         ("uncordon", "worker s-b"),
         ("uncordon", "worker s-b/1"),
+        ("drain", "host gpu-2"),
+        ("uncordon", "host gpu-2"),
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner, Result
 
-from nightshift.common.ledger import dispatch, jobs, pool_plans
+from nightshift.common.ledger import dispatch, jobs, pool_plans, spending
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.control import audit_log, job_changes
 from nightshift.producer.cli.app import app
@@ -53,6 +53,20 @@ def test_one_line_says_what_changed_and_the_log_who_did_it(
     job = world.run(jobs.get, job_id)
     assert (job.spec.priority, job.spec.weight, job.spec.limits.budget) == (7, 2.5, 40)
     assert job.spec.limits.max_parallel == 3
+
+
+def test_a_budget_that_is_spent_already_says_what_follows(
+    world: World, nightshift: Callable[..., Result]
+) -> None:
+    job_id = world.job(1, 1, **GENERATE)
+    hours = spending.Spent(job_id, 10 * 3600 * 10**6, 10, 0, 0)
+    world.run(spending.report, "w-1", [hours])
+    said = nightshift("set", "shout", "--budget", "5").stdout
+    reached = (
+        "20.00 is spent, which reaches limits.budget 5.00: `nightshift resume 1 --budget MORE`"
+    )
+    assert f"budget none -> 5; the job pauses within a second, {reached} goes on" in said
+    assert "is spent" not in nightshift("set", "shout", "--budget", "50").stdout
 
 
 @pytest.mark.parametrize(
