@@ -80,6 +80,7 @@ def _slot(row: Row) -> SlotFact:
         job=row["job_name"],
         job_id=row["job"],
         priority=row["priority"],
+        due_seconds=row["due_seconds"],
         child_seconds=row["child_seconds"],
         cordon=row["cordon"],
     )

@@ -14,7 +14,8 @@ REAPER_SILENT_SECONDS = 30.0
 @dataclass(frozen=True, slots=True)
 class SlotFact:
     """A slot of the job's pool. `engine_key` is what the slot has or loads, `job` one that needs that
-    engine; `serves` is the only engine that the slot may have. `cordon` is the host, worker or slot
+    engine, and `due_seconds` the time to that job's deadline, None without one; `serves` is the only
+    engine that the slot may have. `cordon` is the host, worker or slot
     whose cordon keeps new work from it.
     """
 
@@ -26,6 +27,7 @@ class SlotFact:
     job: str | None = None
     job_id: int | None = None
     priority: int | None = None
+    due_seconds: float | None = None
     child_seconds: float | None = None
     cordon: str | None = None
 
@@ -283,10 +285,12 @@ def _taken(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
     ((job_id, name, priority), count), *others = holders.most_common()
     more = f" and {_count(len(others), 'more job')}" if others else ""
     total = _count(len(slots), "slot")
+    due = next((slot.due_seconds for slot in slots if slot.job_id == job_id), None)
+    deadline = f", with a deadline in {_time(due)}" if due is not None and due > 0 else ""
     return Reason(
         "slots_taken",
         f"the pool {facts.pool} has {total}, and {count} of them "
-        f"{'works' if count == 1 else 'work'} for job {job_id} ({name}, priority {priority}){more}",
+        f"{'works' if count == 1 else 'work'} for job {job_id} ({name}, priority {priority}{deadline}){more}",
         f"nightshift set {facts.job_id} --priority {(priority or 0) + 1}",
     )
 

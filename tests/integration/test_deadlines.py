@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from nightshift.common.allocation.deadlines import Standing
-from nightshift.common.ledger import deadlines, fleet, jobs
+from nightshift.common.ledger import deadlines, dispatch, fleet, jobs
 from nightshift.common.ledger.fleet import Machine, SlotReport
+from nightshift.producer.explain.facts import facts
+from nightshift.producer.explain.reasons import explain
 from nightshift.producer.reaper import admission
 from nightshift.producer.views import rates
 from nightshift.producer.views.deadlines import Deadline, with_deadlines
@@ -177,6 +179,20 @@ def test_batches_of_a_late_job_are_admitted_before_others_of_its_engine(world: W
         rows = {job: jobs.progress(connection, job) for job in (first, late)}
     assert rows[late]["batches_queued"] > 0
     assert rows[first]["batches_queued"] == 0
+
+
+def test_explain_names_the_deadline_of_the_job_that_has_the_slots(world: World) -> None:
+    late, waiting = world.job(100, 100), other(world, 100)
+    due(world, late, 7_200)
+    has_it = SlotReport(0, "", None, key_of(world, late), leaves=False)
+    world.run(dispatch.beat, "reaper", "host", "1")
+    with world.ledger.transaction() as connection:
+        machine = Machine("m", "default", "host")
+        fleet.report(connection, machine, [has_it], idle_seconds=0, seen_every_seconds=0)
+        job = jobs.find(connection, str(waiting))
+        (reason,) = explain(facts(connection, job))
+    assert reason.kind == "slots_taken"
+    assert f"job {late} (shout, priority 0, with a deadline in " in reason.sentence
 
 
 def test_how_a_job_that_is_over_stood_to_its_deadline(world: World) -> None:

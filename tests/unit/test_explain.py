@@ -230,6 +230,21 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "nightshift set 7 --priority 6",
     ),
     (
+        "slots taken by a job with a deadline",
+        {"slots": [replace(TAKEN, due_seconds=7_200.0)]},
+        "slots_taken",
+        "the pool gpus has 1 slot, and 1 of them works for job 3 "
+        "(urgent, priority 5, with a deadline in 2:00:00)",
+        "nightshift set 7 --priority 6",
+    ),
+    (
+        "slots taken by a job whose deadline has passed",
+        {"slots": [replace(TAKEN, due_seconds=-60.0)]},
+        "slots_taken",
+        "the pool gpus has 1 slot, and 1 of them works for job 3 (urgent, priority 5)",
+        "nightshift set 7 --priority 6",
+    ),
+    (
         "free slot",
         {"slots": [FREE]},
         "soon",

@@ -14,14 +14,15 @@ SLOTS = text("""
             ORDER BY k.kind, length(k.name) LIMIT 1) AS cordon,
            extract(epoch FROM now() - w.started_at)::float8 AS child_seconds,
            extract(epoch FROM now() - s.seen_at)::float8 AS silent_seconds,
-           j.id AS job, j.name AS job_name, j.priority
+           j.id AS job, j.name AS job_name, j.priority,
+           extract(epoch FROM j.finish_by - now())::float8 AS due_seconds
     FROM slots s
     LEFT JOIN slot_plans p ON p.supervisor = s.supervisor AND p.slot = s.slot
     LEFT JOIN cordoned_slots c ON c.supervisor = s.supervisor AND c.slot = s.slot
     LEFT JOIN workers w ON w.id = s.worker_id
     -- Of several jobs with the engine, the one that the engine works for first.
     LEFT JOIN LATERAL (
-        SELECT id, name, priority FROM jobs
+        SELECT id, name, priority, finish_by FROM jobs
         WHERE pool = s.pool AND engine_key = s.engine_key AND state = 'running'
         ORDER BY priority DESC, id LIMIT 1
     ) AS j ON true
