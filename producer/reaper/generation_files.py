@@ -24,38 +24,62 @@ A_ROUND = 100
 def write_finished(ledger: Ledger, job_id: int | None = None) -> None:
     """Writes the file of each generation whose batches are all over: of one job, or of every job that
     is not over. Harmless when it is done twice, by the same reaper or by two at once.
+
+    A job whose files cannot be written stops no other; its error is raised when those of the others are
+    written.
     """
     with ledger.transaction() as connection:
         over = generations.over(connection, job_id, A_ROUND if job_id is None else None)
-    for job_id, number in over:
-        with ledger.transaction() as connection:
-            job = jobs.get(connection, job_id)
-            generation = generations.get(connection, job_id, number)
-        if job is not None and generation is not None:
-            _write(ledger, job, generation)
+    failed: dict[int, Exception] = {}
+    for owner, number in over:
+        if owner not in failed:
+            try:
+                while not _write(ledger, owner, number):
+                    pass
+            except Exception as error:  # no job may keep the others from their files
+                failed[owner] = error
+    if failed:
+        raise next(iter(failed.values()))
 
 
-def _write(ledger: Ledger, job: Job, generation: Generation) -> None:
+def _write(ledger: Ledger, job_id: int, number: int) -> bool:
+    """Writes the file of a generation that is over; False where the file is stale by now and the rows
+    are over again, so that the file is to be written anew.
+    """
+    with ledger.transaction() as connection:
+        job = jobs.get(connection, job_id)
+        generation = generations.get(connection, job_id, number)
+        reopened = generations.times_reopened(connection, job_id, number)
+    if job is None or generation is None:
+        return True
+    _complete(ledger, job, generation)
+    with ledger.transaction() as connection:
+        files = generations.files(connection, job_id, generation)
+    uri = part_names.generation(job.output_uri, number)
+    facts = manifest.generation_facts(generation)
+    del facts["finished_at"]
+    head = {"job": job_id, **facts, "input_files": [manifest.file_facts(file) for file in files]}
+    pages = part_files.pages_of(ledger, job, live_parts.entries_between, generation)
+    manifest.stream(uri, head, pages)
+    with ledger.transaction() as connection:
+        now = jobs.get(connection, job_id)
+        if now is not None:
+            jobs.lock(connection, job_id)
+        if not generations.is_over(connection, job_id, number):
+            # Its rows run again: a later round writes the file anew.
+            storage.delete(uri)
+            return True
+        if generations.times_reopened(connection, job_id, number) != reopened:
+            return False
+        generations.finish(connection, job_id, number)
+    log.info("generation_finished", job_id=job_id, generation=number)
+    return True
+
+
+def _complete(ledger: Ledger, job: Job, generation: Generation) -> None:
+    """Brings the parts of a generation to their place; those of a job that is closed are there."""
     if job.closed_at is None:
         output_owner.refuse_foreign(ledger, job)
         error_parts.write_all(ledger, job)
         output_directory.complete_columns(ledger, job, generation)
         output_directory.move(ledger, job, generation)
-    uri = part_names.generation(job.output_uri, generation.number)
-    with ledger.transaction() as connection:
-        files = generations.files(connection, job.id, generation)
-    facts = manifest.generation_facts(generation)
-    del facts["finished_at"]
-    head = {"job": job.id, **facts, "input_files": [manifest.file_facts(file) for file in files]}
-    pages = part_files.pages_of(ledger, job, live_parts.entries_between, generation)
-    manifest.stream(uri, head, pages)
-    with ledger.transaction() as connection:
-        jobs.lock(connection, job.id)
-        now = jobs.get(connection, job.id)
-        over = generations.is_over(connection, job.id, generation.number)
-        if over and now is not None and now.retries == job.retries:
-            generations.finish(connection, job.id, generation.number)
-            log.info("generation_finished", job_id=job.id, generation=generation.number)
-            return
-        # Its rows run again, or ran again meanwhile: a later round writes the file anew.
-        storage.delete(uri)

@@ -126,7 +126,8 @@ def over(connection: Connection, job_id: int | None, limit: int | None) -> list[
           AND (g.job = :id
                OR CAST(:id AS bigint) IS NULL
                   AND (SELECT state FROM jobs WHERE id = g.job) IN ('running', 'paused'))
-        ORDER BY g.job, g.number LIMIT :limit
+        -- In turns, so that a job whose files cannot be written takes not all of the round.
+        ORDER BY row_number() OVER (PARTITION BY g.job ORDER BY g.number), g.job LIMIT :limit
     """)
     found = connection.execute(statement, {"id": job_id, "limit": limit})
     return [(each.job, each.number) for each in found]
@@ -148,24 +149,34 @@ def finish(connection: Connection, job_id: int, number: int) -> None:
     connection.execute(statement, {"id": job_id, "number": number})
 
 
+def times_reopened(connection: Connection, job_id: int, number: int) -> int:
+    """How often rows or parts of a generation changed after they were done: a file that was begun
+    before such a change is stale.
+    """
+    statement = text("SELECT reopened FROM generations WHERE job_id = :id AND number = :number")
+    return int(connection.scalar(statement, {"id": job_id, "number": number}) or 0)
+
+
 def reopen(connection: Connection, job_id: int) -> list[int]:
-    """Generations that have open batches again are not finished any more; returns their numbers, whose
-    files are stale. The caller holds the job's row.
+    """Generations that have open batches again are not finished any more; returns the numbers of those
+    that were, whose files are stale. The caller holds the job's row.
     """
     statement = text("""
-        UPDATE generations g SET finished_at = NULL
-        FROM job_generations s
-        WHERE g.job_id = :id AND g.finished_at IS NOT NULL
-          AND s.job = g.job_id AND s.number = g.number AND s.is_open
-        RETURNING g.number
+        WITH opened AS MATERIALIZED (
+            SELECT number, finished_at FROM job_generations WHERE job = :id AND is_open
+        ), changed AS (
+            UPDATE generations g SET finished_at = NULL, reopened = g.reopened + 1
+            FROM opened o WHERE g.job_id = :id AND g.number = o.number
+        )
+        SELECT number FROM opened WHERE finished_at IS NOT NULL ORDER BY number
     """)
-    return sorted(connection.scalars(statement, {"id": job_id}))
+    return list(connection.scalars(statement, {"id": job_id}))
 
 
 def make_stale(connection: Connection, job_id: int, batch_id: int) -> None:
     """The part of a batch has another name: the file about its generation is to be written anew."""
     statement = text("""
-        UPDATE generations g SET finished_at = NULL FROM batches b
+        UPDATE generations g SET finished_at = NULL, reopened = g.reopened + 1 FROM batches b
         WHERE g.job_id = :id AND b.id = :batch AND b.seq >= g.first_seq AND b.seq < g.stop_seq
     """)
     connection.execute(statement, {"id": job_id, "batch": batch_id})

@@ -1,0 +1,75 @@
+"""Datasets that grow meet what else happens: reapers that freeze, jobs that close, files that are odd."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger
+from nightshift.producer.reaper import generation_files, manifest
+from nightshift.producer.verify.verify import verify
+from tests.integration.test_growth import SHOUT, Grown
+from tests.integration.test_retry import moody
+
+
+@pytest.fixture
+def site(ledger: Ledger, tmp_path: Path) -> Grown:
+    return Grown(ledger, tmp_path)
+
+
+def test_a_file_of_a_generation_that_a_frozen_reaper_replaced_is_written_again(
+    site: Grown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reaper freezes before it writes; meanwhile the rows run again, and another one writes."""
+    site.submit_files(("a.parquet", 12), watch="30s")
+    site.run(moody(1))
+    stream = manifest.stream
+
+    def freeze(uri: str, head: dict[str, object], pages: Iterable[Iterable[str]]) -> None:
+        old = [list(page) for page in pages]
+        monkeypatch.setattr(manifest, "stream", stream)
+        assert site.retry() == 2
+        site.run(SHOUT)
+        generation_files.write_finished(site.ledger)
+        stream(uri, head, old)
+
+    monkeypatch.setattr(manifest, "stream", freeze)
+    generation_files.write_finished(site.ledger)
+    generation_files.write_finished(site.ledger)
+    assert site.follow() == site.ids
+    assert verify(site.ledger, site.job) == []
+
+
+def test_appends_do_not_hold_up_the_files_of_generations_that_are_done(
+    site: Grown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files come more often than a large generation can be written."""
+    site.submit_files(("a.parquet", 12), watch="30s")
+    site.run(SHOUT)
+    stream = manifest.stream
+
+    def append_first(*given: Any) -> None:
+        monkeypatch.setattr(manifest, "stream", stream)
+        site.come(("b.parquet", 3))
+        assert site.append().appended.rows == 3
+        stream(*given)
+
+    monkeypatch.setattr(manifest, "stream", append_first)
+    generation_files.write_finished(site.ledger)
+    assert site.follow() == site.ids[:12]
+
+
+def test_an_output_that_is_broken_keeps_no_other_job_from_its_generations(
+    site: Grown, ledger: Ledger, tmp_path: Path
+) -> None:
+    other = Grown(ledger, tmp_path / "other", boots=1)
+    for each in (site, other):
+        each.submit_files(("a.parquet", 12), watch="30s")
+        each.run(SHOUT)
+    (site.folder / "out").rename(site.folder / "moved")
+    (site.folder / "out").write_text("a file in place of the folder")
+    with pytest.raises(BadInput, match="out"):
+        generation_files.write_finished(ledger)
+    assert other.follow() == other.ids
