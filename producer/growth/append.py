@@ -5,7 +5,7 @@ the lock of its submit; the row of the job is held only for the end of the trans
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nightshift.common import storage
 from nightshift.common.descriptor import SourceFile
@@ -34,7 +34,8 @@ MOST_PLANS = 3
 @dataclass(frozen=True, slots=True)
 class Appended:
     """What an append added. `reopened` says that the job was over; no `generation` where another
-    append had the files already.
+    append had the files already. `empty` are files without a row, which are left out: they may get
+    rows, and those of a planned file have their numbers.
     """
 
     files: int
@@ -42,6 +43,7 @@ class Appended:
     batches: int
     generation: int | None
     reopened: bool
+    empty: tuple[str, ...] = ()
 
 
 NOTHING = Appended(0, 0, 0, None, False)
@@ -110,17 +112,19 @@ def append(
     """Plans new files and stores them as the next generation; a job that was over runs again. What
     somebody asked for `by_command` stands in the audit log.
 
-    Files that the job has by now are left out. Raises BadInput where the files cannot be read or do
+    Files that the job has by now are left out, and files without a row. Raises BadInput where the files cannot be read or do
     not fit, for a file that changed since it was planned, and for a job that cannot grow.
     """
     bring_back(ledger, job)
     for _ in range(MOST_PLANS):
         plan = plan_files(job, infos)
-        done = _store(ledger, job, plan, source, by_command)
+        empty = tuple(file.uri for file in plan.files if not file.rows)
+        filled = plan.only({file.uri for file in plan.files}.difference(empty))
+        done = _store(ledger, job, filled, source, by_command)
         if done is not None:
             if done.reopened:
                 withdraw(ledger, job)
-            return done
+            return replace(done, empty=empty)
     raise StorageUnavailable(
         f"copies of {infos[0].uri} in {job.output_uri}/{input_copies.FOLDER} vanish: append again"
     )

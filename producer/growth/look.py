@@ -22,7 +22,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
-from nightshift.producer.growth.append import NOTHING, Appended, append, plan_files, refuse
+from nightshift.producer.growth.append import NOTHING, Appended, append, refuse
 from nightshift.producer.growth.redo import redo_changed
 from nightshift.producer.submit.changes import Changes, changes, judge_look
 
@@ -103,6 +103,8 @@ def summary(job: Job, taken: Taken, *, nobody_works: bool) -> list[str]:
         said[-1] += "; `nightshift run` with its spec does it"
     elif said:
         said[-1] += f"; `nightshift wait {job.id}` waits for it"
+    if taken.appended.empty:
+        said.append(f"left out until they have rows: {first_few(taken.appended.empty, 3)}")
     if not said:
         said.append(f"{name} has no new files: nothing is added")
     if taken.stopped:
@@ -158,13 +160,17 @@ def look_once(ledger: Ledger, settings: Settings) -> bool:
     with ledger.transaction() as connection:
         if noted is not None:
             watches.set_unplanned(connection, job.id, noted)
+        now = jobs.get(connection, job.id)
+        if now is None or now.retries != job.retries:
+            # A command may have taken meanwhile what this look noted: the next one compares again.
+            listing = None
         watches.end_look(connection, job.id, files=len(infos), listing=listing, error=None)
     return True
 
 
 def _look(
     ledger: Ledger, job: Job, due: DueLook, infos: Sequence[FileInfo]
-) -> tuple[dict[str, UnplannedFile] | None, str]:
+) -> tuple[dict[str, UnplannedFile] | None, str | None]:
     """Plans the files that were the same in two looks. Returns what is noted now, None where nothing
     can have changed since the last look, and the hash of the listing.
     """
@@ -191,29 +197,23 @@ def _look(
 def _append_fitting(
     ledger: Ledger, job: Job, infos: Sequence[FileInfo]
 ) -> tuple[Sequence[FileInfo], dict[str, str]]:
-    """Appends the files that fit together. Returns those, and why each of the others is refused; a
-    later look comes back to what is neither.
+    """Appends the files that fit. Returns those, and why each of the others is refused. Halves are tried
+    by themselves until what does not fit is alone: to read 10,000 files one by one takes minutes.
     """
     try:
-        append(ledger, job, infos, "input")
+        empty = append(ledger, job, infos, "input").empty
     except BadInput as error:
         if len(infos) == 1:
             return [], {infos[0].uri: str(error)}
-    else:
-        return infos, {}
-    refused: dict[str, str] = {}
-    for info in infos:
-        try:
-            plan_files(job, [info])
-        except BadInput as error:
-            refused[info.uri] = str(error)
-    fitting = [info for info in infos if info.uri not in refused]
-    if not refused:
-        # Each fits by itself, and together they do not.
-        fitting = fitting[:1]
-    if fitting:
-        append(ledger, job, fitting, "input")
-    return fitting, refused
+        half = len(infos) // 2
+        first, refused = _append_fitting(ledger, job, infos[:half])
+        second, also_refused = _append_fitting(ledger, job, infos[half:])
+        return [*first, *second], refused | also_refused
+    return [info for info in infos if info.uri not in empty], {uri: _empty(uri) for uri in empty}
+
+
+def _empty(uri: str) -> str:
+    return f"{uri} has no rows"
 
 
 def _hash(infos: Sequence[FileInfo]) -> str:

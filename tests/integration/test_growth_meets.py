@@ -1,17 +1,23 @@
 """Datasets that grow meet what else happens: reapers that freeze, jobs that close, files that are odd."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
+from nightshift.common.states import JobState
+from nightshift.producer.growth import look
 from nightshift.producer.reaper import generation_files, manifest
 from nightshift.producer.verify.verify import verify
 from tests.integration.test_growth import SHOUT, Grown
 from tests.integration.test_retry import moody
+from tests.support.fleet import output_ids
 
 
 @pytest.fixture
@@ -73,3 +79,44 @@ def test_an_output_that_is_broken_keeps_no_other_job_from_its_generations(
     with pytest.raises(BadInput, match="out"):
         generation_files.write_finished(ledger)
     assert other.follow() == other.ids
+
+
+@pytest.mark.parametrize("by_command", [False, True], ids=["looks", "commands"])
+def test_an_empty_file_is_taken_once_it_has_rows(site: Grown, by_command: bool) -> None:
+    site.submit_files(("a.parquet", 12), watch="30s")
+    place = site.folder / "in" / "b.jsonl"
+    place.touch()
+    if by_command:
+        assert site.append().appended.empty == (str(place),)
+    else:
+        site.look()
+        site.look()
+        assert (site.watch["files_refused"], site.watch["files_waiting"]) == (1, 0)
+    assert site.ask("SELECT count(*) FROM input_files") == [(1,)]
+    place.write_text("".join(json.dumps({"id": f"b-{n}", "text": "x"}) + "\n" for n in range(3)))
+    if not by_command:
+        site.look()
+        site.look()
+    site.append(last=True)
+    assert site.done() is JobState.COMPLETED
+    assert output_ids(site.folder / "out") == [*site.ids, "b-0", "b-1", "b-2"]
+
+
+def test_a_file_that_a_command_redoes_during_a_look_is_not_called_changed_for_good(
+    site: Grown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.submit_files(("a.parquet", 12), watch="30s")
+    site.run(SHOUT)
+    rows = [{"id": f"a-{n}", "text": "other"} for n in range(12)]
+    pq.write_table(pa.Table.from_pylist(rows), site.folder / "in" / "a.parquet")
+    judge_look = look.judge_look
+
+    def redo_first(*given: Any) -> Any:
+        monkeypatch.setattr(look, "judge_look", judge_look)
+        assert site.append(redo=True).redone_rows == 12
+        return judge_look(*given)
+
+    monkeypatch.setattr(look, "judge_look", redo_first)
+    assert site.look()
+    assert site.look()
+    assert site.watch["files_changed"] == 0

@@ -126,13 +126,6 @@ def end_look(
     )
 
 
-def look_anew(connection: Connection, job_id: int) -> None:
-    """Lets the next look compare the files even where none changed since the last one."""
-    connection.execute(
-        text("UPDATE job_watches SET listing = NULL WHERE job_id = :id"), {"id": job_id}
-    )
-
-
 def planned_facts(connection: Connection, job_id: int, uris: Sequence[str]) -> dict[str, Facts]:
     """Those of these files that the job has, with their facts as planned."""
     statement = text("""
