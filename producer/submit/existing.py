@@ -91,7 +91,7 @@ def _watch(ledger: Ledger, job: Job, spec: JobSpec) -> tuple[int | None, JobStat
     without `input.watch` changes nothing. Returns the seconds between two looks and the state of the
     job. Nobody looks for one that failed or was cancelled.
     """
-    wanted, state = spec.input.watch_seconds, job.state
+    wanted, state, reopened = spec.input.watch_seconds, job.state, False
     if state in (JobState.CANCELLED, JobState.FAILED):
         return None, state
     if wanted is not None:
@@ -103,14 +103,17 @@ def _watch(ledger: Ledger, job: Job, spec: JobSpec) -> tuple[int | None, JobStat
             started = watches.start(connection, job.id, wanted)
             if started:
                 audit_log.record(connection, "watch", job.id, detail={"seconds": wanted})
-            if state is JobState.COMPLETED:
-                jobs.lock(connection, job.id)
+            # The job may have closed meanwhile, and a finish that is under way must not close it.
+            state = jobs.lock(connection, job.id)
+            reopened = state is JobState.COMPLETED
+            if started or reopened:
+                jobs.count_change(connection, job.id)
+            if reopened:
                 archives.refuse_away(connection, job.id)
                 jobs.reopen(connection, job.id)
-                jobs.count_change(connection, job.id)
                 state = JobState.RUNNING
         watched = watches.status(connection, job.id)
-    if state is not job.state:
+    if reopened:
         withdraw(ledger, job)
     return None if watched is None else int(watched["every_seconds"]), state
 

@@ -13,7 +13,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
 from nightshift.common.states import JobState
 from nightshift.producer.growth import look
-from nightshift.producer.reaper import generation_files, manifest
+from nightshift.producer.reaper import finish, generation_files, manifest
 from nightshift.producer.verify.verify import verify
 from tests.integration.test_growth import SHOUT, Grown
 from tests.integration.test_retry import moody
@@ -120,3 +120,34 @@ def test_a_file_that_a_command_redoes_during_a_look_is_not_called_changed_for_go
     assert site.look()
     assert site.look()
     assert site.watch["files_changed"] == 0
+
+
+@pytest.mark.parametrize("closes", [False, True], ids=["before", "behind"])
+def test_a_watch_that_begins_while_the_job_closes_keeps_the_job_open(
+    site: Grown, monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    """The watch begins before or behind the close, and was asked for before."""
+    from nightshift.producer.submit import existing
+
+    site.submit_files(("a.parquet", 12))
+    site.run(SHOUT)
+    write, bring_back = manifest.write, existing.bring_back
+
+    def watch_first(ledger: Ledger, job: Any) -> Any:
+        written = write(ledger, job)
+        assert site.submit_again(watch="30s").state is JobState.RUNNING
+        return written
+
+    def close_first(*given: Any) -> Any:
+        bring_back(*given)
+        assert site.finish() is JobState.COMPLETED
+
+    if closes:
+        monkeypatch.setattr(existing, "bring_back", close_first)
+        assert site.submit_again(watch="30s").state is JobState.RUNNING
+    else:
+        monkeypatch.setattr(manifest, "write", watch_first)
+        finish.finish(site.ledger, site.job_id)
+    assert site.job.state is JobState.RUNNING
+    assert not (site.folder / "out" / "_manifest.json").exists()
+    assert site.watch["waiting_for_files"]
