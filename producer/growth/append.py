@@ -68,13 +68,15 @@ def refuse(job: Job) -> None:
         )
 
 
-def plan_files(job: Job, infos: Sequence[FileInfo]) -> Plan:
+def plan_files(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> Plan:
     """The plan of new files of a job; BadInput where they cannot be read or do not fit its columns."""
     refuse(job)
     spec = job.spec
     if spec.input.partitioning == "hive":
-        # Together with the first files, so that all have the same keys.
-        hive.detected(spec.input, [info.uri for info in infos])
+        # Together with the first file, so that all have the same keys.
+        with ledger.transaction() as connection:
+            first = generations.first_uri(connection, job.id)
+        hive.detected(spec.input, [first, *(info.uri for info in infos)])
     plan = planner.plan(
         spec.input,
         spec.batch.rows,
@@ -95,8 +97,8 @@ def plan_files(job: Job, infos: Sequence[FileInfo]) -> Plan:
         )
     if why is not None:
         raise BadInput(
-            f"{first_few([info.uri for info in infos], 3)} {why}: the columns of a job are those of "
-            "its first files"
+            f"{first_few([info.uri for info in infos], 3)} {'has' if len(infos) == 1 else 'have'} {why}: "
+            "the columns of a job are those of its first files"
         )
     return plan
 
@@ -117,7 +119,7 @@ def append(
     """
     bring_back(ledger, job)
     for _ in range(MOST_PLANS):
-        plan = plan_files(job, infos)
+        plan = plan_files(ledger, job, infos)
         empty = tuple(file.uri for file in plan.files if not file.rows)
         filled = plan.only({file.uri for file in plan.files}.difference(empty))
         done = _store(ledger, job, filled, source, by_command)

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from nightshift.common.descriptor import InputFormat
 from nightshift.common.formats.jsonl.columns import merged_type
-from nightshift.common.formats.parquet.column_types import canonical_type
+from nightshift.common.formats.parquet.column_types import canonical_type, written_schema
 
 
 def misfit(
@@ -16,12 +16,14 @@ def misfit(
     used: Sequence[str] | None,
     path: Collection[str] = (),
 ) -> str | None:
-    """What does not fit, as the end of a sentence about the new files; None where all fits.
+    """What the new files have or lack, as the end of a sentence; None where all fits.
 
     `used` are the columns that the job reads, None all of them. Files of lines may lack a column:
     its values are null. Columns of CSV, of lines and of the path are texts or JSON, which are read
-    as what the job has; Parquet must have that type.
+    as what the job has; Parquet must have that type. A column without any value fits every type, and
+    one of the job that had none has no type, so that values of it would be lost.
     """
+    known_types, new_types = _types(known), _types(new)
     are_lines = "jsonl" in kinds
     for name in known.names if used is None else used:
         if name not in known.names:
@@ -29,13 +31,24 @@ def misfit(
         if name not in new.names:
             if are_lines and name not in path:
                 continue
-            return f"have no column {name!r}, which the job reads"
+            return f"no column {name!r}, which the job reads"
         as_text = name in path or "parquet" not in kinds
-        wanted, found = known.field(name).type, new.field(name).type
+        wanted, found = known_types[name], new_types[name]
+        if pa.types.is_null(wanted) and not pa.types.is_null(found):
+            return f"values in the column {name!r}, which had none in the first files of the job"
         if not _fits(wanted, found, as_text=as_text):
-            return f"have {found} in the column {name!r}, which is {wanted} in the job"
+            return f"{found} in the column {name!r}, which is {wanted} in the job"
     extra = [] if used is not None or are_lines else sorted(set(new.names) - set(known.names))
-    return f"have the column {extra[0]!r}, which the job does not have" if extra else None
+    return f"the column {extra[0]!r}, which the job does not have" if extra else None
+
+
+def _types(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """The types of the columns; null for one that had no value in any file."""
+    written = written_schema(schema)
+    return {
+        field.name: at.type if pa.types.is_null(at.type) else field.type
+        for field, at in zip(schema, written, strict=True)
+    }
 
 
 def _fits(known: pa.DataType, new: pa.DataType, *, as_text: bool) -> bool:

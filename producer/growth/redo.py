@@ -20,7 +20,7 @@ def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> int:
     columns that do not fit, or with a leased batch.
     """
     bring_back(ledger, job)
-    plan = plan_files(job, infos)
+    plan = plan_files(ledger, job, infos)
     with ledger.transaction() as connection:
         job_submit.lock(connection, job.identity)
         # The engine before the job, as where failed loads fail jobs.

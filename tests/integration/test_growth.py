@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -267,8 +267,8 @@ def test_copies_of_an_append_outlive_a_finish_that_sweeps(
     site.ids.append("b-0")
     plan_files = append_module.plan_files
 
-    def plan_then_finish(job: Any, infos: Sequence[Any]) -> Any:
-        plan = plan_files(job, infos)
+    def plan_then_finish(*given: Any) -> Any:
+        plan = plan_files(*given)
         monkeypatch.setattr(append_module, "plan_files", plan_files)
         finish.finish(site.ledger, site.job_id)
         return plan

@@ -151,3 +151,43 @@ def test_a_watch_that_begins_while_the_job_closes_keeps_the_job_open(
     assert site.job.state is JobState.RUNNING
     assert not (site.folder / "out" / "_manifest.json").exists()
     assert site.watch["waiting_for_files"]
+
+
+def lines(place: Path, *rows: dict[str, Any]) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_values_of_a_column_that_had_none_are_refused_and_not_lost(site: Grown) -> None:
+    folder = site.folder / "in"
+    lines(folder / "a.jsonl", {"id": "a-0", "text": "x", "empty": None, "size": 1.5})
+    site.submit_again()
+    lines(folder / "b.jsonl", {"id": "b-0", "text": "x", "empty": 5, "size": 2.5})
+    with pytest.raises(
+        BadInput, match=r"b\.jsonl has values in the column 'empty', which had none"
+    ):
+        site.append()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_a_column_without_a_value_fits_what_the_job_has(site: Grown, kind: str) -> None:
+    folder = site.folder / "in"
+    lines(folder / "a.jsonl", {"id": "a-0", "text": "x", "size": 1.5})
+    site.submit_again()
+    if kind == "csv":
+        (folder / "b.csv").write_text("id,text,size\nb-0,x,\n")
+    else:
+        lines(folder / "b.jsonl", {"id": "b-0", "text": "x", "size": None})
+    assert site.append().appended.rows == 1
+    assert site.done() is JobState.COMPLETED
+    assert output_ids(site.folder / "out") == ["a-0", "b-0"]
+
+
+def test_files_in_folders_of_other_keys_than_the_first_are_refused(site: Grown) -> None:
+    folder = site.folder / "in"
+    lines(folder / "day=1" / "a.jsonl", {"id": "a-0", "text": "x"})
+    site.submit_again()
+    for name, keys in (("region=2", "region"), ("plain", "none")):
+        lines(folder / name / "b.jsonl", {"id": "b-0", "text": "x"})
+        with pytest.raises(BadInput, match=f"{name}.*{keys}.*a.jsonl in those of .*day"):
+            site.append(folder / name / "b.jsonl")

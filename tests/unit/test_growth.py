@@ -80,12 +80,12 @@ WIDE = pa.struct({"n": pa.int64(), "more": pa.string()})
 FITS: list[tuple[str, dict[str, pa.DataType], list[str] | None, str | None]] = [
     ("parquet", {"id": pa.int64(), "text": pa.large_string()}, ["id", "text"], None),
     ("parquet", {"id": pa.int64(), "text": pa.null()}, ["id", "text"], None),
-    ("parquet", {"id": pa.string(), "text": pa.string()}, ["id", "text"], "have string"),
+    ("parquet", {"id": pa.string(), "text": pa.string()}, ["id", "text"], "string in"),
     ("parquet", {"id": pa.int64()}, ["id", "text"], "no column 'text'"),
     ("parquet", {"id": pa.int64(), "more": pa.int64()}, ["id"], None),
     ("parquet", {**dict(zip(JOB.names, JOB.types, strict=True)), "x": pa.int8()}, None, "'x'"),
     ("csv", {"id": pa.int64(), "text": pa.int64()}, ["id", "text"], None),
-    ("csv", {"id": pa.float64(), "text": pa.string()}, ["id", "text"], "have double"),
+    ("csv", {"id": pa.float64(), "text": pa.string()}, ["id", "text"], "double in"),
     ("csv", {"id": pa.int64()}, ["id", "text"], "no column 'text'"),
     ("jsonl", {"id": pa.int64()}, ["id", "text"], None),
     ("jsonl", {"id": pa.int64(), "meta": WIDE, "x": pa.bool_()}, None, None),
@@ -103,7 +103,7 @@ def test_new_files_fit_the_columns_that_the_first_files_fixed(
 
 def test_a_column_that_had_no_value_has_no_type_that_a_later_file_could_fit() -> None:
     empty, full = pa.schema([("x", pa.null())]), pa.schema([("x", pa.int64())])
-    assert "null in the job" in str(misfit(empty, full, {"jsonl"}, ["x"]))
+    assert "had none in the first files" in str(misfit(empty, full, {"jsonl"}, ["x"]))
     assert misfit(empty, empty, {"jsonl"}, ["x"]) is None
 
 

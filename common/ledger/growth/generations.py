@@ -73,6 +73,12 @@ LISTED = text("""
 """One generation of a job, or all of them."""
 
 
+def first_uri(connection: Connection, job_id: int) -> str:
+    """The first input file of a job."""
+    statement = text("SELECT uri FROM input_files WHERE job_id = :id AND file_index = 0")
+    return str(connection.scalar(statement, {"id": job_id}))
+
+
 def end(connection: Connection, job_id: int) -> End:
     """Where a job ends. Its appends wait for each other (`job_submit.lock`)."""
     return End(**connection.execute(END, {"id": job_id}).mappings().one())
