@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+from nightshift.common import storage
 from nightshift.common.failpoints import Moment, reached
+from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger, job_submit, jobs, loads
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import changed_files, generations, watches
@@ -16,11 +18,13 @@ from nightshift.producer.retry import withdraw
 def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> int:
     """Runs the rows of changed files again, all files or none.
 
-    Returns how many rows. The old answers go. Raises BadInput for a file with another number of rows than before, with
-    columns that do not fit, or with a leased batch.
+    Returns how many rows. The old answers go, at the end of the job where this command is cut off.
+    Raises BadInput for a file with another number of rows than before, with columns that do not fit, or
+    with a leased batch.
     """
     bring_back(ledger, job)
     plan = plan_files(ledger, job, infos)
+    old_parts: list[str] = []
     with ledger.transaction() as connection:
         job_submit.lock(connection, job.identity)
         # The engine before the job, as where failed loads fail jobs.
@@ -29,7 +33,7 @@ def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> int:
         for file in plan.files:
             own = plan.only({file.uri})
             pieces = [each.locator for each in own.batches() if each.locator is not None]
-            changed_files.reopen(connection, job.id, own.files[0], pieces)
+            old_parts += changed_files.reopen(connection, job.id, own.files[0], pieces)
         jobs.judge_anew(connection, job.id)
         stale = generations.reopen(connection, job.id)
         redone = {"files": [file.uri for file in plan.files[:100]], "rows": plan.rows_total}
@@ -38,4 +42,7 @@ def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> int:
         reached(Moment.APPENDING)
     if reopened or stale:
         withdraw(ledger, job, stale)
+    # Behind the files that name the parts. Names are never used again, so no part of another goes.
+    for place in (part_names.staged, part_names.final):
+        storage.delete_all(place(job.output_uri, name) for name in old_parts)
     return plan.rows_total

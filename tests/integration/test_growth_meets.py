@@ -191,3 +191,16 @@ def test_files_in_folders_of_other_keys_than_the_first_are_refused(site: Grown) 
         lines(folder / name / "b.jsonl", {"id": "b-0", "text": "x"})
         with pytest.raises(BadInput, match=f"{name}.*{keys}.*a.jsonl in those of .*day"):
             site.append(folder / name / "b.jsonl")
+
+
+def test_old_answers_of_a_changed_file_leave_the_directory_of_a_job_that_stays_open(
+    site: Grown,
+) -> None:
+    site.submit_files(("a.parquet", 12), ("b.parquet", 3), watch="30s")
+    site.run(SHOUT)
+    rows = [{"id": f"a-{n}", "text": "other"} for n in range(12)]
+    pq.write_table(pa.Table.from_pylist(rows), site.folder / "in" / "a.parquet")
+    assert site.append(redo=True).redone_rows == 12
+    assert output_ids(site.folder / "out") == site.ids[12:]
+    site.run(SHOUT)
+    assert sorted(output_ids(site.folder / "out")) == sorted(site.ids)

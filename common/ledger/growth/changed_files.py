@@ -23,6 +23,12 @@ FORGET_ERRORS = text("""
 """)
 """Errors of rows of the old version."""
 
+PARTS = text("""
+    SELECT part_name FROM batches
+    WHERE job_id = :id AND file_index = :file_index AND part_name IS NOT NULL
+""")
+"""Parts with answers for the old version."""
+
 OPEN_BATCHES = text("""
     WITH pieces AS MATERIALIZED (
         SELECT * FROM unnest(CAST(:rows AS bigint[]), CAST(:offsets AS bigint[]),
@@ -57,9 +63,12 @@ UPDATE_FILE = text("""
 """The facts of the new version."""
 
 
-def reopen(connection: Connection, job_id: int, new: SourceFile, pieces: Sequence[Locator]) -> None:
-    """Replaces a file by its new version, whose rows all run again. `pieces` are the bytes of a file of lines, with its first row at 0; none for another format. The caller
-    holds the row of the job.
+def reopen(
+    connection: Connection, job_id: int, new: SourceFile, pieces: Sequence[Locator]
+) -> list[str]:
+    """Replaces a file by its new version, whose rows all run again; returns the names of its parts,
+    which nobody needs after COMMIT. `pieces` are the bytes of a file of lines, with its first row at 0;
+    none for another format. The caller holds the row of the job.
 
     BadInput where the new version has another number of rows, since each row of a job keeps its
     `row_index`, and while a batch of the file is leased.
@@ -77,6 +86,7 @@ def reopen(connection: Connection, job_id: int, new: SourceFile, pieces: Sequenc
             f"or `nightshift pause {job_id}` first"
         )
     file = {"id": job_id, "file_index": found.file_index}
+    old_parts = list(connection.scalars(PARTS, file))
     connection.execute(FORGET_ERRORS, file)
     connection.execute(
         OPEN_BATCHES,
@@ -88,3 +98,4 @@ def reopen(connection: Connection, job_id: int, new: SourceFile, pieces: Sequenc
         },
     )
     connection.execute(UPDATE_FILE, {**file, "size": new.size, "fingerprint": new.fingerprint})
+    return old_parts
