@@ -198,7 +198,8 @@ def _append_fitting(
     ledger: Ledger, job: Job, infos: Sequence[FileInfo]
 ) -> tuple[Sequence[FileInfo], dict[str, str]]:
     """Appends the files that fit. Returns those, and why each of the others is refused. Halves are tried
-    by themselves until what does not fit is alone: to read 10,000 files one by one takes minutes.
+    by themselves until what does not fit is alone, since files that are read one by one wait for the
+    store each.
     """
     try:
         empty = append(ledger, job, infos, "input").empty

@@ -11,6 +11,7 @@ import pytest
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.growth import generations
 from nightshift.common.states import JobState
 from nightshift.producer.growth import look
 from nightshift.producer.reaper import finish, generation_files, manifest
@@ -79,6 +80,22 @@ def test_an_output_that_is_broken_keeps_no_other_job_from_its_generations(
     with pytest.raises(BadInput, match="out"):
         generation_files.write_finished(ledger)
     assert other.follow() == other.ids
+
+
+def test_a_job_with_many_generations_takes_not_all_of_a_round(
+    site: Grown, ledger: Ledger, tmp_path: Path
+) -> None:
+    other = Grown(ledger, tmp_path / "other", boots=3)
+    for each in (site, other):
+        each.submit_files(("a.parquet", 12), watch="30s")
+    for number in range(2):
+        site.come((f"b{number}.parquet", 3))
+        site.append()
+    for each in (site, other):
+        each.run(SHOUT)
+    with ledger.transaction() as connection:
+        over = generations.over(connection, None, 2)
+    assert over == [(site.job_id, 1), (other.job_id, 1)]
 
 
 @pytest.mark.parametrize("by_command", [False, True], ids=["looks", "commands"])
