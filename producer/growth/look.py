@@ -202,7 +202,7 @@ def _append_fitting(
     store each.
     """
     try:
-        empty = append(ledger, job, infos, "input").empty
+        empty = frozenset(append(ledger, job, infos, "input").empty)
     except BadInput as error:
         if len(infos) == 1:
             return [], {infos[0].uri: str(error)}
@@ -210,11 +210,9 @@ def _append_fitting(
         first, refused = _append_fitting(ledger, job, infos[:half])
         second, also_refused = _append_fitting(ledger, job, infos[half:])
         return [*first, *second], refused | also_refused
-    return [info for info in infos if info.uri not in empty], {uri: _empty(uri) for uri in empty}
-
-
-def _empty(uri: str) -> str:
-    return f"{uri} has no rows"
+    return [info for info in infos if info.uri not in empty], {
+        uri: f"{uri} has no rows" for uri in empty
+    }
 
 
 def _hash(infos: Sequence[FileInfo]) -> str:
