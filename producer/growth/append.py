@@ -34,7 +34,7 @@ MOST_PLANS = 3
 @dataclass(frozen=True, slots=True)
 class Appended:
     """What an append added. `reopened` says that the job was over; no `generation` where another
-    append had the files already. `empty` are files without a row, which are left out: they may get
+    append had the files already, or the watch of a look has ended. `empty` are files without a row, which are left out: they may get
     rows, and those of a planned file have their numbers.
     """
 
@@ -112,7 +112,8 @@ def append(
     by_command: bool = False,
 ) -> Appended:
     """Plans new files and stores them as the next generation; a job that was over runs again. What
-    somebody asked for `by_command` stands in the audit log.
+    somebody asked for `by_command` stands in the audit log; what a look found is left out once the watch
+    has ended.
 
     Files that the job has by now are left out, and files without a row. Raises BadInput where the files cannot be read or do
     not fit, for a file that changed since it was planned, and for a job that cannot grow.
@@ -140,6 +141,9 @@ def _store(
     """
     with ledger.transaction() as connection:
         job_submit.lock(connection, job.identity)
+        if not by_command and not watches.is_watched(connection, job.id):
+            # Somebody ended the watch while a look was under way.
+            return NOTHING
         plan = _without_known(connection, job, plan)
         if not plan.files:
             return NOTHING

@@ -12,7 +12,7 @@ import structlog
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, NightshiftError
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger, job_submit, jobs
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import watches
 from nightshift.common.ledger.growth.generations import Source
@@ -74,13 +74,20 @@ def take(
     appended = NOTHING
     if found.new:
         appended = append(ledger, job, found.new, source, by_command=True)
-    with ledger.transaction() as connection:
-        stopped = last and watches.stop(connection, job.id)
-        if stopped:
-            audit_log.record(connection, "watch", job.id, detail={"seconds": None})
+    stopped = last and _stop(ledger, job)
     changed = [info.uri for info in found.changed]
     left, redone = ([], changed) if redo else (changed, [])
     return Taken(appended, left, redone, rows, stopped)
+
+
+def _stop(ledger: Ledger, job: Job) -> bool:
+    with ledger.transaction() as connection:
+        # The lock of appends: a look that is under way adds its files before this, or none.
+        job_submit.lock(connection, job.identity)
+        stopped = watches.stop(connection, job.id)
+        if stopped:
+            audit_log.record(connection, "watch", job.id, detail={"seconds": None})
+    return stopped
 
 
 def summary(job: Job, taken: Taken, *, nobody_works: bool) -> list[str]:

@@ -221,3 +221,24 @@ def test_old_answers_of_a_changed_file_leave_the_directory_of_a_job_that_stays_o
     assert output_ids(site.folder / "out") == site.ids[12:]
     site.run(SHOUT)
     assert sorted(output_ids(site.folder / "out")) == sorted(site.ids)
+
+
+def test_a_look_that_was_under_way_when_its_watch_ended_adds_nothing(
+    site: Grown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.submit_files(("a.parquet", 12), watch="30s")
+    site.run(SHOUT)
+    site.come(("b.parquet", 3), counted=False)
+    site.look()
+    judge_look = look.judge_look
+
+    def end_first(*given: Any) -> Any:
+        monkeypatch.setattr(look, "judge_look", judge_look)
+        assert site.append(site.folder / "in" / "a.parquet", last=True).stopped
+        assert site.finish() is JobState.COMPLETED
+        return judge_look(*given)
+
+    monkeypatch.setattr(look, "judge_look", end_first)
+    assert site.look()
+    assert site.job.state is JobState.COMPLETED
+    assert output_ids(site.folder / "out") == site.ids

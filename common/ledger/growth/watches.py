@@ -92,6 +92,12 @@ def stop(connection: Connection, job_id: int) -> bool:
     return connection.execute(statement, {"id": job_id}).rowcount > 0
 
 
+def is_watched(connection: Connection, job_id: int) -> bool:
+    """Whether somebody looks at the input of a job."""
+    statement = text("SELECT EXISTS (SELECT FROM job_watches WHERE job_id = :id)")
+    return bool(connection.scalar(statement, {"id": job_id}))
+
+
 def status(connection: Connection, job_id: int) -> Row | None:
     """The row of the view watch_status; None for a job that is not watched."""
     statement = text("SELECT * FROM watch_status WHERE job = :id")
