@@ -33,9 +33,9 @@ MOST_PLANS = 3
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What an append added. `reopened` says that the job was over; no `generation` where another
-    append had the files already, or the watch of a look has ended. `empty` are files without a row, which are left out: they may get
-    rows, and those of a planned file have their numbers.
+    """What an append added. `reopened` says that the job was over; no `generation` where another append
+    had the files already, or the watch of a look has ended. `empty` are files without a row, which are
+    left out: they may get rows, and those of a planned file have their numbers.
     """
 
     files: int
@@ -96,9 +96,10 @@ def plan_files(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> Plan:
             {name for info in infos for name in hive.columns(spec.input, info.uri)},
         )
     if why is not None:
+        verb = "has" if len(infos) == 1 else "have"
         raise BadInput(
-            f"{first_few([info.uri for info in infos], 3)} {'has' if len(infos) == 1 else 'have'} {why}: "
-            "the columns of a job are those of its first files"
+            f"{first_few([info.uri for info in infos], 3)} {verb} {why}: the columns of a job are those "
+            "of its first files"
         )
     return plan
 
@@ -115,8 +116,9 @@ def append(
     somebody asked for `by_command` stands in the audit log; what a look found is left out once the watch
     has ended.
 
-    Files that the job has by now are left out, and files without a row. Raises BadInput where the files cannot be read or do
-    not fit, for a file that changed since it was planned, and for a job that cannot grow.
+    Files that the job has by now are left out, and files without a row. Raises BadInput where the files
+    cannot be read or do not fit, for a file that changed since it was planned, and for a job that cannot
+    grow.
     """
     bring_back(ledger, job)
     for _ in range(MOST_PLANS):
