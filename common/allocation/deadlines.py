@@ -87,6 +87,7 @@ def with_deadlines(demand: Sequence[JobDemand], works: Mapping[int, Work]) -> li
         else replace(
             job,
             deadline_slots=slots_needed(work),
+            exact_slots=_slots_in(work, work.seconds_left) if work.fresh_rate else 0.0,
             due_seconds=work.seconds_left,
             beyond_reach=is_beyond_reach(work),
         )

@@ -42,8 +42,8 @@ class JobDemand:
     It fills `slots` of them, in windows of rows and parts of a window. It could use `most_slots`, a
     batch each, where slots would stand empty otherwise; no autoscaler starts a slot for that. Both
     keep to its `max_parallel`.
-    `deadline_slots` are those without which its deadline would be missed, which comes in
-    `due_seconds`; `beyond_reach` says that it would be late even with all that it can use.
+    `deadline_slots` are those that its deadline wants, which comes in `due_seconds`, with a reserve;
+    without the reserve they are `exact_slots`. `beyond_reach` says that it would be late even with all that it can use.
     """
 
     job_id: int
@@ -54,6 +54,7 @@ class JobDemand:
     tenant: str = ""
     weight: float = 1.0
     deadline_slots: float = 0.0
+    exact_slots: float = 0.0
     due_seconds: float = math.inf
     beyond_reach: bool = False
 
@@ -66,7 +67,7 @@ class JobDemand:
         """The order of deadlines: the earliest first. Those that cannot be met, or not with so many
         slots, come behind, so that they make no other job late.
         """
-        is_late = self.beyond_reach or self.least_slots > capacity
+        is_late = self.beyond_reach or self.exact_slots > capacity
         return is_late, self.due_seconds, self.job_id
 
 

@@ -168,9 +168,15 @@ def job(
         ),
         pytest.param(
             fleet(4),
-            [job("a", 5, HOUR), job("b", 3, 2 * HOUR)],
+            [job("a", 5, HOUR, exact_slots=4.5), job("b", 3, 2 * HOUR)],
             {"a": 1, "b": 3},
             id="nor one that these slots cannot meet",
+        ),
+        pytest.param(
+            fleet(4),
+            [job("a", 4.2, HOUR, exact_slots=3.8), job("b", 3, 2 * HOUR)],
+            {"a": 4},
+            id="which they can if only the reserve is beyond them",
         ),
         pytest.param(
             fleet(4),
@@ -262,7 +268,11 @@ def test_what_is_known_of_a_job_becomes_its_demand() -> None:
     demand = [job("a", job_id=1), job("b", job_id=2)]
     planned = with_deadlines(demand, {1: LATE})
     assert planned[0] == replace(
-        demand[0], deadline_slots=slots_needed(LATE), due_seconds=HOUR, beyond_reach=False
+        demand[0],
+        deadline_slots=slots_needed(LATE),
+        exact_slots=pytest.approx(2 + 72_000 / (10 * 3540)),
+        due_seconds=HOUR,
+        beyond_reach=False,
     )
     assert planned[1] == demand[1]
 
