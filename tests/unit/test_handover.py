@@ -9,7 +9,7 @@ import pytest
 from nightshift.common.ledger.batches.handovers import Siblings
 from nightshift.worker.engines.line import Line
 from nightshift.worker.engines.protocol import Request, Work
-from nightshift.worker.handover.decision import NOTHING, Gift, Load, gift
+from nightshift.worker.handover.decision import NOTHING, Gift, Load, gift, part_sizes
 from tests.support.functions import TASK
 
 BUSY = Load(unfinished=100, waiting=80, finished=80, seconds=100.0)
@@ -50,6 +50,24 @@ def test_a_child_hands_over_its_share_and_nothing_below_the_cost_of_a_move(
     load: Load, others: Siblings, expected: Gift
 ) -> None:
     assert gift(load, others) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "piece_rows", "expected"),
+    [
+        pytest.param(1, 1, [1], id="a slow row alone"),
+        pytest.param(1, 28, [1], id="less than a piece"),
+        pytest.param(28, 28, [28], id="one piece"),
+        pytest.param(29, 28, [29], id="no part of one row beside a piece"),
+        pytest.param(45, 28, [23, 22], id="two about even"),
+        pytest.param(57, 28, [29, 28], id="two and a row"),
+        pytest.param(4, 1, [1, 1, 1, 1], id="slow rows, each a piece"),
+    ],
+)
+def test_what_a_batch_gives_is_cut_evenly_and_without_dust(
+    rows: int, piece_rows: int, expected: list[int]
+) -> None:
+    assert part_sizes(rows, piece_rows) == expected
 
 
 def test_a_hundred_children_share_without_dust_and_come_to_rest() -> None:

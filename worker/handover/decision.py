@@ -43,11 +43,19 @@ class Gift:
 
     @property
     def piece_rows(self) -> int:
-        """Rows of the largest piece."""
+        """Rows of a piece, about: see `part_sizes`."""
         return math.ceil(self.rows / self.pieces) if self.pieces else 0
 
 
 NOTHING = Gift()
+
+
+def part_sizes(rows: int, piece_rows: int) -> list[int]:
+    """Rows of each part of what one batch gives: parts of about `piece_rows`, which differ by one row
+    at most. A rest that is less than half a piece makes the other parts longer.
+    """
+    parts = max(1, round(rows / piece_rows))
+    return [rows // parts + (at < rows % parts) for at in range(parts)]
 
 
 def gift(load: Load, siblings: Siblings) -> Gift:

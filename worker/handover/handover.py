@@ -10,7 +10,7 @@ from nightshift.common.ledger.batches import handovers
 from nightshift.common.ledger.batches.handovers import Siblings
 from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.ledger.connection import Connection
-from nightshift.worker.handover.decision import MOST_ATTEMPT, Load, gift
+from nightshift.worker.handover.decision import MOST_ATTEMPT, Load, gift, part_sizes
 from nightshift.worker.outages import PatientLedger, suppressed
 from nightshift.worker.window import HeldBatch, Window
 
@@ -52,7 +52,7 @@ class Handover:
         left = given.rows
         for batch in reversed(batches):
             rows = min(left, waiting[batch])
-            pieces = -(-rows // given.piece_rows)
+            pieces = len(part_sizes(rows, given.piece_rows))
             room = siblings.room[batch.lease.job_id]
             if rows and (room is None or pieces <= room or rows == len(batch.lease.todo)):
                 left -= self._give(batch, rows, given.piece_rows)
@@ -72,10 +72,11 @@ class Handover:
             if not len(rows) or len(rows) > most_rows:
                 return 0
             whole = len(rows) == len(todo)
-            if not whole or len(rows) > piece_rows:
+            pieces = _pieces(rows, piece_rows)
+            if not whole or len(pieces) > 1:
                 batch.moving = True
                 try:
-                    whole = self._split(batch, list(_pieces(rows, piece_rows)))
+                    whole = self._split(batch, pieces)
                 finally:
                     batch.moving = False
             else:
@@ -127,10 +128,10 @@ def _withdrawn(batch: HeldBatch, most_rows: int) -> RowRanges:
     return RowRanges.from_indices(batch.work.withdraw(most_rows))
 
 
-def _pieces(rows: RowRanges, most_rows: int) -> list[RowRanges]:
-    """Neighbouring rows together, at most so many a piece."""
+def _pieces(rows: RowRanges, piece_rows: int) -> list[RowRanges]:
+    """Neighbouring rows together, about so many a piece."""
     pieces = []
-    while len(rows):
-        pieces.append(rows.first(most_rows))
+    for size in part_sizes(len(rows), piece_rows):
+        pieces.append(rows.first(size))
         rows = rows.minus(pieces[-1])
     return pieces
