@@ -375,17 +375,17 @@ def test_sample_of_nothing_is_refused(work: Work) -> None:
 def test_follow_ends_with_the_job_and_prints_plain_lines(
     done: Work, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = progress.follow(done.ledger, done.job_id, Console(), interval_seconds=0.01)
-    assert job.closed_at is not None
+    seen = progress.follow(done.ledger, done.job_id, Console(), interval_seconds=0.01)
+    assert seen.job.closed_at is not None
     assert capsys.readouterr().out == ("small: 40 of 40 rows (100 %), 3 failed, completed\n")
 
 
 def test_follow_returns_at_a_pause_and_when_told_to_stop(work: Work) -> None:
     stopped = progress.follow(work.ledger, work.job_id, Console(), stop=lambda: True)
-    assert stopped.state == "running"
+    assert stopped.job.state == "running"
     with work.ledger.transaction() as connection:
         jobs.pause(connection, work.job_id)
-    assert progress.follow(work.ledger, work.job_id, Console()).state == "paused"
+    assert progress.follow(work.ledger, work.job_id, Console()).job.state == "paused"
 
 
 def test_follow_waits_out_an_outage_of_postgres(
@@ -405,10 +405,10 @@ def test_follow_waits_out_an_outage_of_postgres(
                 )
         return look == 4
 
-    job = progress.follow(
+    seen = progress.follow(
         work.ledger, work.job_id, Console(), stop=cut_then_stop, interval_seconds=0.01
     )
-    assert job.state == "running"
+    assert seen.job.state == "running"
     assert next(looks) == 5
 
 
