@@ -1,7 +1,5 @@
 """Names of parts and of what lies beside them, and where a part lies."""
 
-from nightshift.common import storage
-
 STAGING = "_attempts"
 """Folder of parts that Postgres does not name yet, in the output directory."""
 
@@ -65,6 +63,8 @@ def located(output_uri: str, name: str) -> str | None:
     The final place is checked twice, since a part may be moved between the first two checks. A link
     is no part.
     """
+    from nightshift.common import storage
+
     place, waiting = final(output_uri, name), staged(output_uri, name)
     return next((uri for uri in (place, waiting, place) if storage.exists(uri, links=False)), None)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from sqlalchemy import Row, RowMapping, text
 
@@ -10,9 +10,11 @@ from nightshift.common.descriptor import SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.spec import STORED, JobSpec
 from nightshift.common.states import JOB_MOVES, JobState
 from nightshift.common.text import first_few
+
+if TYPE_CHECKING:
+    from nightshift.common.spec import JobSpec
 
 JUDGE_AFTER_ROWS = 200
 """Rows that must be over before a job's share of failed rows is judged."""
@@ -25,7 +27,7 @@ class Job:
     id: int
     state: JobState
     reason: str | None
-    spec: JobSpec
+    spec: "JobSpec"
     identity: str
     spec_identity: str
     output_uri: str
@@ -55,6 +57,9 @@ def get(connection: Connection, job_id: int | None) -> Job | None:
     found = connection.execute(SELECT_JOB, {"id": job_id}).mappings().one_or_none()
     if found is None:
         return None
+    # Tables of all jobs need no spec, whose parsers are a sixth of the imports of `nightshift status`.
+    from nightshift.common.spec import STORED, JobSpec
+
     spec = JobSpec.model_validate(found["spec"], context=STORED)
     return Job(**{**found, "state": JobState(found["state"]), "spec": spec})
 

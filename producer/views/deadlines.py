@@ -7,7 +7,6 @@ from typing import Any
 
 from nightshift.common.allocation.deadlines import Outlook, Standing, outlook
 from nightshift.common.ledger import Connection, deadlines
-from nightshift.common.spec.finish_by import length
 from nightshift.common.states import JobState
 from nightshift.producer.views.rates import Values
 
@@ -32,6 +31,8 @@ class Deadline:
         if self.outlook is None:
             return "—"
         if self.outlook.late_seconds is not None:
+            from nightshift.common.spec.finish_by import length
+
             return f"late by {length(timedelta(seconds=self.outlook.late_seconds))}"
         return str(self.outlook.standing)
 
