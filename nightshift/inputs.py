@@ -87,8 +87,10 @@ def opened(data: object) -> Iterator[pa.RecordBatchReader]:
 def _stream(data: object) -> pa.RecordBatchReader:
     if _is(data, "pandas", "DataFrame"):
         return _pandas_table(data).to_reader()
-    if _is(data, "polars", "LazyFrame"):
-        return _lazy(data)
+    if _is(data, "polars", "DataFrame", "LazyFrame"):
+        return _polars(data)
+    if _is(data, "pandas", "Series") or _is(data, "polars", "Series"):
+        raise BadInput("a Series is one column: give a table, such as series.to_frame()")
     if _is(data, "datasets", "Dataset", "IterableDataset"):
         return _hugging_face(data)
     if _is(data, "datasets", "DatasetDict", "IterableDatasetDict"):
@@ -99,7 +101,8 @@ def _stream(data: object) -> pa.RecordBatchReader:
         return pa.Table.from_batches([pa.record_batch(data)]).to_reader()
     raise BadInput(
         f"{type(data).__module__}.{type(data).__qualname__} is no input: give files, a table that "
-        "Arrow can read (Arrow, pandas, Polars, DuckDB, Hugging Face datasets), or ns.sql"
+        "Arrow can read (Arrow, pandas, Polars, DuckDB, Hugging Face datasets), or ns.sql; "
+        "pyarrow.Table.from_pylist makes a table of rows in a list"
     )
 
 
@@ -110,8 +113,15 @@ def _is(data: object, package: str, *kinds: str) -> bool:
     return any(kind is not None and isinstance(data, kind) for kind in found)
 
 
-def _lazy(frame: Any) -> pa.RecordBatchReader:
-    return _joined(frame.collect_batches(chunk_size=FRAME_ROWS), frame.collect_schema().to_frame())
+def _polars(frame: Any) -> pa.RecordBatchReader:
+    """A frame of Polars in its oldest layout: of categories over views, which Polars gives else,
+    Arrow reads no value.
+    """
+    lazy = hasattr(frame, "collect_batches")
+    some = frame.collect_batches(chunk_size=FRAME_ROWS) if lazy else frame.iter_slices(FRAME_ROWS)
+    oldest = sys.modules["polars"].CompatLevel.oldest()
+    empty = frame.collect_schema().to_frame().to_arrow(compat_level=oldest)
+    return _joined((each.to_arrow(compat_level=oldest) for each in some), empty)
 
 
 def _hugging_face(dataset: Any) -> pa.RecordBatchReader:
@@ -145,12 +155,17 @@ def _pandas_table(frame: Any) -> pa.Table:
     if frame.columns.has_duplicates:
         name = frame.columns[frame.columns.duplicated()][0]
         raise BadInput(f"the DataFrame has two columns called {name!r}: rename one")
-    has_names = any(name is not None for name in frame.index.names)
+    named = [name for name in frame.index.names if name is not None]
+    for name in named:
+        if name in frame.columns:
+            raise BadInput(f"the DataFrame has a column and an index called {name!r}: rename one")
     try:
-        return pa.Table.from_pandas(frame, preserve_index=has_names)
+        return pa.Table.from_pandas(frame, preserve_index=bool(named))
     except (pa.ArrowException, OverflowError) as error:
         for name in frame.columns:
             _refuse_column(name, frame[name])
+        raise BadInput(f"the DataFrame cannot become Arrow: {error}") from error
+    except TypeError as error:  # sparse columns
         raise BadInput(f"the DataFrame cannot become Arrow: {error}") from error
 
 

@@ -114,7 +114,10 @@ def spec_of(
     _refuse_unknown(given)
     if is_whole(data):
         if given:
-            raise BadInput(f"a whole spec says everything itself: leave out {', '.join(given)}")
+            table = "; rows go in as a table, such as pyarrow.table(…)" * isinstance(data, dict)
+            raise BadInput(
+                f"a whole spec says everything itself: leave out {', '.join(given)}{table}"
+            )
         return _whole(data)
     sections = _sections(given, out)
     uris = uris_of(data)
@@ -161,6 +164,8 @@ def _sections(given: dict[str, Any], out: str | None) -> dict[str, Any]:
         raise BadInput("out is missing: name the output directory, which the workers must reach")
     sections["output"] = {"uri": str(where)} if isinstance(where, str | Path) else _plain(where)
     if "columns" in given:
+        if isinstance(given["columns"], str):
+            raise BadInput(f"columns is a list of columns: columns=[{given['columns']!r}]")
         sections["output"]["columns"] = list(given["columns"])
     sections["input"] = {name: given[name] for name in ("id", "limit") if name in given}
     sections["engine"] = _engine(given)

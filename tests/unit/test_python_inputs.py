@@ -155,6 +155,23 @@ def test_a_staged_category_comes_back_with_its_values(tmp_path: Path) -> None:
     assert found.column("kind").to_pylist() == ["a", "b", "a"]
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("rows", [0, 25_000])
+def test_categories_of_polars_are_staged_with_their_values_at_every_depth(
+    rows: int, lazy: bool, tmp_path: Path
+) -> None:
+    import polars as pl
+
+    kinds = ["a", None, "b"] * rows
+    frame = pl.DataFrame(
+        {"kind": kinds[:rows], "kinds": [[kind] for kind in kinds[:rows]]},
+        {"kind": pl.Categorical, "kinds": pl.List(pl.Enum(["b", "a"]))},
+    )
+    found = pq.read_table(stage(frame.lazy() if lazy else frame, str(tmp_path)))
+    assert found.column("kind").to_pylist() == kinds[:rows]
+    assert found.column("kinds").to_pylist() == [[kind] for kind in kinds[:rows]]
+
+
 def mixed(folder: Path) -> Any:
     import pandas as pd
 
@@ -173,6 +190,22 @@ def twice(folder: Path) -> Any:
     return pd.DataFrame([[1, 2]], columns=["odd one", "odd one"])
 
 
+def sparse(folder: Path) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({"odd one": pd.arrays.SparseArray([0, 1])})
+
+
+def indexed_twice(folder: Path) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({"odd one": [1]}, index=pd.Index([2], name="odd one"))
+
+
+def one_column(folder: Path) -> Any:
+    return polars_frame(folder)["text"]
+
+
 def splits(folder: Path) -> Any:
     import datasets
 
@@ -185,6 +218,10 @@ def splits(folder: Path) -> Any:
         (mixed, "the column 'odd one' of the DataFrame holds values of int and str"),
         (too_large, "the column 'odd one' of the DataFrame holds int values"),
         (twice, "two columns called 'odd one'"),
+        (sparse, r"cannot become Arrow: Sparse pandas data \(column odd one\)"),
+        (indexed_twice, "a column and an index called 'odd one'"),
+        (one_column, r"a Series is one column: give a table, such as series.to_frame\(\)"),
+        (lambda f: one_column(f).to_pandas(), "a Series is one column"),
         (lambda _: pa.table([[1], [2]], names=["a", "a"]), "two columns called 'a'"),
         (lambda _: pa.table({}), "no columns"),
         (lambda _: 7, "builtins.int is no input"),

@@ -152,6 +152,8 @@ def test_a_whole_spec_is_taken_as_it_is(tmp_path: Path) -> None:
         assert spec_of(whole, {}, stage=None, out=None) == spec
     with pytest.raises(BadInput, match="leave out prompt"):
         spec_of(spec, {"prompt": "{{ text }}"}, stage=None, out=None)
+    with pytest.raises(BadInput, match="leave out model, prompt; rows go in as a table"):
+        spec_of({"text": ["a"]}, typing.cast(JobOptions, SAID), stage=None, out=None)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +167,7 @@ def test_a_whole_spec_is_taken_as_it_is(tmp_path: Path) -> None:
         ({**SAID, "task": PROMPT}, "prompt stands in the task"),
         ({**SAID, "output": "yes"}, "output is 'yes': give a pydantic model"),
         ({**SAID, "batch": {"rows": 0}}, "batch.rows: Input should be greater"),
+        ({**SAID, "columns": "text"}, r"columns=\['text'\]"),
         ({**SAID, "out": None}, "out is missing: name the output directory"),
         ({"function": lambda rows: rows}, "put it into a module beside, such as rules.py"),
         ({"function": spec_of.__class__}, "builtins|module"),
