@@ -38,7 +38,7 @@ SECONDS ?= 120
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-busy deploy-check faults faults-long faults-mutants bench bench-engine bench-control \
-	bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-deadlines bench-scale lint docs format clean
+	bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale lint docs format clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -84,7 +84,7 @@ faults-long: $(READY)  ## Pass the fault suite with random kills for MINUTES=20
 faults-mutants: $(READY)  ## See the fault suite fail without each protection
 	$(BIN)/python -m tests.faults.mutants
 
-bench: bench-control bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-deadlines bench-scale bench-engine  ## Measure everything, and write docs/performance.md: about two hours, on a quiet machine
+bench: bench-control bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-engine  ## Measure everything, and write docs/performance.md: about two hours, on a quiet machine
 	$(BIN)/python -m benchmarks.report
 
 bench-engine: $(READY)  ## Measure the fleet beside raw vLLM and a naive loop, ROUNDS=7
@@ -113,6 +113,9 @@ bench-memory: $(READY)  ## Watch a worker's memory over 1,000 batches of small a
 
 bench-tail: $(READY)  ## Measure how evenly four children end a job
 	$(BIN)/python -m benchmarks.tail
+
+bench-long-tail: $(READY)  ## Measure the end of jobs whose rows take very different times, with handovers and without
+	$(BIN)/python -m benchmarks.long_tail
 
 bench-deadlines: $(READY)  ## Simulate random nights with deadlines and spot losses, beside two plain policies
 	$(BIN)/python -m benchmarks.deadlines

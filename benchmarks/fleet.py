@@ -38,12 +38,13 @@ class Fleet:
         """Starts a `nightshift reaper`."""
         self._start(name, [sys.executable, "-m", "nightshift.producer.cli", "reaper"])
 
-    def worker(self, *arguments: str, cores: set[int] | None = None) -> None:
+    def worker(self, *arguments: str, cores: set[int] | None = None, **variables: str) -> None:
         """Starts a `nightshift-worker`, kept to `cores` if they are given."""
         ours = os.sched_getaffinity(0)
         os.sched_setaffinity(0, cores or ours)  # what is started inherits it
         try:
-            self._start("worker", [sys.executable, "-m", "nightshift.worker.cli", *arguments])
+            argv = [sys.executable, "-m", "nightshift.worker.cli", *arguments]
+            self._start("worker", argv, **variables)
         finally:
             os.sched_setaffinity(0, ours)
 
@@ -74,11 +75,11 @@ class Fleet:
         """The end of a process's log."""
         return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
 
-    def _start(self, name: str, argv: Sequence[str]) -> None:
+    def _start(self, name: str, argv: Sequence[str], **variables: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as output:
             self.groups[name] = ProcessGroup.start(
                 list(argv),
-                env=child_environment(self.settings),
+                env=child_environment(self.settings, **variables),
                 stdout=output,
                 stderr=output,
                 record=self.folder / "processes",
