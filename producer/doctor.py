@@ -101,15 +101,17 @@ def _in_ledger(ledger: Ledger, settings: Settings, *, alone: bool) -> Iterator[C
     yield Check("migrations", Health.OK, f"{schema.SCHEMA:04}, as this code needs")
     yield clock(ours - theirs)
     with ledger.transaction() as connection:
-        living, here = job_facts.reapers(connection), workers.status(connection)
+        living, known = job_facts.reapers(connection), workers.status(connection)
         versions = job_facts.code_versions(connection)
     if alone:
         yield Check(
             "fleet", Health.OK, "no `nightshift run` is up in this folder, so nothing works now"
         )
         return
-    yield reapers(living)
-    yield children(here)
+    embedded = settings.database_url is None
+    here = [each for each in known if each["seconds_since_seen"] < job_facts.LIVING_SECONDS]
+    yield reapers(living, embedded=embedded)
+    yield children(here, embedded=embedded)
     yield code({code_version(): 1}, {each["code_version"]: 1 for each in living} | versions)
 
 
@@ -121,26 +123,30 @@ def clock(skew_seconds: float) -> Check:
     return Check("clock", Health.NOTE, said, "set the clock of this machine by NTP")
 
 
-def reapers(living: Sequence[Row] | Sequence[Mapping[str, object]]) -> Check:
-    """Whether a reaper keeps the fleet going; two, so that one may end."""
+def reapers(
+    living: Sequence[Row] | Sequence[Mapping[str, object]], *, embedded: bool = False
+) -> Check:
+    """Whether a reaper keeps the fleet going; two, so that one may end. A run in a folder has one."""
     seen = [each for each in living if float(str(each["silent_seconds"])) < REAPER_SILENT_SECONDS]
     hosts = ", ".join(sorted({str(each["host"]) for each in seen}))
     match len(seen):
         case 0:
-            return Check(
-                "reapers", Health.WRONG, "none is alive: nothing is handed out", "nightshift reaper"
-            )
-        case 1:
+            advice = "nightshift logs" if embedded else "nightshift reaper"
+            return Check("reapers", Health.WRONG, "none is alive: nothing is handed out", advice)
+        case 1 if not embedded:
             advice = "run a second one, so that one may end"
             return Check("reapers", Health.NOTE, f"1 alive, on {hosts}", advice)
         case many:
             return Check("reapers", Health.OK, f"{many} alive, on {hosts}")
 
 
-def children(here: Sequence[Row] | Sequence[Mapping[str, object]]) -> Check:
+def children(
+    here: Sequence[Row] | Sequence[Mapping[str, object]], *, embedded: bool = False
+) -> Check:
     """Whether workers live, by state."""
     if not here:
-        return Check("workers", Health.NOTE, "none is alive", "nightshift-worker --pool POOL")
+        advice = "nightshift logs" if embedded else "nightshift-worker --pool POOL"
+        return Check("workers", Health.NOTE, "none is alive", advice)
     states = [str(each["state"]) for each in here]
     counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     lost = Health.WRONG if "lost" in states else Health.OK

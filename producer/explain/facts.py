@@ -56,6 +56,7 @@ def facts(
         ahead_id=None if ahead is None else ahead["job"],
         ahead_priority=0 if ahead is None else ahead["priority"],
         watch_seconds=None if watch is None else watch["every_seconds"],
+        watch_error=None if watch is None else watch["error"],
     )
 
 

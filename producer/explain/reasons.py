@@ -15,8 +15,7 @@ REAPER_SILENT_SECONDS = 30.0
 class SlotFact:
     """A slot of the job's pool. `engine_key` is what the slot has or loads, `job` one that needs that
     engine, and `due_seconds` the time to that job's deadline, None without one; `serves` is the only
-    engine that the slot may have. `cordon` is the host, worker or slot
-    whose cordon keeps new work from it.
+    engine that the slot may have. `cordon` names the host, worker or slot that is cordoned.
     """
 
     host: str
@@ -46,11 +45,11 @@ class Facts:
     """What the ledger knows of a job and its pool. Times are seconds; None is unknown or never.
 
     `embedded` says that the ledger is that of a folder, and `alone` that only this command keeps it
-    up. `reaper_seconds` is the age of
-    the last sign of any reaper; `part_seconds` that of the job's last part; `lease_seconds` the
-    age of its oldest lease; `resting` and `rest_seconds` tell of batches that wait after an error.
-    `ahead` is a job that has the same engine and goes first. `watch_seconds` is the pause between two
-    looks for new files, where the input is watched.
+    up. `reaper_seconds` is the age of the last sign of any reaper; `part_seconds` that of the job's
+    last part; `lease_seconds` the age of its oldest lease; `children_at_work` are living workers that
+    have leases; `resting` and `rest_seconds` tell of batches that wait after an error. `ahead` is a job
+    that has the same engine and goes first. `watch_seconds` is the pause between two looks for new
+    files, where the input is watched, and `watch_error` says why the last look came to nothing.
     """
 
     job_id: int
@@ -83,11 +82,13 @@ class Facts:
     ahead_id: int | None = None
     ahead_priority: int = 0
     watch_seconds: int | None = None
+    watch_error: str | None = None
 
     @property
     def waiting(self) -> int:
-        """Batches that somebody is to take; none of a job that is over."""
-        return 0 if self.state.over else self.pending + self.queued
+        """Batches that somebody is to take, leases of dead workers included; none of a job that is over."""
+        left = 0 if self.children_at_work else self.leased
+        return 0 if self.state.over else self.pending + self.queued + left
 
     @property
     def has_reaper(self) -> bool:
@@ -118,7 +119,8 @@ def _at_rest(facts: Facts) -> Reason:
         case JobState.PAUSED:
             why = f": {facts.reason}" if facts.reason else ""
             more = " --budget MORE" if "limits.budget" in (facts.reason or "") else ""
-            busy = f"; {_verb(facts.leased, 'ends', 'end')} as usual" if facts.leased else ""
+            ends = facts.leased and not facts.alone
+            busy = f"; {_verb(facts.leased, 'ends', 'end')} as usual" if ends else ""
             return Reason("paused", f"it is paused{why}{busy}", f"nightshift resume {job}{more}")
         case JobState.COMPLETED if facts.rows_failed:
             return Reason(
@@ -143,7 +145,10 @@ def _nobody(facts: Facts) -> Iterator[Reason]:
             "no `nightshift run` is up in this folder, so nobody works on it",
             "nightshift run … with the spec of the job",
         )
-    elif not facts.has_reaper and (facts.leased == 0 or not facts.waiting):
+    # A reaper of an older release gives no sign: work under way shows that one may be there.
+    elif not facts.has_reaper and not (
+        facts.reaper_seconds is None and facts.children_at_work and facts.waiting
+    ):
         seen = facts.reaper_seconds
         ago = "no reaper is known" if seen is None else f"no reaper was seen for {_time(seen)}"
         what = "its files are not put in place"
@@ -151,25 +156,26 @@ def _nobody(facts: Facts) -> Iterator[Reason]:
             what = "nothing is handed out"
         elif facts.watch_seconds is not None and not facts.state.over:
             what = "nobody looks for new files"
-        yield Reason("no_reaper", f"{ago}, so {what}", "nightshift reaper")
+        command = "nightshift logs" if facts.embedded else "nightshift reaper"
+        yield Reason("no_reaper", f"{ago}, so {what}", command)
 
 
 def _at_work(facts: Facts) -> Iterator[Reason]:
     """What is under way, and what bounds it."""
     if not facts.leased and not facts.waiting and not facts.alone and facts.has_reaper:
-        if facts.watch_seconds is not None and not facts.state.over:
-            yield Reason(
-                "waits_for_files",
-                "every row so far is over, and a reaper looks for new files every "
-                f"{facts.watch_seconds} s",
-                f"nightshift submit --append {facts.job_id} --last",
-            )
-        else:
-            yield Reason("closing", "every row is over, and its files are being put in place")
-    if not facts.leased:
+        yield _all_over(facts)
+    if not facts.leased or facts.alone:
         return
-    workers = _count(facts.children_at_work, "worker")
-    said = f"{_verb(facts.leased, 'is', 'are')} at work on {workers}"
+    if not facts.children_at_work:
+        yield Reason(
+            "leases_left",
+            f"{_verb(facts.leased, 'is', 'are')} leased to workers that are gone, until a reaper takes "
+            "the leases back",
+        )
+        return
+    said = (
+        f"{_verb(facts.leased, 'is', 'are')} at work on {_count(facts.children_at_work, 'worker')}"
+    )
     if facts.rows_per_second:
         said += f", at {facts.rows_per_second:,.1f} rows/s"
     elif facts.lease_seconds is not None and (
@@ -181,9 +187,26 @@ def _at_work(facts: Facts) -> Iterator[Reason]:
         yield _full(facts)
 
 
+def _all_over(facts: Facts) -> Reason:
+    """No batch is left: what comes next."""
+    if facts.state in (JobState.CANCELLED, JobState.FAILED):
+        return Reason("closing", f"it is {facts.state}, and its files are being put in place")
+    if facts.watch_seconds is None or facts.state.over:
+        return Reason("closing", "every row is over, and its files are being put in place")
+    if facts.watch_error is not None:
+        why = f"the last look for new files came to nothing: {facts.watch_error}"
+        said = f"every row so far is over, and {why}"
+        return Reason("look_failed", said, f"nightshift status {facts.job_id}")
+    return Reason(
+        "waits_for_files",
+        f"every row so far is over, and a reaper looks for new files every {facts.watch_seconds} s",
+        f"nightshift submit --append {facts.job_id} --last",
+    )
+
+
 def _waiting(facts: Facts) -> Iterator[Reason]:
     """Why nothing of a job is at work although batches wait."""
-    if not facts.waiting or facts.leased or facts.alone:
+    if not facts.waiting or facts.children_at_work or facts.alone:
         return
     if facts.resting and facts.resting >= facts.waiting:
         yield Reason(
@@ -216,7 +239,12 @@ def _no_slot(facts: Facts) -> Iterator[Reason]:
     elif not usable:
         yield _unusable(facts, able)
     elif any(slot.state in ("ready", "draining") for slot in own):
-        yield from _queueing(facts)
+        if facts.ahead_id is not None:
+            yield Reason(
+                "others_first",
+                f"{facts.ahead} goes first on the same workers, with priority {facts.ahead_priority}",
+                f"nightshift set {facts.job_id} --priority {facts.ahead_priority}",
+            )
     elif refused and all(slot.host in refused for slot in usable):
         last = facts.set_aside[0]
         soonest = min(each.seconds_left for each in facts.set_aside)
@@ -263,22 +291,11 @@ def _unusable(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
     )
 
 
-def _queueing(facts: Facts) -> Iterator[Reason]:
-    """Warm workers are there, and yet nothing of the job is at work."""
-    if _is_full(facts):
-        yield _full(facts)
-    elif facts.ahead_id is not None:
-        yield Reason(
-            "others_first",
-            f"{facts.ahead} goes first on the same workers, with priority {facts.ahead_priority}",
-            f"nightshift set {facts.job_id} --priority {facts.ahead_priority}",
-        )
-
-
 def _taken(facts: Facts, slots: Sequence[SlotFact]) -> Reason:
     """All slots have other engines; the job that has most of them is named."""
+    refused = {each.host for each in facts.set_aside}
     holders = Counter((slot.job_id, slot.job, slot.priority) for slot in slots if slot.job_id)
-    if not holders:
+    if not holders or any(slot.state == "free" and slot.host not in refused for slot in slots):
         return Reason(
             "soon", f"a slot of the pool {facts.pool} is given to its engine within seconds"
         )
@@ -304,7 +321,7 @@ def _full(facts: Facts) -> Reason:
     return Reason(
         "max_parallel",
         f"limits.max_parallel is reached: {_batches(facts.queued + facts.leased)} of at most "
-        f"{facts.max_parallel:,} are queued or leased",
+        f"{facts.max_parallel:,} {'is' if facts.queued + facts.leased == 1 else 'are'} queued or leased",
         f"nightshift set {facts.job_id} --max-parallel MORE",
     )
 

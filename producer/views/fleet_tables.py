@@ -157,7 +157,7 @@ def changes(rows: Sequence[Values]) -> Table:
 def _detail(detail: Mapping[str, object]) -> str:
     """`priority 0 -> 5`: a pair is an old and a new value."""
     return ", ".join(
-        f"{name} {value[0]} -> {value[1]}"
+        "{} {} -> {}".format(name, *("none" if each is None else each for each in value))
         if isinstance(value, list) and len(value) == 2
         else f"{name} {value}"
         for name, value in detail.items()

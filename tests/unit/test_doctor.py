@@ -18,6 +18,11 @@ CASES = [
         Health.OK,
         "2 alive, on a, b",
     ),
+    (
+        doctor.reapers([{"host": "a", "silent_seconds": 1}], embedded=True),
+        Health.OK,
+        "1 alive, on a",
+    ),
     (doctor.children([]), Health.NOTE, "none is alive"),
     (
         doctor.children([{"state": state} for state in ("ready", "loading", "ready")]),

@@ -113,17 +113,39 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "nightshift submit --append 7 --last",
     ),
     (
+        "a watched job whose looks fail",
+        {"pending": 0, "watch_seconds": 30, "watch_error": "in/: there is no such directory"},
+        "look_failed",
+        "every row so far is over, and the last look for new files came to nothing: in/: there is no "
+        "such directory",
+        "nightshift status 7",
+    ),
+    (
+        "paused in a folder without a run, with leases that the run left",
+        {"state": JobState.PAUSED, "leased": 1, "alone": True},
+        "paused",
+        "it is paused",
+        "nightshift resume 7",
+    ),
+    (
+        "no reaper in the ledger of a folder",
+        {"embedded": True, "reaper_seconds": None},
+        "no_reaper",
+        "no reaper is known, so nothing is handed out",
+        "nightshift logs",
+    ),
+    (
         "a watched job after a cancel",
         {"state": JobState.CANCELLED, "pending": 0, "watch_seconds": 30},
         "closing",
-        "every row is over, and its files are being put in place",
+        "it is cancelled, and its files are being put in place",
         "",
     ),
     (
         "closing after a cancel",
         {"state": JobState.CANCELLED},
         "closing",
-        "every row is over, and its files are being put in place",
+        "it is cancelled, and its files are being put in place",
         "",
     ),
     (
@@ -291,3 +313,50 @@ def test_what_bounds_a_job_that_is_at_work_is_said_too() -> None:
     assert explain(facts)[1].sentence == (
         "limits.max_parallel is reached: 4 batches of at most 4 are queued or leased"
     )
+
+
+KINDS: list[tuple[str, dict[str, Any], list[str]]] = [
+    (
+        "leases that a killed run left in its folder",
+        {"alone": True, "leased": 1, "children_at_work": 1, "lease_seconds": 180.0},
+        ["no_run"],
+    ),
+    (
+        "leases of dead workers, no reaper any more",
+        {"reaper_seconds": 90.0, "leased": 4, "slots": []},
+        ["no_reaper", "leases_left", "no_worker"],
+    ),
+    (
+        "leases of dead workers are all that is left",
+        {"pending": 0, "leased": 4},
+        ["leases_left", "no_worker"],
+    ),
+    (
+        "at work, and a reaper that died",
+        {"reaper_seconds": 90.0, "leased": 4, "children_at_work": 2},
+        ["no_reaper", "working"],
+    ),
+    (
+        "at work, by a reaper of a release that gives no sign",
+        {"reaper_seconds": None, "leased": 4, "children_at_work": 2},
+        ["working"],
+    ),
+    (
+        "a queue that is full and nothing claimed",
+        {"queued": 1, "max_parallel": 1, "slots": [READY]},
+        ["soon"],
+    ),
+    ("a free slot beside a taken one", {"slots": [FREE, TAKEN]}, ["soon"]),
+    (
+        "a free slot that cannot load the engine beside a taken one",
+        {"slots": [FREE, replace(TAKEN, host="b")], "set_aside": [FAILED]},
+        ["slots_taken"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("facts", "kinds"), [case[1:] for case in KINDS], ids=[case[0] for case in KINDS]
+)
+def test_all_reasons(facts: dict[str, Any], kinds: list[str]) -> None:
+    assert [each.kind for each in explain(replace(FACTS, **facts))] == kinds

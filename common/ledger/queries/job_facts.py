@@ -41,8 +41,9 @@ PACE = text("""
             WHERE e.pool = j.pool AND e.engine_key = j.engine_key) AS load_seconds,
            (SELECT extract(epoch FROM now() - max(seen_at))::float8
             FROM reapers) AS reaper_seconds,
-           (SELECT count(DISTINCT owner) FROM batches b
-            WHERE b.job_id = j.id AND b.state = 'leased') AS children_at_work,
+           (SELECT count(DISTINCT b.owner) FROM batches b JOIN workers w ON w.id = b.owner
+            WHERE b.job_id = j.id AND b.state = 'leased'
+              AND w.seen_at > now() - make_interval(secs => :alive)) AS children_at_work,
            (SELECT extract(epoch FROM now() - max(ended_at))::float8 FROM attempts a
             WHERE a.job_id = j.id AND a.outcome IN ('done', 'split')) AS seconds_since_part,
            (SELECT extract(epoch FROM now() - min(claimed_at))::float8
@@ -113,7 +114,8 @@ def slots(connection: Connection, pool: str | None = None) -> list[Row]:
 
 def pace(connection: Connection, job_id: int) -> Row:
     """How a job goes on; `reaper_seconds` is None where no reaper is known."""
-    return connection.execute(PACE, {"job_id": job_id}).mappings().one()
+    given = {"job_id": job_id, "alive": LIVING_SECONDS}
+    return connection.execute(PACE, given).mappings().one()
 
 
 def ahead(connection: Connection, job_id: int) -> Row | None:
