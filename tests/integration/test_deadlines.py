@@ -189,6 +189,8 @@ def test_explain_names_the_deadline_of_the_job_that_has_the_slots(world: World) 
     with world.ledger.transaction() as connection:
         machine = Machine("m", "default", "host")
         fleet.report(connection, machine, [has_it], idle_seconds=0, seen_every_seconds=0)
+    world.ask("UPDATE slots SET state = 'ready', ready_at = now() RETURNING 1")
+    with world.ledger.transaction() as connection:
         job = jobs.find(connection, str(waiting))
         (reason,) = explain(facts(connection, job))
     assert reason.kind == "slots_taken"
