@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from nightshift.common import remotes
 from nightshift.common.errors import BadInput
+from nightshift.common.serve_settings import ServeSettings
 
 
 def _separated(by: str) -> BeforeValidator:
@@ -61,7 +62,7 @@ LEAVE_SECONDS = 30.0
 """Time after the drain for a child to leave a silent broker and to close its engine."""
 
 
-class Settings(BaseSettings):
+class Settings(ServeSettings, BaseSettings):
     """What an operator may set, as NIGHTSHIFT_<NAME> in the environment.
 
     Durations are in seconds, sizes in bytes. Lists are separated by commas, paths by colons.

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from nightshift.common.errors import NightshiftError, Permanent, Retryable
 from nightshift.common.text import one_line
-from nightshift.producer.cli import control, fleet, inspect, look, results, run
+from nightshift.producer.cli import control, fleet, inspect, look, results, run, serve
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run": (run.run, run.estimate, run.submit, look.wait, results.collect, results.judge),
@@ -46,6 +46,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         fleet.gc,
         fleet.migrate,
         fleet.reaper,
+        serve.serve,
         fleet.alive,
         inspect.doctor,
     ),
@@ -99,6 +100,9 @@ app = typer.Typer(
 for panel, commands in PANELS.items():
     for command in commands:
         app.command(command.__name__.strip("_"), rich_help_panel=panel)(command)
+
+
+app.add_typer(serve.key, name="key", rich_help_panel="Fleet")
 
 
 def _show_version(asked: bool) -> None:

@@ -1,0 +1,129 @@
+"""Batches of the OpenAI API, as clients make, see and cancel them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import RowMapping, text
+
+from nightshift.common.ledger.connection import Connection
+
+
+class BatchState(StrEnum):
+    """The states of a batch, in the words of the API."""
+
+    VALIDATING = "validating"
+    FAILED = "failed"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    EXPIRED = "expired"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+
+    @property
+    def over(self) -> bool:
+        """Whether the batch never changes again by itself."""
+        return self in (self.COMPLETED, self.FAILED, self.EXPIRED, self.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch as the ledger has it. `job_id` is None until it is valid; rows are counted at its end,
+    while it runs its job counts. `options` is what the client sent under "nightshift".
+    """
+
+    id: str
+    seq: int
+    tenant: str
+    state: BatchState
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    metadata: Mapping[str, str] | None
+    output_expires_seconds: int | None
+    options: Mapping[str, Any]
+    job_id: int | None
+    model: str | None
+    errors: list[Mapping[str, Any]] | None
+    output_file_id: str | None
+    error_file_id: str | None
+    rows_total: int
+    rows_completed: int
+    rows_failed: int
+    usage: Mapping[str, Any] | None
+    created_by: str | None
+    created_at: datetime
+    expires_at: datetime
+    in_progress_at: datetime | None
+    finalizing_at: datetime | None
+    completed_at: datetime | None
+    failed_at: datetime | None
+    expired_at: datetime | None
+    cancelling_at: datetime | None
+    cancelled_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """A batch to insert; `window_seconds` is what its completion_window means."""
+
+    id: str
+    tenant: str
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    window_seconds: float
+    metadata: Mapping[str, str] | None
+    output_expires_seconds: int | None
+    options: Mapping[str, Any]
+    created_by: str
+    request_hash: bytes
+    idempotency_key: str | None = None
+
+
+COLUMNS = """
+    id, seq, tenant, state, endpoint, input_file_id, completion_window, metadata,
+    output_expires_seconds, options, job_id, model, errors, output_file_id, error_file_id, rows_total,
+    rows_completed, rows_failed, usage, created_by, created_at, expires_at, in_progress_at,
+    finalizing_at, completed_at, failed_at, expired_at, cancelling_at, cancelled_at
+"""
+
+INSERT = text(
+    """
+    INSERT INTO api_batches (id, tenant, endpoint, input_file_id, completion_window, metadata,
+                             output_expires_seconds, options, created_by, request_hash,
+                             idempotency_key, expires_at)
+    VALUES (:id, :tenant, :endpoint, :input_file_id, :completion_window, CAST(:metadata AS jsonb),
+            :output_expires_seconds, CAST(:options AS jsonb), :created_by, :request_hash,
+            :idempotency_key, now() + make_interval(secs => :window_seconds))
+    ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+    RETURNING """
+    + COLUMNS
+)
+"""One batch in state validating; no row comes back where the tenant used the key before."""
+
+GET = text("SELECT " + COLUMNS + " FROM api_batches WHERE id = :id AND tenant = :tenant")
+"""A batch of a tenant."""
+
+
+def insert(connection: Connection, new: NewBatch) -> Batch | None:
+    """Makes a batch; None where a batch of this tenant has its idempotency key."""
+    given = {name: getattr(new, name) for name in new.__slots__}
+    as_json = {name: json.dumps(given[name]) for name in ("metadata", "options")}
+    row = connection.execute(INSERT, {**given, **as_json}).mappings().one_or_none()
+    return None if row is None else as_batch(row)
+
+
+def get(connection: Connection, tenant: str, id: str) -> Batch | None:
+    """A batch that the tenant sees."""
+    row = connection.execute(GET, {"id": id, "tenant": tenant}).mappings().one_or_none()
+    return None if row is None else as_batch(row)
+
+
+def as_batch(row: RowMapping) -> Batch:
+    """A row with COLUMNS."""
+    return Batch(**{**row, "state": BatchState(row["state"])})

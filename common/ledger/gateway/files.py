@@ -1,0 +1,111 @@
+"""Files of the HTTP API: where their bytes are, whose they are, how long they live."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import text
+
+from nightshift.common.ledger.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that clients see; `bytes` long, at `uri`; `seq` is its place in lists."""
+
+    id: str
+    seq: int
+    tenant: str
+    purpose: str
+    filename: str
+    bytes: int
+    uri: str
+    created_at: datetime
+    expires_at: datetime | None
+
+
+RECEIVE = text("""
+    INSERT INTO api_files (id, tenant, uri) VALUES (:id, :tenant, :uri)
+""")
+"""A file whose bytes are about to come; nobody sees it."""
+
+TOUCH = text("UPDATE api_files SET touched_at = now() WHERE id = :id AND state = 'receiving'")
+"""Says that the bytes of a file still come."""
+
+READY = text("""
+    UPDATE api_files SET state = 'ready', purpose = :purpose, filename = :filename, bytes = :bytes,
+        created_at = now(), expires_at = now() + make_interval(secs => :expires_after)
+    WHERE id = :id AND state = 'receiving'
+    RETURNING id, seq, tenant, purpose, filename, bytes, uri, created_at, expires_at
+""")
+"""The bytes are all there: from now on the file is seen."""
+
+GET = text("""
+    SELECT id, seq, tenant, purpose, filename, bytes, uri, created_at, expires_at FROM api_files
+    WHERE id = :id AND tenant = :tenant AND state = 'ready'
+      AND (expires_at IS NULL OR expires_at > now())
+""")
+"""A file of a tenant."""
+
+LISTED = text("""
+    SELECT id, seq, tenant, purpose, filename, bytes, uri, created_at, expires_at FROM api_files
+    WHERE tenant = :tenant AND state = 'ready' AND (expires_at IS NULL OR expires_at > now())
+      AND (CAST(:purpose AS text) IS NULL OR purpose = :purpose)
+      AND CASE WHEN :descending THEN seq < :after ELSE seq > :after END
+    ORDER BY CASE WHEN :descending THEN -seq ELSE seq END
+    LIMIT :limit
+""")
+"""A page of the files of a tenant, behind the place `after`."""
+
+LAST_SEQ = 2**63 - 1
+
+
+def receive(connection: Connection, id: str, tenant: str, uri: str) -> None:
+    """Notes that the bytes of a new file come to `uri`; until `ready` nobody sees the file."""
+    connection.execute(RECEIVE, {"id": id, "tenant": tenant, "uri": uri})
+
+
+def touch(connection: Connection, id: str) -> None:
+    """Says that the bytes of a file still come, so that nobody sweeps them away."""
+    connection.execute(TOUCH, {"id": id})
+
+
+def ready(
+    connection: Connection,
+    id: str,
+    *,
+    purpose: str,
+    filename: str,
+    size: int,
+    expires_after: float | None,
+) -> File | None:
+    """The `size` bytes of a file are all at its place: the file is seen from this commit on, for `expires_after`
+    seconds. None where it is not being received any more.
+    """
+    given = {"id": id, "purpose": purpose, "filename": filename, "bytes": size}
+    found = connection.execute(READY, {**given, "expires_after": expires_after}).mappings()
+    row = found.one_or_none()
+    return None if row is None else File(**row)
+
+
+def get(connection: Connection, tenant: str, id: str) -> File | None:
+    """A file that the tenant sees."""
+    row = connection.execute(GET, {"id": id, "tenant": tenant}).mappings().one_or_none()
+    return None if row is None else File(**row)
+
+
+def listed(
+    connection: Connection,
+    tenant: str,
+    *,
+    limit: int,
+    purpose: str | None = None,
+    descending: bool = True,
+    after: int | None = None,
+) -> Sequence[File]:
+    """At most `limit` files of a tenant in the order of their making, behind the place `after`."""
+    if after is None:
+        after = LAST_SEQ if descending else 0
+    given = {"tenant": tenant, "limit": limit, "purpose": purpose}
+    found = connection.execute(LISTED, {**given, "descending": descending, "after": after})
+    return [File(**row) for row in found.mappings()]

@@ -1,0 +1,56 @@
+"""Settings of the HTTP API, which `nightshift serve` and reapers read; fields of `common/settings.py`."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, Field, SecretStr
+
+
+class ServeSettings(BaseModel):
+    """What an operator may set for the HTTP API. Sizes in bytes."""
+
+    serve_host: str = Field(
+        "127.0.0.1",
+        description="Address of `nightshift serve`. Beyond loopback there must be a key, or a trusted proxy.",
+    )
+    serve_port: int = Field(8080, ge=0, le=65535, description="Its port; 0 takes a free one.")
+    serve_store: str | None = Field(
+        None,
+        description="Folder or URI for the files of the HTTP API, the same for every `serve` and reaper. Unset: no files and no batches.",
+    )
+    serve_models: Path | None = Field(
+        None,
+        description="YAML file that says which engine a name of a model means ([batch-api.md](batch-api.md#models)), the same for every `serve` and reaper.",
+    )
+    serve_tenant_header: str | None = Field(
+        None,
+        description="Header in which a trusted proxy names the tenant, in place of a key.",
+    )
+    serve_max_requests: int = Field(
+        50_000, gt=0, description="Requests that a batch file may have."
+    )
+    serve_max_batch_bytes: int = Field(
+        200 * 2**20, gt=0, description="Size of a batch file, 200 MiB."
+    )
+    serve_max_embedding_inputs: int = Field(
+        50_000, gt=0, description="Inputs of embeddings that a batch file may have."
+    )
+    serve_max_file_bytes: int = Field(
+        512 * 2**20, gt=0, description="Size of a file that is uploaded at once, 512 MiB."
+    )
+    serve_max_upload_bytes: int = Field(
+        8 * 2**30, gt=0, description="Size of a file that is uploaded in parts, 8 GiB."
+    )
+    serve_file_days: int = Field(
+        30,
+        ge=1,
+        le=30,
+        description="How long a file for a batch lives unless its upload says less.",
+    )
+    webhook_key: SecretStr | None = Field(
+        None,
+        min_length=16,
+        description="From it the secret of each webhook is derived; the same for every `serve` and reaper. Unset: no webhooks.",
+    )
+    webhook_private: bool = Field(
+        False, description="Whether webhooks may go to private and loopback addresses."
+    )

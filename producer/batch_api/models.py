@@ -1,0 +1,74 @@
+"""The operator's table of models: which engine the `model` of a request means."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from nightshift.common.errors import BadInput
+from nightshift.common.spec.engines import EngineSpec
+from nightshift.common.spec.job import Name
+
+
+class ServedModel(BaseModel):
+    """One entry: the engine that answers for a name, and the pool that runs it.
+
+    Prices stand in the engine section, as in a job spec.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    aliases: tuple[str, ...] = Field((), description="Other names for the same engine.")
+    pool: Name = Field("default", description="Pool whose workers run it.")
+    engine: EngineSpec = Field(description="The engine section of a job spec.")
+
+
+class ModelTable(BaseModel):
+    """`models` by name. A name or an alias stands in it once."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    models: dict[Annotated[str, Field(min_length=1, max_length=200)], ServedModel]
+
+    @model_validator(mode="after")
+    def _named_once(self) -> "ModelTable":
+        names = [name for name, _ in self._names()]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"the name {twice[0]!r} stands for two models")
+        return self
+
+    def find(self, name: str) -> tuple[str, ServedModel] | None:
+        """The model of a name or alias, with its own name."""
+        for each, own in self._names():
+            if each == name:
+                return own, self.models[own]
+        return None
+
+    def _names(self) -> Iterator[tuple[str, str]]:
+        for own, model in self.models.items():
+            yield own, own
+            for alias in model.aliases:
+                yield alias, own
+
+
+def load(path: Path | None) -> ModelTable:
+    """The table in a YAML file; BadInput with one sentence for a file that cannot be used."""
+    if path is None:
+        raise BadInput(
+            "NIGHTSHIFT_SERVE_MODELS is not set: name the file that says which engine a model means"
+        )
+    try:
+        data: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return ModelTable.model_validate(data)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise BadInput(f"{path} is no YAML: {error}") from error
+    except ValidationError as error:
+        mistake = error.errors()[0]
+        place = ".".join(str(step) for step in mistake["loc"])
+        why = mistake["msg"].removeprefix("Value error, ")
+        raise BadInput(f"{path}: {place + ': ' if place else ''}{why}") from error

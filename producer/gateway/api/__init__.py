@@ -1,0 +1,1 @@
+"""`/api`: jobs, webhooks and what people ask of a job, as JSON."""

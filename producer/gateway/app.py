@@ -1,0 +1,38 @@
+"""The ASGI application: every route, and errors in one shape."""
+
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import BaseRoute, Route
+
+from nightshift.common.ledger import Ledger
+from nightshift.common.settings import Settings
+from nightshift.producer.batch_api import models as model_table
+from nightshift.producer.gateway import errors
+from nightshift.producer.gateway.calls import Context
+from nightshift.producer.gateway.errors import ApiError
+from nightshift.producer.gateway.v1 import models
+
+ROUTES: list[BaseRoute] = [*models.ROUTES]
+"""Every address, the first that fits counts."""
+
+
+def build(ledger: Ledger, settings: Settings) -> Starlette:
+    """The application of one server process."""
+    handlers: Any = {
+        ApiError: errors.handler,
+        HTTPException: errors.handler,
+        Exception: errors.handler,
+    }
+    app = Starlette(routes=[Route("/healthz", _healthy), *ROUTES], exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    app.state.context = Context(ledger, settings, lambda: model_table.load(settings.serve_models))
+    return app
+
+
+async def _healthy(_request: Request) -> PlainTextResponse:
+    """Says that this process answers; asks nobody else."""
+    return PlainTextResponse("ok\n")

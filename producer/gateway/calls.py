@@ -1,0 +1,107 @@
+"""Requests as calls of plain functions: who asks is known, the body is read and bounded.
+
+A handler is a plain function that runs in a thread: it may ask the ledger and the store. One that
+reads or writes a stream is a coroutine (`streaming`) and sends what blocks to a thread itself.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, QueryParams
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.gateway.keys import Caller, Role
+from nightshift.common.settings import Settings
+from nightshift.producer.batch_api.models import ModelTable
+from nightshift.producer.gateway import access
+from nightshift.producer.gateway.errors import ApiError
+
+MOST_BODY_BYTES = 2 * 2**20
+"""Largest body of a request that is JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What every handler may use; `models` reads the operator's table as it is now."""
+
+    ledger: Ledger
+    settings: Settings
+    models: Callable[[], ModelTable]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request of a known caller; `path` holds the variable parts of its address."""
+
+    context: Context
+    caller: Caller
+    path: Mapping[str, str]
+    query: QueryParams
+    headers: Headers
+    body: bytes = b""
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the server."""
+        return self.context.ledger
+
+    def json(self) -> dict[str, Any]:
+        """The body as a JSON object, {} for none; ApiError 400 for anything else."""
+        try:
+            found = json.loads(self.body or b"{}")
+        except (ValueError, RecursionError) as error:
+            raise ApiError(400, f"the body is no JSON: {error}", code="invalid_json") from error
+        if not isinstance(found, dict):
+            raise ApiError(400, "the body is no JSON object", code="invalid_json")
+        return found
+
+
+Handler = Callable[[Call], Response | dict[str, Any]]
+StreamingHandler = Callable[[Request, Call], Awaitable[Response]]
+
+
+def route(method: str, path: str, handler: Handler, role: Role = "user") -> Route:
+    """A route whose handler runs in a thread, for callers of at least this role."""
+
+    async def endpoint(request: Request) -> Response:
+        call = await _call(request, role, await _body(request))
+        answer = await run_in_threadpool(handler, call)
+        return answer if isinstance(answer, Response) else JSONResponse(answer)
+
+    return Route(path, endpoint, methods=[method], name=handler.__name__)
+
+
+def streaming(method: str, path: str, handler: StreamingHandler, role: Role = "user") -> Route:
+    """A route whose handler is a coroutine and reads the body, or writes the answer, as a stream."""
+
+    async def endpoint(request: Request) -> Response:
+        return await handler(request, await _call(request, role))
+
+    return Route(path, endpoint, methods=[method], name=handler.__name__)
+
+
+async def _call(request: Request, role: Role, body: bytes = b"") -> Call:
+    context: Context = request.app.state.context
+    caller = await run_in_threadpool(access.caller, request, context.ledger, context.settings)
+    access.require(caller, role)
+    return Call(context, caller, request.path_params, request.query_params, request.headers, body)
+
+
+async def _body(request: Request) -> bytes:
+    """The body, whole; ApiError 413 beyond MOST_BODY_BYTES."""
+    pieces, size = [], 0
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > MOST_BODY_BYTES:
+                raise ApiError(413, f"the body has more than {MOST_BODY_BYTES:,} bytes")
+            pieces.append(piece)
+    except ClientDisconnect as error:
+        raise ApiError(400, "the client left in the middle of its request") from error
+    return b"".join(pieces)
