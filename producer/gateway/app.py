@@ -14,9 +14,9 @@ from nightshift.producer.batch_api import models as model_table
 from nightshift.producer.gateway import errors
 from nightshift.producer.gateway.calls import Context
 from nightshift.producer.gateway.errors import ApiError
-from nightshift.producer.gateway.v1 import models
+from nightshift.producer.gateway.v1 import batches, files, models
 
-ROUTES: list[BaseRoute] = [*models.ROUTES]
+ROUTES: list[BaseRoute] = [*files.ROUTES, *batches.ROUTES, *models.ROUTES]
 """Every address, the first that fits counts."""
 
 

@@ -61,6 +61,15 @@ class Call:
             raise ApiError(400, "the body is no JSON object", code="invalid_json")
         return found
 
+    async def run(self, question: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """What a function of the ledger answers, asked in a thread and a transaction of its own."""
+
+        def ask() -> Any:
+            with self.ledger.transaction() as connection:
+                return question(connection, *given, **named)
+
+        return await run_in_threadpool(ask)
+
 
 Handler = Callable[[Call], Response | dict[str, Any]]
 StreamingHandler = Callable[[Request, Call], Awaitable[Response]]

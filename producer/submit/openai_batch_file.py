@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,10 @@ from nightshift.common.errors import BadInput
 from nightshift.common.formats import source_files
 from nightshift.common.formats.jsonl.lines import is_blank, parse_line
 from nightshift.common.formats.jsonl.reader import HEAD_ROWS
-from nightshift.common.spec import Endpoint, JobSpec, RequestsTask
+from nightshift.common.spec import JobSpec, RequestsTask
+from nightshift.common.spec.tasks.requests import ENDPOINTS
 from nightshift.common.storage import FileInfo
 from nightshift.producer.submit import convert
-
-ENDPOINTS: tuple[str, ...] = get_args(Endpoint)
 
 MOST_SUSPECTS = 8
 """Repeated hashes whose ids are compared; a repeated hash of different ids is a rare accident."""

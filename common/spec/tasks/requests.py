@@ -1,6 +1,6 @@
 """Task requests: rows that are lines of an OpenAI batch file."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
@@ -13,6 +13,8 @@ REQUEST_ID = REQUEST_COLUMNS[0]
 """The column that names a request."""
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+
+ENDPOINTS: tuple[str, ...] = get_args(Endpoint)
 
 
 class RequestsTask(TaskSection):

@@ -1,0 +1,86 @@
+"""`/v1/files`: uploaded as a stream straight to the store, listed, read back."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from nightshift.common import storage
+from nightshift.common.ledger.gateway import files, ids
+from nightshift.common.ledger.gateway.files import File
+from nightshift.producer.batch_api import layout
+from nightshift.producer.gateway.calls import Call, route, streaming
+from nightshift.producer.gateway.errors import ApiError, not_found
+from nightshift.producer.gateway.v1 import objects
+from nightshift.producer.gateway.v1.multipart import FormWithFile, Sink
+from nightshift.producer.gateway.writing import FileWriter
+
+PIECE_BYTES = 1024 * 1024
+
+
+async def create_file(request: Request, call: Call) -> Response:
+    """Takes the bytes of a file as they come; the file is seen once all of them are stored."""
+    file_id = ids.new("file-")
+    uri = layout.file(call.context.settings, call.caller.tenant, file_id)
+    writer = FileWriter(uri, call.context.settings.serve_max_file_bytes)
+
+    async def begin() -> Sink:
+        await call.run(files.receive, file_id, call.caller.tenant, uri)
+        await writer.open()
+        return writer.write
+
+    async with writer:
+        form = FormWithFile(request.headers, begin)
+        await form.read(request.stream())
+        if form.filename is None:
+            raise ApiError(400, "the form has no file", param="file", code="missing_parameter")
+        purpose = form.fields.get("purpose")
+        if purpose != "batch":
+            raise ApiError(400, "purpose is not batch", param="purpose", code="invalid_purpose")
+        await writer.finish()
+    days = call.context.settings.serve_file_days
+    made = await call.run(
+        files.ready,
+        file_id,
+        purpose=purpose,
+        filename=form.filename,
+        size=form.size,
+        expires_after=days * 86400.0,
+    )
+    assert isinstance(made, File)
+    return JSONResponse(objects.file(made))
+
+
+def retrieve_file(call: Call) -> dict[str, Any]:
+    """One file."""
+    return objects.file(_get(call))
+
+
+def file_content(call: Call) -> Response:
+    """The bytes of a file, read in pieces as the client takes them."""
+    found = _get(call)
+    handle = storage.open_input(found.uri, sequential=True)
+
+    def pieces() -> Any:
+        with handle:
+            while piece := handle.read(PIECE_BYTES):
+                yield piece
+
+    length = {"content-length": str(found.bytes)}
+    return StreamingResponse(pieces(), headers=length, media_type="application/octet-stream")
+
+
+def _get(call: Call) -> File:
+    with call.ledger.transaction() as connection:
+        found = files.get(connection, call.caller.tenant, call.path["id"])
+    if found is None:
+        raise not_found("file", call.path["id"])
+    return found
+
+
+ROUTES: list[Route] = [
+    streaming("POST", "/v1/files", create_file),
+    route("GET", "/v1/files/{id}", retrieve_file, "viewer"),
+    route("GET", "/v1/files/{id}/content", file_content, "viewer"),
+]
