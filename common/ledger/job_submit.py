@@ -15,10 +15,11 @@ from nightshift.common.spec import STORED, JobSpec
 
 INSERT_JOB = text("""
     INSERT INTO jobs (name, pool, priority, engine_key, spec, identity, spec_identity, output_uri,
-                      max_parallel, max_failed_fraction, input_schema, output_schema, finish_by)
+                      max_parallel, max_failed_fraction, input_schema, output_schema, finish_by,
+                      tenant)
     VALUES (:name, :pool, :priority, :engine_key, CAST(:spec AS jsonb), :identity, :spec_identity,
             :output_uri, :max_parallel, :max_failed_fraction, :input_schema, :output_schema,
-            :finish_by)
+            :finish_by, :tenant)
     ON CONFLICT DO NOTHING
     RETURNING id
 """)
@@ -48,7 +49,8 @@ COPY_BATCHES = """
 @dataclass(frozen=True, slots=True)
 class NewJob:
     """A job to insert; `identity` hashes everything that makes it the same work. `finish_by` is the
-    moment that limits.finish_by of the spec means, with its offset.
+    moment that limits.finish_by of the spec means, with its offset. `tenant` is who submits by HTTP,
+    empty for the command line.
     """
 
     spec: JobSpec
@@ -58,6 +60,7 @@ class NewJob:
     input_schema: bytes
     output_schema: bytes | None
     finish_by: datetime | None = None
+    tenant: str = ""
 
 
 def lock(connection: Connection, identity: str) -> None:
@@ -98,6 +101,7 @@ def insert(connection: Connection, new: NewJob, files: Sequence[SourceFile]) -> 
             "input_schema": new.input_schema,
             "output_schema": new.output_schema,
             "finish_by": new.finish_by,
+            "tenant": new.tenant,
         },
     )
     if job_id is None:

@@ -24,6 +24,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.telemetry.run_state import StateFile
 from nightshift.producer.reaper import admission, metrics, retention
 from nightshift.producer.reaper.admission import Queue
+from nightshift.producer.reaper.batch_duties import BatchDuties
 from nightshift.producer.reaper.finishers import MOST_FINISHING, Finishers
 from nightshift.producer.reaper.metrics import Rounds
 from nightshift.producer.reaper.watcher import watch
@@ -47,9 +48,9 @@ MOST_REAPED = 1_000
 takes, in some 100 ms.
 """
 
-CONNECTIONS = MOST_FINISHING + 4
+CONNECTIONS = MOST_FINISHING + 7
 """Connections to Postgres of a reaper: one for its rounds, one to take jobs, one for each finish, one
-for the job that leaves the ledger, one to watch inputs."""
+for the job that leaves the ledger, one to watch inputs, three for batches of the HTTP API."""
 
 RETENTION_SECONDS = 60.0
 """Pause between two looks for jobs that have been closed for long."""
@@ -94,6 +95,8 @@ def run(
             target=watch, args=(ledger, settings, stop, reaper.run_duty), daemon=True
         )
         watcher.start()
+        batches = BatchDuties(ledger, settings, reaper.name, reaper.run_duty)
+        batches.start(stop)
         try:
             while not stop.is_set():
                 reaper.check_schema()
@@ -106,6 +109,7 @@ def run(
             # Another reaper, or the next start, takes up what is cut off.
             archiver.join(ARCHIVE_LEAVE_SECONDS)
             watcher.join(WATCH_LEAVE_SECONDS)
+            batches.leave()
             reaper.close()
         log.info("reaper_ended")
 

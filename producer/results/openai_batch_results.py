@@ -55,7 +55,7 @@ def collect(
     )
 
     def fill(results: BinaryIO, errors: BinaryIO) -> None:
-        for line, is_answer in _lines(job, part_files.read_ahead(rows)):
+        for line, is_answer in lines(job, part_files.read_ahead(rows)):
             (results if is_answer else errors).write(line)
             done.results, done.errors = done.results + is_answer, done.errors + (not is_answer)
 
@@ -123,12 +123,19 @@ def _files(spec: JobSpec, to: str) -> ResultFiles:
     return ResultFiles(results_file, errors_file(results_file))
 
 
-def _lines(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, bool]]:
-    """One line a row, and whether it is an answer."""
+def lines(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, bool]]:
+    """One line of JSON a row, with its line end, and whether the line is an answer."""
     prefix = _id_prefix(job.identity)
     for batch in batches:
         for row in to_rows(pa.Table.from_batches([batch]).select(COLUMNS)):
             yield f"{_line(prefix, row)}\n".encode(), row["error"] is None
+
+
+def error_line(job: Job, row_index: int, custom_id: str | None, code: str, message: str) -> bytes:
+    """The line of a row that never ran, as `lines` would have it."""
+    error = {"kind": code, "message": message}
+    row = {"row_index": row_index, REQUEST_ID: custom_id, "response": None, "error": error}
+    return f"{_line(_id_prefix(job.identity), row)}\n".encode()
 
 
 def _id_prefix(identity: str) -> str:

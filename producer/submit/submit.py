@@ -1,6 +1,6 @@
 """Submit: a resolved spec and a plan become a job and its batches in one transaction, or nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from nightshift.common import permits, storage
 from nightshift.common.errors import BadInput
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import hive, output_schema
-from nightshift.common.ledger import Ledger, job_submit, jobs, loads
+from nightshift.common.ledger import Connection, Ledger, job_submit, jobs, loads
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import generations, watches
 from nightshift.common.ledger.job_submit import NewJob
@@ -28,17 +28,26 @@ from nightshift.common.storage import FileInfo
 from nightshift.producer.submit import checks, openai_batch_file, output_owner, planner
 from nightshift.producer.submit.existing import existing_job
 from nightshift.producer.submit.planner import Plan
-from nightshift.producer.submit.submitted import (
-    Submitted,
-)
+from nightshift.producer.submit.submitted import Submitted
+
+Within = Callable[[Connection, int], object]
+"""What else belongs into the transaction of a submit; called with the number of the new job."""
 
 
 def submit(
-    ledger: Ledger, spec: JobSpec, settings: Settings, *, new: bool = False, adopt: bool = False
+    ledger: Ledger,
+    spec: JobSpec,
+    settings: Settings,
+    *,
+    new: bool = False,
+    adopt: bool = False,
+    tenant: str = "",
+    within: Within | None = None,
 ) -> Submitted:
     """Plans and stores a job; for the same spec over unchanged files the existing job comes back.
 
     With `adopt` the output directory is taken over from the same job of a ledger that is lost.
+    `within` runs in the transaction of a new job: what it raises leaves no job.
     Raises BadInput with one sentence for everything that can be refused without a worker.
     """
     spec, infos = _prepared(spec, settings)
@@ -60,6 +69,7 @@ def submit(
         input_schema=output_schema.serialize(plan.schema),
         output_schema=_output_schema(spec, plan.schema),
         finish_by=due,
+        tenant=tenant,
     )
     owner = output_owner.owner(ledger, identity)
     marked = output_owner.take(ledger, spec.output.uri, owner, adopting=adopting)
@@ -74,6 +84,8 @@ def submit(
             loads.forgive(connection, spec.pool, spec.engine_key)
             planned = {"rows": plan.rows_total, "batches": batches}
             audit_log.record(connection, "submit", job_id, detail=planned)
+            if within is not None:
+                within(connection, job_id)
             reached(Moment.SUBMITTING)
     except (BadInput, KeyboardInterrupt) as error:
         # Another process submitted the same a moment ago: its job is the one to return.

@@ -12,7 +12,7 @@ from sqlalchemy import RowMapping, text
 from nightshift.common.ledger.connection import Connection
 
 
-class BatchState(StrEnum):
+class BatchStatus(StrEnum):
     """The states of a batch, in the words of the API."""
 
     VALIDATING = "validating"
@@ -39,7 +39,7 @@ class Batch:
     id: str
     seq: int
     tenant: str
-    state: BatchState
+    state: BatchStatus
     endpoint: str
     input_file_id: str
     completion_window: str
@@ -126,4 +126,4 @@ def get(connection: Connection, tenant: str, id: str) -> Batch | None:
 
 def as_batch(row: RowMapping) -> Batch:
     """A row with COLUMNS."""
-    return Batch(**{**row, "state": BatchState(row["state"])})
+    return Batch(**{**row, "state": BatchStatus(row["state"])})

@@ -127,6 +127,7 @@ CREATE TABLE api_batches (
     metadata jsonb,
     output_expires_seconds integer,
     options jsonb NOT NULL DEFAULT '{}',
+    ends_as text CHECK (ends_as IN ('expired', 'cancelled')),
     job_id bigint UNIQUE,
     model text,
     errors jsonb,
@@ -163,6 +164,8 @@ CREATE INDEX api_batches_input ON api_batches (input_file_id);
 COMMENT ON TABLE api_batches IS
     'Batches of the OpenAI API; one that is valid is a job of kind requests. States are the API''s.';
 COMMENT ON COLUMN api_batches.options IS 'What the client sent under "nightshift".';
+COMMENT ON COLUMN api_batches.ends_as IS
+    'Set when its job is cancelled for the batch: how the batch ends once its files are written.';
 COMMENT ON COLUMN api_batches.reserved_rows IS
     'Rows that count against tenants.max_rows; given back at the end.';
 COMMENT ON COLUMN api_batches.request_hash IS

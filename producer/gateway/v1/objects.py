@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from nightshift.common.ledger import Row
-from nightshift.common.ledger.gateway.batches import Batch, BatchState
+from nightshift.common.ledger.gateway.batches import Batch, BatchStatus
 from nightshift.common.ledger.gateway.files import File
 
 NO_USAGE: Mapping[str, Any] = {
@@ -79,7 +79,7 @@ def counts(row: Batch, running: Row | None) -> dict[str, int]:
     """How many rows a batch has, and how many are over: its job's while it runs (`running` is the
     row of job_progress), its own before and after.
     """
-    if running is None or row.state.over or row.state is BatchState.VALIDATING:
+    if running is None or row.state.over or row.state is BatchStatus.VALIDATING:
         return {
             "total": row.rows_total,
             "completed": row.rows_completed,

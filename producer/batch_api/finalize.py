@@ -1,0 +1,247 @@
+"""Finalizing: the results of a batch whose job is over become files, and the batch ends."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import structlog
+from numpy.typing import NDArray
+
+from nightshift.common import storage
+from nightshift.common.errors import LeaseLost
+from nightshift.common.formats.jsonl.lines import is_blank, parse_line
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.gateway import batch_steps, files, ids
+from nightshift.common.ledger.gateway.batches import Batch, BatchStatus
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.settings import Settings
+from nightshift.common.states import JobState
+from nightshift.producer.batch_api import layout
+from nightshift.producer.batch_api.batch_file import Problem
+from nightshift.producer.results import openai_batch_results, part_files
+from nightshift.producer.results.collect import rows_for
+from nightshift.producer.submit import convert
+
+log = structlog.get_logger(__name__)
+
+HOLD_SECONDS = 60.0
+"""How long a reaper has a batch to itself before it must say so again."""
+
+ROWS_A_SIGN = 10_000
+"""Rows between two signs that the reaper still writes."""
+
+NEVER_RAN = {
+    BatchStatus.EXPIRED: ("batch_expired", "the batch's time was over before this request ran"),
+    BatchStatus.CANCELLED: ("batch_cancelled", "the batch was cancelled before this request ran"),
+}
+"""Code and message of a request that never ran, by how the batch ends."""
+
+
+@dataclass(slots=True)
+class ResultFile:
+    """A file of results on its way: its id, its place, its lines and bytes so far."""
+
+    id: str
+    uri: str
+    lines: int = 0
+    size: int = 0
+
+    def write(self, sink: BinaryIO, line: bytes) -> None:
+        """Adds a line."""
+        sink.write(line)
+        self.lines += 1
+        self.size += len(line)
+
+
+def ended_as(
+    ends_as: BatchStatus | None, job: JobState | None, *, every_row_over: bool
+) -> BatchStatus:
+    """How a batch ends: as it was told to, else as its job did. A job that failed with an outcome for
+    every row has completed the batch: which rows failed stands in its files.
+    """
+    if ends_as is not None:
+        return ends_as
+    if job is JobState.CANCELLED:
+        return BatchStatus.CANCELLED
+    if job is JobState.COMPLETED or (job is JobState.FAILED and every_row_over):
+        return BatchStatus.COMPLETED
+    return BatchStatus.FAILED
+
+
+def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
+    """Finalizes a batch whose job is over; False where there is none.
+
+    Raises Retryable on outages, and Permanent where files of the job are not what the ledger says:
+    another reaper tries again when the time of this one is over.
+    """
+    with ledger.transaction() as connection:
+        batch = batch_steps.take_ended(connection, who, HOLD_SECONDS)
+        if batch is None:
+            return False
+        job = jobs.get(connection, batch.job_id)
+        told = batch_steps.ends_as(connection, batch.id)
+        progress = None if job is None else jobs.progress(connection, job.id)
+    if job is None or progress is None:
+        gone = [Problem("job_deleted", "the job of the batch was deleted").as_json]
+        _end(ledger, batch, who, told or BatchStatus.FAILED, (), gone, {})
+        return True
+    over = progress["rows_done"] + progress["rows_failed"]
+    status = ended_as(told, job.state, every_row_over=over == progress["rows_total"])
+    errors = None
+    if status is BatchStatus.FAILED:
+        errors = [Problem("job_failed", job.reason or "the job of the batch failed").as_json]
+    try:
+        results = _write(ledger, settings, who, batch, job, status, progress["rows_total"])
+        _end(ledger, batch, who, status, results, errors, dict(progress))
+    except LeaseLost as lost:
+        log.info("batch_left", batch=batch.id, why=str(lost))
+    else:
+        log.info("batch_ended", batch=batch.id, status=str(status))
+    return True
+
+
+def _write(
+    ledger: Ledger,
+    settings: Settings,
+    who: str,
+    batch: Batch,
+    job: Job,
+    status: BatchStatus,
+    rows_total: int,
+) -> tuple[ResultFile, ResultFile]:
+    """Writes every line of the batch into a file of answers and one of errors."""
+    answers, errors = (_new_file(ledger, settings, batch) for _ in range(2))
+    answered = np.zeros(rows_total, np.bool_)
+    keep = _keeper(ledger, batch, who)
+
+    def fill(to_answers: BinaryIO, to_errors: BinaryIO) -> None:
+        _, rows = rows_for(ledger, job, [], partial=True, force=True)
+        noted = _noted(part_files.read_ahead(rows), answered, keep)
+        for line, is_answer in openai_batch_results.lines(job, noted):
+            if is_answer:
+                answers.write(to_answers, line)
+            else:
+                errors.write(to_errors, line)
+        if status in NEVER_RAN and not answered.all():
+            for line in _never_ran(job, answered, *NEVER_RAN[status], keep):
+                errors.write(to_errors, line)
+
+    storage.write_whole(
+        answers.uri,
+        lambda to_answers: storage.write_whole(
+            errors.uri, lambda to_errors: fill(to_answers, to_errors)
+        ),
+    )
+    return answers, errors
+
+
+def _end(
+    ledger: Ledger,
+    batch: Batch,
+    who: str,
+    status: BatchStatus,
+    results: tuple[ResultFile, ...],
+    errors: list[dict[str, Any]] | None,
+    progress: dict[str, Any],
+) -> None:
+    """The files are seen and the batch is over, in one transaction; LeaseLost where another reaper
+    has the batch.
+    """
+    kinds = dict(zip(("output", "error"), results, strict=False))
+    with ledger.transaction() as connection:
+        for kind, file in kinds.items():
+            if not file.lines:
+                continue  # nobody sees it, and it is swept
+            files.ready(
+                connection,
+                file.id,
+                purpose="batch_output",
+                filename=f"{batch.id}_{kind}.jsonl",
+                size=file.size,
+                expires_after=batch.output_expires_seconds,
+            )
+        shown = {kind: file.id if file.lines else None for kind, file in kinds.items()}
+        failed = kinds["error"].lines if results else 0
+        ended = batch_steps.end(
+            connection,
+            batch.id,
+            who,
+            status,
+            output_file_id=shown.get("output"),
+            error_file_id=shown.get("error"),
+            completed=kinds["output"].lines if results else 0,
+            failed=failed
+            if status is BatchStatus.COMPLETED
+            else int(progress.get("rows_failed", 0)),
+            usage=_usage(progress),
+            errors=errors,
+        )
+        if not ended:
+            raise LeaseLost(f"another reaper has the batch {batch.id}")
+
+
+def _usage(progress: dict[str, Any]) -> dict[str, Any]:
+    prompt, output = (int(progress.get(name) or 0) for name in ("prompt_tokens", "output_tokens"))
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": output,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": prompt + output,
+    }
+
+
+def _new_file(ledger: Ledger, settings: Settings, batch: Batch) -> ResultFile:
+    file_id = ids.new("file-")
+    file = ResultFile(file_id, layout.file(settings, batch.tenant, file_id))
+    with ledger.transaction() as connection:
+        files.receive(connection, file.id, batch.tenant, file.uri)
+    return file
+
+
+def _noted(
+    batches: Iterator[pa.RecordBatch], answered: NDArray[np.bool_], keep: Callable[[], None]
+) -> Iterator[pa.RecordBatch]:
+    """The same rows; notes which have an outcome."""
+    rows = 0
+    for batch in batches:
+        answered[batch.column("row_index").to_numpy()] = True
+        rows += batch.num_rows
+        if rows >= ROWS_A_SIGN:
+            keep()
+            rows = 0
+        yield batch
+
+
+def _never_ran(
+    job: Job, answered: NDArray[np.bool_], code: str, message: str, keep: Callable[[], None]
+) -> Iterator[bytes]:
+    """Lines of the rows without an outcome; their ids are read from the input."""
+    requests = (
+        text for uri in job.spec.input.uris for text in convert.lines(uri) if not is_blank(text)
+    )
+    for row_index, text in enumerate(requests):
+        if row_index % ROWS_A_SIGN == ROWS_A_SIGN - 1:
+            keep()
+        if row_index < len(answered) and not answered[row_index]:
+            yield openai_batch_results.error_line(job, row_index, _id(text), code, message)
+
+
+def _id(text: bytes) -> str | None:
+    try:
+        found = parse_line(text).get("custom_id")
+    except ValueError:
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _keeper(ledger: Ledger, batch: Batch, who: str) -> Callable[[], None]:
+    def keep() -> None:
+        with ledger.transaction() as connection:
+            held = batch_steps.keep(connection, batch.id, who, HOLD_SECONDS)
+            if not held:
+                raise LeaseLost(f"another reaper has the batch {batch.id}")
+
+    return keep

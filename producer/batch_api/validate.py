@@ -1,0 +1,156 @@
+"""Validating: the file of a batch is read, and the batch becomes a job or fails."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import structlog
+
+from nightshift.common.errors import BadInput, LeaseLost, Retryable
+from nightshift.common.ledger import Connection, Ledger
+from nightshift.common.ledger.gateway import batch_steps, files, tenants
+from nightshift.common.ledger.gateway.batches import Batch
+from nightshift.common.ledger.gateway.files import File
+from nightshift.common.settings import Settings
+from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.producer.batch_api import layout, models
+from nightshift.producer.batch_api.batch_file import FileFacts, Limits, Problem, read
+from nightshift.producer.batch_api.models import ServedModel
+from nightshift.producer.submit import convert
+from nightshift.producer.submit.submit import submit
+
+log = structlog.get_logger(__name__)
+
+HOLD_SECONDS = 60.0
+"""How long a reaper has a batch to itself before it must say so again."""
+
+LINES_A_SIGN = 20_000
+"""Lines between two signs that the reaper still reads."""
+
+
+def validate_once(ledger: Ledger, settings: Settings, who: str) -> bool:
+    """Validates the oldest batch that nobody validates; False where there is none.
+
+    Raises Retryable on outages: the batch is taken again when its time is over.
+    """
+    with ledger.transaction() as connection:
+        batch = batch_steps.take_validating(connection, who, HOLD_SECONDS)
+        if batch is None:
+            return False
+        file = files.get(connection, batch.tenant, batch.input_file_id)
+    try:
+        problem = _validate(ledger, settings, who, batch, file)
+    except LeaseLost as lost:
+        log.info("batch_left", batch=batch.id, why=str(lost))
+        return True
+    except Retryable:
+        raise
+    except BadInput as error:
+        problem = [Problem("invalid_request", str(error)).as_json]
+    except Exception:
+        log.exception("batch_crashed", batch=batch.id)
+        problem = [Problem("server_error", "the server failed; its log says why").as_json]
+    if problem:
+        with ledger.transaction() as connection:
+            batch_steps.refuse(connection, batch.id, who, problem)
+        log.info("batch_refused", batch=batch.id, why=problem[0]["message"])
+    return True
+
+
+def _validate(
+    ledger: Ledger, settings: Settings, who: str, batch: Batch, file: File | None
+) -> list[dict[str, Any]]:
+    """Makes the job of a batch; returns what is wrong with it otherwise."""
+    if file is None:
+        return [Problem("invalid_input_file", "the file is gone").as_json]
+    limits = Limits(
+        settings.serve_max_requests,
+        settings.serve_max_batch_bytes,
+        settings.serve_max_embedding_inputs,
+    )
+    if file.bytes > limits.bytes:
+        said = f"the file has {file.bytes:,} bytes, and {limits.bytes:,} are allowed"
+        return [Problem("file_too_large", said).as_json]
+    if not file.bytes:
+        return [Problem("empty_file", "the file is empty").as_json]
+    keep = _keeper(ledger, batch, who)
+    facts = read(
+        lambda: _lines(file.uri, keep),
+        batch.endpoint,
+        limits,
+        skip=batch.options.get("on_bad_line") == "skip",
+    )
+    if facts.problems:
+        return facts.errors
+    assert facts.model is not None
+    found = models.load(settings.serve_models).find(facts.model)
+    if found is None:
+        said = f"there is no model {facts.model[:100]!r}"
+        return [Problem("model_not_found", said, param="body.model").as_json]
+    spec = _spec(settings, batch, file, found[1])
+    keep()
+    return _begin(ledger, settings, who, batch, spec, facts)
+
+
+def _begin(
+    ledger: Ledger, settings: Settings, who: str, batch: Batch, spec: JobSpec, facts: FileFacts
+) -> list[dict[str, Any]]:
+    assert facts.model is not None
+    model = facts.model
+
+    def within(connection: Connection, job_id: int) -> None:
+        tenants.lock(connection, batch.tenant)
+        begun = batch_steps.begin(
+            connection,
+            batch.id,
+            who,
+            job_id=job_id,
+            model=model,
+            rows=facts.rows,
+            tokens=facts.tokens,
+        )
+        if not begun:
+            raise LeaseLost(f"the batch {batch.id} is not validating any more")
+
+    done = submit(ledger, spec, settings, tenant=batch.tenant, within=within)
+    log.info("batch_begun", batch=batch.id, job_id=done.job_id, rows=done.rows)
+    return []
+
+
+def _spec(settings: Settings, batch: Batch, file: File, model: ServedModel) -> JobSpec:
+    options = batch.options
+    return parse_spec(
+        {
+            "name": batch.id,
+            "pool": model.pool,
+            "priority": options.get("priority", 0),
+            "input": {"uri": file.uri, "format": "openai"},
+            "task": {"kind": "requests", "endpoint": batch.endpoint},
+            "engine": model.engine.model_dump(mode="json", exclude_unset=True),
+            "output": {"uri": layout.output(settings, batch.tenant, batch.id)},
+            "limits": {
+                # All rows may fail: the batch is completed, and says so line by line.
+                "max_failed_fraction": 1,
+                "finish_by": options.get("finish_by") or batch.expires_at.isoformat(),
+                **({"budget": options["budget"]} if "budget" in options else {}),
+            },
+        },
+        f"the batch {batch.id}",
+    )
+
+
+def _keeper(ledger: Ledger, batch: Batch, who: str) -> Callable[[], None]:
+    """Says that the reaper still works on the batch; LeaseLost where another has it."""
+
+    def keep() -> None:
+        with ledger.transaction() as connection:
+            if not batch_steps.keep(connection, batch.id, who, HOLD_SECONDS):
+                raise LeaseLost(f"another reaper has the batch {batch.id}")
+
+    return keep
+
+
+def _lines(uri: str, keep: Callable[[], None]) -> Iterator[tuple[int, bytes]]:
+    for number, text in enumerate(convert.lines(uri), 1):
+        if number % LINES_A_SIGN == 0:
+            keep()
+        yield number, text
