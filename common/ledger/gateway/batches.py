@@ -109,6 +109,22 @@ INSERT = text(
 GET = text("SELECT " + COLUMNS + " FROM api_batches WHERE id = :id AND tenant = :tenant")
 """A batch of a tenant."""
 
+LOCKED = text(
+    "SELECT " + COLUMNS + " FROM api_batches WHERE id = :id AND tenant = :tenant FOR UPDATE"
+)
+"""The same, which nobody else changes until the end of the transaction."""
+
+LISTED = text(
+    "SELECT "
+    + COLUMNS
+    + """
+    FROM api_batches WHERE tenant = :tenant AND seq < :before ORDER BY seq DESC LIMIT :limit
+"""
+)
+"""A page of the batches of a tenant, the newest first."""
+
+LAST_SEQ = 2**63 - 1
+
 
 def insert(connection: Connection, new: NewBatch) -> Batch | None:
     """Makes a batch; None where a batch of this tenant has its idempotency key."""
@@ -122,6 +138,20 @@ def get(connection: Connection, tenant: str, id: str) -> Batch | None:
     """A batch that the tenant sees."""
     row = connection.execute(GET, {"id": id, "tenant": tenant}).mappings().one_or_none()
     return None if row is None else as_batch(row)
+
+
+def locked(connection: Connection, tenant: str, id: str) -> Batch | None:
+    """`get`, of a batch that nobody else changes until the end of the transaction."""
+    row = connection.execute(LOCKED, {"id": id, "tenant": tenant}).mappings().one_or_none()
+    return None if row is None else as_batch(row)
+
+
+def listed(
+    connection: Connection, tenant: str, *, limit: int, before: int = LAST_SEQ
+) -> list[Batch]:
+    """At most `limit` batches of a tenant, the newest first, from before the place `before` on."""
+    given = {"tenant": tenant, "limit": limit, "before": before}
+    return [as_batch(row) for row in connection.execute(LISTED, given).mappings()]
 
 
 def as_batch(row: RowMapping) -> Batch:

@@ -8,12 +8,12 @@ from starlette.routing import Route
 
 from nightshift.common.ledger import jobs
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.gateway import batches, files, ids
-from nightshift.common.ledger.gateway.batches import Batch, NewBatch
+from nightshift.common.ledger.gateway import batch_steps, batches, files, ids
+from nightshift.common.ledger.gateway.batches import Batch, BatchStatus, NewBatch
 from nightshift.common.spec.tasks.requests import ENDPOINTS
 from nightshift.producer.gateway.calls import Call, route
 from nightshift.producer.gateway.errors import ApiError, not_found
-from nightshift.producer.gateway.v1 import objects
+from nightshift.producer.gateway.v1 import objects, paging
 
 WINDOW = re.compile(r"([1-9][0-9]{0,4})([mhd])")
 UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86400}
@@ -54,6 +54,40 @@ def create_batch(call: Call) -> dict[str, Any]:
 def retrieve_batch(call: Call) -> dict[str, Any]:
     """One batch."""
     with call.ledger.transaction() as connection:
+        return _seen(connection, _get(connection, call))
+
+
+def list_batches(call: Call) -> dict[str, Any]:
+    """A page of batches, the newest first."""
+    limit = paging.limit(call, default=20, most=100)
+    with call.ledger.transaction() as connection:
+        before = batches.LAST_SEQ
+        if after := call.query.get("after"):
+            known = batches.get(connection, call.caller.tenant, after)
+            if known is None:
+                raise ApiError(400, f"there is no batch {after[:100]!r}", param="after")
+            before = known.seq
+        found = batches.listed(connection, call.caller.tenant, limit=limit + 1, before=before)
+        rows = [_seen(connection, batch) for batch in found[:limit]]
+    return objects.page(rows, has_more=len(found) > limit)
+
+
+def cancel_batch(call: Call) -> dict[str, Any]:
+    """Cancels a batch; what is done of it is delivered."""
+    with call.ledger.transaction() as connection:
+        found = batches.locked(connection, call.caller.tenant, call.path["id"])
+        if found is None:
+            raise not_found("batch", call.path["id"])
+        if found.state in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
+            batch_steps.cancel(connection, found)
+        elif found.state in (BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED):
+            raise ApiError(
+                409,
+                f"the batch is {found.state} and cannot be cancelled",
+                param="id",
+                code="batch_over",
+                retried=False,
+            )
         return _seen(connection, _get(connection, call))
 
 
@@ -106,5 +140,7 @@ def _text(given: dict[str, Any], name: str) -> str:
 
 ROUTES: list[Route] = [
     route("POST", "/v1/batches", create_batch),
+    route("GET", "/v1/batches", list_batches, "viewer"),
     route("GET", "/v1/batches/{id}", retrieve_batch, "viewer"),
+    route("POST", "/v1/batches/{id}/cancel", cancel_batch),
 ]

@@ -12,7 +12,7 @@ from nightshift.common.ledger.gateway.files import File
 from nightshift.producer.batch_api import layout
 from nightshift.producer.gateway.calls import Call, route, streaming
 from nightshift.producer.gateway.errors import ApiError, not_found
-from nightshift.producer.gateway.v1 import objects
+from nightshift.producer.gateway.v1 import objects, paging
 from nightshift.producer.gateway.v1.multipart import FormWithFile, Sink
 from nightshift.producer.gateway.writing import FileWriter
 
@@ -52,6 +52,28 @@ async def create_file(request: Request, call: Call) -> Response:
     return JSONResponse(objects.file(made))
 
 
+def list_files(call: Call) -> dict[str, Any]:
+    """A page of files."""
+    limit = paging.limit(call, default=10_000, most=10_000)
+    descending = paging.descending(call)
+    tenant, place = call.caller.tenant, None
+    with call.ledger.transaction() as connection:
+        if after := call.query.get("after"):
+            known = files.get(connection, tenant, after)
+            if known is None:
+                raise ApiError(400, f"there is no file {after[:100]!r}", param="after")
+            place = known.seq
+        found = files.listed(
+            connection,
+            tenant,
+            limit=limit + 1,
+            purpose=call.query.get("purpose"),
+            descending=descending,
+            after=place,
+        )
+    return objects.page([objects.file(row) for row in found[:limit]], has_more=len(found) > limit)
+
+
 def retrieve_file(call: Call) -> dict[str, Any]:
     """One file."""
     return objects.file(_get(call))
@@ -81,6 +103,7 @@ def _get(call: Call) -> File:
 
 ROUTES: list[Route] = [
     streaming("POST", "/v1/files", create_file),
+    route("GET", "/v1/files", list_files, "viewer"),
     route("GET", "/v1/files/{id}", retrieve_file, "viewer"),
     route("GET", "/v1/files/{id}/content", file_content, "viewer"),
 ]

@@ -1,0 +1,139 @@
+"""The OpenAI Batch API over a real fleet: the official client, unmodified, from file to answers."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from tests.support.fleet import logs
+from tests.support.gateway import Door
+from tests.support.remote import Call, Remote, Reply, answered, refused
+
+ENDPOINT = "/v1/chat/completions"
+
+
+@pytest.fixture
+def remote() -> Iterator[Remote]:
+    """The server that answers for the model."""
+    with Remote().running() as server:
+        yield server
+
+
+@pytest.fixture
+def door(tmp_path: Path, database_url: str, redis_url: str, remote: Remote) -> Iterator[Door]:
+    """A server, a reaper and a worker, with the model `shout`."""
+    engine = {"backend": "openai", "model": "m", "base_url": remote.url}
+    models = {"shout": {"aliases": ["gpt-4o-mini"], "engine": engine}}
+    door = Door(tmp_path / "door", database_url, redis_url, models)
+    try:
+        door.serve()
+        door.reaper()
+        yield door
+    finally:
+        door.end()
+
+
+def line(number: int, text: str, **body: Any) -> dict[str, Any]:
+    """A request of a batch file."""
+    messages = [{"role": "user", "content": text}]
+    return {
+        "custom_id": f"r-{number}",
+        "method": "POST",
+        "url": ENDPOINT,
+        "body": {"model": "shout", "messages": messages, **body},
+    }
+
+
+def upload(client: OpenAI, lines: list[dict[str, Any]]) -> str:
+    """A batch file with these lines; its id."""
+    data = "".join(json.dumps(each) + "\n" for each in lines).encode()
+    return client.files.create(file=("rows.jsonl", data), purpose="batch").id
+
+
+def create(client: OpenAI, file_id: str, window: str = "24h", **given: Any) -> Any:
+    """A batch of a file."""
+    return client.batches.create(
+        input_file_id=file_id,
+        endpoint=ENDPOINT,
+        completion_window=window,  # type: ignore[arg-type]
+        **given,
+    )
+
+
+def lines_of(client: OpenAI, file_id: str) -> list[dict[str, Any]]:
+    """The lines of a file of results."""
+    return [json.loads(each) for each in client.files.content(file_id).text.splitlines()]
+
+
+def test_a_file_goes_in_and_every_line_has_its_answer(door: Door, remote: Remote) -> None:
+    def behave(call: Call) -> Reply:
+        return refused(400, "no sevens") if call.text.endswith("7") else answered(call)
+
+    remote.behave = behave
+    client = door.client()
+    file_id = upload(client, [line(number, f"say {number}") for number in range(30)])
+    batch = create(client, file_id, metadata={"who": "me"})
+    assert (batch.status, batch.input_file_id) == ("validating", file_id)
+    door.worker()
+    ended = door.ended(client, batch.id)
+    assert ended.status == "completed", logs(door.folder)
+    counts = ended.request_counts
+    assert (counts.total, counts.completed, counts.failed) == (30, 27, 3)
+    answers, errors = lines_of(client, ended.output_file_id), lines_of(client, ended.error_file_id)
+    texts = {
+        each["custom_id"]: each["response"]["body"]["choices"][0]["message"]["content"]
+        for each in answers
+    }
+    assert texts == {f"r-{n}": f"SAY {n}" for n in range(30) if n % 10 != 7}
+    assert sorted(each["custom_id"] for each in errors) == ["r-17", "r-27", "r-7"]
+    assert ended.usage.total_tokens == 27 * 10
+    assert {ended.output_file_id, ended.error_file_id} < {each.id for each in client.files.list()}
+
+
+def test_a_bad_file_fails_with_every_bad_line_and_runs_nothing(door: Door, remote: Remote) -> None:
+    client = door.client()
+    lines = [line(0, "a"), line(0, "b"), line(2, "c", stream=True), {"custom_id": "x"}]
+    batch = create(client, upload(client, lines))
+    ended = door.ended(client, batch.id)
+    assert ended.status == "failed"
+    assert [(each.line, each.code) for each in ended.errors.data] == [
+        (3, "invalid_request"),
+        (4, "missing_required_parameter"),
+        (2, "duplicate_custom_id"),
+    ]
+    assert remote.calls == []
+
+
+def test_what_is_done_of_a_cancelled_batch_is_delivered(door: Door, remote: Remote) -> None:
+    remote.behave = lambda call: Reply(hang=True) if call.text == "wait" else answered(call)
+    client = door.client()
+    texts = ["one", "two", *["wait"] * 3]
+    batch = create(client, upload(client, [line(n, text) for n, text in enumerate(texts)]))
+    door.worker()
+    from tests.support.fleet import wait_until
+
+    wait_until(lambda: len(remote.calls) >= 5, what="every request")
+    cancelled = client.batches.cancel(batch.id)
+    assert cancelled.status == "cancelling"
+    ended = door.ended(client, batch.id)
+    assert ended.status == "cancelled"
+    assert client.batches.cancel(batch.id).status == "cancelled"
+    found = [
+        each["custom_id"]
+        for file_id in (ended.output_file_id, ended.error_file_id)
+        if file_id
+        for each in lines_of(client, file_id)
+    ]
+    assert sorted(found) == [f"r-{n}" for n in range(5)]
+
+
+@pytest.mark.parametrize("given", ["1", "24 h", "0h", "31d", ""])
+def test_a_bad_window_is_refused_in_one_shape(door: Door, given: str) -> None:
+    client = door.client(max_retries=0)
+    file_id = upload(client, [line(0, "a")])
+    with pytest.raises(Exception, match="completion_window") as refusal:
+        create(client, file_id, window=given)
+    assert set(refusal.value.body) == {"message", "type", "param", "code"}  # type: ignore[attr-defined]
