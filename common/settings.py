@@ -273,8 +273,7 @@ class Settings(ServeSettings, BaseSettings):
                 continue
             if name == "api_keys":
                 value = json.dumps({url: key.get_secret_value() for url, key in value.items()})
-            if isinstance(value, SecretStr):
-                value = value.get_secret_value()
+            value = value.get_secret_value() if isinstance(value, SecretStr) else value
             if isinstance(value, tuple):
                 value = (":" if name == "callable_paths" else ",").join(value)
             variables[f"NIGHTSHIFT_{name.upper()}"] = str(value)

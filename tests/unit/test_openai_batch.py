@@ -316,7 +316,7 @@ def result(**columns: Any) -> tuple[bytes, bool]:
     row["row_index"] = row["row_index"] or 0
     job = cast("Job", SimpleNamespace(identity="ab" * 32))
     table = pa.Table.from_pylist([row], schema=PART)
-    ((written, is_answer),) = openai_batch_results._lines(job, iter(table.to_batches()))
+    ((written, is_answer),) = openai_batch_results.lines(job, iter(table.to_batches()))
     return written, is_answer
 
 
