@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway.keys import Caller, Role
 from nightshift.common.settings import Settings
 from nightshift.producer.batch_api.models import ModelTable
@@ -44,7 +45,13 @@ class Call:
     path: Mapping[str, str]
     query: QueryParams
     headers: Headers
+    host: str
     body: bytes = b""
+
+    @property
+    def who(self) -> str:
+        """The caller as the audit log names it."""
+        return f"{self.caller.name} ({self.caller.tenant})"
 
     @property
     def ledger(self) -> Ledger:
@@ -80,7 +87,7 @@ def route(method: str, path: str, handler: Handler, role: Role = "user") -> Rout
 
     async def endpoint(request: Request) -> Response:
         call = await _call(request, role, await _body(request))
-        answer = await run_in_threadpool(handler, call)
+        answer = await run_in_threadpool(_handled, handler, call)
         return answer if isinstance(answer, Response) else JSONResponse(answer)
 
     return Route(path, endpoint, methods=[method], name=handler.__name__)
@@ -95,11 +102,20 @@ def streaming(method: str, path: str, handler: StreamingHandler, role: Role = "u
     return Route(path, endpoint, methods=[method], name=handler.__name__)
 
 
+def _handled(handler: Handler, call: Call) -> Response | dict[str, Any]:
+    """What the handler answers; what it changes stands in the audit log under the name of the key."""
+    with audit_log.acting(call.who, call.host):
+        return handler(call)
+
+
 async def _call(request: Request, role: Role, body: bytes = b"") -> Call:
     context: Context = request.app.state.context
     caller = await run_in_threadpool(access.caller, request, context.ledger, context.settings)
     access.require(caller, role)
-    return Call(context, caller, request.path_params, request.query_params, request.headers, body)
+    host = request.client.host if request.client else ""
+    return Call(
+        context, caller, request.path_params, request.query_params, request.headers, host, body
+    )
 
 
 async def _body(request: Request) -> bytes:

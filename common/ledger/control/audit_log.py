@@ -8,11 +8,16 @@ import json
 import os
 import pwd
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from sqlalchemy import RowMapping, text
 
 from nightshift.common.ledger.connection import Connection
+
+_actor: ContextVar[tuple[str, str] | None] = ContextVar("actor", default=None)
+"""Who asks, and from where, while a request of the HTTP API is answered."""
 
 RECORD = text("""
     INSERT INTO audit_log (who, host, action, job_id, subject, detail)
@@ -38,9 +43,10 @@ def record(
 
     `detail` must fit into JSON; a field that changed is a list of its old and its new value.
     """
+    who, host = _actor.get() or (user(), socket.gethostname())
     given = {
-        "who": user(),
-        "host": socket.gethostname(),
+        "who": who,
+        "host": host,
         "action": action,
         "job_id": job_id,
         "subject": subject,
@@ -49,13 +55,29 @@ def record(
     connection.execute(RECORD, given)
 
 
+@contextmanager
+def acting(who: str, host: str) -> Iterator[None]:
+    """Inside of the context, changes are those of `who` from the address `host`: of a key of the HTTP
+    API, in place of the user of this process.
+    """
+    token = _actor.set((who, host))
+    try:
+        yield
+    finally:
+        _actor.reset(token)
+
+
 def of_job(connection: Connection, job_id: int) -> list[RowMapping]:
     """The changes of a job, the oldest first, also of a job that was deleted."""
     return list(connection.execute(OF_JOB, {"job_id": job_id}).mappings())
 
 
 def user() -> str:
-    """The user of this process; its number where it has no name, as in many containers."""
+    """Who acts: the key of a request, else the user of this process; its number where it has no name,
+    as in many containers.
+    """
+    if (actor := _actor.get()) is not None:
+        return actor[0]
     number = os.geteuid()
     try:
         return pwd.getpwuid(number).pw_name
