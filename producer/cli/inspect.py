@@ -81,17 +81,7 @@ def explain(job: context.JobName, *, as_json: context.AsJson = False) -> None:
             known = facts.facts(connection, found, alone=alone, embedded=embedded)
     given = reasons.explain(known)
     if as_json:
-        context.print_json(
-            {
-                "job": found.id,
-                "name": found.spec.name,
-                "status": str(found.state),
-                "reasons": [
-                    {"kind": each.kind, "sentence": each.sentence, "command": each.command or None}
-                    for each in given
-                ],
-            }
-        )
+        context.print_json(facts.as_json(found, given))
         return
     for each in given:
         typer.echo(f"job {found.id} ({found.spec.name}): {each.sentence}")

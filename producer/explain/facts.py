@@ -1,12 +1,14 @@
 """The facts of `explain`, read from the ledger in one transaction."""
 
+from collections.abc import Sequence
+
 from nightshift.common.ledger import Connection, Row, jobs, loads
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import watches
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_facts
 from nightshift.common.states import JobState
-from nightshift.producer.explain.reasons import Facts, SetAside, SlotFact
+from nightshift.producer.explain.reasons import Facts, Reason, SetAside, SlotFact
 
 
 def facts(
@@ -58,6 +60,19 @@ def facts(
         watch_seconds=None if watch is None else watch["every_seconds"],
         watch_error=None if watch is None else watch["error"],
     )
+
+
+def as_json(job: Job, reasons: Sequence[Reason]) -> dict[str, object]:
+    """The reasons for machines."""
+    return {
+        "job": job.id,
+        "name": job.spec.name,
+        "status": str(job.state),
+        "reasons": [
+            {"kind": each.kind, "sentence": each.sentence, "command": each.command or None}
+            for each in reasons
+        ],
+    }
 
 
 def _who_paused(connection: Connection, job: Job) -> str | None:

@@ -12,11 +12,18 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.producer.batch_api import models as model_table
 from nightshift.producer.gateway import errors
+from nightshift.producer.gateway.api import jobs, webhooks
 from nightshift.producer.gateway.calls import Context
 from nightshift.producer.gateway.errors import ApiError
 from nightshift.producer.gateway.v1 import batches, files, models
 
-ROUTES: list[BaseRoute] = [*files.ROUTES, *batches.ROUTES, *models.ROUTES]
+ROUTES: list[BaseRoute] = [
+    *files.ROUTES,
+    *batches.ROUTES,
+    *models.ROUTES,
+    *jobs.ROUTES,
+    *webhooks.ROUTES,
+]
 """Every address, the first that fits counts."""
 
 

@@ -1,4 +1,6 @@
-"""What a reaper does beside its rounds for the HTTP API: batches are validated, expired, finalized."""
+"""What a reaper does beside its rounds for the HTTP API: batches are validated, expired, finalized, and
+webhooks sent.
+"""
 
 import threading
 from collections.abc import Callable
@@ -37,9 +39,15 @@ class BatchDuties:
             return
         from nightshift.producer.batch_api.finalize import finalize_once
         from nightshift.producer.batch_api.validate import validate_once
+        from nightshift.producer.batch_api.webhooks import send_once
 
         given = (self._ledger, self._settings, self._name)
-        for duty in (partial(validate_once, *given), partial(finalize_once, *given), self._expire):
+        for duty in (
+            partial(validate_once, *given),
+            partial(finalize_once, *given),
+            partial(send_once, self._ledger, self._settings),
+            self._expire,
+        ):
             thread = threading.Thread(target=self._work, args=(duty, stop), daemon=True)
             thread.start()
             self._threads.append(thread)

@@ -48,9 +48,9 @@ MOST_REAPED = 1_000
 takes, in some 100 ms.
 """
 
-CONNECTIONS = MOST_FINISHING + 7
+CONNECTIONS = MOST_FINISHING + 8
 """Connections to Postgres of a reaper: one for its rounds, one to take jobs, one for each finish, one
-for the job that leaves the ledger, one to watch inputs, three for batches of the HTTP API."""
+for the job that leaves the ledger, one to watch inputs, four for the HTTP API."""
 
 RETENTION_SECONDS = 60.0
 """Pause between two looks for jobs that have been closed for long."""

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from nightshift.common.errors import BadInput, Retryable
-from nightshift.common.ledger import Ledger, Row, jobs, workers
+from nightshift.common.ledger import Connection, Ledger, Row, jobs, workers
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
@@ -180,10 +180,19 @@ def end_as_json(ledger: Ledger, job: Job) -> tuple[dict[str, object], int]:
     with ledger.transaction() as connection:
         (row,) = with_deadlines(connection, [job_pace.of(connection, job.id)])
         found = watching.watching(connection, job.id)
+    is_idle = found is not None and found.is_idle
+    return _as_json(row, found), exit_code(row, is_idle=is_idle)
+
+
+def job_as_json(connection: Connection, job_id: int) -> dict[str, object]:
+    """What `status JOB --json` says."""
+    (row,) = with_deadlines(connection, [job_pace.of(connection, job_id)])
+    return _as_json(row, watching.watching(connection, job_id))
+
+
+def _as_json(row: Values, found: Watching | None) -> dict[str, object]:
     values = rates.as_json(row)
-    if found is not None:
-        values["watch"] = found.as_json()
-    return values, exit_code(row, is_idle=found is not None and found.is_idle)
+    return values if found is None else {**values, "watch": found.as_json()}
 
 
 def exit_code(row: Values, *, is_idle: bool = False) -> int:

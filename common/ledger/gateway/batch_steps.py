@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from nightshift.common.ledger import jobs
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.gateway import outbox
 from nightshift.common.ledger.gateway.batches import COLUMNS, Batch, BatchStatus, as_batch
 
 TAKE_VALIDATING = text(
@@ -127,7 +128,10 @@ def refuse(
 ) -> bool:
     """The batch failed for these errors, and nothing of it runs; False as `begin`."""
     given = {"id": id, "who": who, "errors": json.dumps(list(errors)), "rows": rows}
-    return connection.execute(REFUSE, {**given, "model": model}).rowcount == 1
+    refused = connection.execute(REFUSE, {**given, "model": model}).rowcount == 1
+    if refused:
+        outbox.write(connection, id)
+    return refused
 
 
 def expire(connection: Connection, most: int) -> list[str]:
@@ -141,6 +145,7 @@ def expire(connection: Connection, most: int) -> list[str]:
                 UPDATE api_batches SET state = 'expired', expired_at = now() WHERE id = :id
             """)
             connection.execute(statement, {"id": batch.id})
+            outbox.write(connection, batch.id)
             continue
         statement = text("""
             UPDATE api_batches SET state = 'finalizing', finalizing_at = now(), ends_as = 'expired'
@@ -162,6 +167,7 @@ def cancel(connection: Connection, batch: Batch) -> None:
             WHERE id = :id
         """)
         connection.execute(statement, {"id": batch.id})
+        outbox.write(connection, batch.id)
         return
     statement = text("""
         UPDATE api_batches SET state = 'cancelling', cancelling_at = now(), ends_as = 'cancelled'
@@ -196,7 +202,10 @@ def end(
         "usage": json.dumps(usage),
         "errors": None if errors is None else json.dumps(list(errors)),
     }
-    return connection.execute(END, given).rowcount == 1
+    ended = connection.execute(END, given).rowcount == 1
+    if ended:
+        outbox.write(connection, id)
+    return ended
 
 
 def ends_as(connection: Connection, id: str) -> BatchStatus | None:

@@ -1,5 +1,6 @@
 """Jobs as people look at them: job_progress with the pace and the signs of job_pace."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import RowMapping, text
@@ -29,6 +30,11 @@ def of(connection: Connection, job_id: int) -> Looked:
     return _looked(connection.execute(ONE, {"id": job_id}).mappings().one())
 
 
+def some(connection: Connection, job_ids: Sequence[int]) -> list[Looked]:
+    """These jobs, the last one first."""
+    return [_looked(row) for row in connection.execute(SOME, {"ids": list(job_ids)}).mappings()]
+
+
 def unfinished(connection: Connection, limit: int) -> list[Looked]:
     """Jobs that run or are paused, the last one first."""
     return [_looked(row) for row in connection.execute(UNFINISHED, {"limit": limit}).mappings()]
@@ -39,6 +45,9 @@ UNFINISHED = text(JOBS + "WHERE p.status IN ('running', 'paused') ORDER BY job D
 
 LISTED = text(JOBS + "ORDER BY job DESC LIMIT :limit")
 """Jobs, newest first."""
+
+SOME = text(JOBS + "WHERE job = ANY (CAST(:ids AS bigint[])) ORDER BY job DESC")
+"""Some jobs, newest first."""
 
 ONE = text(JOBS + "WHERE job = :id")
 """One job."""

@@ -1,0 +1,130 @@
+"""Webhooks: where tenants want to hear of the end of their batches, and what is still to be sent.
+
+A row of the outbox is written in the transaction that ends a batch, so no end goes unsaid.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import RowMapping, text
+
+from nightshift.common.ledger.connection import Connection
+
+EVENTS = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
+"""What is sent: the ends of batches."""
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 15.0, 3600.0
+"""Pauses between tries: the first is longer than a try may take, and each is twice the one before."""
+
+GIVEN_UP_AFTER_SECONDS = 3 * 86_400.0
+"""How long an event is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One event to one address; `tries` counts this one."""
+
+    id: str
+    endpoint_id: str
+    url: str
+    body: str
+    tries: int
+
+
+WRITE = text("""
+    WITH ended AS (
+        SELECT 'evt_' || replace(gen_random_uuid()::text, '-', '') AS id, e.id AS endpoint_id,
+               'batch.' || b.state AS event, b.id AS batch
+        FROM api_batches b JOIN webhook_endpoints e ON e.tenant = b.tenant
+        WHERE b.id = :id AND e.removed_at IS NULL AND 'batch.' || b.state = ANY (e.events)
+    )
+    INSERT INTO webhook_outbox (id, endpoint_id, event, body)
+    SELECT id, endpoint_id, event, json_build_object(
+        'id', id, 'object', 'event', 'type', event,
+        'created_at', floor(extract(epoch FROM now()))::bigint,
+        'data', json_build_object('id', batch))::text
+    FROM ended
+""")
+"""The state of a batch as an event for each address that wants it."""
+
+TAKE = text("""
+    UPDATE webhook_outbox o
+    SET tries = o.tries + 1,
+        next_try_at = now() + make_interval(secs => least(:first * 2 ^ o.tries, :longest))
+    FROM webhook_endpoints e
+    WHERE e.id = o.endpoint_id AND o.id = (
+        SELECT id FROM webhook_outbox
+        WHERE delivered_at IS NULL AND given_up_at IS NULL AND next_try_at <= now()
+        ORDER BY next_try_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+    RETURNING o.id, o.endpoint_id, e.url, o.body, o.tries
+""")
+"""The event that is due for longest; whoever takes it has FIRST_PAUSE_SECONDS before the next try."""
+
+FAILED = text("""
+    UPDATE webhook_outbox
+    SET error = :error,
+        given_up_at = CASE WHEN created_at < now() - make_interval(secs => :most) THEN now() END
+    WHERE id = :id AND delivered_at IS NULL
+""")
+"""A try that came to nothing."""
+
+ENDPOINTS = text("""
+    SELECT id, url, events, created_at FROM webhook_endpoints
+    WHERE tenant = :tenant AND removed_at IS NULL ORDER BY created_at, id
+""")
+"""The addresses of a tenant."""
+
+
+def write(connection: Connection, batch_id: str) -> None:
+    """Notes the end of a batch for whoever wants to hear of it; in the transaction of that end."""
+    connection.execute(WRITE, {"id": batch_id})
+
+
+def take(connection: Connection) -> Delivery | None:
+    """Takes the event that is due for longest; None where none is due."""
+    given = {"first": FIRST_PAUSE_SECONDS, "longest": LONGEST_PAUSE_SECONDS}
+    row = connection.execute(TAKE, given).mappings().one_or_none()
+    return None if row is None else Delivery(**row)
+
+
+def delivered(connection: Connection, id: str) -> None:
+    """The receiver has the event."""
+    statement = text("UPDATE webhook_outbox SET delivered_at = now(), error = NULL WHERE id = :id")
+    connection.execute(statement, {"id": id})
+
+
+def failed(connection: Connection, id: str, error: str) -> None:
+    """The receiver does not have the event; after GIVEN_UP_AFTER_SECONDS nobody tries again."""
+    given = {"id": id, "error": error, "most": GIVEN_UP_AFTER_SECONDS}
+    connection.execute(FAILED, given)
+
+
+def add(connection: Connection, id: str, tenant: str, url: str, events: Sequence[str]) -> None:
+    """From now on the address hears of these events."""
+    statement = text("""
+        INSERT INTO webhook_endpoints (id, tenant, url, events)
+        VALUES (:id, :tenant, :url, CAST(:events AS text[]))
+    """)
+    given = {"id": id, "tenant": tenant, "url": url, "events": list(events)}
+    connection.execute(statement, given)
+
+
+def endpoints(connection: Connection, tenant: str) -> list[RowMapping]:
+    """The addresses of a tenant, the oldest first."""
+    return list(connection.execute(ENDPOINTS, {"tenant": tenant}).mappings())
+
+
+def remove(connection: Connection, id: str, tenant: str) -> bool:
+    """The address hears of nothing more, also not of what is still to be sent."""
+    statement = text("""
+        UPDATE webhook_endpoints SET removed_at = now()
+        WHERE id = :id AND tenant = :tenant AND removed_at IS NULL
+    """)
+    if connection.execute(statement, {"id": id, "tenant": tenant}).rowcount == 0:
+        return False
+    unsent = text("""
+        UPDATE webhook_outbox SET given_up_at = now(), error = 'the address was removed'
+        WHERE endpoint_id = :id AND delivered_at IS NULL AND given_up_at IS NULL
+    """)
+    connection.execute(unsent, {"id": id})
+    return True

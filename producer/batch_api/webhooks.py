@@ -1,0 +1,159 @@
+"""Webhooks sent: signed by the Standard Webhooks scheme, to addresses that are checked first.
+
+https://www.standardwebhooks.com: the signature is HMAC-SHA256 over `id.timestamp.body`.
+"""
+
+import base64
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+import structlog
+
+from nightshift.common import remotes
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.gateway import outbox
+from nightshift.common.ledger.gateway.outbox import Delivery
+from nightshift.common.settings import Settings
+from nightshift.common.text import one_line
+
+log = structlog.get_logger(__name__)
+
+TRY_SECONDS = 10.0
+"""Longest time of one try, from the connection to the answer."""
+
+MOST_ERROR = 300
+"""Characters of an error that the ledger keeps."""
+
+Post = Callable[[str, str, Mapping[str, str], bytes], int]
+"""Sends a body to a URL at an IP address with headers; returns the status of the answer."""
+
+
+class NotSent(Exception):
+    """Why an event was not sent, in one sentence."""
+
+
+def secret(key: str, endpoint_id: str) -> str:
+    """The secret of an address, as its owner keeps it: derived from the operator's key, stored nowhere."""
+    derived = hmac.digest(key.encode(), endpoint_id.encode(), "sha256")
+    return "whsec_" + base64.b64encode(derived).decode()
+
+
+def signed(secret_text: str, id: str, seconds: int, body: bytes) -> dict[str, str]:
+    """The headers that prove who sent a body, and when."""
+    key = base64.b64decode(secret_text.removeprefix("whsec_"))
+    digest = hmac.new(key, f"{id}.{seconds}.".encode() + body, hashlib.sha256).digest()
+    return {
+        "webhook-id": id,
+        "webhook-timestamp": str(seconds),
+        "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
+    }
+
+
+def checked_address(
+    url: str, *, private: bool, resolve: Callable[[str], Iterable[str]] = remotes.resolved
+) -> str:
+    """The IP address to connect to; NotSent where the name has none that may be used.
+
+    Every address of the name must be one of the internet, unless `private` allows the others, too.
+    Who connects uses this very address: the name may lead elsewhere a moment later.
+    """
+    parts = urlsplit(remotes.address(url))
+    host = parts.hostname or ""
+    if parts.scheme != "https" and not private:
+        raise NotSent("the address is not https")
+    found = list(resolve(host))
+    if not found:
+        raise NotSent(f"the name {host} is not known")
+    for ip in found:
+        plain = ip.partition("%")[0]
+        if remotes.is_blocked(plain) or not (private or ip_address(plain).is_global):
+            raise NotSent(f"{host} leads to {plain}, which is no address of the internet")
+    return found[0]
+
+
+def check(url: str, *, private: bool) -> str:
+    """The address of a webhook in its one form; BadInput where nothing would ever be sent to it."""
+    place = remotes.address(url)
+    try:
+        checked_address(place, private=private)
+    except NotSent as error:
+        raise BadInput(f"no webhook can go to {url[:200]}: {error}") from error
+    return url
+
+
+def send_once(ledger: Ledger, settings: Settings, post: Post | None = None) -> bool:
+    """Sends the event that is due for longest; False where none is due, or there is no key to sign."""
+    if settings.webhook_key is None:
+        return False
+    with ledger.transaction() as connection:
+        due = outbox.take(connection)
+    if due is None:
+        return False
+    try:
+        _send(due, settings, post or _post)
+    except NotSent as error:
+        why = one_line(str(error))[:MOST_ERROR]
+        with ledger.transaction() as connection:
+            outbox.failed(connection, due.id, why)
+        log.warning("webhook_failed", event_id=due.id, tries=due.tries, why=why)
+        return True
+    with ledger.transaction() as connection:
+        outbox.delivered(connection, due.id)
+    return True
+
+
+def _send(due: Delivery, settings: Settings, post: Post) -> None:
+    assert settings.webhook_key is not None
+    ip = checked_address(due.url, private=settings.webhook_private)
+    body = due.body.encode()
+    key = secret(settings.webhook_key.get_secret_value(), due.endpoint_id)
+    headers = {
+        "content-type": "application/json",
+        "user-agent": "nightshift-webhooks",
+        **signed(key, due.id, int(time.time()), body),
+    }
+    status = post(due.url, ip, headers, body)
+    if not 200 <= status < 300:
+        raise NotSent(f"the receiver answered {status}")
+
+
+def _post(url: str, ip: str, headers: Mapping[str, str], body: bytes) -> int:
+    """Sends one request to this IP address under the name of the URL; follows no redirect and reads no
+    more than the head of the answer.
+    """
+    try:
+        import urllib3
+    except ImportError as error:
+        raise NotSent(
+            "the package urllib3 is missing: pip install 'nightshift-fleet[serve]'"
+        ) from error
+
+    parts = urlsplit(url)
+    timeout = urllib3.Timeout(connect=TRY_SECONDS / 2, total=TRY_SECONDS)
+    port = parts.port or remotes.PORTS[parts.scheme]
+    if parts.scheme == "https":
+        pool: urllib3.HTTPConnectionPool = urllib3.HTTPSConnectionPool(
+            ip,
+            port,
+            timeout=timeout,
+            server_hostname=parts.hostname,
+            assert_hostname=parts.hostname,
+        )
+    else:
+        pool = urllib3.HTTPConnectionPool(ip, port, timeout=timeout)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    named = {**headers, "host": parts.netloc}
+    with pool:
+        try:
+            answer = pool.urlopen(
+                "POST", target, body, named, retries=False, redirect=False, preload_content=False
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise NotSent(f"the receiver cannot be reached: {error}") from error
+        answer.close()
+        return answer.status

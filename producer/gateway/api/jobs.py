@@ -1,0 +1,221 @@
+"""`/api/jobs`: a spec becomes a job; jobs are looked at and changed, as by the command line.
+
+A caller sees the jobs of its own tenant; an operator sees every job, or those of `?tenant=`. What an
+operator may submit is bounded by the settings of the server alone; a user is held to its tenant.
+"""
+
+from typing import Any
+
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.gateway import tenant_jobs, tenants
+from nightshift.common.ledger.gateway.tenants import Tenant
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.queries import job_pace
+from nightshift.common.settings import Settings
+from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.common.states import JobState, Outcome, RowErrorKind
+from nightshift.producer import retry
+from nightshift.producer.archive import come_back
+from nightshift.producer.batch_api import limits
+from nightshift.producer.control import deletion, job_moves, job_settings
+from nightshift.producer.control.answer import Answer
+from nightshift.producer.explain import facts, reasons
+from nightshift.producer.gateway.api import fields
+from nightshift.producer.gateway.calls import Call, route
+from nightshift.producer.gateway.errors import ApiError, not_found
+from nightshift.producer.gateway.v1 import paging
+from nightshift.producer.submit.submit import submit
+from nightshift.producer.views import history, progress, rates
+from nightshift.producer.views.deadlines import with_deadlines
+
+MOST_LISTED = 1000
+
+
+def create_job(call: Call) -> JSONResponse:
+    """Submits a spec; the same spec over unchanged files gives the same job."""
+    spec = parse_spec(call.json(), "the spec")
+    settings, tenant = _bounds(call, spec)
+    done = submit(call.ledger, spec, settings, tenant=tenant)
+    answer = {
+        "job": done.job_id,
+        "name": spec.name,
+        "new": done.is_new,
+        "status": str(done.state),
+        "rows": done.rows,
+        "batches": done.batches,
+        "remarks": done.remarks,
+    }
+    return JSONResponse(answer, 201 if done.is_new else 200)
+
+
+def list_jobs(call: Call) -> dict[str, Any]:
+    """A page of jobs, the newest first."""
+    limit = paging.limit(call, default=20, most=MOST_LISTED)
+    state = fields.one_of(call, "status", list(JobState))
+    before = fields.number(call, "after") or tenant_jobs.LAST
+    with call.ledger.transaction() as connection:
+        ids = tenant_jobs.listed(
+            connection, _scope(call), limit=limit + 1, before=before, state=state
+        )
+        found = with_deadlines(connection, job_pace.some(connection, ids[:limit]))
+    return {
+        "object": "list",
+        "data": [rates.as_json(row) for row in found],
+        "has_more": len(ids) > limit,
+    }
+
+
+def retrieve_job(call: Call) -> dict[str, Any]:
+    """What `nightshift status JOB --json` says."""
+    with call.ledger.transaction() as connection:
+        return progress.job_as_json(connection, _job(connection, call).id)
+
+
+def explain_job(call: Call) -> dict[str, Any]:
+    """What `nightshift explain JOB --json` says."""
+    with call.ledger.transaction() as connection:
+        job = _job(connection, call)
+        return facts.as_json(job, reasons.explain(facts.facts(connection, job)))
+
+
+def job_history(call: Call) -> dict[str, Any]:
+    """What `nightshift history JOB --json` says, of the newest leases."""
+    limit = paging.limit(call, default=50, most=MOST_LISTED)
+    outcome = fields.one_of(call, "outcome", [*Outcome, "running"])
+    batch = fields.number(call, "batch")
+    seen = history.history(call.ledger, _found(call), limit=limit, outcome=outcome, seq=batch)
+    return seen.as_json()
+
+
+def job_errors(call: Call) -> dict[str, Any]:
+    """What `nightshift errors JOB --json` says, of the first rows."""
+    limit = paging.limit(call, default=20, most=MOST_LISTED)
+    kind = fields.one_of(call, "kind", list(RowErrorKind))
+    job = _found(call)
+    kinds, rows = come_back.errors(call.ledger, job, kind=kind, limit=limit)
+    return {"job": job.id, "kinds": kinds, "rows": [rates.plain(row) for row in rows]}
+
+
+def pause_job(call: Call) -> dict[str, Any]:
+    """No further claims."""
+    return _answered(job_moves.pause(call.ledger, _found(call)))
+
+
+def resume_job(call: Call) -> dict[str, Any]:
+    """A paused job goes on, with another `budget` where one is given."""
+    budget = call.json().get("budget")
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int | float)):
+        raise ApiError(400, "budget is no number", param="budget")
+    return _answered(job_moves.resume(call.ledger, _found(call), budget))
+
+
+def cancel_job(call: Call) -> dict[str, Any]:
+    """Ends a job for good."""
+    return _answered(job_moves.cancel(call.ledger, _found(call)))
+
+
+def retry_job(call: Call) -> dict[str, Any]:
+    """Failed rows run again, all of them or those of one `kind`."""
+    kind = call.json().get("kind")
+    if kind is not None and kind not in list(RowErrorKind):
+        raise ApiError(400, f"kind is none of {', '.join(RowErrorKind)}", param="kind")
+    wanted = None if kind is None else RowErrorKind(kind)
+    job = _found(call)
+    done = retry.retry(call.ledger, job, failed=True, dead=kind is None, kind=wanted)
+    figures = {"rows": done.rows, "batches": done.batches, "reopened": done.reopened}
+    then = retry.summary(job, done, nobody_works=False)
+    return _answered(Answer("retry", job.label, job.id, then=then, facts=figures))
+
+
+def change_job(call: Call) -> dict[str, Any]:
+    """Changes fields of a job, as `nightshift set` does; null takes a limit away."""
+    given = call.json()
+    if unknown := sorted(given.keys() - fields.CHANGEABLE):
+        known = ", ".join(sorted(fields.CHANGEABLE))
+        raise ApiError(400, f"{unknown[0][:50]!r} is none of {known}", param=unknown[0][:50])
+    if not given:
+        raise ApiError(400, "the body names no field that changes")
+    job = _found(call)
+    _refuse_beyond(call, job.spec.model_copy(update=_plain(given)))
+    wanted = {name: fields.as_written(name, value) for name, value in given.items()}
+    return _answered(job_settings.change(call.ledger, job, wanted))
+
+
+def delete_job(call: Call) -> dict[str, Any]:
+    """Deletes a job that is over, with `?output=true` also its files."""
+    output = fields.one_of(call, "output", ["true", "false"]) == "true"
+    done = deletion.delete(call.ledger, _found(call), call.context.settings, output=output)
+    return _answered(done)
+
+
+def _answered(answer: Answer) -> dict[str, Any]:
+    return dict(answer.as_json)
+
+
+def _plain(given: dict[str, Any]) -> dict[str, Any]:
+    """What of a change a tenant's limits are about."""
+    return {name: given[name] for name in ("priority", "pool") if name in given}
+
+
+def _scope(call: Call) -> str | None:
+    """The tenant whose jobs the caller sees; None for all."""
+    if call.caller.role != "operator":
+        return call.caller.tenant
+    return call.query.get("tenant")
+
+
+def _found(call: Call) -> Job:
+    with call.ledger.transaction() as connection:
+        return _job(connection, call)
+
+
+def _job(connection: Connection, call: Call) -> Job:
+    given = call.path["id"]
+    number = int(given) if given.isascii() and given.isdigit() and len(given) < 19 else 0
+    found = tenant_jobs.get(connection, _scope(call), number)
+    if found is None:
+        raise not_found("job", given)
+    return found
+
+
+def _bounds(call: Call, spec: JobSpec) -> tuple[Settings, str]:
+    """The settings that a submit is held to, and whose job it is."""
+    settings = call.context.settings
+    tenant = _refuse_beyond(call, spec)
+    if tenant is None:
+        return settings, call.caller.tenant
+    # Files are held to these roots once more when they are listed: links may lead elsewhere.
+    return settings.model_copy(update={"allowed_roots": tenant.roots}), tenant.name
+
+
+def _refuse_beyond(call: Call, spec: JobSpec) -> Tenant | None:
+    """ApiError 400 for a spec beyond what the tenant may do; None for an operator, who has no limits."""
+    if call.caller.role == "operator":
+        return None
+    with call.ledger.transaction() as connection:
+        tenant = tenants.get(connection, call.caller.tenant)
+    if tenant is None:
+        raise BadInput(f"there is no tenant {call.caller.tenant}")
+    if why := limits.refusal(tenant, spec):
+        raise ApiError(400, why, code="not_allowed")
+    return tenant
+
+
+ROUTES: list[Route] = [
+    route("POST", "/api/jobs", create_job),
+    route("GET", "/api/jobs", list_jobs, "viewer"),
+    route("GET", "/api/jobs/{id}", retrieve_job, "viewer"),
+    route("PATCH", "/api/jobs/{id}", change_job),
+    route("DELETE", "/api/jobs/{id}", delete_job),
+    route("GET", "/api/jobs/{id}/explain", explain_job, "viewer"),
+    route("GET", "/api/jobs/{id}/history", job_history, "viewer"),
+    route("GET", "/api/jobs/{id}/errors", job_errors, "viewer"),
+    route("POST", "/api/jobs/{id}/pause", pause_job),
+    route("POST", "/api/jobs/{id}/resume", resume_job),
+    route("POST", "/api/jobs/{id}/cancel", cancel_job),
+    route("POST", "/api/jobs/{id}/retry", retry_job),
+]

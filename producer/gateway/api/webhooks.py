@@ -1,0 +1,71 @@
+"""`/api/webhooks`: where a tenant wants to hear of the end of its batches."""
+
+from typing import Any
+
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from nightshift.common.ledger.gateway import ids, outbox, tenants
+from nightshift.producer.batch_api import webhooks
+from nightshift.producer.gateway.calls import Call, route
+from nightshift.producer.gateway.errors import ApiError, not_found
+
+MOST_ENDPOINTS = 20
+"""Addresses of one tenant."""
+
+
+def create_webhook(call: Call) -> JSONResponse:
+    """Adds an address, and answers with the secret that its events are signed with."""
+    settings, given = call.context.settings, call.json()
+    if settings.webhook_key is None:
+        raise ApiError(
+            400, "the operator has not set NIGHTSHIFT_WEBHOOK_KEY: there are no webhooks"
+        )
+    url, events = given.get("url"), given.get("events", list(outbox.EVENTS))
+    if not isinstance(url, str) or not url:
+        raise ApiError(400, "url is missing or no text", param="url", code="missing_parameter")
+    if not isinstance(events, list) or not events or set(map(str, events)) - set(outbox.EVENTS):
+        raise ApiError(400, f"events are some of {', '.join(outbox.EVENTS)}", param="events")
+    webhooks.check(url, private=settings.webhook_private)
+    id = ids.new("we_")
+    with call.ledger.transaction() as connection:
+        tenants.lock(connection, call.caller.tenant)
+        if len(outbox.endpoints(connection, call.caller.tenant)) >= MOST_ENDPOINTS:
+            raise ApiError(400, f"there are {MOST_ENDPOINTS} webhooks, and no more are allowed")
+        outbox.add(connection, id, call.caller.tenant, url, events)
+    secret = webhooks.secret(settings.webhook_key.get_secret_value(), id)
+    made = {"id": id, "object": "webhook", "url": url, "events": events, "secret": secret}
+    return JSONResponse(made, 201)
+
+
+def list_webhooks(call: Call) -> dict[str, Any]:
+    """The addresses, without their secrets."""
+    with call.ledger.transaction() as connection:
+        rows = outbox.endpoints(connection, call.caller.tenant)
+    data = [
+        {
+            "id": row["id"],
+            "object": "webhook",
+            "url": row["url"],
+            "events": list(row["events"]),
+            "created_at": int(row["created_at"].timestamp()),
+        }
+        for row in rows
+    ]
+    return {"object": "list", "data": data, "has_more": False}
+
+
+def delete_webhook(call: Call) -> dict[str, Any]:
+    """Nothing more is sent to the address."""
+    with call.ledger.transaction() as connection:
+        removed = outbox.remove(connection, call.path["id"], call.caller.tenant)
+    if not removed:
+        raise not_found("webhook", call.path["id"])
+    return {"id": call.path["id"], "object": "webhook", "deleted": True}
+
+
+ROUTES: list[Route] = [
+    route("POST", "/api/webhooks", create_webhook),
+    route("GET", "/api/webhooks", list_webhooks, "viewer"),
+    route("DELETE", "/api/webhooks/{id}", delete_webhook),
+]
