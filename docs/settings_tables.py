@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
+from nightshift.common.serve_settings import ServeSettings
 from nightshift.common.settings import Settings
 
 PAGE = Path(__file__).with_name("settings.md")
@@ -24,6 +25,7 @@ FIRST = (
     "read_cache_bytes",
     "allowed_modules",
     "run_dir",
+    "serve_host",
 )
 """The first setting of each table of the page."""
 
@@ -38,7 +40,10 @@ def written(page: str) -> str:
 
 
 def _tables() -> Iterator[list[str]]:
-    fields = list(Settings.model_fields.items())
+    known = Settings.model_fields
+    # The fields of a base class come first in Python; the page has the HTTP API last.
+    own = [name for name in known if name not in ServeSettings.model_fields]
+    fields = [(name, known[name]) for name in (*own, *ServeSettings.model_fields)]
     begins = [position for position, (name, _) in enumerate(fields) if name in FIRST]
     for begin, end in zip(begins, [*begins[1:], len(fields)], strict=True):
         yield [_line(name, field) for name, field in fields[begin:end]]
