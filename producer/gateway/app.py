@@ -5,13 +5,13 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import BaseRoute, Route
 
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.producer.batch_api import models as model_table
-from nightshift.producer.gateway import errors
+from nightshift.producer.gateway import errors, openapi
 from nightshift.producer.gateway.api import jobs, webhooks
 from nightshift.producer.gateway.calls import Context
 from nightshift.producer.gateway.errors import ApiError
@@ -34,10 +34,16 @@ def build(ledger: Ledger, settings: Settings) -> Starlette:
         HTTPException: errors.handler,
         Exception: errors.handler,
     }
-    app = Starlette(routes=[Route("/healthz", _healthy), *ROUTES], exception_handlers=handlers)
+    bare = [Route("/healthz", _healthy), Route("/openapi.json", _document)]
+    app = Starlette(routes=[*bare, *ROUTES], exception_handlers=handlers)
     app.router.redirect_slashes = False
     app.state.context = Context(ledger, settings, lambda: model_table.load(settings.serve_models))
     return app
+
+
+async def _document(_request: Request) -> JSONResponse:
+    """What every address takes and answers."""
+    return JSONResponse(openapi.document(ROUTES))
 
 
 async def _healthy(_request: Request) -> PlainTextResponse:

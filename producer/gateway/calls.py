@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, QueryParams
 from starlette.requests import ClientDisconnect, Request
@@ -82,24 +83,52 @@ Handler = Callable[[Call], Response | dict[str, Any]]
 StreamingHandler = Callable[[Request, Call], Awaitable[Response]]
 
 
-def route(method: str, path: str, handler: Handler, role: Role = "user") -> Route:
-    """A route whose handler runs in a thread, for callers of at least this role."""
+JSON_OBJECT: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
+"""The body of a request that is a JSON object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """What the OpenAPI document says of a route: its body (`takes`), its answer, its query."""
+
+    method: str
+    summary: str
+    answers: type[BaseModel] | None = None
+    takes: Mapping[str, Any] | None = None
+    query: tuple[str, ...] = ()
+    statuses: tuple[int, ...] = (200,)
+    binary: bool = False
+
+
+def route(method: str, path: str, handler: Handler, role: Role = "user", **said: Any) -> Route:
+    """A route whose handler runs in a thread, for callers of at least this role; `said` are fields of
+    its Operation.
+    """
 
     async def endpoint(request: Request) -> Response:
         call = await _call(request, role, await _body(request))
         answer = await run_in_threadpool(_handled, handler, call)
         return answer if isinstance(answer, Response) else JSONResponse(answer)
 
-    return Route(path, endpoint, methods=[method], name=handler.__name__)
+    return _described(Route(path, endpoint, methods=[method], name=handler.__name__), handler, said)
 
 
-def streaming(method: str, path: str, handler: StreamingHandler, role: Role = "user") -> Route:
+def streaming(
+    method: str, path: str, handler: StreamingHandler, role: Role = "user", **said: Any
+) -> Route:
     """A route whose handler is a coroutine and reads the body, or writes the answer, as a stream."""
 
     async def endpoint(request: Request) -> Response:
         return await handler(request, await _call(request, role))
 
-    return Route(path, endpoint, methods=[method], name=handler.__name__)
+    return _described(Route(path, endpoint, methods=[method], name=handler.__name__), handler, said)
+
+
+def _described(route: Route, handler: Callable[..., Any], said: Mapping[str, Any]) -> Route:
+    summary = " ".join((handler.__doc__ or "").split())
+    (method,) = set(route.methods or ()) - {"HEAD"}
+    route.operation = Operation(method=method, summary=summary, **said)  # type: ignore[attr-defined]
+    return route
 
 
 def _handled(handler: Handler, call: Call) -> Response | dict[str, Any]:

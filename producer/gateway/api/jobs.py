@@ -25,7 +25,7 @@ from nightshift.producer.control import deletion, job_moves, job_settings
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.explain import facts, reasons
 from nightshift.producer.gateway.api import fields
-from nightshift.producer.gateway.calls import Call, route
+from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import paging
 from nightshift.producer.submit.submit import submit
@@ -206,14 +206,16 @@ def _refuse_beyond(call: Call, spec: JobSpec) -> Tenant | None:
 
 
 ROUTES: list[Route] = [
-    route("POST", "/api/jobs", create_job),
-    route("GET", "/api/jobs", list_jobs, "viewer"),
+    route("POST", "/api/jobs", create_job, takes=JSON_OBJECT, statuses=(200, 201)),
+    route("GET", "/api/jobs", list_jobs, "viewer", query=("status", "limit", "after", "tenant")),
     route("GET", "/api/jobs/{id}", retrieve_job, "viewer"),
-    route("PATCH", "/api/jobs/{id}", change_job),
-    route("DELETE", "/api/jobs/{id}", delete_job),
+    route("PATCH", "/api/jobs/{id}", change_job, takes=JSON_OBJECT),
+    route("DELETE", "/api/jobs/{id}", delete_job, query=("output",)),
     route("GET", "/api/jobs/{id}/explain", explain_job, "viewer"),
-    route("GET", "/api/jobs/{id}/history", job_history, "viewer"),
-    route("GET", "/api/jobs/{id}/errors", job_errors, "viewer"),
+    route(
+        "GET", "/api/jobs/{id}/history", job_history, "viewer", query=("limit", "outcome", "batch")
+    ),
+    route("GET", "/api/jobs/{id}/errors", job_errors, "viewer", query=("limit", "kind")),
     route("POST", "/api/jobs/{id}/pause", pause_job),
     route("POST", "/api/jobs/{id}/resume", resume_job),
     route("POST", "/api/jobs/{id}/cancel", cancel_job),

@@ -7,7 +7,7 @@ from starlette.routing import Route
 
 from nightshift.common.ledger.gateway import ids, outbox, tenants
 from nightshift.producer.batch_api import webhooks
-from nightshift.producer.gateway.calls import Call, route
+from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route
 from nightshift.producer.gateway.errors import ApiError, not_found
 
 MOST_ENDPOINTS = 20
@@ -65,7 +65,7 @@ def delete_webhook(call: Call) -> dict[str, Any]:
 
 
 ROUTES: list[Route] = [
-    route("POST", "/api/webhooks", create_webhook),
+    route("POST", "/api/webhooks", create_webhook, takes=JSON_OBJECT, statuses=(201,)),
     route("GET", "/api/webhooks", list_webhooks, "viewer"),
     route("DELETE", "/api/webhooks/{id}", delete_webhook),
 ]

@@ -11,9 +11,10 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.gateway import batch_steps, batches, files, ids
 from nightshift.common.ledger.gateway.batches import Batch, BatchStatus, NewBatch
 from nightshift.common.spec.tasks.requests import ENDPOINTS
-from nightshift.producer.gateway.calls import Call, route
+from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import objects, paging
+from nightshift.producer.gateway.v1.schemas import BatchList, BatchObject
 
 WINDOW = re.compile(r"([1-9][0-9]{0,4})([mhd])")
 UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86400}
@@ -139,8 +140,10 @@ def _text(given: dict[str, Any], name: str) -> str:
 
 
 ROUTES: list[Route] = [
-    route("POST", "/v1/batches", create_batch),
-    route("GET", "/v1/batches", list_batches, "viewer"),
-    route("GET", "/v1/batches/{id}", retrieve_batch, "viewer"),
-    route("POST", "/v1/batches/{id}/cancel", cancel_batch),
+    route("POST", "/v1/batches", create_batch, answers=BatchObject, takes=JSON_OBJECT),
+    route(
+        "GET", "/v1/batches", list_batches, "viewer", answers=BatchList, query=("limit", "after")
+    ),
+    route("GET", "/v1/batches/{id}", retrieve_batch, "viewer", answers=BatchObject),
+    route("POST", "/v1/batches/{id}/cancel", cancel_batch, answers=BatchObject),
 ]

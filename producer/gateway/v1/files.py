@@ -14,6 +14,7 @@ from nightshift.producer.gateway.calls import Call, route, streaming
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import objects, paging
 from nightshift.producer.gateway.v1.multipart import FormWithFile, Sink
+from nightshift.producer.gateway.v1.schemas import FileList, FileObject
 from nightshift.producer.gateway.writing import FileWriter
 
 PIECE_BYTES = 1024 * 1024
@@ -101,9 +102,25 @@ def _get(call: Call) -> File:
     return found
 
 
+LIST_QUERY = ("purpose", "limit", "order", "after")
+
+FORM: dict[str, Any] = {
+    "multipart/form-data": {
+        "schema": {
+            "type": "object",
+            "required": ["file", "purpose"],
+            "properties": {
+                "file": {"type": "string", "format": "binary"},
+                "purpose": {"type": "string", "enum": ["batch"]},
+            },
+        }
+    }
+}
+"""The body of an upload."""
+
 ROUTES: list[Route] = [
-    streaming("POST", "/v1/files", create_file),
-    route("GET", "/v1/files", list_files, "viewer"),
-    route("GET", "/v1/files/{id}", retrieve_file, "viewer"),
-    route("GET", "/v1/files/{id}/content", file_content, "viewer"),
+    streaming("POST", "/v1/files", create_file, answers=FileObject, takes=FORM),
+    route("GET", "/v1/files", list_files, "viewer", answers=FileList, query=LIST_QUERY),
+    route("GET", "/v1/files/{id}", retrieve_file, "viewer", answers=FileObject),
+    route("GET", "/v1/files/{id}/content", file_content, "viewer", binary=True),
 ]

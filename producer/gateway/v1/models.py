@@ -6,6 +6,7 @@ from starlette.routing import Route
 
 from nightshift.producer.gateway.calls import Call, route
 from nightshift.producer.gateway.errors import not_found
+from nightshift.producer.gateway.v1.schemas import ModelList, ModelObject
 
 
 def list_models(call: Call) -> dict[str, Any]:
@@ -28,6 +29,6 @@ def _model(name: str) -> dict[str, Any]:
 
 
 ROUTES: list[Route] = [
-    route("GET", "/v1/models", list_models, "viewer"),
-    route("GET", "/v1/models/{model:path}", retrieve_model, "viewer"),
+    route("GET", "/v1/models", list_models, "viewer", answers=ModelList),
+    route("GET", "/v1/models/{model:path}", retrieve_model, "viewer", answers=ModelObject),
 ]
