@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr, field_validator
 
 
 class ServeSettings(BaseModel):
@@ -54,3 +54,10 @@ class ServeSettings(BaseModel):
     webhook_private: bool = Field(
         False, description="Whether webhooks may go to private and loopback addresses."
     )
+
+    @field_validator(
+        "serve_store", "serve_models", "serve_tenant_header", "webhook_key", mode="before"
+    )
+    @classmethod
+    def _empty_is_unset(cls, value: object) -> object:
+        return None if value == "" else value

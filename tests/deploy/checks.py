@@ -429,6 +429,8 @@ def listens_where_it_says(objects: list[Object]) -> Faults:
     for owner, template in templates(objects):
         for container in filter(is_ours, template["spec"]["containers"]):
             port = settings_of(objects, container).get("NIGHTSHIFT_METRICS_PORT")
+            if container.get("args") == ["serve"]:  # which has the default port, and no metrics
+                port = str(Settings.model_fields["serve_port"].default)
             named = [each["containerPort"] for each in container.get("ports", [])]
             if named != ([int(port)] if port else []):
                 yield f"{owner}: names the ports {named} and listens on {port}"

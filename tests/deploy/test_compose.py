@@ -27,7 +27,7 @@ from tests.deploy.images import (
 
 FILE = ROOT / "docker-compose.yml"
 
-OURS = {"migrate", "reaper", "worker", "worker-gpu", "demo", "cli"}
+OURS = {"migrate", "reaper", "serve", "worker", "worker-gpu", "demo", "cli"}
 ONCE = {"migrate", "demo", "cli"}
 WORKERS = {"worker", "worker-gpu"}
 
@@ -120,6 +120,7 @@ def test_the_file_fits_the_compose_specification() -> None:
         ((), {"postgres", "redis", "migrate", "reaper"}),
         (("cpu",), {"postgres", "redis", "migrate", "reaper", "worker", "demo"}),
         (("gpu",), {"postgres", "redis", "migrate", "reaper", "worker-gpu"}),
+        (("serve",), {"postgres", "redis", "migrate", "reaper", "serve"}),
         (
             ("gpu", "observe"),
             {"postgres", "redis", "migrate", "reaper", "worker-gpu", "prometheus", "grafana"},
@@ -192,7 +193,7 @@ def test_the_example_names_what_must_be_set_and_nothing_that_is_not_there() -> N
 
 def test_only_loopback_ports_are_published(services: dict[str, Service]) -> None:
     published = {name: service["ports"] for name, service in services.items() if "ports" in service}
-    assert set(published) == {"prometheus", "grafana"}
+    assert set(published) == {"prometheus", "grafana", "serve"}
     for ports in published.values():
         assert [port["host_ip"] for port in ports] == ["127.0.0.1"]
 
@@ -209,6 +210,7 @@ def test_ours_reach_the_ledger_and_what_is_outside(services: dict[str, Service])
     """A hub for weights, an object store, a server of the openai engine."""
     for name in OURS:
         wanted = {"inside"} if name == "migrate" else {"inside", "outside"}
+        wanted |= {"screens"} if name == "serve" else set()
         assert set(services[name]["networks"]) == wanted, name
     assert yaml.safe_load(_text())["networks"]["outside"] == {}
 
@@ -331,7 +333,7 @@ def test_the_settings_of_a_service_can_be_used(
     assert settings.database_url is not None
     assert settings.broker_url is not None
     assert settings.allowed_roots == ("/data",)
-    if name not in ONCE:
+    if name not in ONCE | {"serve"}:
         assert settings.metrics_key is not None
         assert settings.metrics_host == "0.0.0.0"
         assert settings.metrics_port == int(last(services[name]["build"]["target"], "EXPOSE"))
@@ -402,6 +404,8 @@ def test_what_stays_is_watched_and_what_is_waited_for_can_be_healthy(
         given = service.get("healthcheck", {})
         if name in ONCE:
             assert given == {"disable": True}, name
+        elif name == "serve":
+            assert "/healthz" in given["test"][-1], "that of its image asks a reaper"
         elif name in OURS:
             assert given == {}, f"{name} has the health check of its image"
         else:
@@ -464,7 +468,7 @@ def test_prometheus_finds_its_targets_and_its_key(services: dict[str, Service]) 
         for lookup in job["dns_sd_configs"]:
             asked |= set(lookup["names"])
             assert str(lookup["port"]) == last("control", "EXPOSE")
-    assert asked == OURS - ONCE
+    assert asked == OURS - ONCE - {"serve"}
     for name in asked:
         shared = set(services[name]["networks"]) & set(services["prometheus"]["networks"])
         assert shared == {"inside"}, "two shared networks would give a container two addresses"
