@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import BaseRoute, Route
 
+from nightshift.common.errors import NightshiftError
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.producer.batch_api import models as model_table
@@ -32,6 +33,7 @@ def build(ledger: Ledger, settings: Settings) -> Starlette:
     handlers: Any = {
         ApiError: errors.handler,
         HTTPException: errors.handler,
+        NightshiftError: errors.handler,
         Exception: errors.handler,
     }
     bare = [Route("/healthz", _healthy), Route("/openapi.json", _document)]

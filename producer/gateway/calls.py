@@ -20,9 +20,10 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway.keys import Caller, Role
 from nightshift.common.settings import Settings
+from nightshift.common.text import has_half_characters, map_leaves
 from nightshift.producer.batch_api.models import ModelTable
 from nightshift.producer.gateway import access
-from nightshift.producer.gateway.errors import ApiError
+from nightshift.producer.gateway.errors import ApiError, not_found
 
 MOST_BODY_BYTES = 2 * 2**20
 """Largest body of a request that is JSON."""
@@ -67,6 +68,7 @@ class Call:
             raise ApiError(400, f"the body is no JSON: {error}", code="invalid_json") from error
         if not isinstance(found, dict):
             raise ApiError(400, "the body is no JSON object", code="invalid_json")
+        map_leaves(found, _kept)
         return found
 
     async def run(self, question: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -137,7 +139,25 @@ def _handled(handler: Handler, call: Call) -> Response | dict[str, Any]:
         return handler(call)
 
 
+def _kept(value: Any) -> Any:
+    """The same value; ApiError 400 for text that the ledger cannot keep."""
+    if isinstance(value, str) and ("\x00" in value or has_half_characters(value)):
+        raise ApiError(400, "a text holds a NUL or half of a character", code="invalid_text")
+    return value
+
+
+def _refuse_strange(request: Request) -> None:
+    """ApiError for text in the address that the ledger cannot keep: nothing has such a name."""
+    for value in request.path_params.values():
+        if "\x00" in value or has_half_characters(value):
+            raise not_found("thing", "with such a name")
+    for name, value in request.query_params.multi_items():
+        _kept(name)
+        _kept(value)
+
+
 async def _call(request: Request, role: Role, body: bytes = b"") -> Call:
+    _refuse_strange(request)
     context: Context = request.app.state.context
     caller = await run_in_threadpool(access.caller, request, context.ledger, context.settings)
     access.require(caller, role)
