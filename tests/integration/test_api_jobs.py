@@ -121,7 +121,7 @@ def test_a_tenant_sees_and_reaches_nothing_of_another(people: Tenants) -> None:
         ({"input": {"uri": "{root}/../other"}}, "outside the folders"),
         ({"output": {"uri": "{root}-2/x"}}, "outside the folders"),
         ({"output": {"uri": "s3://bucket/x"}}, "outside the folders"),
-        ({"name": "a\x00b"}, "name"),
+        ({"name": "a\x00b"}, "NUL"),
         ({"nonsense": 1}, "nonsense"),
         ({"input": 3}, "input"),
     ],
