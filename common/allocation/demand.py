@@ -41,7 +41,8 @@ class JobDemand:
 
     It fills `slots` of them, in windows of rows and parts of a window. It could use `most_slots`, a
     batch each, where slots would stand empty otherwise; no autoscaler starts a slot for that. Both
-    keep to its `max_parallel`.
+    keep to its `max_parallel`. Its tenant shares by `tenant_weight` with other tenants, the job by
+    `weight` with jobs of its tenant.
     `deadline_slots` are those that its deadline wants, which comes in `due_seconds`, with a reserve;
     without the reserve they are `exact_slots`. `beyond_reach` says that it would be late even with all that it can use.
     """
@@ -52,6 +53,7 @@ class JobDemand:
     most_slots: int = 0
     priority: int = 0
     tenant: str = ""
+    tenant_weight: float = 1.0
     weight: float = 1.0
     deadline_slots: float = 0.0
     exact_slots: float = 0.0

@@ -1,4 +1,4 @@
-"""Max-min shares: between tenants, then between the jobs of a tenant by weight.
+"""Max-min shares: between tenants by weight, then between the jobs of a tenant by weight.
 
 Demand is the only cap (progressive filling: Bertsekas and Gallager, Data Networks, section 6.5.2).
 What deadlines need is a floor below a job's share, within the share of its tenant: the earliest
@@ -70,7 +70,11 @@ def key_shares(capacity: float, jobs: Sequence[JobDemand]) -> KeyShares:
     for job in jobs:
         by_tenant[job.tenant].append(job)
     tenants = max_min(
-        capacity, {name: (1.0, sum(job.slots for job in own)) for name, own in by_tenant.items()}
+        capacity,
+        {
+            name: (own[0].tenant_weight, sum(job.slots for job in own))
+            for name, own in by_tenant.items()
+        },
     )
     without: dict[str, float] = defaultdict(float)
     shares: dict[str, float] = defaultdict(float)

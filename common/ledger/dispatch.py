@@ -15,8 +15,10 @@ DISPATCH_LOCK = 0x6E69676801
 class OpenJob:
     """A running job with batches to admit or to announce.
 
-    `pending` counts those that may be admitted now; rows are those queued or leased. Jobs of equal
-    priority share their queue by `weight`.
+    `pending` counts those that may be admitted now; rows are those queued or leased. Tenants share a
+    queue by `tenant_weight` among jobs of equal priority, and the jobs of a tenant by `weight`.
+    `tenant_rows` are the rows queued or leased of all jobs of the tenant in this queue with this
+    priority, also of jobs that have nothing left to admit.
     """
 
     id: int
@@ -32,6 +34,9 @@ class OpenJob:
     batch_rows: int
     weight: float = 1.0
     has_deadline: bool = False
+    tenant: str = ""
+    tenant_weight: float = 1.0
+    tenant_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +73,16 @@ def leave(connection: Connection, reaper: str) -> None:
 def open_jobs(connection: Connection) -> list[OpenJob]:
     """Running jobs that have batches to admit or to announce, the highest priority first."""
     statement = text("""
-        SELECT j.id, j.pool, j.engine_key, j.priority, j.max_parallel,
+        SELECT * FROM (SELECT j.id, j.pool, j.engine_key, j.priority, j.max_parallel,
                c.pending - off.batches AS pending,
                c.queued, c.leased, c.rows_queued, c.rows_leased,
                coalesce((j.spec #>> '{batch,rows}')::int, 1) AS batch_rows,
                coalesce((j.spec ->> 'weight')::float8, 1) AS weight,
-               j.finish_by IS NOT NULL AS has_deadline
-        FROM jobs j CROSS JOIN LATERAL (
+               j.finish_by IS NOT NULL AS has_deadline,
+               j.tenant, coalesce(t.weight, 1) AS tenant_weight,
+               (sum(c.rows_queued + c.rows_leased)
+                OVER (PARTITION BY j.pool, j.engine_key, j.priority, j.tenant))::bigint AS tenant_rows
+        FROM jobs j LEFT JOIN tenants t ON t.name = j.tenant CROSS JOIN LATERAL (
             SELECT coalesce(sum(batches_pending), 0)::bigint AS pending,
                    coalesce(sum(batches_queued), 0)::bigint AS queued,
                    coalesce(sum(batches_leased), 0)::bigint AS leased,
@@ -86,8 +94,9 @@ def open_jobs(connection: Connection) -> list[OpenJob]:
             SELECT count(*) AS batches FROM batches b
             WHERE b.job_id = j.id AND b.state = 'pending' AND b.not_before > now()
         ) AS off
-        WHERE j.state = 'running' AND (c.pending > off.batches OR c.queued > 0)
-        ORDER BY j.priority DESC, j.id
+        WHERE j.state = 'running') AS running
+        WHERE pending > 0 OR queued > 0
+        ORDER BY priority DESC, id
     """)
     return [OpenJob(**row) for row in connection.execute(statement).mappings()]
 

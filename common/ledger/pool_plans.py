@@ -99,9 +99,10 @@ def slots(connection: Connection, pool: str, alive_seconds: float) -> list[Slot]
 def demand(connection: Connection, pool: str) -> list[JobDemand]:
     """What each job of a pool could use now."""
     statement = text("""
-        SELECT d.job AS job_id, d.engine_key, d.slots, d.most_slots, d.priority,
+        SELECT d.job AS job_id, d.engine_key, d.slots, d.most_slots, d.priority, j.tenant,
+               coalesce(t.weight, 1) AS tenant_weight,
                coalesce((j.spec ->> 'weight')::float8, 1) AS weight
-        FROM job_demand d JOIN jobs j ON j.id = d.job
+        FROM job_demand d JOIN jobs j ON j.id = d.job LEFT JOIN tenants t ON t.name = j.tenant
         WHERE d.pool = :pool AND d.slots > 0
     """)
     return [JobDemand(**row) for row in connection.execute(statement, {"pool": pool}).mappings()]

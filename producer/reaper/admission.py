@@ -106,7 +106,8 @@ def decide(
 
     Every queue gets one batch in turn, until it is full or `most` are admitted; the emptiest queue
     begins. In a queue priority counts first, then what jobs with a deadline need, of which `works`
-    has the facts, then the fair share between jobs, within each job's max_parallel.
+    has the facts, then the fair share between jobs, within each job's max_parallel; between tenants
+    the fair share comes before deadlines.
     """
     capacity_of = {(each.pool, each.engine_key): each for each in capacities}
     emptiest_first = sorted(
@@ -140,22 +141,48 @@ def _next_batches(
         level = [job for job in members if job.priority == priority]
         rows_queued += sum(job.rows_queued for job in level)
         batches_queued += sum(job.queued for job in level)
-        # The job whose turn is next goes back with one batch more.
-        heap = [
-            (turns.of(job, in_flight), in_flight, _most_of(job), job)
-            for job in level
-            if _most_of(job)
-            for in_flight in (job.rows_queued + job.rows_leased,)
-        ]
-        heapq.heapify(heap)
-        while heap and (rows_queued < rows_ahead or batches_queued < LEAST_QUEUED):
-            _, in_flight, left, job = heapq.heappop(heap)
+        for job in _by_tenant(level, turns):
+            if rows_queued >= rows_ahead and batches_queued >= LEAST_QUEUED:
+                break
             yield job.id
             rows_queued += job.batch_rows
             batches_queued += 1
-            if left > 1:
-                in_flight += job.batch_rows
-                heapq.heappush(heap, (turns.of(job, in_flight), in_flight, left - 1, job))
+
+
+def _by_tenant(level: Sequence[OpenJob], turns: "_Turns") -> Iterator[OpenJob]:
+    """Jobs of one priority, each as often as it has batches to admit. The tenant with the fewest rows
+    in flight for its weight is next.
+    """
+    jobs_of: dict[str, list[OpenJob]] = defaultdict(list)
+    for job in level:
+        jobs_of[job.tenant].append(job)
+    heap = [(own[0].tenant_rows / own[0].tenant_weight, tenant) for tenant, own in jobs_of.items()]
+    heapq.heapify(heap)
+    next_of = {tenant: _by_turn(own, turns) for tenant, own in jobs_of.items()}
+    while heap:
+        in_flight, tenant = heapq.heappop(heap)
+        if (following := next(next_of[tenant], None)) is not None:
+            yield following
+            in_flight += following.batch_rows / following.tenant_weight
+            heapq.heappush(heap, (in_flight, tenant))
+
+
+def _by_turn(jobs: Sequence[OpenJob], turns: "_Turns") -> Iterator[OpenJob]:
+    """Jobs of one tenant and priority, each as often as it has batches to admit."""
+    # The job whose turn is next goes back with one batch more.
+    heap = [
+        (turns.of(job, in_flight), in_flight, _most_of(job), job)
+        for job in jobs
+        if _most_of(job)
+        for in_flight in (job.rows_queued + job.rows_leased,)
+    ]
+    heapq.heapify(heap)
+    while heap:
+        _, in_flight, left, job = heapq.heappop(heap)
+        yield job
+        if left > 1:
+            in_flight += job.batch_rows
+            heapq.heappush(heap, (turns.of(job, in_flight), in_flight, left - 1, job))
 
 
 class _Turns:

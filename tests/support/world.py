@@ -65,14 +65,21 @@ class World:
     ledger: Ledger
     specs: dict[int, JobSpec] = field(default_factory=dict)
 
-    def job(self, *sizes: int, name: str = "shout", priority: int = 0, **sections: Any) -> int:
+    def job(
+        self,
+        *sizes: int,
+        name: str = "shout",
+        priority: int = 0,
+        tenant: str = "",
+        **sections: Any,
+    ) -> int:
         """A job whose batches have these numbers of rows."""
         spec = spec_of(name, priority=priority, **sections)
         file = SourceFile("rows.parquet", "parquet", 1, "1", sum(sizes), 0)
         edges = [sum(sizes[:place]) for place in range(len(sizes) + 1)]
         descriptors = [Descriptor(file, RowRanges.of(edge)) for edge in itertools.pairwise(edges)]
         with self.ledger.transaction() as connection:
-            new = job_submit.NewJob(spec, name, "same", f"out/{name}", b"", None)
+            new = job_submit.NewJob(spec, name, "same", f"out/{name}", b"", None, tenant=tenant)
             job_id = job_submit.insert(connection, new, [file])
             assert job_submit.insert_batches(connection, job_id, [file], descriptors) == len(sizes)
         self.specs[job_id] = spec

@@ -63,6 +63,30 @@ HUGE_WINDOW = replace(WINDOW, window_rows=10**9)
             {1: 15, 2: 5},
             id="a queue is shared by weight",
         ),
+        pytest.param(
+            [JOB, OTHER, replace(JOB, id=3, tenant="acme")],
+            [WINDOW],
+            {1: 5, 2: 5, 3: 10},
+            id="tenants share a queue before their jobs do",
+        ),
+        pytest.param(
+            [JOB, OTHER, replace(JOB, id=3, tenant="acme", tenant_weight=3)],
+            [WINDOW],
+            {1: 3, 2: 2, 3: 15},
+            id="tenants share a queue by weight",
+        ),
+        pytest.param(
+            [replace(JOB, tenant_rows=100), replace(JOB, id=3, tenant="acme")],
+            [WINDOW],
+            {1: 5, 3: 15},
+            id="rows in flight of jobs with nothing to admit count for their tenant",
+        ),
+        pytest.param(
+            [replace(JOB, pending=2), replace(JOB, id=3, tenant="acme")],
+            [WINDOW],
+            {1: 2, 3: 18},
+            id="what a tenant cannot use is for the others",
+        ),
         pytest.param([LIMITED], [WINDOW], {1: 1}, id="max_parallel counts queued and leased"),
         pytest.param(
             [replace(LIMITED, leased=9)], [WINDOW], {}, id="a job above max_parallel gets nothing"

@@ -133,6 +133,20 @@ MINUTE = Engine(load_seconds=60)
             id="tenants share before their jobs do",
         ),
         pytest.param(
+            slots(8),
+            [job("a", MANY, job_id=each, tenant="x") for each in range(10)]
+            + [job("b", MANY, tenant="y")],
+            {"a": 4, "b": 4},
+            id="ten jobs of a tenant get no more than one of another",
+        ),
+        pytest.param(
+            slots(9),
+            [job("a", MANY, job_id=each, tenant="x") for each in range(10)]
+            + [job("b", MANY, tenant="y", tenant_weight=2.0)],
+            {"a": 3, "b": 6},
+            id="tenants share by weight",
+        ),
+        pytest.param(
             slots(2, "a", held_seconds=LONG),
             [job("a", MANY), job("b", 1), job("c", 1)],
             {"b": 1, "c": 1},
