@@ -103,6 +103,7 @@ for panel, commands in PANELS.items():
 
 
 app.add_typer(serve.key, name="key", rich_help_panel="Fleet")
+app.add_typer(serve.tenant, name="tenant", rich_help_panel="Fleet")
 
 
 def _show_version(asked: bool) -> None:

@@ -1,4 +1,4 @@
-"""Commands about the HTTP API: serve, and its keys."""
+"""Commands about the HTTP API: serve, its keys and its tenants."""
 
 import json
 from typing import Annotated
@@ -9,6 +9,9 @@ from nightshift.common.errors import BadInput
 from nightshift.producer.cli import context
 
 key = typer.Typer(no_args_is_help=True, help="Make, list and revoke keys of the HTTP API.")
+tenant = typer.Typer(
+    no_args_is_help=True, help="List tenants of the HTTP API, and set their limits."
+)
 
 
 def serve() -> None:
@@ -36,20 +39,119 @@ def create_key(
     tenant: Annotated[str, typer.Option(help="Whose key; made if there is none of that name.")],
     role: Annotated[str, typer.Option(help="viewer, user or operator.")] = "user",
     name: Annotated[str, typer.Option(help="What the key is for.")] = "",
+    expires: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="A duration such as 90d, or a date.")
+    ] = None,
     *,
     as_json: context.AsJson = False,
 ) -> None:
     """Make a key and print it: it can never be shown again."""
-    from nightshift.common.ledger.control import audit_log
-    from nightshift.common.ledger.gateway import keys, tenants
+    from nightshift.producer.control import tenants
 
-    if role not in ("viewer", "user", "operator"):
-        raise BadInput(f"--role {role!r} is none of viewer, user, operator")
-    with context.ledger_of() as ledger, ledger.transaction() as connection:
-        tenants.ensure(connection, tenant)
-        number, text = keys.create(connection, tenant, name or role, role, None)  # type: ignore[arg-type]
-        audit_log.record(connection, "key create", subject=f"key {number}")
+    with context.ledger_of() as ledger:
+        answer, text = tenants.create_key(ledger, tenant, role, name, expires)
     if as_json:
-        typer.echo(json.dumps({"id": number, "tenant": tenant, "role": role, "key": text}))
+        typer.echo(json.dumps({**answer.as_json, "key": text}, default=str))
     else:
+        typer.echo(answer.line, err=True)
         typer.echo(text)
+
+
+@key.command("list")
+def list_keys(
+    tenant: Annotated[str | None, typer.Option(help="Those of one tenant.")] = None,
+    *,
+    as_json: context.AsJson = False,
+) -> None:
+    """List keys by number, without the keys themselves."""
+    from nightshift.producer.control import tenant_lists
+
+    with context.ledger_of() as ledger:
+        found = tenant_lists.keys(ledger, tenant)
+    if as_json:
+        context.print_json(found)
+    else:
+        context.console().print(tenant_lists.key_table(found))
+
+
+@key.command("revoke")
+def revoke_key(
+    number: Annotated[int, typer.Argument(metavar="NUMBER", help="As `nightshift key list` says.")],
+    *,
+    as_json: context.AsJson = False,
+) -> None:
+    """Close a key for good, at once."""
+    from nightshift.producer.control import tenants
+
+    with context.ledger_of() as ledger:
+        answer = tenants.revoke_key(ledger, number)
+    context.print_answer(answer, as_json=as_json)
+
+
+@tenant.command("list")
+def list_tenants(*, as_json: context.AsJson = False) -> None:
+    """List tenants with their limits, and what they have spent of their budgets."""
+    from nightshift.producer.control import tenant_lists
+
+    with context.ledger_of() as ledger:
+        found = tenant_lists.tenants(ledger)
+    if as_json:
+        context.print_json(found)
+    else:
+        context.console().print(tenant_lists.tenant_table(found))
+
+
+@tenant.command("set")
+def set_tenant(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Made if there is none.")],
+    *,
+    weight: Annotated[
+        str | None, typer.Option(metavar="X", help="Share beside other tenants; 1 unless set.")
+    ] = None,
+    max_priority: Annotated[
+        str | None, typer.Option(metavar="N", help="Highest priority of its jobs; 0 unless set.")
+    ] = None,
+    pool: Annotated[
+        list[str] | None, typer.Option(help="A pool that its jobs may use; none: every pool.")
+    ] = None,
+    max_rows: Annotated[
+        str | None, typer.Option(metavar="N", help="Rows enqueued at once, or none.")
+    ] = None,
+    max_tokens: Annotated[
+        str | None, typer.Option(metavar="N", help="Tokens enqueued at once, or none.")
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="MONEY", help="What its jobs may spend from now on, or none."),
+    ] = None,
+    root: Annotated[
+        list[str] | None, typer.Option(help="A folder or URI for its specs; none: no folder.")
+    ] = None,
+    callables: Annotated[
+        bool | None, typer.Option(help="Whether its specs may name functions.")
+    ] = None,
+    remotes: Annotated[
+        bool | None, typer.Option(help="Whether its specs may name a base_url.")
+    ] = None,
+    as_json: context.AsJson = False,
+) -> None:
+    """Change what a tenant of the HTTP API may do; what is not given stays."""
+    from nightshift.producer.control import tenants
+
+    given = {
+        "weight": weight,
+        "max_priority": max_priority,
+        "pools": pool,
+        "max_rows": max_rows,
+        "max_tokens": max_tokens,
+        "budget": budget,
+        "roots": root,
+        "callables": callables,
+        "remotes": remotes,
+    }
+    wanted = {key: value for key, value in given.items() if value is not None}
+    if not wanted:
+        raise BadInput("say what changes, such as --weight 2: see `nightshift tenant set --help`")
+    with context.ledger_of() as ledger:
+        answer = tenants.change(ledger, name, wanted)
+    context.print_answer(answer, as_json=as_json)

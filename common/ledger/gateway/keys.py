@@ -48,9 +48,18 @@ USED = text("""
 """)
 """Notes that a key is in use, at most once a minute."""
 
+REVOKE = text("""
+    UPDATE api_keys SET revoked_at = now() WHERE id = :id AND revoked_at IS NULL
+""")
+"""Ends a key."""
+
 LISTED = text("""
-    SELECT id, tenant, name, role, hint, created_at, expires_at, revoked_at, used_at FROM api_keys
-    WHERE :tenant IS NULL OR tenant = :tenant
+    SELECT id, tenant, name, role, hint,
+           CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= now() THEN 'expired'
+                ELSE 'open' END AS state,
+           created_at, expires_at, revoked_at, used_at
+    FROM api_keys
+    WHERE CAST(:tenant AS text) IS NULL OR tenant = :tenant
     ORDER BY id
 """)
 """Keys without their hashes."""
@@ -84,11 +93,8 @@ def listed(connection: Connection, tenant: str | None = None) -> list[RowMapping
 
 
 def revoke(connection: Connection, number: int) -> bool:
-    """Ends a key at once; False where there is none of this number that still opens something."""
-    statement = text("""
-        UPDATE api_keys SET revoked_at = now() WHERE id = :id AND revoked_at IS NULL
-    """)
-    return connection.execute(statement, {"id": number}).rowcount == 1
+    """Ends a key at once; False where it was revoked before, or there is none of this number."""
+    return connection.execute(REVOKE, {"id": number}).rowcount == 1
 
 
 def exist(connection: Connection) -> bool:

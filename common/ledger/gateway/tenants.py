@@ -1,12 +1,17 @@
 """Tenants: who owns keys, files, batches and jobs of the HTTP API, and what they may do."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
 
 from sqlalchemy import RowMapping, text
 
+from nightshift.common.errors import BadInput
 from nightshift.common.ledger.connection import Connection
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+"""Names of tenants; they are names of folders in the store, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +42,43 @@ SELECT = text("""
 """)
 """One tenant, or all."""
 
+CHANGE = text("""
+    UPDATE tenants
+    SET weight = :weight, max_priority = :max_priority, pools = CAST(:pools AS text[]),
+        max_rows = :max_rows, max_tokens = :max_tokens, budget = :budget,
+        budget_from = CASE WHEN :anew THEN now() ELSE budget_from END,
+        roots = CAST(:roots AS text[]), callables = :callables, remotes = :remotes
+    WHERE name = :name
+""")
+"""Every field of a tenant; with `anew` its costs are counted from now on."""
+
 LOCK = text("SELECT name FROM tenants WHERE name = :name FOR NO KEY UPDATE")
 """The row of a tenant, for what counts against its limits."""
 
 
-def ensure(connection: Connection, name: str) -> None:
-    """Makes a tenant without limits, unless there is one of that name."""
+def check_name(name: str) -> None:
+    """BadInput for a name that a tenant cannot have."""
+    if NAME.fullmatch(name) is None:
+        raise BadInput(
+            f"{name[:100]!r} is no name of a tenant: it has 1 to 63 letters, digits, dots, dashes "
+            "and underscores, and begins with a letter or a digit"
+        )
+
+
+def ensure(connection: Connection, name: str) -> bool:
+    """Makes a tenant with the limits of a new one, unless there is one of that name; whether it is
+    new. BadInput for a name that a tenant cannot have.
+    """
+    check_name(name)
     statement = text("INSERT INTO tenants (name) VALUES (:name) ON CONFLICT DO NOTHING")
-    connection.execute(statement, {"name": name})
+    return connection.execute(statement, {"name": name}).rowcount == 1
+
+
+def change(connection: Connection, tenant: Tenant, *, anew: bool) -> None:
+    """Writes every field of a tenant; `anew` begins its budget anew."""
+    given = asdict(tenant)
+    lists = {"pools": tenant.pools and list(tenant.pools), "roots": list(tenant.roots)}
+    connection.execute(CHANGE, {**given, **lists, "anew": anew})
 
 
 def get(connection: Connection, name: str) -> Tenant | None:
