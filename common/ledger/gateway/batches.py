@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import RowMapping, text
+from sqlalchemy import text
 
 from nightshift.common.ledger.connection import Connection
 
@@ -123,6 +123,30 @@ LISTED = text(
 )
 """A page of the batches of a tenant, the newest first."""
 
+REPEATED = text(
+    "SELECT "
+    + COLUMNS
+    + """
+    FROM api_batches
+    WHERE tenant = :tenant AND request_hash = :hash
+      AND created_at > now() - make_interval(secs => :seconds)
+    ORDER BY seq DESC LIMIT 1
+"""
+)
+"""The last batch that the same request made."""
+
+BY_KEY = text(
+    "SELECT request_hash, "
+    + COLUMNS
+    + """
+    FROM api_batches WHERE tenant = :tenant AND idempotency_key = :key
+"""
+)
+"""The batch of an idempotency key."""
+
+REQUEST_LOCK = 0x62617463
+"""First half of the advisory lock of a create ('batc'); the second half is a hash of the request."""
+
 LAST_SEQ = 2**63 - 1
 
 
@@ -132,6 +156,33 @@ def insert(connection: Connection, new: NewBatch) -> Batch | None:
     as_json = {name: json.dumps(given[name]) for name in ("metadata", "options")}
     row = connection.execute(INSERT, {**given, **as_json}).mappings().one_or_none()
     return None if row is None else as_batch(row)
+
+
+def lock_request(connection: Connection, tenant: str, request_hash: bytes) -> None:
+    """Waits for every other create of the same request, and holds up those that follow, until the end
+    of the transaction.
+    """
+    statement = text("SELECT pg_advisory_xact_lock(:lock, hashtext(:request))")
+    given = {"lock": REQUEST_LOCK, "request": f"{tenant} {request_hash.hex()}"}
+    connection.execute(statement, given)
+
+
+def repeated(
+    connection: Connection, tenant: str, request_hash: bytes, seconds: float
+) -> Batch | None:
+    """The last batch that this request of the tenant made within so many seconds."""
+    given = {"tenant": tenant, "hash": request_hash, "seconds": seconds}
+    row = connection.execute(REPEATED, given).mappings().one_or_none()
+    return None if row is None else as_batch(row)
+
+
+def by_idempotency_key(connection: Connection, tenant: str, key: str) -> tuple[Batch, bytes] | None:
+    """The batch that the tenant made with this key, and the hash of its request."""
+    row = connection.execute(BY_KEY, {"tenant": tenant, "key": key}).mappings().one_or_none()
+    if row is None:
+        return None
+    found = dict(row)
+    return as_batch(found), bytes(found.pop("request_hash"))
 
 
 def get(connection: Connection, tenant: str, id: str) -> Batch | None:
@@ -154,6 +205,7 @@ def listed(
     return [as_batch(row) for row in connection.execute(LISTED, given).mappings()]
 
 
-def as_batch(row: RowMapping) -> Batch:
-    """A row with COLUMNS."""
-    return Batch(**{**row, "state": BatchStatus(row["state"])})
+def as_batch(row: Mapping[Any, Any]) -> Batch:
+    """A row with COLUMNS; others are left out."""
+    values = {name: row[name] for name in Batch.__slots__}
+    return Batch(**{**values, "state": BatchStatus(row["state"])})

@@ -1,0 +1,167 @@
+"""`POST /v1/batches`: what is refused, and what a client that sends it again gets."""
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from httpx import Response
+from starlette.testclient import TestClient
+
+from nightshift.common.errors import LedgerUnavailable
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.gateway import files, keys, tenants
+from nightshift.common.settings import load_settings
+from nightshift.producer.gateway import app as gateway
+
+BODY: dict[str, Any] = {
+    "input_file_id": "file-1",
+    "endpoint": "/v1/chat/completions",
+    "completion_window": "24h",
+}
+
+AGAIN = {"x-stainless-retry-count": "1"}
+
+
+class Site:
+    """A server in this process, and a key of the tenants acme and other."""
+
+    def __init__(self, ledger: Ledger, folder: Path) -> None:
+        self.ledger = ledger
+        with ledger.transaction() as connection:
+            self.keys = {}
+            for name in ("acme", "other"):
+                tenants.ensure(connection, name)
+                self.keys[name] = keys.create(connection, name, "any", "user", None)[1]
+            files.receive(connection, "file-1", "acme", str(folder / "x"))
+            files.ready(
+                connection, "file-1", purpose="batch", filename="x", size=1, expires_after=None
+            )
+        settings = load_settings(serve_store=str(folder))
+        self.client = TestClient(gateway.build(ledger, settings), raise_server_exceptions=False)
+
+    def create(self, body: Any = None, who: str = "acme", **headers: str) -> Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.client.post(
+            "/v1/batches",
+            content=json.dumps(BODY if body is None else body),
+            headers={"authorization": f"Bearer {self.keys[who]}", **named},
+        )
+
+    def count(self) -> int:
+        with self.ledger.transaction() as connection:
+            found = connection.exec_driver_sql("SELECT count(*) FROM api_batches")
+            return int(found.scalar_one())
+
+
+@pytest.fixture
+def site(ledger: Ledger, tmp_path: Path) -> Site:
+    return Site(ledger, tmp_path)
+
+
+def test_a_create_answers_with_all_that_a_client_reads(site: Site) -> None:
+    body = {**BODY, "metadata": {"a": "b"}, "nightshift": {"priority": -3, "on_bad_line": "skip"}}
+    made = site.create(body)
+    assert made.status_code == 200, made.text
+    seen = made.json()
+    assert (seen["status"], seen["metadata"]) == ("validating", {"a": "b"})
+    assert seen["request_counts"] == {"total": 0, "completed": 0, "failed": 0}
+    assert seen["expires_at"] - seen["created_at"] == 86_400
+    assert seen["output_file_id"] is seen["error_file_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"input_file_id": None}, "input_file_id"),
+        ({"input_file_id": "file-2"}, "input_file_id"),
+        ({"endpoint": "/v1/images"}, "endpoint"),
+        ({"completion_window": "1"}, "completion_window"),
+        ({"completion_window": "0h"}, "completion_window"),
+        ({"completion_window": "31d"}, "completion_window"),
+        ({"completion_window": 24}, "completion_window"),
+        ({"metadata": {"a": 1}}, "metadata.a"),
+        ({"metadata": {str(n): "" for n in range(17)}}, "metadata"),
+        ({"metadata": {"k" * 65: ""}}, "metadata." + "k" * 65 + ".[key]"),
+        ({"metadata": {"k": "v" * 513}}, "metadata.k"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 60}}, "output_expires_after"),
+        ({"nightshift": {"priority": "high"}}, "nightshift.priority"),
+        ({"nightshift": {"speed": 1}}, "nightshift.speed"),
+        ({"nightshift": {"finish_by": "soon"}}, "nightshift.finish_by"),
+        ({"unknown": 1}, "unknown"),
+    ],
+)
+def test_a_bad_parameter_is_named_and_makes_no_batch(
+    site: Site, change: dict[str, Any], param: str
+) -> None:
+    refused = site.create(BODY | change)
+    assert refused.status_code == 400, refused.text
+    assert refused.json()["error"]["param"].startswith(param)
+    assert site.count() == 0
+
+
+def test_a_request_that_is_sent_again_gives_the_batch_of_the_first_try(site: Site) -> None:
+    first = site.create().json()["id"]
+    assert site.create(**AGAIN).json()["id"] == first
+    assert site.create().json()["id"] != first, "two creates on purpose are two batches"
+    assert site.count() == 2
+    assert site.create({**BODY, "completion_window": "1h"}, **AGAIN).status_code == 200
+    assert site.count() == 3, "another body is another request"
+    assert site.create(who="other", **AGAIN).status_code == 400, "the file is not theirs"
+
+
+def test_a_create_whose_first_try_still_runs_waits_for_it(site: Site) -> None:
+    found: list[str] = []
+
+    def send(**headers: str) -> None:
+        found.append(site.create(**headers).json()["id"])
+
+    threads = [threading.Thread(target=send, kwargs=AGAIN) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 1
+    assert site.count() == 1
+
+
+def test_an_idempotency_key_makes_one_batch_and_no_other(site: Site) -> None:
+    first = site.create(idempotency_key="a").json()["id"]
+    assert site.create(idempotency_key="a").json()["id"] == first
+    other = site.create({**BODY, "completion_window": "1h"}, idempotency_key="a")
+    assert (other.status_code, other.headers["x-should-retry"]) == (409, "false")
+    assert site.create(idempotency_key="b").json()["id"] != first
+
+
+def lost_answer(ledger: Ledger, *, commits: bool) -> Callable[[], Any]:
+    """A transaction whose COMMIT is made or not, and whose answer never comes."""
+    real, broken = ledger.transaction, [True]
+
+    @contextmanager
+    def transaction() -> Any:
+        with real() as connection:
+            marks = connection.exec_driver_sql("SELECT count(*) FROM api_batches").scalar_one()
+            yield connection
+            now = connection.exec_driver_sql("SELECT count(*) FROM api_batches").scalar_one()
+            is_create = now > marks and broken
+            if is_create:
+                broken.clear()
+                if not commits:
+                    raise LedgerUnavailable("cut off before COMMIT")
+        if is_create:
+            raise LedgerUnavailable("cut off behind COMMIT")
+
+    return transaction
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_create_that_failed_never_runs_and_one_that_counted_is_said(
+    site: Site, monkeypatch: pytest.MonkeyPatch, commits: bool
+) -> None:
+    monkeypatch.setattr(site.ledger, "transaction", lost_answer(site.ledger, commits=commits))
+    answer = site.create()
+    assert answer.status_code == (200 if commits else 503), answer.text
+    assert site.count() == (1 if commits else 0)
