@@ -1,6 +1,6 @@
 """Finalizing: the results of a batch whose job is over become files, and the batch ends."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -114,7 +114,7 @@ def _write(
     """Writes every line of the batch into a file of answers and one of errors."""
     answers, errors = (_new_file(ledger, settings, batch) for _ in range(2))
     answered = np.zeros(rows_total, np.bool_)
-    keep = _keeper(ledger, batch, who)
+    keep = _keeper(ledger, batch, who, (answers, errors))
 
     def fill(to_answers: BinaryIO, to_errors: BinaryIO) -> None:
         _, rows = rows_for(ledger, job, [], partial=True, force=True)
@@ -237,10 +237,14 @@ def _id(text: bytes) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _keeper(ledger: Ledger, batch: Batch, who: str) -> Callable[[], None]:
+def _keeper(
+    ledger: Ledger, batch: Batch, who: str, written: Sequence[ResultFile]
+) -> Callable[[], None]:
     def keep() -> None:
         with ledger.transaction() as connection:
             held = batch_steps.keep(connection, batch.id, who, HOLD_SECONDS)
+            for file in written:
+                files.touch(connection, file.id)
             if not held:
                 raise LeaseLost(f"another reaper has the batch {batch.id}")
 

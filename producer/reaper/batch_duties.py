@@ -3,6 +3,7 @@ webhooks sent.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -19,6 +20,9 @@ LEAVE_SECONDS = 5.0
 MOST_EXPIRED = 100
 """Batches that one transaction expires."""
 
+SWEEP_SECONDS = 60.0
+"""Pause between two sweeps of files that nobody wants."""
+
 RunDuty = Callable[[Callable[[], object]], bool]
 
 
@@ -32,12 +36,14 @@ class BatchDuties:
         self._ledger, self._settings, self._name = ledger, settings, name
         self._run_duty = run_duty
         self._threads: list[threading.Thread] = []
+        self._sweep_at = 0.0
 
     def start(self, stop: threading.Event) -> None:
         """Works in threads until `stop` is set."""
         if self._settings.serve_store is None:
             return
         from nightshift.producer.batch_api.finalize import finalize_once
+        from nightshift.producer.batch_api.sweep import sweep_once
         from nightshift.producer.batch_api.validate import validate_once
         from nightshift.producer.batch_api.webhooks import send_once
 
@@ -46,7 +52,7 @@ class BatchDuties:
             partial(validate_once, *given),
             partial(finalize_once, *given),
             partial(send_once, self._ledger, self._settings),
-            self._expire,
+            partial(self._tidy, partial(sweep_once, self._ledger)),
         ):
             thread = threading.Thread(target=self._work, args=(duty, stop), daemon=True)
             thread.start()
@@ -68,6 +74,10 @@ class BatchDuties:
             if not (self._run_duty(once) and done[0]):
                 stop.wait(PAUSE_SECONDS)
 
-    def _expire(self) -> bool:
+    def _tidy(self, sweep: Callable[[], bool]) -> bool:
+        """Expires batches, and sweeps files now and then."""
         with self._ledger.transaction() as connection:
-            return len(batch_steps.expire(connection, MOST_EXPIRED)) == MOST_EXPIRED
+            more = len(batch_steps.expire(connection, MOST_EXPIRED)) == MOST_EXPIRED
+        if time.monotonic() >= self._sweep_at and not sweep():
+            self._sweep_at = time.monotonic() + SWEEP_SECONDS
+        return more

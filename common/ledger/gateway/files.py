@@ -57,6 +57,40 @@ LISTED = text("""
 """)
 """A page of the files of a tenant, behind the place `after`."""
 
+DELETE = text("""
+    UPDATE api_files SET state = 'deleted', touched_at = '-infinity'
+    WHERE id = :id AND tenant = :tenant AND state = 'ready'
+""")
+"""Nobody sees the file any more; a sweep removes its bytes, then its row."""
+
+READER = text("""
+    SELECT id FROM api_batches
+    WHERE input_file_id = :id AND state IN ('validating', 'in_progress', 'finalizing', 'cancelling')
+    ORDER BY seq LIMIT 1
+""")
+"""An open batch that reads the file."""
+
+TAKE_UNWANTED = text("""
+    UPDATE api_files SET state = 'deleted', touched_at = now()
+    WHERE id IN (
+        SELECT id FROM api_files f
+        WHERE (state = 'deleted' AND touched_at < now() - make_interval(secs => :again)
+               OR state = 'receiving' AND touched_at < now() - make_interval(secs => :silent)
+               OR state = 'ready' AND expires_at < now()
+                  AND NOT EXISTS (SELECT FROM api_batches b WHERE b.input_file_id = f.id
+                                  AND b.state IN ('validating', 'in_progress', 'finalizing',
+                                                  'cancelling')))
+        ORDER BY seq LIMIT :most FOR UPDATE SKIP LOCKED)
+    RETURNING id, uri
+""")
+"""Files that nobody wants: deleted, expired, or received by a process that gave no sign for long."""
+
+FORGET = text("DELETE FROM api_files WHERE id = :id AND state <> 'ready'")
+"""The row of a file whose bytes are gone."""
+
+AGAIN_SECONDS = 60.0
+"""A file whose bytes could not be removed is tried again after this time."""
+
 LAST_SEQ = 2**63 - 1
 
 
@@ -86,6 +120,32 @@ def ready(
     found = connection.execute(READY, {**given, "expires_after": expires_after}).mappings()
     row = found.one_or_none()
     return None if row is None else File(**row)
+
+
+def reader(connection: Connection, id: str) -> str | None:
+    """An open batch that reads the file; None where nothing does."""
+    found: str | None = connection.scalar(READER, {"id": id})
+    return found
+
+
+def delete(connection: Connection, tenant: str, id: str) -> bool:
+    """Nobody sees the file any more; False where the tenant has no such file."""
+    return connection.execute(DELETE, {"id": id, "tenant": tenant}).rowcount == 1
+
+
+def take_unwanted(
+    connection: Connection, most: int, silent_seconds: float
+) -> Sequence[tuple[str, str]]:
+    """Takes at most `most` files whose bytes are to go, by id and place. Those that are being received
+    count once nobody has touched them for `silent_seconds`; from now on `ready` refuses them.
+    """
+    given = {"most": most, "silent": silent_seconds, "again": AGAIN_SECONDS}
+    return [(row.id, row.uri) for row in connection.execute(TAKE_UNWANTED, given)]
+
+
+def forget(connection: Connection, id: str) -> None:
+    """The bytes of a file are gone, and its row goes."""
+    connection.execute(FORGET, {"id": id})
 
 
 def get(connection: Connection, tenant: str, id: str) -> File | None:

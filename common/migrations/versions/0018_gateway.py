@@ -72,7 +72,7 @@ CREATE TABLE api_files (
     created_at timestamptz NOT NULL DEFAULT now(),
     expires_at timestamptz,
     touched_at timestamptz NOT NULL DEFAULT now(),
-    CHECK (state = 'receiving' OR (purpose IS NOT NULL AND bytes IS NOT NULL))
+    CHECK (state <> 'ready' OR (purpose IS NOT NULL AND bytes IS NOT NULL))
 );
 CREATE INDEX api_files_listed ON api_files (tenant, seq) WHERE state = 'ready';
 CREATE INDEX api_files_receiving ON api_files (touched_at) WHERE state = 'receiving';

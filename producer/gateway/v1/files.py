@@ -1,5 +1,6 @@
 """`/v1/files`: uploaded as a stream straight to the store, listed, read back."""
 
+import time
 from typing import Any
 
 from starlette.requests import Request
@@ -14,10 +15,13 @@ from nightshift.producer.gateway.calls import Call, route, streaming
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import objects, paging
 from nightshift.producer.gateway.v1.multipart import FormWithFile, Sink
-from nightshift.producer.gateway.v1.schemas import FileList, FileObject
+from nightshift.producer.gateway.v1.schemas import FileDeleted, FileList, FileObject
 from nightshift.producer.gateway.writing import FileWriter
 
 PIECE_BYTES = 1024 * 1024
+
+TOUCH_SECONDS = 60.0
+"""Pause between two signs that the bytes of a file still come."""
 
 
 async def create_file(request: Request, call: Call) -> Response:
@@ -29,7 +33,16 @@ async def create_file(request: Request, call: Call) -> Response:
     async def begin() -> Sink:
         await call.run(files.receive, file_id, call.caller.tenant, uri)
         await writer.open()
-        return writer.write
+        touched_at = time.monotonic()
+
+        async def take(data: bytes) -> None:
+            nonlocal touched_at
+            await writer.write(data)
+            if time.monotonic() - touched_at > TOUCH_SECONDS:
+                await call.run(files.touch, file_id)
+                touched_at = time.monotonic()
+
+        return take
 
     async with writer:
         form = FormWithFile(request.headers, begin)
@@ -49,7 +62,10 @@ async def create_file(request: Request, call: Call) -> Response:
         size=form.size,
         expires_after=days * 86400.0,
     )
-    assert isinstance(made, File)
+    if made is None:
+        raise ApiError(
+            408, "the file came too slowly: nothing of it came for an hour", param="file"
+        )
     return JSONResponse(objects.file(made))
 
 
@@ -78,6 +94,25 @@ def list_files(call: Call) -> dict[str, Any]:
 def retrieve_file(call: Call) -> dict[str, Any]:
     """One file."""
     return objects.file(_get(call))
+
+
+def delete_file(call: Call) -> dict[str, Any]:
+    """Deletes a file; one that an open batch reads stays."""
+    tenant, id = call.caller.tenant, call.path["id"]
+    with call.ledger.transaction() as connection:
+        if files.get(connection, tenant, id) is None:
+            raise not_found("file", id)
+        reader = files.reader(connection, id)
+        if reader is not None:
+            raise ApiError(
+                409,
+                f"the batch {reader} reads the file: cancel the batch first, or wait for its end",
+                param="id",
+                code="file_in_use",
+                retried=False,
+            )
+        files.delete(connection, tenant, id)
+    return {"id": id, "object": "file", "deleted": True}
 
 
 def file_content(call: Call) -> Response:
@@ -122,5 +157,6 @@ ROUTES: list[Route] = [
     streaming("POST", "/v1/files", create_file, answers=FileObject, takes=FORM),
     route("GET", "/v1/files", list_files, "viewer", answers=FileList, query=LIST_QUERY),
     route("GET", "/v1/files/{id}", retrieve_file, "viewer", answers=FileObject),
+    route("DELETE", "/v1/files/{id}", delete_file, answers=FileDeleted),
     route("GET", "/v1/files/{id}/content", file_content, "viewer", binary=True),
 ]

@@ -5,6 +5,7 @@ from typing import Any
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import ClientDisconnect
 
 from nightshift.producer.gateway.errors import ApiError
 
@@ -35,6 +36,7 @@ class FormWithFile:
         self._events: list[tuple[str, bytes]] = []
         self._header_name, self._header_value = b"", b""
         self._headers: dict[bytes, bytes] = {}
+        self._is_whole = False
         self._name, self._is_file, self._value = "", False, bytearray()
         self._parser = MultipartParser(options[b"boundary"], self._callbacks())
 
@@ -46,8 +48,13 @@ class FormWithFile:
                     self._parser.write(piece)
                     await self._work()
             self._parser.finalize()
+            await self._work()
         except FormParserError as error:
             raise ApiError(400, f"the form is broken: {error}", code="invalid_multipart") from error
+        except ClientDisconnect as error:
+            raise ApiError(400, "the client left in the middle of its form") from error
+        if not self._is_whole:
+            raise ApiError(400, "the form is cut off", code="invalid_multipart")
 
     def _callbacks(self) -> Any:
         def note(what: str) -> Callable[..., None]:
@@ -57,7 +64,7 @@ class FormWithFile:
             return keep
 
         data = ("part_data", "header_field", "header_value")
-        bare = ("part_begin", "part_end", "header_end", "headers_finished")
+        bare = ("part_begin", "part_end", "header_end", "headers_finished", "end")
         return {f"on_{name}": note(name) for name in (*data, *bare)}
 
     async def _work(self) -> None:
@@ -74,6 +81,8 @@ class FormWithFile:
                 self._header_name, self._header_value = b"", b""
             elif what == "headers_finished":
                 await self._begin()
+            elif what == "end":
+                self._is_whole = True
             elif what == "part_end" and not self._is_file:
                 self.fields[self._name] = self._value.decode("utf-8", "replace")
 
