@@ -5,7 +5,7 @@ import structlog
 from nightshift.common import storage
 from nightshift.common.errors import StorageUnavailable
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import files
+from nightshift.common.ledger.gateway import files, uploads
 
 log = structlog.get_logger(__name__)
 
@@ -31,4 +31,19 @@ def sweep_once(ledger: Ledger) -> bool:
             continue
         with ledger.transaction() as connection:
             files.forget(connection, id)
+    return sweep_parts(ledger) or len(found) == MOST_FILES
+
+
+def sweep_parts(ledger: Ledger) -> bool:
+    """The same for parts of uploads that are over."""
+    with ledger.transaction() as connection:
+        found = uploads.take_unwanted(connection, MOST_FILES)
+    for id, uri in found:
+        try:
+            storage.delete(uri)
+        except StorageUnavailable as error:
+            log.warning("part_not_swept", part=id, why=str(error))
+            continue
+        with ledger.transaction() as connection:
+            uploads.forget_part(connection, id)
     return len(found) == MOST_FILES

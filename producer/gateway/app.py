@@ -16,10 +16,11 @@ from nightshift.producer.gateway import errors, openapi
 from nightshift.producer.gateway.api import jobs, webhooks
 from nightshift.producer.gateway.calls import Context
 from nightshift.producer.gateway.errors import ApiError
-from nightshift.producer.gateway.v1 import batches, files, models
+from nightshift.producer.gateway.v1 import batches, files, models, uploads
 
 ROUTES: list[BaseRoute] = [
     *files.ROUTES,
+    *uploads.ROUTES,
     *batches.ROUTES,
     *models.ROUTES,
     *jobs.ROUTES,

@@ -1,5 +1,6 @@
 """Files of the HTTP API: uploaded as streams, listed, read, deleted, and swept away."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -186,3 +187,45 @@ def test_an_expired_file_is_not_there_and_is_swept(
     assert acme.get("/v1/files").json()["data"] == []
     sweep_once(ledger)
     assert stored(tmp_path) == []
+
+
+def test_parts_become_one_file_in_the_order_that_the_client_says(
+    acme: TestClient, ledger: Ledger, tmp_path: Path
+) -> None:
+    data = os.urandom(5000)
+    body = {"filename": "big", "purpose": "batch", "bytes": 5000, "mime_type": "text/jsonl"}
+    upload_id = acme.post("/v1/uploads", json=body).json()["id"]
+    place = f"/v1/uploads/{upload_id}"
+    parts = [
+        acme.post(f"{place}/parts", files={"data": ("x", piece)}).json()["id"]
+        for piece in (data[4000:], data[:4000])
+    ]
+    short = acme.post(f"{place}/complete", json={"part_ids": parts[:1]})
+    assert (short.status_code, short.json()["error"]["param"]) == (400, "bytes")
+    wrong = acme.post(f"{place}/complete", json={"part_ids": parts[::-1], "md5": "0"})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "md5")
+    md5 = hashlib.md5(data).hexdigest()
+    done = acme.post(f"{place}/complete", json={"part_ids": parts[::-1], "md5": md5}).json()
+    assert (done["status"], done["file"]["bytes"]) == ("completed", 5000)
+    assert acme.get(f"/v1/files/{done['file']['id']}/content").content == data
+    assert acme.post(f"{place}/complete", json={"part_ids": parts}).status_code == 400
+    assert acme.post(f"{place}/parts", files={"data": ("x", b"x")}).status_code == 400
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE api_upload_parts SET touched_at = '-infinity'")
+    sweep_once(ledger)
+    assert not [path for path in tmp_path.rglob("part_*") if path.is_file()]
+
+
+def test_uploads_of_another_tenant_and_too_large_ones_are_refused(
+    clients: dict[str, TestClient],
+) -> None:
+    body = {"filename": "big", "purpose": "batch", "bytes": 10, "mime_type": "x"}
+    upload_id = clients["acme"].post("/v1/uploads", json=body).json()["id"]
+    other = clients["other"]
+    for verb, given in (("complete", {"part_ids": ["a"]}), ("cancel", {})):
+        assert other.post(f"/v1/uploads/{upload_id}/{verb}", json=given).status_code == 404
+    sent = other.post(f"/v1/uploads/{upload_id}/parts", files={"data": ("x", b"x")})
+    assert sent.status_code == 404
+    for change in ({"bytes": 9 * 2**30}, {"purpose": "vision"}, {"bytes": -1}, {"filename": ""}):
+        assert clients["acme"].post("/v1/uploads", json=body | change).status_code == 400
+    assert clients["acme"].post(f"/v1/uploads/{upload_id}/cancel").json()["status"] == "cancelled"

@@ -16,14 +16,18 @@ Sink = Callable[[bytes], Awaitable[None]]
 
 
 class FormWithFile:
-    """Reads a multipart form. `fields` has the text fields, `filename` the name of the file.
+    """Reads a multipart form whose file has this `name`. `fields` has the text fields, `filename` the
+    name of the file.
 
     `open_file` is awaited at the first byte of the file and gives what takes its bytes; the next piece
     of the form is read once the sink has taken the one before.
     """
 
     def __init__(
-        self, headers: Mapping[str, str], open_file: Callable[[], Awaitable[Sink]]
+        self,
+        headers: Mapping[str, str],
+        open_file: Callable[[], Awaitable[Sink]],
+        name: str = "file",
     ) -> None:
         kind, options = parse_options_header(headers.get("content-type"))
         if kind != b"multipart/form-data" or not options.get(b"boundary"):
@@ -31,7 +35,7 @@ class FormWithFile:
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
         self.size = 0
-        self._open_file = open_file
+        self._open_file, self._wanted = open_file, name
         self._sink: Sink | None = None
         self._events: list[tuple[str, bytes]] = []
         self._header_name, self._header_value = b"", b""
@@ -96,9 +100,10 @@ class FormWithFile:
         if not self._is_file:
             return
         if self._sink is not None:
-            raise ApiError(400, "the form has more than one file", param="file")
-        if self._name != "file":
-            raise ApiError(400, f"the file is called {self._name[:50]!r}, not file", param="file")
+            raise ApiError(400, "the form has more than one file", param=self._wanted)
+        if self._name != self._wanted:
+            said = f"the file is called {self._name[:50]!r}, not {self._wanted}"
+            raise ApiError(400, said, param=self._wanted)
         self.filename = options[b"filename"].decode("utf-8", "replace")
         self._sink = await self._open_file()
 
