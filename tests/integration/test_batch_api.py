@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import OpenAI
+from openai import ConflictError, OpenAI
 
 from tests.support.fleet import logs
 from tests.support.gateway import Door
@@ -91,6 +91,34 @@ def test_a_file_goes_in_and_every_line_has_its_answer(door: Door, remote: Remote
     assert sorted(each["custom_id"] for each in errors) == ["r-17", "r-27", "r-7"]
     assert ended.usage.total_tokens == 27 * 10
     assert {ended.output_file_id, ended.error_file_id} < {each.id for each in client.files.list()}
+
+
+def test_a_retry_runs_what_failed_and_writes_the_files_anew(door: Door, remote: Remote) -> None:
+    broken = [True]
+
+    def behave(call: Call) -> Reply:
+        return refused(400, "not now") if broken and call.text == "b" else answered(call)
+
+    remote.behave = behave
+    client = door.client()
+    batch = create(client, upload(client, [line(n, text) for n, text in enumerate("abc")]))
+    door.worker()
+    first = door.ended(client, batch.id)
+    assert first.request_counts.failed == 1
+    broken.clear()
+    again = client.post(f"/batches/{batch.id}/retry", cast_to=object)
+    assert again["status"] == "in_progress"  # type: ignore[index]
+    second = door.ended(client, batch.id)
+    assert (second.status, second.error_file_id) == ("completed", None)
+    assert second.request_counts.completed == 3
+    assert [each["custom_id"] for each in lines_of(client, second.output_file_id)] == [
+        "r-0",
+        "r-1",
+        "r-2",
+    ]
+    assert first.output_file_id not in {each.id for each in client.files.list()}
+    with pytest.raises(ConflictError):
+        client.post(f"/batches/{batch.id}/retry", cast_to=object)
 
 
 def test_a_bad_file_fails_with_every_bad_line_and_runs_nothing(door: Door, remote: Remote) -> None:

@@ -70,6 +70,26 @@ EXPIRED = text("""
 """)
 """Open batches whose time is over."""
 
+REOPEN = text("""
+    WITH files AS (
+        UPDATE api_files SET state = 'deleted', touched_at = '-infinity'
+        WHERE id IN (SELECT unnest(ARRAY[output_file_id, error_file_id]) FROM api_batches
+                     WHERE id = :id)
+    )
+    UPDATE api_batches SET state = 'in_progress', in_progress_at = now(),
+        expires_at = now() + make_interval(secs => :window), reserved_rows = rows_failed,
+        output_file_id = NULL, error_file_id = NULL, errors = NULL, ends_as = NULL,
+        finalizing_at = NULL, completed_at = NULL, failed_at = NULL,
+        held_by = 'retry', held_until = now() + make_interval(secs => :hold)
+    WHERE id = :id AND state IN ('completed', 'failed') AND job_id IS NOT NULL
+""")
+"""The batch runs again, and its files of results are to be written anew; no reaper takes it meanwhile."""
+
+LET_GO = text("""
+    UPDATE api_batches SET held_by = NULL, held_until = NULL WHERE id = :id AND held_by = 'retry'
+""")
+"""From now on a reaper may finalize the batch."""
+
 END = text("""
     UPDATE api_batches SET state = :state, output_file_id = :output_file_id,
         error_file_id = :error_file_id, rows_completed = :completed, rows_failed = :failed,
@@ -175,6 +195,19 @@ def cancel(connection: Connection, batch: Batch) -> None:
     """)
     connection.execute(statement, {"id": batch.id})
     _cancel_job(connection, batch.job_id)
+
+
+def reopen(connection: Connection, id: str, window_seconds: float, hold_seconds: float) -> bool:
+    """A batch that was over runs again for so long; False where it is not completed or failed, or had
+    no job. No reaper finalizes it for `hold_seconds`, in which its rows are put back.
+    """
+    given = {"id": id, "window": window_seconds, "hold": hold_seconds}
+    return connection.execute(REOPEN, given).rowcount == 1
+
+
+def let_go(connection: Connection, id: str) -> None:
+    """The rows of a batch that was reopened are put back."""
+    connection.execute(LET_GO, {"id": id})
 
 
 def end(

@@ -4,10 +4,11 @@ from typing import Any
 
 from starlette.routing import Route
 
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger import deadlines, jobs
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.gateway import batch_steps, batches
 from nightshift.common.ledger.gateway.batches import Batch, BatchStatus
+from nightshift.producer import retry
 from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import create, objects, paging
@@ -61,6 +62,35 @@ def cancel_batch(call: Call) -> dict[str, Any]:
         return _seen(connection, _get(connection, call))
 
 
+def retry_batch(call: Call) -> dict[str, Any]:
+    """Runs the rows that failed again; the files of results are written anew at the end."""
+    with call.ledger.transaction() as connection:
+        found = batches.locked(connection, call.caller.tenant, call.path["id"])
+        if found is None:
+            raise not_found("batch", call.path["id"])
+        window = create.window_seconds(found.completion_window)
+        if not found.rows_failed or not batch_steps.reopen(
+            connection, found.id, window, RETRY_SECONDS
+        ):
+            raise ApiError(
+                409,
+                f"the batch is {found.state} with {found.rows_failed:,} failed rows: a completed or "
+                "failed batch with failed rows can be tried again",
+                param="id",
+                code="nothing_to_retry",
+                retried=False,
+            )
+        job = jobs.get(connection, found.job_id)
+    if job is not None:
+        retry.retry(call.ledger, job, failed=True, dead=True, kind=None)
+    with call.ledger.transaction() as connection:
+        if job is not None:
+            batch = _get(connection, call)
+            deadlines.set_finish_by(connection, job.id, batch.expires_at)
+        batch_steps.let_go(connection, found.id)
+        return _seen(connection, _get(connection, call))
+
+
 def _get(connection: Connection, call: Call) -> Batch:
     found = batches.get(connection, call.caller.tenant, call.path["id"])
     if found is None:
@@ -74,6 +104,9 @@ def _seen(connection: Connection, batch: Batch) -> dict[str, Any]:
     return objects.batch(batch, objects.counts(batch, progress))
 
 
+RETRY_SECONDS = 300.0
+"""How long the rows of a batch may take to be put back before a reaper looks at the batch."""
+
 ROUTES: list[Route] = [
     route("POST", "/v1/batches", create_batch, answers=BatchObject, takes=JSON_OBJECT),
     route(
@@ -81,4 +114,5 @@ ROUTES: list[Route] = [
     ),
     route("GET", "/v1/batches/{id}", retrieve_batch, "viewer", answers=BatchObject),
     route("POST", "/v1/batches/{id}/cancel", cancel_batch, answers=BatchObject),
+    route("POST", "/v1/batches/{id}/retry", retry_batch, answers=BatchObject),
 ]
