@@ -16,12 +16,13 @@ from nightshift.producer.gateway import errors, openapi
 from nightshift.producer.gateway.api import jobs, webhooks
 from nightshift.producer.gateway.calls import Context
 from nightshift.producer.gateway.errors import ApiError
-from nightshift.producer.gateway.v1 import batches, files, models, uploads
+from nightshift.producer.gateway.v1 import batches, files, models, results, uploads
 
 ROUTES: list[BaseRoute] = [
     *files.ROUTES,
     *uploads.ROUTES,
     *batches.ROUTES,
+    *results.ROUTES,
     *models.ROUTES,
     *jobs.ROUTES,
     *webhooks.ROUTES,

@@ -1,14 +1,16 @@
 """The OpenAI Batch API over a real fleet: the official client, unmodified, from file to answers."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import ConflictError, OpenAI
+from openai._legacy_response import HttpxBinaryResponseContent
 
-from tests.support.fleet import logs
+from tests.support.fleet import logs, wait_until
 from tests.support.gateway import Door
 from tests.support.remote import Call, Remote, Reply, answered, refused
 
@@ -121,6 +123,53 @@ def test_a_retry_runs_what_failed_and_writes_the_files_anew(door: Door, remote: 
         client.post(f"/batches/{batch.id}/retry", cast_to=object)
 
 
+def test_results_are_read_while_the_batch_runs_and_again_after_a_retry(
+    door: Door, remote: Remote
+) -> None:
+    held, broken = threading.Event(), [True]
+
+    def behave(call: Call) -> Reply:
+        if call.text == "3":
+            held.wait(100)
+        return refused(400, "not now") if broken and call.text == "1" else answered(call)
+
+    remote.behave = behave
+    client = door.client()
+    lines = [line(n, str(n)) for n in range(4)]
+    batch = create(client, upload(client, lines), extra_body={"nightshift": {"priority": 0}})
+    door.worker()
+    cursor, seen = "0", dict[str, bool]()
+
+    def read() -> list[str]:
+        nonlocal cursor
+        answer = client.get(
+            f"/batches/{batch.id}/results",
+            cast_to=HttpxBinaryResponseContent,
+            options={"params": {"after": cursor}},
+        )
+        cursor = answer.response.headers["x-nightshift-cursor"]
+        found = [json.loads(each) for each in answer.text.splitlines()]
+        seen.update({each["custom_id"]: _is_answer(each) for each in found})
+        return sorted(each["custom_id"] for each in found)
+
+    assert read() == []
+    held.set()
+    wait_until(lambda: read() is not None and len(seen) == 4, what="every line")
+    assert seen == {"r-0": True, "r-1": False, "r-2": True, "r-3": True}
+    door.ended(client, batch.id)
+    assert set(read()) <= {"r-1"}
+    broken.clear()
+    client.post(f"/batches/{batch.id}/retry", cast_to=object)
+    door.ended(client, batch.id)
+    assert "r-1" in read()
+    assert seen["r-1"]
+    assert read() == []
+
+
+def _is_answer(line: dict[str, Any]) -> bool:
+    return line["response"] is not None and line["response"]["status_code"] == 200
+
+
 def test_a_bad_file_fails_with_every_bad_line_and_runs_nothing(door: Door, remote: Remote) -> None:
     client = door.client()
     lines = [line(0, "a"), line(0, "b"), line(2, "c", stream=True), {"custom_id": "x"}]
@@ -141,8 +190,6 @@ def test_what_is_done_of_a_cancelled_batch_is_delivered(door: Door, remote: Remo
     texts = ["one", "two", *["wait"] * 3]
     batch = create(client, upload(client, [line(n, text) for n, text in enumerate(texts)]))
     door.worker()
-    from tests.support.fleet import wait_until
-
     wait_until(lambda: len(remote.calls) >= 5, what="every request")
     cancelled = client.batches.cancel(batch.id)
     assert cancelled.status == "cancelling"

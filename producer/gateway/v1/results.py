@@ -1,0 +1,66 @@
+"""`/v1/batches/{id}/results`: lines of results while a batch runs, from parts that are committed."""
+
+from collections.abc import Iterator
+
+import structlog
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from nightshift.common.errors import SourceChanged
+from nightshift.common.ledger import jobs
+from nightshift.common.ledger.connection import Row
+from nightshift.common.ledger.gateway import batches, fresh_parts
+from nightshift.common.ledger.jobs import Job
+from nightshift.producer.gateway.calls import Call, route
+from nightshift.producer.gateway.errors import ApiError, not_found
+from nightshift.producer.results import openai_batch_results, part_files
+
+log = structlog.get_logger(__name__)
+
+CURSOR = "x-nightshift-cursor"
+"""Header of the answer that says where the next request goes on."""
+
+
+def stream_results(call: Call) -> Response:
+    """The lines that came since the cursor `after`; a row that ran again comes again.
+
+    A line is that of the file of answers or of errors. The header x-nightshift-cursor is the next
+    `after`, once every line of this answer has come.
+    """
+    given = call.query.get("after", "0")
+    if not given.isascii() or not given.isdigit() or len(given) > 19:
+        raise ApiError(400, f"after is {given[:30]!r}, and it is a cursor", param="after")
+    with call.ledger.transaction() as connection:
+        batch = batches.get(connection, call.caller.tenant, call.path["id"])
+        if batch is None:
+            raise not_found("batch", call.path["id"])
+        job = jobs.get(connection, batch.job_id)
+        if job is None:
+            return _answer(iter(()), int(given))
+        fresh = fresh_parts.since(connection, job.id, int(given))
+    return _answer(_lines(job, fresh.parts), fresh.cursor)
+
+
+def _answer(lines: Iterator[bytes], cursor: int) -> Response:
+    headers = {CURSOR: str(cursor)}
+    return StreamingResponse(lines, headers=headers, media_type="application/jsonl")
+
+
+def _lines(job: Job, parts: list[Row]) -> Iterator[bytes]:
+    """The lines of each part. One that a retry has replaced meanwhile is left out: the new one has a
+    later commit, and comes with the next request.
+    """
+    for part in parts:
+        try:
+            rows = part_files.kept_rows(job, part)
+            for line, _ in openai_batch_results.lines(job, rows):
+                yield line
+        except SourceChanged as error:
+            log.info("part_replaced", job_id=job.id, why=str(error))
+
+
+ROUTES: list[Route] = [
+    route(
+        "GET", "/v1/batches/{id}/results", stream_results, "viewer", query=("after",), binary=True
+    ),
+]
