@@ -1,8 +1,20 @@
 """Settings of the HTTP API, which `nightshift serve` and reapers read; fields of `common/settings.py`."""
 
+from collections.abc import Sequence
+from ipaddress import ip_network
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, Field, SecretStr, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, IPvAnyNetwork, SecretStr, field_validator
+from pydantic_settings import NoDecode
+
+
+def _networks(value: str | Sequence[object]) -> Sequence[object]:
+    """Networks as a variable has them, with commas between."""
+    return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
+
+
+Networks = Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_networks)]
 
 
 class ServeSettings(BaseModel):
@@ -23,7 +35,11 @@ class ServeSettings(BaseModel):
     )
     serve_tenant_header: str | None = Field(
         None,
-        description="Header in which a trusted proxy names the tenant, in place of a key.",
+        description="Header in which a trusted proxy names the tenant, in place of a key ([security.md](security.md#the-http-api)).",
+    )
+    serve_proxies: Networks = Field(
+        (ip_network("127.0.0.0/8"), ip_network("::1/128")),
+        description="Networks of trusted proxies, with commas between. The header counts from there alone.",
     )
     serve_max_requests: int = Field(
         50_000, gt=0, description="Requests that a batch file may have."

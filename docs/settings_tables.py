@@ -61,6 +61,8 @@ def _default(value: object) -> str:
         return "unset"
     if isinstance(value, bool | int | float):
         return str(value)
+    if isinstance(value, tuple):
+        value = ",".join(str(each) for each in value)
     return f"`{value}`" if value else "empty"
 
 

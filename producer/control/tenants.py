@@ -44,12 +44,12 @@ def create_key(
     ends = _moment(expires)
     with ledger.transaction() as connection:
         is_new = tenants.ensure(connection, tenant)
-        number, text = keys.create(connection, tenant, name or role, found, ends)
+        number, text = keys.create(connection, tenant, name, found, ends)
         facts: dict[str, object] = {
             "id": number,
             "tenant": tenant,
             "role": role,
-            "name": name or role,
+            "name": name,
         }
         facts["expires_at"] = None if ends is None else ends.isoformat()
         audit_log.record(connection, "key create", subject=f"key {number}", detail=facts)

@@ -1,11 +1,13 @@
-"""Who asks: by a key, by the header of a trusted proxy, or anybody of this machine while no key exists."""
+"""Who asks: by a key, by the header of a trusted proxy, or anybody of this machine while no key was made."""
 
 import ipaddress
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.gateway import keys, tenants
 from nightshift.common.ledger.gateway.keys import Caller, Role
 from nightshift.common.settings import Settings
@@ -16,9 +18,14 @@ LOCAL_TENANT = "default"
 
 RANK: dict[Role, int] = {"viewer": 0, "user": 1, "operator": 2}
 
+OWN_SITE = ("same-origin", "none")
+"""What a browser says in Sec-Fetch-Site of a request that no other site has made."""
+
 
 def check_listening(ledger: Ledger, settings: Settings) -> None:
-    """BadInput when others could reach the server and no key exists."""
+    """BadInput when others could reach the server and no key was ever made: then anybody would be let
+    in. Keys that are revoked later open nothing, and the door stays closed.
+    """
     if is_loopback(settings.serve_host) or settings.serve_tenant_header is not None:
         return
     with ledger.transaction() as connection:
@@ -40,18 +47,17 @@ def is_loopback(host: str) -> bool:
 
 def caller(request: Request, ledger: Ledger, settings: Settings) -> Caller:
     """Who asks; ApiError 401 where nothing says so."""
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    key = key.strip()
+    key = _key(request)
     with ledger.transaction() as connection:
-        if key and scheme.lower() == "bearer":
-            found = keys.find(connection, key)
-            if found is not None:
-                return found
+        found = keys.find(connection, key) if key else None
+        found = found or _by_proxy(request, connection, settings)
+        if found is not None:
+            return found
         if _is_open(request, settings) and not keys.exist(connection):
             tenants.ensure(connection, LOCAL_TENANT)
             return Caller(LOCAL_TENANT, "operator", "local")
     said = "the API key opens nothing" if key else "an API key is needed: Authorization: Bearer …"
-    raise ApiError(401, said, code="invalid_api_key")
+    raise _unknown(said)
 
 
 def require(caller: Caller, role: Role) -> None:
@@ -62,9 +68,78 @@ def require(caller: Caller, role: Role) -> None:
         )
 
 
-def _is_open(request: Request, settings: Settings) -> bool:
-    """Whether a request without a key may count as this machine's: it came to a loopback address
-    under a loopback name, which the page of another site in a browser cannot make it do.
+def _key(request: Request) -> str:
+    """The key of the request, "" for none; ApiError 401 where the request has several, or has one in
+    its address, which logs keep.
     """
-    name = request.url.hostname or ""
-    return is_loopback(settings.serve_host) and is_loopback(name)
+    given = request.headers.getlist("authorization")
+    if len(given) > 1:
+        raise _unknown("the request has more than one Authorization header")
+    if any(value.startswith(keys.PREFIX) for value in request.query_params.values()):
+        raise _unknown("a key in an address stands in logs: send it as Authorization: Bearer …")
+    scheme, _, key = "".join(given).partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
+
+
+def _by_proxy(request: Request, connection: Connection, settings: Settings) -> Caller | None:
+    """The tenant that a trusted proxy names; None where no such proxy asks, or it names none."""
+    if settings.serve_tenant_header is None or not _comes_from(request, settings):
+        return None
+    given = request.headers.getlist(settings.serve_tenant_header)
+    if not given:
+        return None
+    if len(given) > 1:
+        raise _unknown(f"the request has more than one {settings.serve_tenant_header} header")
+    _refuse_other_sites(request)
+    if tenants.get(connection, given[0]) is None:
+        tenants.ensure(connection, given[0])
+    return Caller(given[0], "user", "proxy")
+
+
+def _comes_from(request: Request, settings: Settings) -> bool:
+    """Whether a trusted proxy has sent the request."""
+    try:
+        address = ipaddress.ip_address(request.client.host if request.client else "")
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return any(mapped in network for network in settings.serve_proxies)
+
+
+def _is_open(request: Request, settings: Settings) -> bool:
+    """Whether a request without a key may count as this machine's: the server listens to this machine
+    alone, no proxy stands before it, the request names a loopback address, and it is not made by the
+    page of another site in a browser of this machine. ApiError 403 for the page of another site.
+    """
+    names = request.headers.getlist("host")
+    if settings.serve_tenant_header is not None or not is_loopback(settings.serve_host):
+        return False
+    if len(names) != 1 or not is_loopback(_host(names[0])):
+        return False
+    _refuse_other_sites(request)
+    origins = request.headers.getlist("origin")
+    if any(origin != f"{request.url.scheme}://{names[0]}" for origin in origins):
+        raise _other_site()
+    return True
+
+
+def _host(name: str) -> str:
+    """A Host header without its port; "" for what is none."""
+    try:
+        return urlsplit(f"//{name}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _refuse_other_sites(request: Request) -> None:
+    """ApiError 403 for what a browser sends for the page of another site. Programs send no such header."""
+    if any(site not in OWN_SITE for site in request.headers.getlist("sec-fetch-site")):
+        raise _other_site()
+
+
+def _unknown(said: str) -> ApiError:
+    return ApiError(401, said, code="invalid_api_key")
+
+
+def _other_site() -> ApiError:
+    return ApiError(403, "a page of another site may not ask here without a key", code="forbidden")

@@ -6,7 +6,7 @@ reads or writes a stream is a coroutine (`streaming`) and sends what blocks to a
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -108,7 +108,8 @@ def route(method: str, path: str, handler: Handler, role: Role = "user", **said:
     """
 
     async def endpoint(request: Request) -> Response:
-        call = await _call(request, role, await _body(request))
+        # Who may not come in has no body read.
+        call = replace(await _call(request, role), body=await _body(request))
         answer = await run_in_threadpool(_handled, handler, call)
         return answer if isinstance(answer, Response) else JSONResponse(answer)
 
@@ -156,15 +157,13 @@ def _refuse_strange(request: Request) -> None:
         _kept(value)
 
 
-async def _call(request: Request, role: Role, body: bytes = b"") -> Call:
+async def _call(request: Request, role: Role) -> Call:
     _refuse_strange(request)
     context: Context = request.app.state.context
     caller = await run_in_threadpool(access.caller, request, context.ledger, context.settings)
     access.require(caller, role)
     host = request.client.host if request.client else ""
-    return Call(
-        context, caller, request.path_params, request.query_params, request.headers, host, body
-    )
+    return Call(context, caller, request.path_params, request.query_params, request.headers, host)
 
 
 async def _body(request: Request) -> bytes:

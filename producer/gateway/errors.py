@@ -50,6 +50,8 @@ def answer(error: Exception) -> JSONResponse:
     """The answer to a request that ended with an error; an unexpected one is logged."""
     if isinstance(error, ApiError):
         headers = {} if error.retried is None else {"x-should-retry": str(error.retried).lower()}
+        if error.status == 401:
+            headers["www-authenticate"] = "Bearer"
         return _json(error.status, str(error), error.type, error.param, error.code, headers)
     if isinstance(error, HTTPException):
         message = {404: "there is no such address", 405: "this address does not take that method"}

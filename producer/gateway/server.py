@@ -1,6 +1,8 @@
 """The process of `nightshift serve`: the application under uvicorn, until it is asked to end."""
 
+import signal
 import socket
+import sys
 
 import structlog
 import uvicorn
@@ -22,6 +24,9 @@ LEAVE_SECONDS = 30
 def run(ledger: Ledger, settings: Settings) -> None:
     """Serves until SIGTERM or SIGINT. BadInput when the address is taken, or open without a key."""
     access.check_listening(ledger, settings)
+    # uvicorn raises the signal again once every request is answered: the end that was asked for is no
+    # failure.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     listener = _listener(settings)
     host, port = listener.getsockname()[:2]
     log.info("serve_started", host=host, port=port)
@@ -33,9 +38,11 @@ def run(ledger: Ledger, settings: Settings) -> None:
         proxy_headers=False,
         timeout_graceful_shutdown=LEAVE_SECONDS,
     )
-    with listener:
-        uvicorn.Server(config).run(sockets=[listener])
-    log.info("serve_ended")
+    try:
+        with listener:
+            uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        log.info("serve_ended")
 
 
 def _listener(settings: Settings) -> socket.socket:

@@ -86,7 +86,7 @@ def test_a_spec_becomes_a_job_that_is_looked_at_and_changed(people: Tenants) -> 
     )
     history = people.ask("acme", "GET", f"{place}/history").json()
     assert [(row["action"], row["who"]) for row in history["changes"]] == [
-        (action, "acme (acme)") for action in ("submit", "set", "pause", "resume", "cancel")
+        (action, "key 1 acme (acme)") for action in ("submit", "set", "pause", "resume", "cancel")
     ]
     assert people.ask("acme", "DELETE", f"{place}?output=true").status_code == 200
     assert people.ask("acme", "GET", place).status_code == 404
