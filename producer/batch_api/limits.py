@@ -7,12 +7,8 @@ from nightshift.common.storage import resolve
 
 def refusal(tenant: Tenant, spec: JobSpec) -> str | None:
     """Why a spec is beyond what its tenant may do, in one sentence; None where it is not."""
-    if spec.priority > tenant.max_priority:
-        return (
-            f"priority {spec.priority} is above {tenant.max_priority}, the highest of this tenant"
-        )
-    if tenant.pools is not None and spec.pool not in tenant.pools:
-        return f"the pool {spec.pool} is none of this tenant's: {', '.join(tenant.pools) or 'none'}"
+    if why := place_refusal(tenant, spec):
+        return why
     if isinstance(spec.engine, FunctionEngineSpec) and not tenant.callables:
         return "this tenant may not run functions: engine.backend function"
     if isinstance(spec.engine, OpenaiEngineSpec) and not tenant.remotes:
@@ -20,6 +16,17 @@ def refusal(tenant: Tenant, spec: JobSpec) -> str | None:
     for uri in [*spec.input.uris, spec.output.uri]:
         if not _is_below(uri, tenant.roots):
             return f"{uri[:200]} lies outside the folders of this tenant: {_said(tenant.roots)}"
+    return None
+
+
+def place_refusal(tenant: Tenant, spec: JobSpec) -> str | None:
+    """As `refusal`, of a spec whose engine and folders the operator has chosen: that of a batch."""
+    if spec.priority > tenant.max_priority:
+        return (
+            f"priority {spec.priority} is above {tenant.max_priority}, the highest of this tenant"
+        )
+    if tenant.pools is not None and spec.pool not in tenant.pools:
+        return f"the pool {spec.pool} is none of this tenant's: {', '.join(tenant.pools) or 'none'}"
     return None
 
 

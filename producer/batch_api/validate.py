@@ -13,6 +13,7 @@ from nightshift.common.ledger.gateway.files import File
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.producer.batch_api import layout, models
+from nightshift.producer.batch_api import limits as tenant_limits
 from nightshift.producer.batch_api.batch_file import FileFacts, Limits, Problem, read
 from nightshift.producer.batch_api.models import ServedModel
 from nightshift.producer.submit import convert
@@ -87,6 +88,10 @@ def _validate(
         said = f"there is no model {facts.model[:100]!r}"
         return [Problem("model_not_found", said, param="body.model").as_json]
     spec = _spec(settings, batch, file, found[1])
+    with ledger.transaction() as connection:
+        tenant = tenants.get(connection, batch.tenant)
+    if tenant is not None and (why := tenant_limits.place_refusal(tenant, spec)):
+        return [Problem("not_allowed", why).as_json]
     keep()
     return _begin(ledger, settings, who, batch, spec, facts)
 

@@ -1,0 +1,95 @@
+"""What the specs of a tenant may do, in cases that have a name."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger.gateway.tenants import Tenant
+from nightshift.common.spec import parse_spec
+from nightshift.producer.batch_api.limits import place_refusal, refusal
+
+FUNCTION = {"backend": "function", "callable": "rules:shout"}
+REMOTE = {"backend": "openai", "model": "m", "base_url": "http://10.0.0.1/v1"}
+GENERATE = {"kind": "generate", "prompt": "{{ text }}"}
+
+
+def tenant(**facts: Any) -> Tenant:
+    given: dict[str, Any] = {
+        "name": "acme",
+        "weight": 1.0,
+        "max_priority": 0,
+        "pools": None,
+        "max_rows": None,
+        "max_tokens": None,
+        "budget": None,
+        "budget_from": datetime(2026, 1, 1, tzinfo=UTC),
+        "roots": ("/data/acme", "s3://acme/in"),
+        "callables": True,
+        "remotes": True,
+        **facts,
+    }
+    return Tenant(**given)
+
+
+def spec(uri: str = "/data/acme/in.jsonl", output: str = "/data/acme/out", **sections: Any) -> Any:
+    given: dict[str, Any] = {
+        "name": "x",
+        "input": {"uri": uri},
+        "task": {"kind": "function"},
+        "engine": FUNCTION,
+        "output": {"uri": output},
+        **sections,
+    }
+    return parse_spec(given, "here")
+
+
+@pytest.mark.parametrize(
+    ("who", "asked", "says"),
+    [
+        pytest.param(tenant(), spec(), None, id="below a root"),
+        pytest.param(tenant(), spec("s3://acme/in/a", "s3://acme/in/b"), None, id="in a bucket"),
+        pytest.param(tenant(), spec("file:///data/acme/a.jsonl"), None, id="file:// below a root"),
+        pytest.param(tenant(), spec("/data//acme/a.jsonl"), None, id="two slashes are one"),
+        pytest.param(tenant(), spec("/data/acme/../other/a"), "outside", id="two dots"),
+        pytest.param(tenant(), spec("file:///data/acme/%2e%2e/x"), "outside", id="escaped dots"),
+        pytest.param(tenant(), spec("file:///etc/passwd"), "outside", id="file:// elsewhere"),
+        pytest.param(tenant(), spec("//data/other"), "outside", id="slashes before another"),
+        pytest.param(tenant(), spec("in.jsonl"), "outside", id="a relative path"),
+        pytest.param(tenant(), spec("/data/acme-2/a"), "outside", id="a name that begins alike"),
+        pytest.param(tenant(), spec("s3://acme/other"), "outside", id="another prefix"),
+        pytest.param(
+            tenant(), spec("s3://acme/inside"), "outside", id="a prefix that begins alike"
+        ),
+        pytest.param(tenant(), spec("s3://other/in"), "outside", id="the bucket of another"),
+        pytest.param(tenant(), spec(output="/data/other/out"), "outside", id="output of another"),
+        pytest.param(tenant(roots=()), spec(), "it has none", id="no root, no spec"),
+        pytest.param(tenant(), spec(priority=1), "above 0", id="a higher priority"),
+        pytest.param(tenant(max_priority=5), spec(priority=5), None, id="the highest priority"),
+        pytest.param(tenant(pools=("a",)), spec(), "pool default", id="another pool"),
+        pytest.param(tenant(pools=()), spec(), "none", id="no pool"),
+        pytest.param(tenant(pools=("a",)), spec(pool="a"), None, id="its pool"),
+        pytest.param(tenant(callables=False), spec(), "functions", id="no functions"),
+        pytest.param(
+            tenant(remotes=False), spec(task=GENERATE, engine=REMOTE), "server", id="no servers"
+        ),
+    ],
+)
+def test_a_spec_is_held_to_its_tenant(who: Tenant, asked: Any, says: str | None) -> None:
+    why = refusal(who, asked)
+    assert why is None if says is None else why is not None and says in why
+
+
+def test_dots_in_the_name_of_an_object_are_no_way_out() -> None:
+    with pytest.raises(BadInput, match=r"no \. or \.\."):
+        refusal(tenant(), spec("s3://acme/in/../../other/x"))
+
+
+def test_a_model_of_the_operator_is_for_every_tenant_in_its_pools() -> None:
+    """Where files lie and which engine answers is the operator's choice there."""
+    none = tenant(roots=(), callables=False, remotes=False)
+    asked = spec("/store/x", "/store/y", task=GENERATE, engine=REMOTE)
+    assert place_refusal(none, asked) is None
+    assert place_refusal(tenant(pools=("a",)), asked) is not None
+    assert place_refusal(none, asked.model_copy(update={"priority": 1})) is not None
