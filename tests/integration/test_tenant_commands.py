@@ -34,7 +34,7 @@ def test_a_key_is_shown_once_and_opens_until_it_is_revoked(
     assert made.stderr == "key 1: viewer of the new tenant acme; kept as a hash only\n"
     found = who(ledger, key)
     assert found is not None
-    assert (found.tenant, found.role, found.name) == ("acme", "viewer", "graphs")
+    assert (found.tenant, found.role, found.name) == ("acme", "viewer", "key 1 graphs")
     assert key not in nightshift("key", "list").stdout + nightshift("key", "list", "--json").stdout
     assert nightshift("key", "revoke", "1").stdout == "key 1: revoked, it opens nothing any more\n"
     assert who(ledger, key) is None
