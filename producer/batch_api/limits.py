@@ -30,6 +30,20 @@ def place_refusal(tenant: Tenant, spec: JobSpec) -> str | None:
     return None
 
 
+def quota_refusal(tenant: Tenant, reserved: tuple[int, int], asked: tuple[int, int]) -> str | None:
+    """Why so many rows and tokens more are beyond what the tenant may have open at once, beside what it
+    has `reserved`; None where they are not.
+    """
+    kinds = (("rows", tenant.max_rows), ("tokens", tenant.max_tokens))
+    for (what, most), has, wants in zip(kinds, reserved, asked, strict=True):
+        if most is not None and has + wants > most:
+            return (
+                f"the batch has {wants:,} {what}, {has:,} are open already, and this tenant may have "
+                f"{most:,} at once"
+            )
+    return None
+
+
 def _is_below(uri: str, roots: tuple[str, ...]) -> bool:
     """Whether an address lies below one of the roots; a relative path never does."""
     if "://" not in uri and not uri.startswith("/"):

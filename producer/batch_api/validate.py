@@ -7,7 +7,7 @@ import structlog
 
 from nightshift.common.errors import BadInput, LeaseLost, Retryable
 from nightshift.common.ledger import Connection, Ledger
-from nightshift.common.ledger.gateway import batch_steps, files, tenants
+from nightshift.common.ledger.gateway import batch_steps, files, quotas, tenants
 from nightshift.common.ledger.gateway.batches import Batch
 from nightshift.common.ledger.gateway.files import File
 from nightshift.common.settings import Settings
@@ -45,6 +45,8 @@ def validate_once(ledger: Ledger, settings: Settings, who: str) -> bool:
         return True
     except Retryable:
         raise
+    except QuotaExceeded as error:
+        problem = [error.problem.as_json]
     except BadInput as error:
         problem = [Problem("invalid_request", str(error)).as_json]
     except Exception:
@@ -104,6 +106,7 @@ def _begin(
 
     def within(connection: Connection, job_id: int) -> None:
         tenants.lock(connection, batch.tenant)
+        _check_quota(connection, batch.tenant, facts)
         begun = batch_steps.begin(
             connection,
             batch.id,
@@ -119,6 +122,27 @@ def _begin(
     done = submit(ledger, spec, settings, tenant=batch.tenant, within=within)
     log.info("batch_begun", batch=batch.id, job_id=done.job_id, rows=done.rows)
     return []
+
+
+def _check_quota(connection: Connection, tenant_name: str, facts: FileFacts) -> None:
+    """QuotaExceeded where the batch is more than its tenant may have; the tenant's row is locked."""
+    tenant = tenants.get(connection, tenant_name)
+    assert tenant is not None
+    why = tenant_limits.quota_refusal(
+        tenant,
+        quotas.reserved(connection, tenant_name),
+        (facts.rows, facts.tokens),
+    )
+    if why is not None:
+        raise QuotaExceeded(Problem("token_limit_exceeded", why))
+
+
+class QuotaExceeded(BadInput):
+    """A batch that its tenant may not have now."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
 
 
 def _spec(settings: Settings, batch: Batch, file: File, model: ServedModel) -> JobSpec:

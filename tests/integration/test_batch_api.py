@@ -10,6 +10,7 @@ import pytest
 from openai import ConflictError, OpenAI
 from openai._legacy_response import HttpxBinaryResponseContent
 
+from nightshift.common.ledger import Ledger
 from tests.support.fleet import logs, wait_until
 from tests.support.gateway import Door
 from tests.support.remote import Call, Remote, Reply, answered, refused
@@ -168,6 +169,34 @@ def test_results_are_read_while_the_batch_runs_and_again_after_a_retry(
 
 def _is_answer(line: dict[str, Any]) -> bool:
     return line["response"] is not None and line["response"]["status_code"] == 200
+
+
+def test_a_tenant_has_so_many_rows_at_once_and_gets_them_back(door: Door) -> None:
+    client = door.client()
+    file_id = upload(client, [line(n, "x") for n in range(3)])
+    first = create(client, file_id)
+    wait_until(lambda: client.batches.retrieve(first.id).status == "in_progress", what="a job")
+    assert door.command("tenant", "set", "default", "--max-rows", "5").returncode == 0
+    second = door.ended(client, create(client, file_id).id)
+    assert [each.code for each in second.errors.data] == ["token_limit_exceeded"]
+    client.batches.cancel(first.id)
+    door.ended(client, first.id)
+    third = create(client, file_id)
+    wait_until(lambda: client.batches.retrieve(third.id).status == "in_progress", what="a job")
+
+
+def test_a_window_that_is_over_delivers_what_is_done(door: Door, ledger: Ledger) -> None:
+    client = door.client()
+    batch = create(client, upload(client, [line(n, "x") for n in range(3)]), window="1m")
+    wait_until(lambda: client.batches.retrieve(batch.id).status == "in_progress", what="a job")
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE api_batches SET expires_at = now()")
+    ended = door.ended(client, batch.id)
+    assert (ended.status, ended.output_file_id) == ("expired", None)
+    found = lines_of(client, ended.error_file_id)
+    assert [(each["custom_id"], each["error"]["code"]) for each in found] == [
+        (f"r-{n}", "batch_expired") for n in range(3)
+    ]
 
 
 def test_a_bad_file_fails_with_every_bad_line_and_runs_nothing(door: Door, remote: Remote) -> None:

@@ -8,7 +8,7 @@ import pytest
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.gateway.tenants import Tenant
 from nightshift.common.spec import parse_spec
-from nightshift.producer.batch_api.limits import place_refusal, refusal
+from nightshift.producer.batch_api.limits import place_refusal, quota_refusal, refusal
 
 FUNCTION = {"backend": "function", "callable": "rules:shout"}
 REMOTE = {"backend": "openai", "model": "m", "base_url": "http://10.0.0.1/v1"}
@@ -93,3 +93,21 @@ def test_a_model_of_the_operator_is_for_every_tenant_in_its_pools() -> None:
     assert place_refusal(none, asked) is None
     assert place_refusal(tenant(pools=("a",)), asked) is not None
     assert place_refusal(none, asked.model_copy(update={"priority": 1})) is not None
+
+
+@pytest.mark.parametrize(
+    ("limits", "reserved", "says"),
+    [
+        ({}, (10**9, 10**9), None),
+        ({"max_rows": 100}, (90, 0), None),
+        ({"max_rows": 100}, (91, 0), "10 rows, 91 are open already"),
+        ({"max_rows": 9}, (0, 0), "may have 9 at once"),
+        ({"max_tokens": 500}, (0, 300), None),
+        ({"max_tokens": 500}, (0, 301), "200 tokens, 301 are open already"),
+    ],
+)
+def test_ten_rows_of_twenty_tokens_are_within_or_beyond(
+    limits: dict[str, Any], reserved: tuple[int, int], says: str | None
+) -> None:
+    found = quota_refusal(tenant(**limits), reserved, (10, 200))
+    assert found is None if says is None else says in str(found)
