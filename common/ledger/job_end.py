@@ -7,6 +7,7 @@ from sqlalchemy import text
 
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.gateway import tenant_costs
 from nightshift.common.ledger.jobs import lock
 from nightshift.common.states import JobState
 
@@ -193,3 +194,4 @@ def _close(connection: Connection, job_id: int, end: JobState, reason: str | Non
         WHERE id = :id AND closed_at IS NULL
     """)
     connection.execute(statement, {"id": job_id, "state": end, "reason": reason})
+    tenant_costs.count(connection, job_id)

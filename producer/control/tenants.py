@@ -12,7 +12,7 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.control import audit_log
-from nightshift.common.ledger.gateway import keys, tenants
+from nightshift.common.ledger.gateway import keys, tenant_costs, tenants
 from nightshift.common.ledger.gateway.keys import Role
 from nightshift.common.ledger.gateway.tenants import Tenant
 from nightshift.common.spec import finish_by, job
@@ -86,7 +86,9 @@ def change(ledger: Ledger, name: str, wanted: Mapping[str, Value]) -> Answer:
             for field in values
             if getattr(before, field) != getattr(after, field)
         }
-        tenants.change(connection, after, anew="budget" in values)
+        tenants.change(connection, after)
+        if "budget" in values:
+            tenant_costs.begin(connection, name)
         if changes or is_new or "budget" in values:
             subject = f"tenant {name}"
             audit_log.record(connection, "tenant set", subject=subject, detail=detail(changes))

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.gateway import keys, tenants
+from nightshift.common.ledger.gateway import keys, tenant_costs, tenants
 from nightshift.common.ledger.gateway.keys import Caller, Role
 from nightshift.common.settings import Settings
 from nightshift.producer.gateway.errors import ApiError
@@ -65,6 +65,15 @@ def require(caller: Caller, role: Role) -> None:
     if RANK[caller.role] < RANK[role]:
         raise ApiError(
             403, f"the role {caller.role} may not do this; it takes {role}", code="forbidden"
+        )
+
+
+def refuse_spent(connection: Connection, tenant: str) -> None:
+    """ApiError 429, which is not to be sent again, where the budget of the tenant is spent."""
+    why = tenant_costs.spent_out(connection, tenant)
+    if why is not None:
+        raise ApiError(
+            429, why, type="insufficient_quota", code="insufficient_quota", retried=False
         )
 
 

@@ -19,6 +19,7 @@ from nightshift.common.failpoints import Moment, reached
 from nightshift.common.ledger import Ledger, dispatch, schema, spending, workers
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.control import job_changes
+from nightshift.common.ledger.gateway import tenant_costs
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry.run_state import StateFile
@@ -206,7 +207,7 @@ class Reaper:
     def _hold_budgets(self) -> None:
         """Comes before the admission, which must not admit what there is no money for."""
         with self._ledger.transaction() as connection:
-            over = spending.over_budget(connection)
+            over = spending.over_budget(connection) + tenant_costs.over_budget(connection)
         # Each by itself: a job whose row is locked for long stops no other.
         for job_id, why in over:
             self._write_state()

@@ -19,7 +19,7 @@ class Tenant:
     """One tenant with its limits; None is no limit, `pools` None is every pool.
 
     `max_rows` and `max_tokens` bound what is enqueued at once. `budget` bounds what the jobs cost
-    together since `budget_from`, in the currency of the prices.
+    together since `budget_from`, in the currency of the prices (`tenant_costs.py`).
     """
 
     name: str
@@ -46,11 +46,10 @@ CHANGE = text("""
     UPDATE tenants
     SET weight = :weight, max_priority = :max_priority, pools = CAST(:pools AS text[]),
         max_rows = :max_rows, max_tokens = :max_tokens, budget = :budget,
-        budget_from = CASE WHEN :anew THEN now() ELSE budget_from END,
         roots = CAST(:roots AS text[]), callables = :callables, remotes = :remotes
     WHERE name = :name
 """)
-"""Every field of a tenant; with `anew` its costs are counted from now on."""
+"""Every field of a tenant."""
 
 LOCK = text("SELECT name FROM tenants WHERE name = :name FOR NO KEY UPDATE")
 """The row of a tenant, for what counts against its limits."""
@@ -74,11 +73,11 @@ def ensure(connection: Connection, name: str) -> bool:
     return connection.execute(statement, {"name": name}).rowcount == 1
 
 
-def change(connection: Connection, tenant: Tenant, *, anew: bool) -> None:
-    """Writes every field of a tenant; `anew` begins its budget anew."""
+def change(connection: Connection, tenant: Tenant) -> None:
+    """Writes every field of a tenant."""
     given = asdict(tenant)
     lists = {"pools": tenant.pools and list(tenant.pools), "roots": list(tenant.roots)}
-    connection.execute(CHANGE, {**given, **lists, "anew": anew})
+    connection.execute(CHANGE, {**given, **lists})
 
 
 def get(connection: Connection, name: str) -> Tenant | None:

@@ -19,6 +19,7 @@ CREATE TABLE tenants (
     max_tokens bigint CHECK (max_tokens >= 0),
     budget numeric CHECK (budget >= 0),
     budget_from timestamptz NOT NULL DEFAULT now(),
+    spent numeric NOT NULL DEFAULT 0,
     roots text[] NOT NULL DEFAULT '{}',
     callables boolean NOT NULL DEFAULT false,
     remotes boolean NOT NULL DEFAULT false,
@@ -33,6 +34,8 @@ COMMENT ON COLUMN tenants.max_tokens IS
     'Estimated tokens of its open batches and jobs at once; null: no limit.';
 COMMENT ON COLUMN tenants.budget IS
     'What its jobs may cost together since budget_from, in the currency of the prices; null: no limit.';
+COMMENT ON COLUMN tenants.spent IS
+    'What its jobs that are closed have cost since budget_from, less what its open ones had cost before.';
 COMMENT ON COLUMN tenants.roots IS 'Prefixes of the URIs that its specs may read and write.';
 COMMENT ON COLUMN tenants.callables IS 'Whether its specs may name functions.';
 COMMENT ON COLUMN tenants.remotes IS 'Whether its specs may name a base_url.';
@@ -56,6 +59,8 @@ COMMENT ON COLUMN api_keys.used_at IS 'When the key was last used, to a minute.'
 
 ALTER TABLE jobs ADD COLUMN tenant text NOT NULL DEFAULT '';
 COMMENT ON COLUMN jobs.tenant IS 'Who submitted the job by HTTP; empty for the command line.';
+ALTER TABLE jobs ADD COLUMN counted_cost numeric NOT NULL DEFAULT 0;
+COMMENT ON COLUMN jobs.counted_cost IS 'What of its cost stands in tenants.spent.';
 CREATE INDEX jobs_by_tenant ON jobs (tenant, id) WHERE tenant <> '';
 """
 

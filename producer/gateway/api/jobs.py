@@ -24,6 +24,7 @@ from nightshift.producer.batch_api import limits
 from nightshift.producer.control import deletion, job_moves, job_settings
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.explain import facts, reasons
+from nightshift.producer.gateway import access
 from nightshift.producer.gateway.api import fields
 from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route
 from nightshift.producer.gateway.errors import ApiError, not_found
@@ -39,6 +40,8 @@ def create_job(call: Call) -> JSONResponse:
     """Submits a spec; the same spec over unchanged files gives the same job."""
     spec = parse_spec(call.json(), "the spec")
     settings, tenant = _bounds(call, spec)
+    with call.ledger.transaction() as connection:
+        access.refuse_spent(connection, tenant)
     done = submit(call.ledger, spec, settings, tenant=tenant)
     answer = {
         "job": done.job_id,

@@ -15,6 +15,7 @@ from nightshift.common.ledger.gateway import batches, files, ids
 from nightshift.common.ledger.gateway.batches import Batch, NewBatch
 from nightshift.common.spec import finish_by
 from nightshift.common.spec.tasks.requests import ENDPOINTS
+from nightshift.producer.gateway import access
 from nightshift.producer.gateway.calls import Call
 from nightshift.producer.gateway.errors import ApiError
 
@@ -153,6 +154,7 @@ def _made(connection: Connection, new: NewBatch, *, retried: bool) -> Batch:
             param="input_file_id",
             code="invalid_input_file_id",
         )
+    access.refuse_spent(connection, new.tenant)
     found = batches.insert(connection, new)
     if found is None:
         raise _other_body(new)
