@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from nightshift.common.ledger import job_end, jobs, spending
+from nightshift.common.ledger.control import deletions
 from nightshift.common.ledger.gateway import tenant_costs, tenants
 from nightshift.common.ledger.spending import Spent
 from nightshift.common.settings import Settings
@@ -67,7 +68,7 @@ def test_jobs_pause_and_nothing_begins_once_they_cost_the_budget_together(world:
     assert refusal.value.code == "insufficient_quota"
 
 
-def test_a_job_that_is_closed_counts_once(world: World) -> None:
+def test_a_job_that_is_closed_and_deleted_counts_once(world: World) -> None:
     first, second = job(world, "first"), job(world, "second")
     control.change(world.ledger, "acme", {"budget": "10"})
     spend(world, first, 6)
@@ -75,6 +76,11 @@ def test_a_job_that_is_closed_counts_once(world: World) -> None:
     world.run(job_end.abandon, first, "gone")
     world.run(tenant_costs.count, first)
     assert world.ask("SELECT spent FROM tenants WHERE name = 'acme'")[0].spent == 6
+    with world.ledger.transaction() as connection:
+        deletions.begin(connection, first, output=False)
+        while deletions.delete_page(connection, first):
+            pass
+        deletions.end(connection, first)
     spend(world, second, 3)
     assert spent_out(world) is None
     spend(world, second, 4)
