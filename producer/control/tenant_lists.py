@@ -11,7 +11,9 @@ from rich.text import Text
 
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.gateway import keys as ledger_keys
+from nightshift.common.ledger.gateway import tenant_costs
 from nightshift.common.ledger.gateway import tenants as ledger_tenants
+from nightshift.common.text import money
 from nightshift.producer.views.cells import list_table
 from nightshift.producer.views.rates import plain
 
@@ -25,9 +27,13 @@ def keys(ledger: Ledger, tenant: str | None) -> list[dict[str, Any]]:
 
 
 def tenants(ledger: Ledger) -> list[dict[str, Any]]:
-    """Every tenant with its limits, by name."""
+    """Every tenant with its limits, and what it has spent of its budget, by name."""
     with ledger.transaction() as connection:
-        return [plain(asdict(tenant)) for tenant in ledger_tenants.listed(connection)]
+        spent = tenant_costs.spent(connection)
+        return [
+            plain({**asdict(tenant), "spent": spent.get(tenant.name)})
+            for tenant in ledger_tenants.listed(connection)
+        ]
 
 
 def key_table(found: Sequence[Facts]) -> RenderableType:
@@ -62,6 +68,7 @@ def tenant_table(found: Sequence[Facts]) -> RenderableType:
         "rows",
         "tokens",
         "budget",
+        "spent",
         "folders",
         "may name",
     )
@@ -76,6 +83,7 @@ def tenant_table(found: Sequence[Facts]) -> RenderableType:
             _most(row["max_rows"]),
             _most(row["max_tokens"]),
             _most(row["budget"]),
+            "—" if row["spent"] is None else money(row["spent"]),
             escape(", ".join(row["roots"])) or "—",
             ", ".join(named) or "—",
         )

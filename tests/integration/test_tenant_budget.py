@@ -83,6 +83,7 @@ def test_a_job_that_is_closed_and_deleted_counts_once(world: World) -> None:
         deletions.end(connection, first)
     spend(world, second, 3)
     assert spent_out(world) is None
+    assert world.run(tenant_costs.spent) == {"acme": 9}
     spend(world, second, 4)
     assert spent_out(world) is not None
 

@@ -4,6 +4,8 @@ The row of a tenant has the costs of closed jobs, also of those that were delete
 cost is added when somebody asks.
 """
 
+from decimal import Decimal
+
 from sqlalchemy import text
 
 from nightshift.common.ledger.connection import Connection
@@ -30,16 +32,13 @@ BEGIN = text("""
 """Counts what the jobs of a tenant cost from now on."""
 
 SPENT = text("""
-    WITH spent AS MATERIALIZED (
-        SELECT t.name, t.budget, t.spent + coalesce((
-            SELECT sum(k.cost - j.counted_cost) FROM jobs j JOIN job_costs k ON k.job = j.id
-            WHERE j.tenant = t.name AND j.tenant <> '' AND j.closed_at IS NULL), 0) AS spent
-        FROM tenants t
-        WHERE t.budget IS NOT NULL AND (CAST(:name AS text) IS NULL OR t.name = :name)
-    )
-    SELECT name, budget, spent FROM spent WHERE spent >= budget
+    SELECT t.name, t.budget, t.spent + coalesce((
+        SELECT sum(k.cost - j.counted_cost) FROM jobs j JOIN job_costs k ON k.job = j.id
+        WHERE j.tenant = t.name AND j.tenant <> '' AND j.closed_at IS NULL), 0) AS spent
+    FROM tenants t
+    WHERE t.budget IS NOT NULL AND (CAST(:name AS text) IS NULL OR t.name = :name)
 """)
-"""Tenants that have reached their budget: one of them, or all."""
+"""What tenants with a budget have spent: one of them, or all."""
 
 RUNNING = text("SELECT id FROM jobs WHERE tenant = :name AND tenant <> '' AND state = 'running'")
 """Running jobs of a tenant."""
@@ -55,6 +54,11 @@ def count(connection: Connection, job_id: int) -> None:
 def begin(connection: Connection, tenant: str) -> None:
     """The budget of a tenant begins anew."""
     connection.execute(BEGIN, {"name": tenant})
+
+
+def spent(connection: Connection) -> dict[str, Decimal]:
+    """What each tenant with a budget has spent of it, by its name."""
+    return {row.name: row.spent for row in connection.execute(SPENT, {"name": None})}
 
 
 def spent_out(connection: Connection, tenant: str) -> str | None:
@@ -82,4 +86,5 @@ def _spent_out(connection: Connection, tenant: str | None) -> list[tuple[str, st
             f"{money(row.budget)}",
         )
         for row in connection.execute(SPENT, {"name": tenant})
+        if row.spent >= row.budget
     ]
