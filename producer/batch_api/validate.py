@@ -15,7 +15,7 @@ from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.producer.batch_api import layout, models
 from nightshift.producer.batch_api import limits as tenant_limits
 from nightshift.producer.batch_api.batch_file import FileFacts, Limits, Problem, read
-from nightshift.producer.batch_api.models import ServedModel
+from nightshift.producer.batch_api.models import ModelTable, ServedModel
 from nightshift.producer.submit import convert
 from nightshift.producer.submit.submit import submit
 
@@ -85,7 +85,7 @@ def _validate(
     if facts.problems:
         return facts.errors
     assert facts.model is not None
-    found = models.load(settings.serve_models).find(facts.model)
+    found = _table(settings).find(facts.model)
     if found is None:
         said = f"there is no model {facts.model[:100]!r}"
         return [Problem("model_not_found", said, param="body.model").as_json]
@@ -96,6 +96,14 @@ def _validate(
         return [Problem("not_allowed", why).as_json]
     keep()
     return _begin(ledger, settings, who, batch, spec, facts)
+
+
+def _table(settings: Settings) -> ModelTable:
+    """The operator's table of models; Retryable while it cannot be used, which no client can mend."""
+    try:
+        return models.load(settings.serve_models)
+    except BadInput as error:
+        raise Retryable(f"no batch can be validated: {error}") from error
 
 
 def _begin(

@@ -2,21 +2,25 @@
 
 from typing import Any
 
+import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import BaseRoute, Route
 
-from nightshift.common.errors import NightshiftError
+from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.producer.batch_api import models as model_table
+from nightshift.producer.batch_api.models import ModelTable
 from nightshift.producer.gateway import errors, openapi
 from nightshift.producer.gateway.api import jobs, webhooks
 from nightshift.producer.gateway.calls import Context
 from nightshift.producer.gateway.errors import ApiError
 from nightshift.producer.gateway.v1 import batches, files, models, results, uploads
+
+log = structlog.get_logger(__name__)
 
 ROUTES: list[BaseRoute] = [
     *files.ROUTES,
@@ -41,8 +45,21 @@ def build(ledger: Ledger, settings: Settings) -> Starlette:
     bare = [Route("/healthz", _healthy), Route("/openapi.json", _document)]
     app = Starlette(routes=[*bare, *ROUTES], exception_handlers=handlers)
     app.router.redirect_slashes = False
-    app.state.context = Context(ledger, settings, lambda: model_table.load(settings.serve_models))
+    app.state.context = Context(ledger, settings, lambda: _models(settings))
     return app
+
+
+def _models(settings: Settings) -> ModelTable:
+    """The operator's table as it is now; ApiError 503 while it cannot be used: its log says why, and
+    clients need not know where the table lies.
+    """
+    try:
+        return model_table.load(settings.serve_models)
+    except BadInput as error:
+        log.warning("models_unusable", error=str(error))
+        raise ApiError(
+            503, "the table of models cannot be used now", type="server_error", code="unavailable"
+        ) from error
 
 
 async def _document(_request: Request) -> JSONResponse:

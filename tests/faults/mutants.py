@@ -141,6 +141,27 @@ MUTANTS = (
         (f"{PREEMPT}::test_a_notice_drains_in_less_time_and_keeps_every_finished_row",),
     ),
     Mutant(
+        "a batch begins only while it is validating",
+        "common/ledger/gateway/batch_steps.py",
+        "        held_by = NULL, held_until = NULL\n    WHERE id = :id AND state = 'validating' AND held_by = :who\n"
+        '""")\n"""The file is good: the batch is a job from now on."""\n',
+        "        held_by = NULL, held_until = NULL\n    WHERE id = :id\n"
+        '""")\n"""The file is good: the batch is a job from now on."""\n',
+        (
+            "tests/integration/test_batch_duties.py::test_a_cancel_while_the_file_is_read_leaves_no_job",
+        ),
+    ),
+    Mutant(
+        "creates of one request wait for each other",
+        "common/ledger/gateway/batches.py",
+        'text("SELECT pg_advisory_xact_lock(:lock, hashtext(:request))")',
+        'text("SELECT :lock, :request")',
+        (
+            "tests/integration/test_batch_creates.py"
+            "::test_a_create_whose_first_try_still_runs_waits_for_it",
+        ),
+    ),
+    Mutant(
         "plan without cordoned slots",
         "common/ledger/pool_plans.py",
         "          AND (s.supervisor, s.slot) NOT IN (SELECT supervisor, slot FROM cordoned_slots)\n",

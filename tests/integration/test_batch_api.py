@@ -199,6 +199,20 @@ def test_a_window_that_is_over_delivers_what_is_done(door: Door, ledger: Ledger)
     ]
 
 
+def test_with_skip_a_bad_line_fails_alone(door: Door) -> None:
+    client = door.client()
+    data = json.dumps(line(0, "a")).encode() + b"\n{broken\n" + json.dumps(line(2, "c")).encode()
+    file = client.files.create(file=("rows.jsonl", data), purpose="batch")
+    options = {"nightshift": {"on_bad_line": "skip"}}
+    batch = create(client, file.id, extra_body=options)
+    door.worker()
+    ended = door.ended(client, batch.id)
+    assert (ended.status, ended.request_counts.failed) == ("completed", 1)
+    assert [each["custom_id"] for each in lines_of(client, ended.output_file_id)] == ["r-0", "r-2"]
+    (error,) = lines_of(client, ended.error_file_id)
+    assert error["error"]["code"] == "bad_record"
+
+
 def test_a_bad_file_fails_with_every_bad_line_and_runs_nothing(door: Door, remote: Remote) -> None:
     client = door.client()
     lines = [line(0, "a"), line(0, "b"), line(2, "c", stream=True), {"custom_id": "x"}]

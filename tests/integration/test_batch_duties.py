@@ -1,0 +1,198 @@
+"""Validating and finalizing, step by step: who holds a batch, and what a cancel in between leaves."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nightshift.common.errors import Retryable
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.gateway import batch_steps, batches, files, tenants
+from nightshift.common.ledger.gateway.batches import Batch, BatchStatus, NewBatch
+from nightshift.common.settings import Settings, load_settings
+from nightshift.common.states import JobState
+from nightshift.producer.batch_api import batch_file, validate
+from nightshift.producer.batch_api.finalize import ended_as
+
+ENDPOINT = "/v1/chat/completions"
+
+
+class Site:
+    """A ledger with a tenant, a model and batches of one file."""
+
+    def __init__(self, ledger: Ledger, folder: Path) -> None:
+        self.ledger, self.folder, self.made = ledger, folder, 0
+        (folder / "models.yaml").write_text("models: {m: {engine: {backend: vllm, model: a/b}}}")
+        self.settings: Settings = load_settings(
+            serve_store=str(folder / "store"), serve_models=folder / "models.yaml"
+        )
+
+    def batch(self, *lines: Any) -> Batch:
+        """A batch of a file with these lines."""
+        self.made += 1
+        file_id, place = f"file-{self.made}", self.folder / f"{self.made}.jsonl"
+        place.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+        with self.ledger.transaction() as connection:
+            tenants.ensure(connection, "acme")
+            files.receive(connection, file_id, "acme", str(place))
+            size = place.stat().st_size
+            files.ready(
+                connection, file_id, purpose="batch", filename="x", size=size, expires_after=None
+            )
+            new = NewBatch(
+                f"batch_{self.made}",
+                "acme",
+                ENDPOINT,
+                file_id,
+                "1h",
+                3600,
+                None,
+                None,
+                {},
+                "me",
+                b"x",
+            )
+            found = batches.insert(connection, new)
+        assert found is not None
+        return found
+
+    def seen(self, batch: Batch) -> Batch:
+        with self.ledger.transaction() as connection:
+            found = batches.get(connection, "acme", batch.id)
+        assert found is not None
+        return found
+
+    def cancel(self, batch: Batch) -> None:
+        with self.ledger.transaction() as connection:
+            found = batches.locked(connection, "acme", batch.id)
+            assert found is not None
+            batch_steps.cancel(connection, found)
+
+    def jobs(self) -> int:
+        with self.ledger.transaction() as connection:
+            return int(connection.exec_driver_sql("SELECT count(*) FROM jobs").scalar_one())
+
+    def validate(self) -> bool:
+        return validate.validate_once(self.ledger, self.settings, "r-1")
+
+
+@pytest.fixture
+def site(ledger: Ledger, tmp_path: Path) -> Site:
+    return Site(ledger, tmp_path)
+
+
+def line(id: str = "a", **body: Any) -> dict[str, Any]:
+    return {
+        "custom_id": id,
+        "method": "POST",
+        "url": ENDPOINT,
+        "body": {"model": "m", "messages": [], **body},
+    }
+
+
+def test_a_good_file_is_a_job_and_a_second_look_finds_nothing_to_do(site: Site) -> None:
+    batch = site.batch(line("a"), line("b"))
+    assert site.validate()
+    seen = site.seen(batch)
+    assert (seen.state, seen.model, seen.rows_total) == (BatchStatus.IN_PROGRESS, "m", 2)
+    assert not site.validate()
+    assert site.jobs() == 1
+
+
+def test_a_cancel_while_the_file_is_read_leaves_no_job(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = site.batch(line())
+    monkeypatch.setattr(validate.tenant_limits, "place_refusal", lambda *_: site.cancel(batch))
+    assert site.validate()
+    assert site.seen(batch).state is BatchStatus.CANCELLED
+    assert site.jobs() == 0
+
+
+def test_a_batch_whose_reaper_is_gone_is_another_ones_and_the_first_does_nothing(
+    site: Site,
+) -> None:
+    batch = site.batch(line())
+    with site.ledger.transaction() as connection:
+        assert batch_steps.take_validating(connection, "r-0", 60) is not None
+    with site.ledger.transaction() as connection:
+        assert batch_steps.take_validating(connection, "r-9", 60) is None, "r-0 has it"
+        connection.exec_driver_sql(
+            "UPDATE api_batches SET held_until = now() - interval '1 second'"
+        )
+    assert site.validate()
+    with site.ledger.transaction() as connection:
+        given = {"job_id": 99, "model": "m", "rows": 1, "tokens": 1}
+        assert not batch_steps.begin(connection, batch.id, "r-0", **given)
+        assert not batch_steps.refuse(connection, batch.id, "r-0", [])
+    assert site.seen(batch).state is BatchStatus.IN_PROGRESS
+    assert site.jobs() == 1
+
+
+def test_a_table_that_cannot_be_used_fails_no_batch(site: Site) -> None:
+    batch = site.batch(line())
+    (site.folder / "models.yaml").write_text("models: [")
+    with pytest.raises(Retryable, match=r"models\.yaml"):
+        site.validate()
+    assert site.seen(batch).state is BatchStatus.VALIDATING
+
+
+@pytest.mark.parametrize(
+    ("lines", "codes"),
+    [
+        ([], ["empty_file"]),
+        ([line("a"), line("a")], ["duplicate_custom_id"]),
+        ([line("a"), line("b", model="n")], ["mismatched_model"]),
+        ([line("a", model="zz")], ["model_not_found"]),
+        ([line("a", stream=True)], ["invalid_request"]),
+        ([{**line("a"), "url": "/v1/embeddings"}], ["invalid_url"]),
+        ([{**line("a"), "method": "GET"}], ["invalid_method"]),
+        ([3, {}], ["invalid_json_line", "missing_required_parameter"]),
+        ([{}] * 60, ["missing_required_parameter"] * 50 + ["more_problems"]),
+    ],
+)
+def test_a_bad_file_fails_with_the_codes_of_the_api(
+    site: Site, lines: list[Any], codes: list[str]
+) -> None:
+    batch = site.batch(*lines)
+    assert site.validate()
+    seen = site.seen(batch)
+    assert seen.state is BatchStatus.FAILED
+    assert [each["code"] for each in seen.errors or []] == codes
+    assert site.jobs() == 0
+
+
+def test_limits_of_requests_and_inputs() -> None:
+    def lines() -> Iterator[tuple[int, bytes]]:
+        for number in range(1, 6):
+            asked = {**line(str(number), input=["a", "b"]), "url": "/v1/embeddings"}
+            yield number, json.dumps(asked).encode()
+
+    def codes(**limits: int) -> list[str]:
+        given = {"requests": 5, "bytes": 10**6, "embedding_inputs": 10, **limits}
+        found = batch_file.read(lines, "/v1/embeddings", batch_file.Limits(**given))
+        return [problem.code for problem in found.problems]
+
+    assert codes() == []
+    assert codes(requests=4) == ["too_many_requests"]
+    assert codes(embedding_inputs=9) == ["too_many_inputs"]
+
+
+@pytest.mark.parametrize(
+    ("told", "job", "over", "wanted"),
+    [
+        (None, JobState.COMPLETED, True, "completed"),
+        (None, JobState.FAILED, True, "completed"),
+        (None, JobState.FAILED, False, "failed"),
+        (None, JobState.CANCELLED, False, "cancelled"),
+        (None, None, False, "failed"),
+        (BatchStatus.EXPIRED, JobState.CANCELLED, False, "expired"),
+        (BatchStatus.CANCELLED, JobState.COMPLETED, True, "cancelled"),
+    ],
+)
+def test_how_a_batch_ends(
+    told: BatchStatus | None, job: JobState | None, over: bool, wanted: str
+) -> None:
+    assert ended_as(told, job, every_row_over=over) == wanted
