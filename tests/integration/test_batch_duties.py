@@ -101,11 +101,19 @@ def test_a_good_file_is_a_job_and_a_second_look_finds_nothing_to_do(site: Site) 
     assert site.jobs() == 1
 
 
+@pytest.mark.parametrize("moment", ["_spec", "_check_quota"])
 def test_a_cancel_while_the_file_is_read_leaves_no_job(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
+    """The second moment is within the transaction that makes the job."""
     batch = site.batch(line())
-    monkeypatch.setattr(validate.tenant_limits, "place_refusal", lambda *_: site.cancel(batch))
+    real = getattr(validate, moment)
+
+    def cancelled(*given: Any) -> Any:
+        site.cancel(batch)
+        return real(*given)
+
+    monkeypatch.setattr(validate, moment, cancelled)
     assert site.validate()
     assert site.seen(batch).state is BatchStatus.CANCELLED
     assert site.jobs() == 0
