@@ -197,12 +197,16 @@ def test_the_version_is_said() -> None:
     assert re.fullmatch(r"nightshift \d+\.\d+\.\d+\S*\n", result.stdout)
 
 
-WITHOUT_TABLES = {"run", "watch", "reaper", "alive", "logs", "collect", "submit"}
+WITHOUT_TABLES = {"run", "watch", "reaper", "serve", "alive", "logs", "collect"}
 """Commands that show a live screen, one line, or lines as they were written."""
 
 
 def test_every_command_that_prints_a_table_has_json() -> None:
-    commands = typer.main.get_command(app).commands
+    commands = dict(typer.main.get_command(app).commands)
+    for group in [name for name, each in commands.items() if hasattr(each, "commands")]:
+        below = commands.pop(group).commands
+        commands |= {f"{group} {name}": command for name, command in below.items()}
+    assert "key list" in commands
     without = {
         name
         for name, command in commands.items()
