@@ -11,7 +11,7 @@ import pytest
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.gateway import keys, tenants
 from tests.support.fleet import function_spec, write_rows
-from tests.support.gateway import Door
+from tests.support.gateway import Door, free_port
 
 
 class Tenants:
@@ -144,6 +144,16 @@ def test_a_link_below_the_folder_of_a_tenant_leads_nowhere(people: Tenants) -> N
     found = people.ask("acme", "POST", "/api/jobs", json=spec)
     assert found.status_code == 400, found.text
     assert "outside the folders" in found.json()["error"]["message"]
+
+
+def test_a_tenant_reaches_nothing_that_the_server_may_not(people: Tenants) -> None:
+    people.door.environment["NIGHTSHIFT_ALLOWED_ROOTS"] = "/srv/allowed"
+    people.door.port = free_port()
+    people.door.environment["NIGHTSHIFT_SERVE_PORT"] = str(people.door.port)
+    people.door.serve()
+    found = people.ask("acme", "POST", "/api/jobs", json=people.spec())
+    assert found.status_code == 400, found.text
+    assert "/srv/allowed" in found.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("body", ["", "[]", "{", "nul", '{"a": ' + "[" * 100_000])

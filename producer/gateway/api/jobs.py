@@ -9,6 +9,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.gateway import tenant_jobs, tenants
@@ -191,6 +192,8 @@ def _bounds(call: Call, spec: JobSpec) -> tuple[Settings, str]:
     tenant = _refuse_beyond(call, spec)
     if tenant is None:
         return settings, call.caller.tenant
+    # Both must allow a place: what the server may reach, and what the tenant may.
+    storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
     # Files are held to these roots once more when they are listed: links may lead elsewhere.
     return settings.model_copy(update={"allowed_roots": tenant.roots}), tenant.name
 
