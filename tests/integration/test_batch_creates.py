@@ -165,3 +165,27 @@ def test_a_create_that_failed_never_runs_and_one_that_counted_is_said(
     answer = site.create()
     assert answer.status_code == (200 if commits else 503), answer.text
     assert site.count() == (1 if commits else 0)
+
+
+def test_a_retry_without_a_job_keeps_the_files_and_a_cancel_is_in_the_audit_log(
+    site: Site, tmp_path: Path
+) -> None:
+    batch = site.create().json()["id"]
+    with site.ledger.transaction() as connection:
+        files.receive(connection, "file-out", "acme", str(tmp_path / "out"))
+        given = {"purpose": "batch_output", "filename": "o", "size": 1, "expires_after": None}
+        files.ready(connection, "file-out", **given)  # type: ignore[arg-type]
+        connection.exec_driver_sql(
+            "UPDATE api_batches SET state = 'completed', job_id = 99, rows_failed = 1, "
+            "output_file_id = 'file-out'"
+        )
+    key = {"authorization": f"Bearer {site.keys['acme']}"}
+    assert site.client.post(f"/v1/batches/{batch}/retry", headers=key).status_code == 409
+    assert site.client.get("/v1/files/file-out", headers=key).status_code == 200
+    other = site.create().json()["id"]
+    assert site.client.post(f"/v1/batches/{other}/cancel", headers=key).status_code == 200
+    with site.ledger.transaction() as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT who, subject FROM audit_log WHERE action = 'cancel'"
+        )
+        assert [row.subject for row in rows] == [f"batch {other}"]

@@ -13,7 +13,7 @@ from nightshift.common.ledger.gateway import batch_steps, batches, files, tenant
 from nightshift.common.ledger.gateway.batches import Batch, BatchStatus, NewBatch
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.states import JobState
-from nightshift.producer.batch_api import batch_file, validate
+from nightshift.producer.batch_api import batch_file, finalize, validate
 from nightshift.producer.batch_api.finalize import ended_as
 
 ENDPOINT = "/v1/chat/completions"
@@ -204,3 +204,15 @@ def test_how_a_batch_ends(
     told: BatchStatus | None, job: JobState | None, over: bool, wanted: str
 ) -> None:
     assert ended_as(told, job, every_row_over=over) == wanted
+
+
+def test_a_batch_whose_job_was_deleted_can_be_cancelled_and_ends(site: Site) -> None:
+    batch = site.batch(line())
+    assert site.validate()
+    with site.ledger.transaction() as connection:
+        for table in ("batches", "input_files", "job_counters", "generations", "jobs"):
+            column = "id" if table == "jobs" else "job_id"
+            connection.exec_driver_sql(f"DELETE FROM {table} WHERE {column} > 0")
+    site.cancel(batch)
+    assert finalize.finalize_once(site.ledger, site.settings, "r-1")
+    assert site.seen(batch).state is BatchStatus.CANCELLED

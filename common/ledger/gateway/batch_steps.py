@@ -248,8 +248,8 @@ def ends_as(connection: Connection, id: str) -> BatchStatus | None:
 
 
 def _cancel_job(connection: Connection, job_id: int) -> None:
-    """A job that is over already keeps its state."""
-    if not jobs.lock(connection, job_id).over:
+    """A job that is over already keeps its state, and one that was deleted has none."""
+    if jobs.get(connection, job_id) is not None and not jobs.lock(connection, job_id).over:
         jobs.cancel(connection, job_id)
 
 

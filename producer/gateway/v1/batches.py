@@ -6,6 +6,7 @@ from starlette.routing import Route
 
 from nightshift.common.ledger import deadlines, jobs
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway import batch_steps, batches
 from nightshift.common.ledger.gateway.batches import Batch, BatchStatus
 from nightshift.producer import retry
@@ -51,6 +52,7 @@ def cancel_batch(call: Call) -> dict[str, Any]:
             raise not_found("batch", call.path["id"])
         if found.state in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
             batch_steps.cancel(connection, found)
+            audit_log.record(connection, "cancel", found.job_id, f"batch {found.id}")
         elif found.state in (BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED):
             raise ApiError(
                 409,
@@ -69,24 +71,24 @@ def retry_batch(call: Call) -> dict[str, Any]:
         if found is None:
             raise not_found("batch", call.path["id"])
         window = create.window_seconds(found.completion_window)
-        if not found.rows_failed or not batch_steps.reopen(
-            connection, found.id, window, RETRY_SECONDS
+        # A batch whose job was deleted has no rows to run again, and keeps its files of results.
+        job = jobs.get(connection, found.job_id)
+        if (
+            job is None
+            or not found.rows_failed
+            or not batch_steps.reopen(connection, found.id, window, RETRY_SECONDS)
         ):
             raise ApiError(
                 409,
                 f"the batch is {found.state} with {found.rows_failed:,} failed rows: a completed or "
-                "failed batch with failed rows can be tried again",
+                "failed batch with failed rows, whose job is not deleted, can be tried again",
                 param="id",
                 code="nothing_to_retry",
                 retried=False,
             )
-        job = jobs.get(connection, found.job_id)
-    if job is not None:
-        retry.retry(call.ledger, job, failed=True, dead=True, kind=None)
+    retry.retry(call.ledger, job, failed=True, dead=True, kind=None)
     with call.ledger.transaction() as connection:
-        if job is not None:
-            batch = _get(connection, call)
-            deadlines.set_finish_by(connection, job.id, batch.expires_at)
+        deadlines.set_finish_by(connection, job.id, _get(connection, call).expires_at)
         batch_steps.let_go(connection, found.id)
         return _seen(connection, _get(connection, call))
 

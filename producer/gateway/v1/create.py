@@ -129,7 +129,7 @@ def made(ledger: Ledger, new: NewBatch, *, retried: bool) -> Batch:
     """The batch, new or that of an earlier try of the same request.
 
     Who gets an error knows that there is no batch: a COMMIT whose answer was lost is read back, under
-    the lock that its transaction held, for as long as it takes.
+    the lock that its transaction held, for KNOWN_AFTER_SECONDS; after that nobody can tell.
     """
     try:
         with ledger.transaction() as connection:
