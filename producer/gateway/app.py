@@ -18,12 +18,13 @@ from nightshift.producer.gateway import errors, openapi
 from nightshift.producer.gateway.api import jobs, webhooks
 from nightshift.producer.gateway.calls import Context
 from nightshift.producer.gateway.errors import ApiError
-from nightshift.producer.gateway.v1 import batches, files, models, results, uploads
+from nightshift.producer.gateway.v1 import batches, content, files, models, results, uploads
 
 log = structlog.get_logger(__name__)
 
 ROUTES: list[BaseRoute] = [
     *files.ROUTES,
+    *content.ROUTES,
     *uploads.ROUTES,
     *batches.ROUTES,
     *results.ROUTES,

@@ -44,6 +44,7 @@ class Call:
 
     context: Context
     caller: Caller
+    method: str
     path: Mapping[str, str]
     query: QueryParams
     headers: Headers
@@ -158,12 +159,19 @@ def _refuse_strange(request: Request) -> None:
 
 
 async def _call(request: Request, role: Role) -> Call:
-    _refuse_strange(request)
     context: Context = request.app.state.context
     caller = await run_in_threadpool(access.caller, request, context.ledger, context.settings)
     access.require(caller, role)
-    host = request.client.host if request.client else ""
-    return Call(context, caller, request.path_params, request.query_params, request.headers, host)
+    _refuse_strange(request)
+    return Call(
+        context=context,
+        caller=caller,
+        method=request.method,
+        path=request.path_params,
+        query=request.query_params,
+        headers=request.headers,
+        host=request.client.host if request.client else "",
+    )
 
 
 async def _body(request: Request) -> bytes:

@@ -30,10 +30,11 @@ class ApiError(Exception):
         code: str | None = None,
         type: str = "invalid_request_error",  # noqa: A002
         retried: bool | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.param, self.code, self.type = status, param, code, type
-        self.retried = retried
+        self.retried, self.headers = retried, headers or {}
 
 
 def not_found(kind: str, name: str) -> ApiError:
@@ -49,7 +50,9 @@ def body(message: str, kind: str, param: str | None, code: str | None) -> dict[s
 def answer(error: Exception) -> JSONResponse:
     """The answer to a request that ended with an error; an unexpected one is logged."""
     if isinstance(error, ApiError):
-        headers = {} if error.retried is None else {"x-should-retry": str(error.retried).lower()}
+        headers = dict(error.headers)
+        if error.retried is not None:
+            headers["x-should-retry"] = str(error.retried).lower()
         if error.status == 401:
             headers["www-authenticate"] = "Bearer"
         return _json(error.status, str(error), error.type, error.param, error.code, headers)

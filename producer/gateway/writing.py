@@ -2,15 +2,22 @@
 
 import asyncio
 import queue
-from typing import Any, BinaryIO, Self
+from typing import BinaryIO, Self
 
-from starlette.concurrency import run_in_threadpool
+from anyio import CapacityLimiter, to_thread
 
 from nightshift.common import storage
 from nightshift.producer.gateway.errors import ApiError
 
 PIECES_AHEAD = 8
 """Pieces that wait for the store; a client that is faster waits."""
+
+MOST_AT_ONCE = 200
+"""Files of a server that are written at once, each in a thread beside those of other requests; further
+clients wait.
+"""
+
+_THREADS = CapacityLimiter(MOST_AT_ONCE)
 
 
 class FileWriter:
@@ -21,8 +28,10 @@ class FileWriter:
 
     def __init__(self, uri: str, most_bytes: int) -> None:
         self._uri, self._most_bytes, self._bytes = uri, most_bytes, 0
-        self._pieces: queue.Queue[bytes | None] = queue.Queue(PIECES_AHEAD)
-        self._writing: asyncio.Task[Any] | None = None
+        self._pieces: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._room = asyncio.Semaphore(PIECES_AHEAD)
+        self._loop = asyncio.get_running_loop()
+        self._writing: asyncio.Task[object] | None = None
         self._gave_up = False
 
     async def __aenter__(self) -> Self:
@@ -31,44 +40,40 @@ class FileWriter:
     async def __aexit__(self, *error: object) -> None:
         if self._writing is not None and not self._writing.done():
             self._gave_up = True
-            await self._put(None)
+            self._pieces.put(None)
             await asyncio.gather(self._writing, return_exceptions=True)
 
     async def open(self) -> None:
         """Begins to write."""
         self._writing = asyncio.create_task(
-            run_in_threadpool(storage.write_whole, self._uri, self._fill)
+            to_thread.run_sync(storage.write_whole, self._uri, self._fill, limiter=_THREADS)
         )
+        # Whoever waits for room hears that the store has failed.
+        self._writing.add_done_callback(lambda _: self._room.release())
 
     async def write(self, data: bytes) -> None:
-        """Takes a piece; waits while the store is slower than the client."""
+        """Takes a piece; waits while the store is slower than the client; raises what the store raised."""
         self._bytes += len(data)
         if self._bytes > self._most_bytes:
             raise ApiError(
                 413, f"the file has more than {self._most_bytes:,} bytes", code="file_too_large"
             )
-        await self._put(bytes(data))
+        assert self._writing is not None
+        await self._room.acquire()
+        if self._writing.done():
+            await self._writing
+        self._pieces.put(bytes(data))
 
     async def finish(self) -> None:
         """Waits until every byte is stored; raises what the store raised."""
-        await self._put(None)
         assert self._writing is not None
-        await self._writing
-
-    async def _put(self, piece: bytes | None) -> None:
-        assert self._writing is not None
-        while not self._writing.done():
-            try:
-                self._pieces.put_nowait(piece)
-            except queue.Full:
-                await asyncio.sleep(0.005)
-            else:
-                return
+        self._pieces.put(None)
         await self._writing
 
     def _fill(self, sink: BinaryIO) -> None:
         while (piece := self._pieces.get()) is not None:
             sink.write(piece)
+            self._loop.call_soon_threadsafe(self._room.release)
         if self._gave_up:
             raise GaveUp(self._uri)
 

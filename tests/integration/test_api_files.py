@@ -229,3 +229,41 @@ def test_uploads_of_another_tenant_and_too_large_ones_are_refused(
     for change in ({"bytes": 9 * 2**30}, {"purpose": "vision"}, {"bytes": -1}, {"filename": ""}):
         assert clients["acme"].post("/v1/uploads", json=body | change).status_code == 400
     assert clients["acme"].post(f"/v1/uploads/{upload_id}/cancel").json()["status"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "place", "span"),
+    [
+        ({}, 200, slice(None), None),
+        ({"range": "bytes=0-0"}, 206, slice(0, 1), "bytes 0-0/1000"),
+        ({"range": "bytes=990-"}, 206, slice(990, None), "bytes 990-999/1000"),
+        ({"range": "bytes=990-5000"}, 206, slice(990, None), "bytes 990-999/1000"),
+        ({"range": "bytes=-10"}, 206, slice(990, None), "bytes 990-999/1000"),
+        ({"range": "bytes=-5000"}, 206, slice(None), "bytes 0-999/1000"),
+        ({"range": "bytes=1000-"}, 416, slice(0, 0), "bytes */1000"),
+        ({"range": "bytes=-0"}, 416, slice(0, 0), "bytes */1000"),
+        ({"range": "bytes=9-1"}, 200, slice(None), None),
+        ({"range": "bytes=0-1,5-6"}, 200, slice(None), None),
+        ({"range": "lines=0-1"}, 200, slice(None), None),
+        ({"range": "bytes=5-9", "if-range": '"other"'}, 200, slice(None), None),
+        ({"range": "bytes=5-9", "if-range": "ETAG"}, 206, slice(5, 10), "bytes 5-9/1000"),
+        ({"if-none-match": "ETAG"}, 304, slice(0, 0), None),
+        ({"if-none-match": '"other", W/ETAG'}, 304, slice(0, 0), None),
+    ],
+)
+def test_content_comes_whole_or_in_one_range(
+    acme: TestClient, headers: dict[str, str], status: int, place: slice, span: str | None
+) -> None:
+    data = os.urandom(1000)
+    address = f"/v1/files/{upload(acme, data)}/content"
+    etag = acme.head(address).headers["etag"]
+    given = {name: value.replace("ETAG", etag) for name, value in headers.items()}
+    answer = acme.get(address, headers=given)
+    assert (answer.status_code, answer.headers.get("content-range")) == (status, span)
+    if status == 416:
+        assert answer.json()["error"]["param"] == "range"
+        return
+    assert answer.content == data[place]
+    bare = acme.head(address, headers=given)
+    assert (bare.status_code, bare.content) == (status, b"")
+    assert bare.headers.get("content-length") == answer.headers.get("content-length")

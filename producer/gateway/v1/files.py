@@ -1,13 +1,12 @@
-"""`/v1/files`: uploaded as a stream straight to the store, listed, read back."""
+"""`/v1/files`: uploaded as a stream straight to the store, listed, deleted."""
 
 import time
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from nightshift.common import storage
 from nightshift.common.ledger.gateway import files, ids
 from nightshift.common.ledger.gateway.files import File
 from nightshift.producer.batch_api import layout
@@ -17,8 +16,6 @@ from nightshift.producer.gateway.v1 import objects, paging
 from nightshift.producer.gateway.v1.multipart import FormWithFile, Sink
 from nightshift.producer.gateway.v1.schemas import FileDeleted, FileList, FileObject
 from nightshift.producer.gateway.writing import FileWriter
-
-PIECE_BYTES = 1024 * 1024
 
 TOUCH_SECONDS = 60.0
 """Pause between two signs that the bytes of a file still come."""
@@ -115,20 +112,6 @@ def delete_file(call: Call) -> dict[str, Any]:
     return {"id": id, "object": "file", "deleted": True}
 
 
-def file_content(call: Call) -> Response:
-    """The bytes of a file, read in pieces as the client takes them."""
-    found = _get(call)
-    handle = storage.open_input(found.uri, sequential=True)
-
-    def pieces() -> Any:
-        with handle:
-            while piece := handle.read(PIECE_BYTES):
-                yield piece
-
-    length = {"content-length": str(found.bytes)}
-    return StreamingResponse(pieces(), headers=length, media_type="application/octet-stream")
-
-
 def _get(call: Call) -> File:
     with call.ledger.transaction() as connection:
         found = files.get(connection, call.caller.tenant, call.path["id"])
@@ -158,5 +141,4 @@ ROUTES: list[Route] = [
     route("GET", "/v1/files", list_files, "viewer", answers=FileList, query=LIST_QUERY),
     route("GET", "/v1/files/{id}", retrieve_file, "viewer", answers=FileObject),
     route("DELETE", "/v1/files/{id}", delete_file, answers=FileDeleted),
-    route("GET", "/v1/files/{id}/content", file_content, "viewer", binary=True),
 ]
