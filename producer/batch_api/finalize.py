@@ -1,7 +1,8 @@
 """Finalizing: the results of a batch whose job is over become files, and the batch ends."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -10,7 +11,7 @@ import structlog
 from numpy.typing import NDArray
 
 from nightshift.common import storage
-from nightshift.common.errors import LeaseLost
+from nightshift.common.errors import LeaseLost, Permanent
 from nightshift.common.formats.jsonl.lines import is_blank, parse_line
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.gateway import batch_steps, files, ids
@@ -20,17 +21,18 @@ from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.producer.batch_api import layout
 from nightshift.producer.batch_api.batch_file import Problem
+from nightshift.producer.batch_api.holding import HOLD_SECONDS, Hold, held
 from nightshift.producer.results import openai_batch_results, part_files
 from nightshift.producer.results.collect import rows_for
 from nightshift.producer.submit import convert
 
 log = structlog.get_logger(__name__)
 
-HOLD_SECONDS = 60.0
-"""How long a reaper has a batch to itself before it must say so again."""
+ROWS_A_CHECK = 10_000
+"""Rows that are written between two looks whether the reaper still has the batch."""
 
-ROWS_A_SIGN = 10_000
-"""Rows between two signs that the reaper still writes."""
+TRIED_FOR = timedelta(hours=1)
+"""How long a batch is tried whose results cannot be read: an operator may bring lost files back."""
 
 NEVER_RAN = {
     BatchStatus.EXPIRED: ("batch_expired", "the batch's time was over before this request ran"),
@@ -73,8 +75,9 @@ def ended_as(
 def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
     """Finalizes a batch whose job is over; False where there is none.
 
-    Raises Retryable on outages, and Permanent where files of the job are not what the ledger says:
-    another reaper tries again when the time of this one is over.
+    Raises Retryable on outages, and for TRIED_FOR also Permanent where files of the job are not what
+    the ledger says: the batch is taken again when the time of this reaper is over. After that the batch
+    has failed; a retry of the batch writes the files once somebody has brought them back.
     """
     with ledger.transaction() as connection:
         batch = batch_steps.take_ended(connection, who, HOLD_SECONDS)
@@ -97,6 +100,12 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
         _end(ledger, batch, who, status, results, errors, dict(progress))
     except LeaseLost as lost:
         log.info("batch_left", batch=batch.id, why=str(lost))
+    except Permanent as error:
+        if job.closed_at is None or datetime.now(UTC) - job.closed_at < TRIED_FOR:
+            raise
+        log.exception("batch_results_lost", batch=batch.id)
+        lost_results = [Problem("results_lost", f"the results cannot be read: {error}").as_json]
+        _end(ledger, batch, who, told or BatchStatus.FAILED, (), lost_results, dict(progress))
     else:
         log.info("batch_ended", batch=batch.id, status=str(status))
     return True
@@ -114,26 +123,26 @@ def _write(
     """Writes every line of the batch into a file of answers and one of errors."""
     answers, errors = (_new_file(ledger, settings, batch) for _ in range(2))
     answered = np.zeros(rows_total, np.bool_)
-    keep = _keeper(ledger, batch, who, (answers, errors))
 
     def fill(to_answers: BinaryIO, to_errors: BinaryIO) -> None:
         _, rows = rows_for(ledger, job, [], partial=True, force=True)
-        noted = _noted(part_files.read_ahead(rows), answered, keep)
+        noted = _noted(part_files.read_ahead(rows), answered, hold)
         for line, is_answer in openai_batch_results.lines(job, noted):
             if is_answer:
                 answers.write(to_answers, line)
             else:
                 errors.write(to_errors, line)
         if status in NEVER_RAN and not answered.all():
-            for line in _never_ran(job, answered, *NEVER_RAN[status], keep):
+            for line in _never_ran(job, answered, *NEVER_RAN[status], hold):
                 errors.write(to_errors, line)
 
-    storage.write_whole(
-        answers.uri,
-        lambda to_answers: storage.write_whole(
-            errors.uri, lambda to_errors: fill(to_answers, to_errors)
-        ),
-    )
+    with held(ledger, batch.id, who, (answers.id, errors.id)) as hold:
+        storage.write_whole(
+            answers.uri,
+            lambda to_answers: storage.write_whole(
+                errors.uri, lambda to_errors: fill(to_answers, to_errors)
+            ),
+        )
     return answers, errors
 
 
@@ -169,6 +178,7 @@ def _end(
             batch.id,
             who,
             status,
+            written=bool(results),
             output_file_id=shown.get("output"),
             error_file_id=shown.get("error"),
             completed=kinds["output"].lines if results else 0,
@@ -202,29 +212,29 @@ def _new_file(ledger: Ledger, settings: Settings, batch: Batch) -> ResultFile:
 
 
 def _noted(
-    batches: Iterator[pa.RecordBatch], answered: NDArray[np.bool_], keep: Callable[[], None]
+    batches: Iterator[pa.RecordBatch], answered: NDArray[np.bool_], hold: Hold
 ) -> Iterator[pa.RecordBatch]:
     """The same rows; notes which have an outcome."""
     rows = 0
     for batch in batches:
         answered[batch.column("row_index").to_numpy()] = True
         rows += batch.num_rows
-        if rows >= ROWS_A_SIGN:
-            keep()
+        if rows >= ROWS_A_CHECK:
+            hold.check()
             rows = 0
         yield batch
 
 
 def _never_ran(
-    job: Job, answered: NDArray[np.bool_], code: str, message: str, keep: Callable[[], None]
+    job: Job, answered: NDArray[np.bool_], code: str, message: str, hold: Hold
 ) -> Iterator[bytes]:
     """Lines of the rows without an outcome; their ids are read from the input."""
     requests = (
         text for uri in job.spec.input.uris for text in convert.lines(uri) if not is_blank(text)
     )
     for row_index, text in enumerate(requests):
-        if row_index % ROWS_A_SIGN == ROWS_A_SIGN - 1:
-            keep()
+        if row_index % ROWS_A_CHECK == ROWS_A_CHECK - 1:
+            hold.check()
         if row_index < len(answered) and not answered[row_index]:
             yield openai_batch_results.error_line(job, row_index, _id(text), code, message)
 
@@ -235,17 +245,3 @@ def _id(text: bytes) -> str | None:
     except ValueError:
         return None
     return found if isinstance(found, str) else None
-
-
-def _keeper(
-    ledger: Ledger, batch: Batch, who: str, written: Sequence[ResultFile]
-) -> Callable[[], None]:
-    def keep() -> None:
-        with ledger.transaction() as connection:
-            held = batch_steps.keep(connection, batch.id, who, HOLD_SECONDS)
-            for file in written:
-                files.touch(connection, file.id)
-            if not held:
-                raise LeaseLost(f"another reaper has the batch {batch.id}")
-
-    return keep

@@ -1,4 +1,4 @@
-"""What the specs of a tenant may do. Pure."""
+"""What the specs of a tenant may do, and how much at once. Pure."""
 
 from nightshift.common.ledger.gateway.tenants import Tenant
 from nightshift.common.spec import FunctionEngineSpec, JobSpec, OpenaiEngineSpec
@@ -38,7 +38,7 @@ def quota_refusal(tenant: Tenant, reserved: tuple[int, int], asked: tuple[int, i
     for (what, most), has, wants in zip(kinds, reserved, asked, strict=True):
         if most is not None and has + wants > most:
             return (
-                f"the batch has {wants:,} {what}, {has:,} are open already, and this tenant may have "
+                f"{wants:,} {what} are asked for, {has:,} are open already, and this tenant may have "
                 f"{most:,} at once"
             )
     return None

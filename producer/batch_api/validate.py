@@ -1,6 +1,6 @@
 """Validating: the file of a batch is read, and the batch becomes a job or fails."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import structlog
@@ -15,17 +15,15 @@ from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.producer.batch_api import layout, models
 from nightshift.producer.batch_api import limits as tenant_limits
 from nightshift.producer.batch_api.batch_file import FileFacts, Limits, Problem, read
+from nightshift.producer.batch_api.holding import HOLD_SECONDS, Hold, held
 from nightshift.producer.batch_api.models import ModelTable, ServedModel
 from nightshift.producer.submit import convert
 from nightshift.producer.submit.submit import submit
 
 log = structlog.get_logger(__name__)
 
-HOLD_SECONDS = 60.0
-"""How long a reaper has a batch to itself before it must say so again."""
-
-LINES_A_SIGN = 20_000
-"""Lines between two signs that the reaper still reads."""
+LINES_A_CHECK = 20_000
+"""Lines that are read between two looks whether the reaper still has the batch."""
 
 
 def validate_once(ledger: Ledger, settings: Settings, who: str) -> bool:
@@ -39,7 +37,8 @@ def validate_once(ledger: Ledger, settings: Settings, who: str) -> bool:
             return False
         file = files.get(connection, batch.tenant, batch.input_file_id)
     try:
-        problem = _validate(ledger, settings, who, batch, file)
+        with held(ledger, batch.id, who) as hold:
+            problem = _validate(ledger, settings, who, batch, file, hold)
     except LeaseLost as lost:
         log.info("batch_left", batch=batch.id, why=str(lost))
         return True
@@ -60,7 +59,7 @@ def validate_once(ledger: Ledger, settings: Settings, who: str) -> bool:
 
 
 def _validate(
-    ledger: Ledger, settings: Settings, who: str, batch: Batch, file: File | None
+    ledger: Ledger, settings: Settings, who: str, batch: Batch, file: File | None, hold: Hold
 ) -> list[dict[str, Any]]:
     """Makes the job of a batch; returns what is wrong with it otherwise."""
     if file is None:
@@ -75,9 +74,8 @@ def _validate(
         return [Problem("file_too_large", said).as_json]
     if not file.bytes:
         return [Problem("empty_file", "the file is empty").as_json]
-    keep = _keeper(ledger, batch, who)
     facts = read(
-        lambda: _lines(file.uri, keep),
+        lambda: _lines(file.uri, hold),
         batch.endpoint,
         limits,
         skip=batch.options.get("on_bad_line") == "skip",
@@ -94,7 +92,7 @@ def _validate(
         tenant = tenants.get(connection, batch.tenant)
     if tenant is not None and (why := tenant_limits.place_refusal(tenant, spec)):
         return [Problem("not_allowed", why).as_json]
-    keep()
+    hold.check()
     return _begin(ledger, settings, who, batch, spec, facts)
 
 
@@ -114,7 +112,7 @@ def _begin(
 
     def within(connection: Connection, job_id: int) -> None:
         tenants.lock(connection, batch.tenant)
-        _check_quota(connection, batch.tenant, facts)
+        _check_quota(connection, batch.tenant, facts, job_id)
         begun = batch_steps.begin(
             connection,
             batch.id,
@@ -132,13 +130,13 @@ def _begin(
     return []
 
 
-def _check_quota(connection: Connection, tenant_name: str, facts: FileFacts) -> None:
+def _check_quota(connection: Connection, tenant_name: str, facts: FileFacts, job_id: int) -> None:
     """QuotaExceeded where the batch is more than its tenant may have; the tenant's row is locked."""
     tenant = tenants.get(connection, tenant_name)
     assert tenant is not None
     why = tenant_limits.quota_refusal(
         tenant,
-        quotas.reserved(connection, tenant_name),
+        quotas.reserved(connection, tenant_name, besides=job_id),
         (facts.rows, facts.tokens),
     )
     if why is not None:
@@ -175,19 +173,8 @@ def _spec(settings: Settings, batch: Batch, file: File, model: ServedModel) -> J
     )
 
 
-def _keeper(ledger: Ledger, batch: Batch, who: str) -> Callable[[], None]:
-    """Says that the reaper still works on the batch; LeaseLost where another has it."""
-
-    def keep() -> None:
-        with ledger.transaction() as connection:
-            if not batch_steps.keep(connection, batch.id, who, HOLD_SECONDS):
-                raise LeaseLost(f"another reaper has the batch {batch.id}")
-
-    return keep
-
-
-def _lines(uri: str, keep: Callable[[], None]) -> Iterator[tuple[int, bytes]]:
+def _lines(uri: str, hold: Hold) -> Iterator[tuple[int, bytes]]:
     for number, text in enumerate(convert.lines(uri), 1):
-        if number % LINES_A_SIGN == 0:
-            keep()
+        if number % LINES_A_CHECK == 0:
+            hold.check()
         yield number, text

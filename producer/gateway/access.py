@@ -6,11 +6,12 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.gateway import keys, tenant_costs, tenants
+from nightshift.common.ledger.gateway import keys, quotas, tenant_costs, tenants
 from nightshift.common.ledger.gateway.keys import Caller, Role
 from nightshift.common.settings import Settings
+from nightshift.producer.batch_api import limits
 from nightshift.producer.gateway.errors import ApiError
 
 LOCAL_TENANT = "default"
@@ -20,6 +21,15 @@ RANK: dict[Role, int] = {"viewer": 0, "user": 1, "operator": 2}
 
 OWN_SITE = ("same-origin", "none")
 """What a browser says in Sec-Fetch-Site of a request that no other site has made."""
+
+
+class SpentOut(ApiError, BadInput):
+    """429, which is not to be sent again: the tenant has as much as it may have. A submit that meets it
+    leaves nothing.
+    """
+
+    def __init__(self, why: str, code: str) -> None:
+        super().__init__(429, why, type="insufficient_quota", code=code, retried=False)
 
 
 def check_listening(ledger: Ledger, settings: Settings) -> None:
@@ -69,12 +79,26 @@ def require(caller: Caller, role: Role) -> None:
 
 
 def refuse_spent(connection: Connection, tenant: str) -> None:
-    """ApiError 429, which is not to be sent again, where the budget of the tenant is spent."""
+    """SpentOut where the budget of the tenant is spent."""
     why = tenant_costs.spent_out(connection, tenant)
     if why is not None:
-        raise ApiError(
-            429, why, type="insufficient_quota", code="insufficient_quota", retried=False
-        )
+        raise SpentOut(why, code="insufficient_quota")
+
+
+def refuse_more_rows(
+    connection: Connection, tenant_name: str, job_id: int, rows: int | None = None
+) -> None:
+    """SpentOut where the rows of a job are more than its tenant may have open beside the others: all its
+    rows, or so many that are to run again. Locks the tenant.
+    """
+    tenants.lock(connection, tenant_name)
+    tenant = tenants.get(connection, tenant_name)
+    assert tenant is not None
+    asked = jobs.progress(connection, job_id)["rows_total"] if rows is None else rows
+    has = quotas.reserved(connection, tenant_name, besides=job_id)
+    why = limits.quota_refusal(tenant, has, (asked, 0))
+    if why is not None:
+        raise SpentOut(why, code="rows_limit_exceeded")
 
 
 def _key(request: Request) -> str:

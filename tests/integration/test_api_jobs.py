@@ -156,6 +156,41 @@ def test_a_tenant_reaches_nothing_that_the_server_may_not(people: Tenants) -> No
     assert "/srv/allowed" in found.json()["error"]["message"]
 
 
+def test_rows_of_jobs_count_against_what_the_tenant_may_have_at_once(
+    people: Tenants, ledger: Ledger
+) -> None:
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE tenants SET max_rows = 50 WHERE name = 'acme'")
+    first = people.ask("acme", "POST", "/api/jobs", json=people.spec("one"))
+    assert first.status_code == 201, first.text
+    refused = people.ask("acme", "POST", "/api/jobs", json=people.spec("two"))
+    assert (refused.status_code, refused.headers["x-should-retry"]) == (429, "false")
+    error = refused.json()["error"]
+    assert error["code"] == "rows_limit_exceeded"
+    assert error["message"] == (
+        "30 rows are asked for, 30 are open already, and this tenant may have 50 at once"
+    )
+    assert len(people.ask("acme", "GET", "/api/jobs").json()["data"]) == 1
+    people.ask("acme", "POST", f"/api/jobs/{first.json()['job']}/cancel")
+    assert people.ask("acme", "POST", "/api/jobs", json=people.spec("two")).status_code == 201
+    over = people.ask("acme", "POST", f"/api/jobs/{first.json()['job']}/retry")
+    assert over.status_code == 429, over.text
+    assert people.ask("acme", "POST", "/api/jobs", json=people.spec("two")).status_code == 200
+
+
+def test_the_job_of_another_tenant_is_not_given_to_who_sends_its_spec(
+    people: Tenants, ledger: Ledger
+) -> None:
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql(
+            "UPDATE tenants SET callables = true, roots = ARRAY[%s] WHERE name = 'other'",
+            (str(people.folder),),
+        )
+    assert people.ask("acme", "POST", "/api/jobs", json=people.spec()).status_code == 201
+    found = people.ask("other", "POST", "/api/jobs", json=people.spec())
+    assert (found.status_code, found.json()["error"]["code"]) == (409, "output_taken")
+
+
 @pytest.mark.parametrize("body", ["", "[]", "{", "nul", '{"a": ' + "[" * 100_000])
 def test_what_is_no_object_is_said(people: Tenants, body: str) -> None:
     found = people.ask("acme", "POST", "/api/jobs", content=body)

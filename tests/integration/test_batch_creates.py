@@ -134,6 +134,24 @@ def test_an_idempotency_key_makes_one_batch_and_no_other(site: Site) -> None:
     other = site.create({**BODY, "completion_window": "1h"}, idempotency_key="a")
     assert (other.status_code, other.headers["x-should-retry"]) == (409, "false")
     assert site.create(idempotency_key="b").json()["id"] != first
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql(
+            "UPDATE api_batches SET created_at = created_at - interval '25 hours'"
+        )
+    assert site.create(idempotency_key="a").json()["id"] != first, "a key counts for a day"
+
+
+def test_a_create_over_the_budget_of_the_tenant_is_refused_and_not_to_be_repeated(
+    site: Site,
+) -> None:
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE tenants SET budget = 10, spent = 10 WHERE name = 'acme'")
+    refused = site.create()
+    assert (refused.status_code, refused.headers["x-should-retry"]) == (429, "false")
+    error = refused.json()["error"]
+    assert (error["type"], error["code"]) == ("insufficient_quota", "insufficient_quota")
+    assert "reaches its budget 10.00" in error["message"]
+    assert site.count() == 0
 
 
 def lost_answer(ledger: Ledger, *, commits: bool) -> Callable[[], Any]:

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from nightshift.common.errors import Retryable
+from nightshift.common.errors import LeaseLost, Permanent, Retryable
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import batch_steps, batches, files, tenants
+from nightshift.common.ledger.gateway import batch_steps, batches, files, fresh_parts, tenants
 from nightshift.common.ledger.gateway.batches import Batch, BatchStatus, NewBatch
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.states import JobState
-from nightshift.producer.batch_api import batch_file, finalize, validate
+from nightshift.producer.batch_api import batch_file, finalize, holding, validate
 from nightshift.producer.batch_api.finalize import ended_as
+from tests.support.fleet import wait_until
 
 ENDPOINT = "/v1/chat/completions"
 
@@ -216,3 +217,158 @@ def test_a_batch_whose_job_was_deleted_can_be_cancelled_and_ends(site: Site) -> 
     site.cancel(batch)
     assert finalize.finalize_once(site.ledger, site.settings, "r-1")
     assert site.seen(batch).state is BatchStatus.CANCELLED
+
+
+OVER = "UPDATE jobs SET state = 'completed', finished_at = now(), closed_at = now()"
+
+RUNNING_AGAIN = "UPDATE jobs SET state = 'running', finished_at = NULL, closed_at = NULL"
+
+
+def over(site: Site, batch: Batch) -> None:
+    """The job of a batch is over, and a part of it is gone."""
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql(
+            "UPDATE batches SET state = 'done', part_name = 'part-gone.parquet', part_bytes = 1, "
+            "part_checksum = 'x'"
+        )
+        connection.exec_driver_sql(OVER)
+
+
+def results(site: Site, batch: Batch) -> str:
+    """A file of answers that the batch has."""
+    with site.ledger.transaction() as connection:
+        files.receive(connection, "file-out", "acme", str(site.folder / "out"))
+        given = {"purpose": "batch_output", "filename": "o", "size": 1, "expires_after": None}
+        files.ready(connection, "file-out", **given)  # type: ignore[arg-type]
+        connection.exec_driver_sql(
+            "UPDATE api_batches SET state = 'completed', completed_at = now(), rows_failed = 1, "
+            "rows_completed = 7, output_file_id = 'file-out'"
+        )
+    return "file-out"
+
+
+def is_seen(site: Site, file_id: str) -> bool:
+    with site.ledger.transaction() as connection:
+        return files.get(connection, "acme", file_id) is not None
+
+
+def test_a_batch_whose_results_are_lost_is_tried_for_a_while_and_then_fails(site: Site) -> None:
+    batch = site.batch(line())
+    assert site.validate()
+    over(site, batch)
+    with pytest.raises(Permanent, match="is gone"):
+        finalize.finalize_once(site.ledger, site.settings, "r-1")
+    assert site.seen(batch).state is BatchStatus.FINALIZING
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET closed_at = now() - interval '61 minutes'")
+        connection.exec_driver_sql("UPDATE api_batches SET held_until = NULL")
+    assert finalize.finalize_once(site.ledger, site.settings, "r-2")
+    seen = site.seen(batch)
+    assert seen.state is BatchStatus.FAILED
+    assert [each["code"] for each in seen.errors or []] == ["results_lost"]
+
+
+def test_a_second_try_keeps_the_old_results_until_there_are_new_ones(site: Site) -> None:
+    batch = site.batch(line())
+    assert site.validate()
+    file_id = results(site, batch)
+    with site.ledger.transaction() as connection:
+        assert batch_steps.reopen(connection, batch.id, 60, 300)
+        assert batch_steps.take_ended(connection, "r-1", 60) is None, "rows are being put back"
+    assert is_seen(site, file_id)
+    over(site, batch)
+    with site.ledger.transaction() as connection:
+        batch_steps.let_go(connection, batch.id)
+        connection.exec_driver_sql("UPDATE jobs SET closed_at = now() - interval '61 minutes'")
+    assert finalize.finalize_once(site.ledger, site.settings, "r-1")
+    seen = site.seen(batch)
+    assert (seen.state, seen.output_file_id, seen.rows_completed) == ("failed", file_id, 7)
+    assert is_seen(site, file_id)
+    with site.ledger.transaction() as connection:
+        assert batch_steps.reopen(connection, batch.id, 60, 300)
+        batch_steps.let_go(connection, batch.id)
+        connection.exec_driver_sql(
+            "UPDATE batches SET state = 'pending', part_name = NULL, part_bytes = NULL, "
+            "part_checksum = NULL"
+        )
+        connection.exec_driver_sql("UPDATE jobs SET state = 'cancelled'")
+    assert finalize.finalize_once(site.ledger, site.settings, "r-1")
+    assert site.seen(batch).output_file_id is None
+    assert not is_seen(site, file_id)
+
+
+def test_a_cancel_while_rows_are_put_back_cancels_the_job_too(site: Site) -> None:
+    batch = site.batch(line())
+    assert site.validate()
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE api_batches SET state = 'completed', rows_failed = 1")
+        connection.exec_driver_sql(OVER)
+        assert batch_steps.reopen(connection, batch.id, 60, 300)
+    site.cancel(batch)
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql(
+            "UPDATE jobs SET state = 'running', finished_at = NULL"
+        )  # the rows are back
+        batch_steps.let_go(connection, batch.id)
+        assert connection.exec_driver_sql("SELECT state FROM jobs").scalar_one() == "cancelled"
+    assert site.seen(batch).state is BatchStatus.CANCELLING
+
+
+def test_a_reaper_holds_its_batch_however_long_a_write_takes(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = site.batch(line())
+    monkeypatch.setattr(holding, "SIGN_SECONDS", 0.01)
+    with site.ledger.transaction() as connection:
+        assert batch_steps.take_validating(connection, "r-1", 60) is not None
+        connection.exec_driver_sql("UPDATE api_batches SET held_until = now()")
+
+    def held_for_long() -> bool:
+        with site.ledger.transaction() as connection:
+            query = "SELECT held_until > now() + interval '50 seconds' FROM api_batches"
+            return bool(connection.exec_driver_sql(query).scalar_one())
+
+    with holding.held(site.ledger, batch.id, "r-1") as hold:
+        wait_until(held_for_long, what="a sign")
+        hold.check()
+        with site.ledger.transaction() as connection:
+            connection.exec_driver_sql("UPDATE api_batches SET held_by = 'r-2'")
+        wait_until(lambda: _is_lost(hold), what="the loss")
+
+
+def _is_lost(hold: holding.Hold) -> bool:
+    try:
+        hold.check()
+    except LeaseLost:
+        return True
+    return False
+
+
+def test_parts_come_in_the_order_of_their_commits_those_of_one_commit_together(
+    site: Site,
+) -> None:
+    site.batch(*(line(str(number)) for number in range(3)))
+    assert site.validate()
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO batches (job_id, seq, file_index, rows, row_count) SELECT job_id, n, 0, "
+            "int8multirange(int8range(n * 10, n * 10 + 1)), 1 FROM batches, generate_series(1, 5) n"
+        )
+    for seqs in ((3,), (1, 4), (5,), (0,)):
+        with site.ledger.transaction() as connection:
+            connection.exec_driver_sql(
+                "UPDATE batches SET state = 'done', part_name = 'p-' || seq, part_bytes = 1, "
+                "part_checksum = 'x' WHERE seq = ANY(%s)",
+                (list(seqs),),
+            )
+    found, after = [], 0
+    while True:
+        with site.ledger.transaction() as connection:
+            job_id = connection.exec_driver_sql("SELECT id FROM jobs").scalar_one()
+            page = fresh_parts.since(connection, job_id, after, most=1)
+        if not page.parts:
+            break
+        assert page.cursor > after
+        found.append(sorted(part["seq"] for part in page.parts))
+        after = page.cursor
+    assert found == [[3], [1, 4], [5], [0]]

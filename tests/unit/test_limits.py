@@ -100,10 +100,10 @@ def test_a_model_of_the_operator_is_for_every_tenant_in_its_pools() -> None:
     [
         ({}, (10**9, 10**9), None),
         ({"max_rows": 100}, (90, 0), None),
-        ({"max_rows": 100}, (91, 0), "10 rows, 91 are open already"),
+        ({"max_rows": 100}, (91, 0), "10 rows are asked for, 91 are open already"),
         ({"max_rows": 9}, (0, 0), "may have 9 at once"),
         ({"max_tokens": 500}, (0, 300), None),
-        ({"max_tokens": 500}, (0, 301), "200 tokens, 301 are open already"),
+        ({"max_tokens": 500}, (0, 301), "200 tokens are asked for, 301 are open already"),
     ],
 )
 def test_ten_rows_of_twenty_tokens_are_within_or_beyond(

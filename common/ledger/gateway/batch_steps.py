@@ -71,28 +71,32 @@ EXPIRED = text("""
 """Open batches whose time is over."""
 
 REOPEN = text("""
-    WITH files AS (
-        UPDATE api_files SET state = 'deleted', touched_at = '-infinity'
-        WHERE id IN (SELECT unnest(ARRAY[output_file_id, error_file_id]) FROM api_batches
-                     WHERE id = :id)
-    )
     UPDATE api_batches SET state = 'in_progress', in_progress_at = now(),
         expires_at = now() + make_interval(secs => :window), reserved_rows = rows_failed,
-        output_file_id = NULL, error_file_id = NULL, errors = NULL, ends_as = NULL,
-        finalizing_at = NULL, completed_at = NULL, failed_at = NULL,
+        errors = NULL, ends_as = NULL, finalizing_at = NULL, completed_at = NULL, failed_at = NULL,
         held_by = 'retry', held_until = now() + make_interval(secs => :hold)
     WHERE id = :id AND state IN ('completed', 'failed') AND job_id IS NOT NULL
 """)
-"""The batch runs again, and its files of results are to be written anew; no reaper takes it meanwhile."""
+"""The batch runs again; no reaper takes it meanwhile. Its files of results stay until there are new ones."""
 
 LET_GO = text("""
     UPDATE api_batches SET held_by = NULL, held_until = NULL WHERE id = :id AND held_by = 'retry'
+    RETURNING state, job_id
 """)
 """From now on a reaper may finalize the batch."""
 
 END = text("""
-    UPDATE api_batches SET state = :state, output_file_id = :output_file_id,
-        error_file_id = :error_file_id, rows_completed = :completed, rows_failed = :failed,
+    WITH before AS (
+        UPDATE api_files SET state = 'deleted', touched_at = '-infinity'
+        WHERE :written AND state = 'ready' AND id IN (
+            SELECT unnest(ARRAY[output_file_id, error_file_id]) FROM api_batches
+            WHERE id = :id AND state IN ('finalizing', 'cancelling') AND held_by = :who)
+    )
+    UPDATE api_batches SET state = :state,
+        output_file_id = CASE WHEN :written THEN :output_file_id ELSE output_file_id END,
+        error_file_id = CASE WHEN :written THEN :error_file_id ELSE error_file_id END,
+        rows_completed = CASE WHEN :written THEN :completed ELSE rows_completed END,
+        rows_failed = :failed,
         usage = CAST(:usage AS jsonb), errors = coalesce(CAST(:errors AS jsonb), errors),
         reserved_rows = 0, reserved_tokens = 0, held_by = NULL, held_until = NULL,
         completed_at = CASE :state WHEN 'completed' THEN now() END,
@@ -101,7 +105,9 @@ END = text("""
         cancelled_at = CASE :state WHEN 'cancelled' THEN now() END
     WHERE id = :id AND state IN ('finalizing', 'cancelling') AND held_by = :who
 """)
-"""The batch is over; what it had reserved is free."""
+"""The batch is over; what it had reserved is free. New files of results take the place of those that a
+retry has left.
+"""
 
 
 def take_validating(connection: Connection, who: str, hold_seconds: float) -> Batch | None:
@@ -206,8 +212,12 @@ def reopen(connection: Connection, id: str, window_seconds: float, hold_seconds:
 
 
 def let_go(connection: Connection, id: str) -> None:
-    """The rows of a batch that was reopened are put back."""
-    connection.execute(LET_GO, {"id": id})
+    """The rows of a batch that was reopened are put back; if its end was asked for meanwhile, its job is
+    cancelled.
+    """
+    found = connection.execute(LET_GO, {"id": id}).one_or_none()
+    if found is not None and found.state != BatchStatus.IN_PROGRESS:
+        _cancel_job(connection, found.job_id)
 
 
 def end(
@@ -216,6 +226,7 @@ def end(
     who: str,
     state: BatchStatus,
     *,
+    written: bool,
     output_file_id: str | None,
     error_file_id: str | None,
     completed: int,
@@ -223,11 +234,14 @@ def end(
     usage: Mapping[str, Any],
     errors: Sequence[Mapping[str, Any]] | None = None,
 ) -> bool:
-    """The batch is over, with these files; False where it is not being finalized by this reaper."""
+    """The batch is over, with these files if they are `written`, else with those that it has; False
+    where it is not being finalized by this reaper.
+    """
     given = {
         "id": id,
         "who": who,
         "state": str(state),
+        "written": written,
         "output_file_id": output_file_id,
         "error_file_id": error_file_id,
         "completed": completed,

@@ -144,6 +144,13 @@ BY_KEY = text(
 )
 """The batch of an idempotency key."""
 
+FORGET_KEY = text("""
+    UPDATE api_batches SET idempotency_key = NULL
+    WHERE tenant = :tenant AND idempotency_key = :key
+      AND created_at < now() - make_interval(secs => :seconds)
+""")
+"""A key is free again so long after the create that used it."""
+
 REQUEST_LOCK = 0x62617463
 """First half of the advisory lock of a create ('batc'); the second half is a hash of the request."""
 
@@ -176,9 +183,15 @@ def repeated(
     return None if row is None else as_batch(row)
 
 
-def by_idempotency_key(connection: Connection, tenant: str, key: str) -> tuple[Batch, bytes] | None:
-    """The batch that the tenant made with this key, and the hash of its request."""
-    row = connection.execute(BY_KEY, {"tenant": tenant, "key": key}).mappings().one_or_none()
+def by_idempotency_key(
+    connection: Connection, tenant: str, key: str, seconds: float
+) -> tuple[Batch, bytes] | None:
+    """The batch that the tenant made with this key within so many seconds, and the hash of its request.
+    A key that is older is free.
+    """
+    given = {"tenant": tenant, "key": key}
+    connection.execute(FORGET_KEY, {**given, "seconds": seconds})
+    row = connection.execute(BY_KEY, given).mappings().one_or_none()
     if row is None:
         return None
     found = dict(row)

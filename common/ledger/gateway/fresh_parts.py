@@ -24,23 +24,32 @@ FRESH = text("""
         FROM batches b, now n
         WHERE b.job_id = :job_id AND b.state IN ('done', 'dead') AND b.part_name IS NOT NULL
     )
-    SELECT n.horizon, p.seq, p.part_name, p.redo
+    SELECT n.horizon, p.xid, p.seq, p.part_name, p.redo
     FROM now n LEFT JOIN parts p ON p.xid >= :after AND p.xid < n.horizon
-    ORDER BY p.seq, lower(p.rows)
+    ORDER BY p.xid FETCH FIRST :most ROWS WITH TIES
 """)
-"""Parts whose commits came since an earlier look, and where the next look begins."""
+"""The first parts whose commits came since an earlier look, those of one commit together, and where
+the next look begins if these are all.
+"""
+
+MOST_PARTS = 1000
+"""Parts of one look."""
 
 
 @dataclass(frozen=True, slots=True)
 class FreshParts:
-    """Parts that a reader has not seen, in the order of the dataset, and its next cursor."""
+    """Parts that a reader has not seen, in the order of their commits, and its next cursor."""
 
     parts: list[Row]
     cursor: int
 
 
-def since(connection: Connection, job_id: int, after: int) -> FreshParts:
-    """The parts that were committed, or committed anew, since the cursor `after`; 0 is the begin."""
-    rows = list(connection.execute(FRESH, {"job_id": job_id, "after": after}).mappings())
+def since(connection: Connection, job_id: int, after: int, most: int = MOST_PARTS) -> FreshParts:
+    """The first `most` parts that were committed, or committed anew, since the cursor `after`, and those
+    of the same commit as the last; 0 is the begin. Fewer than `most` are all.
+    """
+    given = {"job_id": job_id, "after": after, "most": most}
+    rows = list(connection.execute(FRESH, given).mappings())
     parts = [row for row in rows if row["part_name"] is not None]
-    return FreshParts(parts, int(rows[0]["horizon"]))
+    next_look = rows[-1]["xid"] + 1 if len(parts) >= most else rows[0]["horizon"]
+    return FreshParts(parts, int(next_look))

@@ -31,7 +31,7 @@ COMMENT ON COLUMN tenants.max_priority IS 'The highest priority that a job of th
 COMMENT ON COLUMN tenants.pools IS 'Pools that its jobs may name; null: all.';
 COMMENT ON COLUMN tenants.max_rows IS 'Rows of its open batches and jobs at once; null: no limit.';
 COMMENT ON COLUMN tenants.max_tokens IS
-    'Estimated tokens of its open batches and jobs at once; null: no limit.';
+    'Estimated tokens of its open batches at once; null: no limit.';
 COMMENT ON COLUMN tenants.budget IS
     'What its jobs may cost together since budget_from, in the currency of the prices; null: no limit.';
 COMMENT ON COLUMN tenants.spent IS

@@ -41,9 +41,17 @@ def create_job(call: Call) -> JSONResponse:
     """Submits a spec; the same spec over unchanged files gives the same job."""
     spec = parse_spec(call.json(), "the spec")
     settings, tenant = _bounds(call, spec)
-    with call.ledger.transaction() as connection:
+
+    def within(connection: Connection, job_id: int) -> None:
         access.refuse_spent(connection, tenant)
-    done = submit(call.ledger, spec, settings, tenant=tenant)
+        if call.caller.role != "operator":
+            access.refuse_more_rows(connection, tenant, job_id)
+
+    done = submit(call.ledger, spec, settings, tenant=tenant, within=within)
+    with call.ledger.transaction() as connection:
+        if tenant_jobs.get(connection, _scope(call), done.job_id) is None:
+            said = f"{spec.output.uri} is the output of a job of another tenant"
+            raise ApiError(409, said, param="output.uri", code="output_taken", retried=False)
     answer = {
         "job": done.job_id,
         "name": spec.name,
@@ -129,10 +137,20 @@ def retry_job(call: Call) -> dict[str, Any]:
         raise ApiError(400, f"kind is none of {', '.join(RowErrorKind)}", param="kind")
     wanted = None if kind is None else RowErrorKind(kind)
     job = _found(call)
+    if call.caller.role != "operator":
+        _refuse_reopening(call, job)
     done = retry.retry(call.ledger, job, failed=True, dead=kind is None, kind=wanted)
     figures = {"rows": done.rows, "batches": done.batches, "reopened": done.reopened}
     then = retry.summary(job, done, nobody_works=False)
     return _answered(Answer("retry", job.label, job.id, then=then, facts=figures))
+
+
+def _refuse_reopening(call: Call, job: Job) -> None:
+    """SpentOut where the tenant may not have the rows of a job that is over open again."""
+    with call.ledger.transaction() as connection:
+        access.refuse_spent(connection, call.caller.tenant)
+        if job.state.over:
+            access.refuse_more_rows(connection, call.caller.tenant, job.id)
 
 
 def change_job(call: Call) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from starlette.routing import Route
 from nightshift.common.ledger import deadlines, jobs
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.control import audit_log
-from nightshift.common.ledger.gateway import batch_steps, batches
+from nightshift.common.ledger.gateway import batch_steps, batches, files
 from nightshift.common.ledger.gateway.batches import Batch, BatchStatus
 from nightshift.producer import retry
+from nightshift.producer.gateway import access
 from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import create, objects, paging
@@ -65,32 +66,42 @@ def cancel_batch(call: Call) -> dict[str, Any]:
 
 
 def retry_batch(call: Call) -> dict[str, Any]:
-    """Runs the rows that failed again; the files of results are written anew at the end."""
+    """Runs the rows that failed again; new files of results take the place of the old ones at the end."""
     with call.ledger.transaction() as connection:
         found = batches.locked(connection, call.caller.tenant, call.path["id"])
         if found is None:
             raise not_found("batch", call.path["id"])
-        window = create.window_seconds(found.completion_window)
-        # A batch whose job was deleted has no rows to run again, and keeps its files of results.
         job = jobs.get(connection, found.job_id)
-        if (
-            job is None
-            or not found.rows_failed
-            or not batch_steps.reopen(connection, found.id, window, RETRY_SECONDS)
-        ):
-            raise ApiError(
-                409,
-                f"the batch is {found.state} with {found.rows_failed:,} failed rows: a completed or "
-                "failed batch with failed rows, whose job is not deleted, can be tried again",
-                param="id",
-                code="nothing_to_retry",
-                retried=False,
-            )
+        has_input = files.get(connection, found.tenant, found.input_file_id) is not None
+        if why := never_again(found, has_job=job is not None, has_input=has_input):
+            raise ApiError(409, why, param="id", code="nothing_to_retry", retried=False)
+        assert job is not None
+        access.refuse_spent(connection, found.tenant)
+        access.refuse_more_rows(connection, found.tenant, job.id, found.rows_failed)
+        window = create.window_seconds(found.completion_window)
+        batch_steps.reopen(connection, found.id, window, RETRY_SECONDS)
     retry.retry(call.ledger, job, failed=True, dead=True, kind=None)
     with call.ledger.transaction() as connection:
         deadlines.set_finish_by(connection, job.id, _get(connection, call).expires_at)
         batch_steps.let_go(connection, found.id)
         return _seen(connection, _get(connection, call))
+
+
+def never_again(batch: Batch, *, has_job: bool, has_input: bool) -> str | None:
+    """Why a batch cannot be tried again, in one sentence; None where it can. A failed batch may have no
+    failed rows: its results could not be written.
+    """
+    if batch.state not in (BatchStatus.COMPLETED, BatchStatus.FAILED):
+        return f"the batch is {batch.state}: one that is completed or failed can be tried again"
+    if not has_job:
+        return "the batch has no job, or its job was deleted: create a batch of the file again"
+    if not has_input:
+        return (
+            f"the file {batch.input_file_id} is deleted or expired: its rows cannot be read again"
+        )
+    if batch.state is BatchStatus.COMPLETED and not batch.rows_failed:
+        return "no row of the batch has failed"
+    return None
 
 
 def _get(connection: Connection, call: Call) -> Batch:

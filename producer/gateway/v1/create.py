@@ -26,6 +26,9 @@ LONGEST_WINDOW_SECONDS = 30 * 86400
 REPEAT_SECONDS = 600.0
 """How long a create that a client sends again gives the batch of its first try."""
 
+KEY_SECONDS = 86_400.0
+"""How long an Idempotency-Key gives the batch of its first create."""
+
 KNOWN_AFTER_SECONDS = 120.0
 """How long a create waits to learn whether its COMMIT counted, while Postgres is away."""
 
@@ -164,7 +167,7 @@ def _made(connection: Connection, new: NewBatch, *, retried: bool) -> Batch:
 def _known(connection: Connection, new: NewBatch, *, retried: bool) -> Batch | None:
     """The batch of an earlier try of the same request."""
     if new.idempotency_key is not None:
-        found = batches.by_idempotency_key(connection, new.tenant, new.idempotency_key)
+        found = batches.by_idempotency_key(connection, new.tenant, new.idempotency_key, KEY_SECONDS)
         if found is not None and found[1] != new.request_hash:
             raise _other_body(new)
         return None if found is None else found[0]
