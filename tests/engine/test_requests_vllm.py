@@ -86,6 +86,34 @@ def test_completions_take_texts_and_token_ids(vllm_engine: Engine) -> None:
     assert two["usage"] == {**two["usage"], "prompt_tokens": 3, "completion_tokens": 4}
 
 
+def test_responses_answer_as_the_servers_own_do(vllm_engine: Engine) -> None:
+    """What a response says of tokens has names of its own."""
+    fields = {"temperature": 0, "max_output_tokens": 4}
+    plain, listed, later, background = ask(
+        vllm_engine,
+        [
+            {"input": "I love it.", "model": "gpt-x", **fields},
+            {"input": [{"role": "user", "content": "I love it."}], **fields},
+            {"input": "x", "previous_response_id": "resp_1"},
+            {"input": "x", "background": True},
+        ],
+        "/v1/responses",
+    )
+    for outcome in (plain, listed):
+        assert isinstance(outcome, Answer), outcome
+        body = json.loads(outcome.columns["response"])
+        assert (body["object"], body["status"]) == ("response", "completed")
+        assert body["output"][-1]["content"][0]["text"] == "positive"
+        assert outcome.prompt_tokens == body["usage"]["input_tokens"] > 0
+        assert outcome.output_tokens == body["usage"]["output_tokens"] > 0
+    assert isinstance(plain, Answer)
+    assert json.loads(plain.columns["response"])["model"] == "gpt-x"
+    assert isinstance(later, Refusal)
+    assert later.columns["status_code"] == 404
+    assert isinstance(background, Refusal)
+    assert "a batch waits for its answers" in background.message
+
+
 @pytest.mark.parametrize(
     ("body", "status", "kind", "says"),
     [
@@ -149,6 +177,9 @@ def test_no_address_that_a_row_names_is_fetched(kind: str, url: str) -> None:
         assert "are data: URLs" in refusal_of({"messages": messages})
         for body in ({"messages": messages}, {"messages": [messages]}, {"input": messages}):
             assert "are data: URLs" in refusal_of(body, EMBEDDINGS)
+        called = {"type": "function_call_output", "call_id": "c", "output": content}
+        for given in (messages, [called]):
+            assert "are data: URLs" in refusal_of({"input": given}, "/v1/responses")
 
 
 def test_data_urls_and_the_word_in_other_places_are_good() -> None:

@@ -199,7 +199,7 @@ def test_the_format_implies_the_task_and_the_task_the_format() -> None:
         ({"input": {"uri": "x", "format": "jsonl"}, "task": {"kind": "requests"}}, "go together"),
         ({"input": {**SPEC["input"], "id": "url"}}, "input.id of an OpenAI batch file"),
         ({"engine": {"backend": "function", "callable": "a:b"}}, "not requests"),
-        ({"task": {"kind": "requests", "endpoint": "/v1/responses"}}, "endpoint"),
+        ({"task": {"kind": "requests", "endpoint": "/v1/moderations"}}, "endpoint"),
     ],
 )
 def test_what_does_not_go_with_a_batch_file_is_refused(changed: dict[str, Any], says: str) -> None:
@@ -220,7 +220,10 @@ def test_the_endpoint_is_that_of_the_first_line_that_names_one(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (line(url="/v1/responses"), "line 1: the url is '/v1/responses', and what works is /v1/c"),
+        (
+            line(url="/v1/moderations"),
+            "line 1: the url is '/v1/moderations', and what works is /v1/c",
+        ),
         (b'{"text": "x"}', "is no OpenAI batch file"),
         (b"\x1f\x8bx", "gzip"),
     ],

@@ -12,7 +12,7 @@ REQUEST_COLUMNS = ("custom_id", "method", "url", "body")
 REQUEST_ID = REQUEST_COLUMNS[0]
 """The column that names a request."""
 
-Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
 
 ENDPOINTS: tuple[str, ...] = get_args(Endpoint)
 

@@ -25,6 +25,9 @@ BYTES_A_TOKEN = 4
 IMAGE_TOKENS = 1000
 """Estimate for an image, until the server has counted its tokens."""
 
+LONGEST = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+"""Fields that hold the length of the longest answer."""
+
 DATA_URL = "data:image/"
 """How an image in a body begins."""
 
@@ -170,6 +173,7 @@ class Embeddings(Endpoint):
 PROBES: dict[str, Body] = {
     "/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
     "/completions": {"prompt": "Hi", "max_tokens": 1},
+    "/responses": {"input": "Hi", "max_output_tokens": 16},
     "/embeddings": {"input": "Hi"},
 }
 
@@ -263,7 +267,7 @@ def estimated_tokens(body: Mapping[str, Any]) -> float:
     prompts = [_without_images(body.get(name), images) for name in ("messages", "prompt", "input")]
     text = json.dumps([each for each in prompts if each is not None], ensure_ascii=False)
     size = len(text.encode(errors="surrogatepass"))
-    longest = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+    longest = next(filter(None, map(body.get, LONGEST)), 0)
     answers = body.get("n") or 1
     if not isinstance(longest, int) or not isinstance(answers, int):
         longest = answers = 0  # the server refuses such a body
@@ -295,7 +299,9 @@ def usage(data: Mapping[str, Any]) -> tuple[int, int]:
     counts = data.get("usage")
     if not isinstance(counts, Mapping):
         return 0, 0
-    return _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
+    prompt = counts.get("prompt_tokens", counts.get("input_tokens"))
+    output = counts.get("completion_tokens", counts.get("output_tokens"))
+    return _count(prompt), _count(output)
 
 
 def _count(value: Any) -> int:

@@ -20,6 +20,7 @@ from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import BaseFrontendArgs
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
 from vllm.entrypoints.serve import create_error_response
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
@@ -38,12 +39,14 @@ Handler = Callable[[Any], Awaitable[Any]]
 BODIES: Mapping[str, TypeAdapter[Any]] = {
     "/v1/chat/completions": TypeAdapter(ChatCompletionRequest),
     "/v1/completions": TypeAdapter(CompletionRequest),
+    "/v1/responses": TypeAdapter(ResponsesRequest),
     "/v1/embeddings": TypeAdapter(EmbeddingRequest),
 }
 
 MAX_SEQUENCES: Mapping[str, int] = {
     "/v1/chat/completions": 128,
     "/v1/completions": 128,
+    "/v1/responses": 128,
     "/v1/embeddings": 2048,
 }
 """Most sequences of one row, prompts times `n`: they share the row's place in the engine, and other
@@ -52,6 +55,13 @@ rows wait for all of them.
 
 TOO_LONG_PARAMETERS = frozenset({"input_tokens", "input_text"})
 """The parameters that vLLM names for a prompt that is longer than the model takes."""
+
+GENERATING = (
+    "openai_serving_chat",
+    "openai_serving_completion",
+    "openai_serving_responses",
+)
+"""What vLLM's server has for a model that generates, and lacks for others."""
 
 PROMPTS = ("prompt", "prompt_embeds", "input", "messages")
 """Fields of a body that hold a prompt or a list of them."""
@@ -77,6 +87,8 @@ class Serving:
                 return getattr(state.openai_serving_chat, "create_chat_completion", None)
             case "/v1/completions":
                 return getattr(state.openai_serving_completion, "create_completion", None)
+            case "/v1/responses":
+                return getattr(state.openai_serving_responses, "create_responses", None)
             case _:
                 return getattr(state, "serving_embedding", None)
 
@@ -84,7 +96,7 @@ class Serving:
         """The server's handlers; raises what vLLM raises where its arguments do not fit."""
         async with self._making:
             if self._state is None:
-                state = State({"openai_serving_chat": None, "openai_serving_completion": None})
+                state = State(dict.fromkeys(GENERATING))
                 await init_app_state(
                     self._llm, state, self._arguments(), await self._llm.get_supported_tasks()
                 )
@@ -140,6 +152,8 @@ class Requests(TaskHandler):
         try:
             if body.get("stream"):
                 raise ValueError("stream is true, and a batch has no stream")
+            if body.get("background"):
+                raise ValueError("background is true, and a batch waits for its answers")
             if model is not None and not isinstance(model, str):
                 raise ValueError("model is no string")
             _check_addresses(body)
@@ -214,7 +228,7 @@ def _media_urls(chats: list[Any]) -> Iterator[Any]:
             waiting += value
         if not isinstance(value, dict):
             continue
-        waiting += [value.get("content")]
+        waiting += [value.get("content"), value.get("output")]
         for name, each in value.items():
             if name.endswith("_url"):
                 yield each.get("url") if isinstance(each, dict) else each
@@ -226,8 +240,8 @@ def _answer(body: dict[str, Any], prompt: ParsedBody) -> Answer:
     usage = body.get("usage") or {}
     return Answer(
         columns=_columns(200, prompt.id, body),
-        prompt_tokens=usage.get("prompt_tokens") or 0,
-        output_tokens=usage.get("completion_tokens") or 0,
+        prompt_tokens=usage.get("prompt_tokens") or usage.get("input_tokens") or 0,
+        output_tokens=usage.get("completion_tokens") or usage.get("output_tokens") or 0,
     )
 
 
