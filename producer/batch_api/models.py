@@ -62,7 +62,7 @@ def load(path: Path | None) -> ModelTable:
         )
     try:
         data: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return ModelTable.model_validate(data)
+        return _placed(ModelTable.model_validate(data), path.absolute().parent)
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}") from error
     except yaml.YAMLError as error:
@@ -72,3 +72,15 @@ def load(path: Path | None) -> ModelTable:
         place = ".".join(str(step) for step in mistake["loc"])
         why = mistake["msg"].removeprefix("Value error, ")
         raise BadInput(f"{path}: {place + ': ' if place else ''}{why}") from error
+
+
+def _placed(table: ModelTable, folder: Path) -> ModelTable:
+    """The table with models that begin with ./ in its own folder."""
+    placed = {
+        name: served.model_copy(
+            update={"engine": served.engine.model_copy(update={"model": str(folder / model)})}
+        )
+        for name, served in table.models.items()
+        if (model := getattr(served.engine, "model", "")).startswith("./")
+    }
+    return table.model_copy(update={"models": {**table.models, **placed}})

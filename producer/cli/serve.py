@@ -15,21 +15,28 @@ tenant = typer.Typer(
 
 
 def serve() -> None:
-    """Serve the OpenAI Batch API at /v1 and jobs at /api; run as many as you like."""
+    """Serve the OpenAI Batch API at /v1 and jobs at /api; run as many as you like.
+
+    Without NIGHTSHIFT_DATABASE_URL a whole fleet of this machine is started behind the API, in the home
+    folder, as `nightshift run` does.
+    """
     from nightshift.common import logs
     from nightshift.common.settings import load_settings
     from nightshift.producer.connect import open_ledger
 
     settings = load_settings()
     logs.configure(settings, process="serve")
-    if settings.database_url is None:
-        raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: the HTTP API is a door to a fleet")
     try:
         from nightshift.producer.gateway import server
     except ImportError as error:
         raise BadInput(
             f"the package {error.name} is missing: pip install 'nightshift-fleet[serve]'"
         ) from error
+    if settings.database_url is None:
+        from nightshift.producer.local.door import serve_alone
+
+        serve_alone(settings, context.console(), server.run, server.CONNECTIONS)
+        return
     with open_ledger(settings, connections=server.CONNECTIONS) as (ledger, _):
         server.run(ledger, settings)
 

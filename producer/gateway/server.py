@@ -3,6 +3,8 @@
 import signal
 import socket
 import sys
+import threading
+from collections.abc import Callable
 
 import structlog
 import uvicorn
@@ -21,8 +23,14 @@ LEAVE_SECONDS = 30
 """Time that open requests get after SIGTERM."""
 
 
-def run(ledger: Ledger, settings: Settings) -> None:
-    """Serves until SIGTERM or SIGINT. BadInput when the address is taken, or open without a key."""
+LOOK_SECONDS = 1.0
+"""Pause between two looks whether the fleet beside the server is broken."""
+
+
+def run(ledger: Ledger, settings: Settings, is_broken: Callable[[], bool] | None = None) -> None:
+    """Serves until SIGTERM or SIGINT, or until `is_broken`. BadInput when the address is taken, or open
+    without a key.
+    """
     access.check_listening(ledger, settings)
     # uvicorn raises the signal again once every request is answered: the end that was asked for is no
     # failure.
@@ -38,10 +46,22 @@ def run(ledger: Ledger, settings: Settings) -> None:
         proxy_headers=False,
         timeout_graceful_shutdown=LEAVE_SECONDS,
     )
+    server, done = uvicorn.Server(config), threading.Event()
+
+    def look() -> None:
+        while is_broken is not None and not done.wait(LOOK_SECONDS):
+            if is_broken():
+                server.should_exit = True
+                return
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
     try:
         with listener:
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
     finally:
+        done.set()
+        looking.join()
         log.info("serve_ended")
 
 

@@ -1,10 +1,10 @@
-"""The reaper and the worker of one machine, as processes beside the command that runs a job."""
+"""The reaper and the workers of one machine, as processes beside the command that runs a job or serves."""
 
 import secrets
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,47 +40,46 @@ class FleetProcess:
     name: str
     argv: list[str]
     environment: dict[str, str]
+    supervisor: str | None = None
     group: ProcessGroup | None = None
     starts: int = 0
 
 
 class LocalFleet:
-    """A reaper and a worker, started again when they end by themselves."""
+    """A reaper and a worker for each of some pools, started again when they end by themselves.
+
+    `settings` are those of `for_worker`; `workers` are arguments of `nightshift-worker`, by a name for
+    the log file.
+    """
 
     def __init__(
         self,
-        spec: JobSpec,
         settings: Settings,
         home: Path,
         ledger: Ledger,
         servers: Servers,
+        workers: Mapping[str, Sequence[str]],
     ) -> None:
-        self._serves = (spec.pool, spec.engine_key)
         self._home = home
         self._ledger = ledger
         self._servers = servers
-        self._supervisor = f"run-{secrets.token_hex(6)}"
         self._drain_seconds = settings.drain_seconds
-        settings = _for_worker(spec, settings)
         self._broken: str | None = None
         python = [sys.executable, "-P", "-m"]
-        worker = ["nightshift.worker.cli", "--pool", spec.pool, "--engine-key", spec.engine_key]
-        worker += ["--supervisor-id", self._supervisor]
-        reaper = ["nightshift.producer.cli", "reaper"]
-        self._processes = [
-            FleetProcess("reaper", [*python, *reaper], child_environment(for_reaper(settings))),
-            FleetProcess("worker", [*python, *worker], child_environment(settings)),
-        ]
+        reaper = [*python, "nightshift.producer.cli", "reaper"]
+        self._processes = [FleetProcess("reaper", reaper, child_environment(for_reaper(settings)))]
+        for name, arguments in workers.items():
+            supervisor = f"run-{secrets.token_hex(6)}"
+            worker = [*python, "nightshift.worker.cli", *arguments, "--supervisor-id", supervisor]
+            environment = child_environment(settings)
+            self._processes.append(FleetProcess(name, worker, environment, supervisor))
 
     def start(self) -> None:
-        """Starts both; the supervisor id is on disk first, so that a `run` after a crash finds it."""
-        write_whole(self._home / "supervisors", self._supervisor)
+        """Starts all; the supervisor ids are on disk first, so that a `run` after a crash finds them."""
+        supervisors = [each.supervisor for each in self._processes if each.supervisor]
+        write_whole(self._home / "supervisors", "\n".join(supervisors))
         for process in self._processes:
             self._start(process)
-
-    def serves(self, spec: JobSpec) -> bool:
-        """Whether its worker runs jobs of this pool and engine."""
-        return self._serves == (spec.pool, spec.engine_key)
 
     def is_broken(self) -> bool:
         """Restarts a process that ended; True when a server ended, or a process too often."""
@@ -103,15 +102,15 @@ class LocalFleet:
                 )
                 return True
             log.warning("restarted", process=process.name, code=code)
-            if process.name == "worker":
-                self._free_leases()
+            if process.supervisor is not None:
+                self._free_leases(process.supervisor)
             self._start(process)
         return False
 
-    def _free_leases(self) -> None:
+    def _free_leases(self, supervisor: str) -> None:
         """Releases the batches of a dead worker; a reaper would do it later, and count losses."""
         with suppress(Retryable), self._ledger.transaction() as connection:
-            workers.end_supervisor(connection, self._supervisor)
+            workers.end_supervisor(connection, supervisor)
 
     def raise_if_broken(self) -> None:
         """Raises Permanent with the reason when the fleet could not be kept up."""
@@ -119,7 +118,7 @@ class LocalFleet:
             raise Permanent(self._broken)
 
     def stop(self) -> None:
-        """Drains the worker, ends the reaper, and all processes that they started."""
+        """Drains the workers, ends the reaper, and all processes that they started."""
         for process in reversed(self._processes):
             if process.group is not None:
                 process.group.stop(2 * self._drain_seconds + LEAVE_SECONDS)
@@ -149,15 +148,18 @@ def for_reaper(settings: Settings) -> Settings:
     return settings.model_copy(update={"metrics_port": port + 1})
 
 
-def _for_worker(spec: JobSpec, settings: Settings) -> Settings:
-    """Settings of the worker: it may load the spec's own module, as `python` started here would,
-    with the spec's own engine arguments.
-
-    Without a run_dir: the folder that is set may belong to a worker and a reaper of another fleet.
+def on_one_machine(settings: Settings) -> Settings:
+    """Settings of a fleet on one machine, without a run_dir: the folder that is set may belong to a
+    worker and a reaper of another fleet.
     """
-    settings = permits.of_operator(spec, settings).model_copy(
-        update={"run_dir": None, "one_machine": True}
-    )
+    return settings.model_copy(update={"run_dir": None, "one_machine": True})
+
+
+def for_spec(spec: JobSpec, settings: Settings) -> Settings:
+    """Settings of a worker for one job: it may load the spec's own module, as `python` started here
+    would, with the spec's own engine arguments.
+    """
+    settings = on_one_machine(permits.of_operator(spec, settings))
     if not isinstance(spec.engine, FunctionEngineSpec):
         return settings
     folders = (str(Path.cwd()), *python_path(), *settings.callable_paths)

@@ -1,6 +1,6 @@
 """One machine as a fleet: its ledger and broker, and the jobs that it works on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.pilot import FinishedPilot
-from nightshift.producer.local.fleet import LocalFleet, Servers, running
+from nightshift.producer.local.fleet import LocalFleet, Servers, for_spec, running
 from nightshift.producer.local.known_job import open_job
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.views import progress, watching
@@ -41,6 +41,8 @@ class Machine:
     started: ExitStack
     console: Console
     fleet: LocalFleet | None = None
+    serves: tuple[str, str] | None = None
+    """Pool and engine key of the fleet's worker."""
 
     def submit(self, spec: JobSpec, *, new: bool = False, adopt: bool = False) -> Job:
         """The job of the spec, new or known; a known one goes on, see `known_job`."""
@@ -68,9 +70,12 @@ class Machine:
         """Works until the job is over or paused; raises Permanent when the fleet cannot be kept up."""
         if job.state.over:
             return job
-        if self.fleet is None or not self.fleet.serves(job.spec):
+        pool, engine_key = wanted = job.spec.pool, job.spec.engine_key
+        if self.fleet is None or self.serves != wanted:
             self.started.close()
-            self.fleet = LocalFleet(job.spec, self.settings, self.home, self.ledger, self.servers)
+            self.serves = wanted
+            arguments = ["--pool", pool, "--engine-key", engine_key]
+            self.fleet = self.new_fleet(for_spec(job.spec, self.settings), {"worker": arguments})
             self.started.enter_context(running(self.fleet, self.console))
         job = progress.follow(self.ledger, job.id, self.console, stop=self.fleet.is_broken).job
         self.fleet.raise_if_broken()
@@ -80,9 +85,13 @@ class Machine:
             self.fleet = None
         return job
 
+    def new_fleet(self, settings: Settings, workers: Mapping[str, Sequence[str]]) -> LocalFleet:
+        """A reaper and workers for the ledger of this machine; see LocalFleet."""
+        return LocalFleet(settings, self.home, self.ledger, self.servers, workers)
+
 
 @contextmanager
-def machine(settings: Settings, console: Console) -> Iterator[Machine]:
+def machine(settings: Settings, console: Console, *, connections: int = 8) -> Iterator[Machine]:
     """The machine for the time of one command, under the lock of the home folder.
 
     Starts a Postgres and a Redis where the environment names none, and ends everything that was
@@ -92,7 +101,11 @@ def machine(settings: Settings, console: Console) -> Iterator[Machine]:
     with home_lock(home), ExitStack() as stack:
         servers: Servers = []
         settings = _with_servers(settings, home, stack, servers)
-        ledger = Ledger(settings.database_url or "", answer_seconds=settings.answer_seconds)
+        ledger = Ledger(
+            settings.database_url or "",
+            connections=connections,
+            answer_seconds=settings.answer_seconds,
+        )
         stack.callback(ledger.close)
         _prepare(ledger, home)
         started = stack.enter_context(ExitStack())

@@ -1,5 +1,6 @@
 """What the pages say is what the code has."""
 
+import json
 import re
 import runpy
 import shlex
@@ -11,6 +12,7 @@ import yaml
 from nightshift.common import spec
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import metrics
+from nightshift.producer.batch_api import models
 from nightshift.producer.cli.flags import Flags
 from nightshift.producer.cli.job_spec import job_spec
 
@@ -113,11 +115,18 @@ def test_the_readme_is_short_and_its_job_is_the_same_in_yaml_and_in_flags() -> N
     assert job_spec(source, said) == spec.JobSpec.model_validate(yaml.safe_load(in_yaml))
 
 
-def test_the_function_of_the_readme_is_the_one_that_its_tour_runs() -> None:
-    page = (DOCS.parent / "README.md").read_text()
-    [function] = re.findall(r"```python\n(def .*?)```", page, re.DOTALL)
-    code = (DOCS.parent / "examples/shout/rules.py").read_text()
-    assert set(function.splitlines()) <= set(code.splitlines())
+def test_the_door_of_the_readme_opens_with_files_that_are_there() -> None:
+    root = DOCS.parent
+    page = (root / "README.md").read_text()
+    [table] = re.findall(r"NIGHTSHIFT_SERVE_MODELS=(\S+)", page)
+    [code] = re.findall(r"```python\n(import openai.*?)```", page, re.DOTALL)
+    [requests] = re.findall(r'open\("(.*?)"', code)
+    served = models.load(root / table)
+    bodies = [json.loads(row)["body"] for row in (root / requests).read_text().splitlines()]
+    assert {body["model"] for body in bodies} <= set(served.models)
+    [engine] = [served.models[name].engine for name in {body["model"] for body in bodies}]
+    assert (Path(engine.model_dump()["model"]) / "config.json").is_file()
+    compile(code, "README.md", "exec")
 
 
 PATH = re.compile(

@@ -1,0 +1,69 @@
+"""`nightshift serve` without a fleet: a whole one on this machine, as `nightshift run` has."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nightshift.common.settings import Settings, load_settings
+from nightshift.producer.batch_api import models
+from nightshift.producer.local.door import for_table
+from tests.support.fleet import is_alive, logs, tree, wait_until
+from tests.support.gateway import Door
+from tests.support.remote import Remote
+
+ENGINE = {"backend": "vllm", "model": "./model", "args": {"trust_remote_code": True}}
+
+
+@pytest.fixture
+def remote() -> Iterator[Remote]:
+    """The server that answers for the model."""
+    with Remote().running() as server:
+        yield server
+
+
+def test_a_batch_runs_where_there_is_no_fleet_and_is_there_after_a_second_start(
+    tmp_path: Path, remote: Remote
+) -> None:
+    engine = {"backend": "openai", "model": "m", "base_url": remote.url, "args": {"user": "me"}}
+    door = Door(tmp_path / "door", "", "", {"shout": {"engine": engine}})
+    for name in ("DATABASE_URL", "BROKER_URL", "SERVE_STORE"):
+        del door.environment[f"NIGHTSHIFT_{name}"]
+    body = {"model": "shout", "messages": [{"role": "user", "content": "hi"}]}
+    row = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    try:
+        first = door.serve()
+        client = door.client()
+        file = client.files.create(file=("a.jsonl", json.dumps(row).encode()), purpose="batch")
+        batch = client.batches.create(
+            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+        ended = door.ended(client, batch.id)
+        assert ended.request_counts.completed == 1, logs(door.folder)
+        members = tree(first)
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(100) == 0
+        wait_until(lambda: not any(map(is_alive, members)), what="the end of every process")
+        door.serve()
+        again = door.client().batches.retrieve(batch.id)
+        (line,) = door.client().files.content(again.output_file_id).text.splitlines()
+        assert "HI" in line
+    finally:
+        door.end()
+
+
+def test_a_model_beside_the_table_is_found_and_its_arguments_are_the_operators(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_text(yaml.safe_dump({"models": {"m": {"pool": "big", "engine": ENGINE}}}))
+    table = models.load(path)
+    assert table.models["m"].engine.model_dump()["model"] == str(tmp_path / "model")
+    given: Settings = load_settings(serve_models=path)
+    found = for_table(table, given)
+    assert found.allowed_engine_args is not None
+    assert any(each.startswith("trust_remote_code") for each in found.allowed_engine_args)
+    assert found.serve_store == str(given.home.absolute() / "files")
