@@ -2,6 +2,8 @@
 
 A caller sees the jobs of its own tenant; an operator sees every job, or those of `?tenant=`. What an
 operator may submit is bounded by the settings of the server alone; a user is held to its tenant.
+
+What loads Arrow is imported where it is used: Arrow takes as much memory as the rest of the server.
 """
 
 from typing import Any
@@ -19,10 +21,8 @@ from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import JobState, Outcome, RowErrorKind
-from nightshift.producer import retry
-from nightshift.producer.archive import come_back
 from nightshift.producer.batch_api import limits
-from nightshift.producer.control import deletion, job_moves, job_settings
+from nightshift.producer.control import job_moves, job_settings
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.explain import facts, reasons
 from nightshift.producer.gateway import access
@@ -30,8 +30,7 @@ from nightshift.producer.gateway.api import fields
 from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import paging
-from nightshift.producer.submit.submit import submit
-from nightshift.producer.views import history, progress, rates
+from nightshift.producer.views import progress, rates
 from nightshift.producer.views.deadlines import with_deadlines
 
 MOST_LISTED = 1000
@@ -39,6 +38,8 @@ MOST_LISTED = 1000
 
 def create_job(call: Call) -> JSONResponse:
     """Submits a spec; the same spec over unchanged files gives the same job."""
+    from nightshift.producer.submit.submit import submit
+
     spec = parse_spec(call.json(), "the spec")
     settings, tenant = _bounds(call, spec)
 
@@ -96,6 +97,8 @@ def explain_job(call: Call) -> dict[str, Any]:
 
 def job_history(call: Call) -> dict[str, Any]:
     """What `nightshift history JOB --json` says, of the newest leases."""
+    from nightshift.producer.views import history
+
     limit = paging.limit(call, default=50, most=MOST_LISTED)
     outcome = fields.one_of(call, "outcome", [*Outcome, "running"])
     batch = fields.number(call, "batch")
@@ -105,6 +108,8 @@ def job_history(call: Call) -> dict[str, Any]:
 
 def job_errors(call: Call) -> dict[str, Any]:
     """What `nightshift errors JOB --json` says, of the first rows."""
+    from nightshift.producer.archive import come_back
+
     limit = paging.limit(call, default=20, most=MOST_LISTED)
     kind = fields.one_of(call, "kind", list(RowErrorKind))
     job = _found(call)
@@ -132,6 +137,8 @@ def cancel_job(call: Call) -> dict[str, Any]:
 
 def retry_job(call: Call) -> dict[str, Any]:
     """Failed rows run again, all of them or those of one `kind`."""
+    from nightshift.producer import retry
+
     kind = call.json().get("kind")
     if kind is not None and kind not in list(RowErrorKind):
         raise ApiError(400, f"kind is none of {', '.join(RowErrorKind)}", param="kind")
@@ -169,6 +176,8 @@ def change_job(call: Call) -> dict[str, Any]:
 
 def delete_job(call: Call) -> dict[str, Any]:
     """Deletes a job that is over, with `?output=true` also its files."""
+    from nightshift.producer.control import deletion
+
     output = fields.one_of(call, "output", ["true", "false"]) == "true"
     done = deletion.delete(call.ledger, _found(call), call.context.settings, output=output)
     return _answered(done)

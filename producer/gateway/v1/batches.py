@@ -9,7 +9,6 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway import batch_steps, batches, files
 from nightshift.common.ledger.gateway.batches import Batch, BatchStatus
-from nightshift.producer import retry
 from nightshift.producer.gateway import access
 from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route
 from nightshift.producer.gateway.errors import ApiError, not_found
@@ -67,6 +66,8 @@ def cancel_batch(call: Call) -> dict[str, Any]:
 
 def retry_batch(call: Call) -> dict[str, Any]:
     """Runs the rows that failed again; new files of results take the place of the old ones at the end."""
+    from nightshift.producer import retry  # loads Arrow, which most servers never need
+
     with call.ledger.transaction() as connection:
         found = batches.locked(connection, call.caller.tenant, call.path["id"])
         if found is None:

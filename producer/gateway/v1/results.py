@@ -13,7 +13,6 @@ from nightshift.common.ledger.gateway import batches, fresh_parts
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer.gateway.calls import Call, route
 from nightshift.producer.gateway.errors import ApiError, not_found
-from nightshift.producer.results import openai_batch_results, part_files
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +49,9 @@ def _lines(job: Job, parts: list[Row]) -> Iterator[bytes]:
     """The lines of each part. One that a retry has replaced meanwhile is left out: the new one has a
     later commit, and comes with the next request.
     """
+    # They load Arrow, which takes as much memory as the rest of the server.
+    from nightshift.producer.results import openai_batch_results, part_files
+
     for part in parts:
         try:
             rows = part_files.kept_rows(job, part)
