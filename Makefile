@@ -33,12 +33,15 @@ BATCHES ?= 1000000
 # Rounds of `make bench-engine`; the first three are at every batch size.
 ROUNDS ?= 7
 
+# Size of the file that `make bench-serve` sends up and down.
+BYTES ?= 256MB
+
 # How long the simulated fleet of `make bench-scale` works.
 SECONDS ?= 120
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-busy deploy-check faults faults-long faults-mutants bench bench-engine bench-control \
-	bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale lint docs format clean
+	bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve lint docs format clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -84,7 +87,7 @@ faults-long: $(READY)  ## Pass the fault suite with random kills for MINUTES=20
 faults-mutants: $(READY)  ## See the fault suite fail without each protection
 	$(BIN)/python -m tests.faults.mutants
 
-bench: bench-control bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-engine  ## Measure everything, and write docs/performance.md: about two hours, on a quiet machine
+bench: bench-control bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-engine  ## Measure everything, and write docs/performance.md: about two hours, on a quiet machine
 	$(BIN)/python -m benchmarks.report
 
 bench-engine: $(READY)  ## Measure the fleet beside raw vLLM and a naive loop, ROUNDS=7
@@ -122,6 +125,9 @@ bench-deadlines: $(READY)  ## Simulate random nights with deadlines and spot los
 
 bench-scale: $(READY)  ## Measure Postgres under 1,000 simulated children, SECONDS=120
 	$(BIN)/python -m benchmarks.scale --seconds $(SECONDS)
+
+bench-serve: $(READY)  ## Measure the HTTP API beside a bare server, with a file of BYTES=256MB
+	$(BIN)/python -m benchmarks.serve --bytes $(BYTES)
 
 lint: $(READY)  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

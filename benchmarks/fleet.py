@@ -36,7 +36,7 @@ class Fleet:
 
     def reaper(self, name: str = "reaper") -> None:
         """Starts a `nightshift reaper`."""
-        self._start(name, [sys.executable, "-m", "nightshift.producer.cli", "reaper"])
+        self.program(name, "nightshift.producer.cli", "reaper")
 
     def worker(self, *arguments: str, cores: set[int] | None = None, **variables: str) -> None:
         """Starts a `nightshift-worker`, kept to `cores` if they are given."""
@@ -47,6 +47,10 @@ class Fleet:
             self._start("worker", argv, **variables)
         finally:
             os.sched_setaffinity(0, ours)
+
+    def program(self, name: str, module: str, *arguments: str) -> None:
+        """Starts `python -m module …`."""
+        self._start(name, [sys.executable, "-m", module, *arguments])
 
     def stop(self, name: str) -> None:
         """Ends a process as an operator would, and every process of its group."""
@@ -62,14 +66,16 @@ class Fleet:
             found |= {"supervisor": own, "child": below} if name == "worker" else {name: own}
         return found
 
-    def wait(self, done: Callable[[], T], seconds: float, pause: float = 0.2) -> T:
-        """What `done()` returns once it is true; TimeoutError with the worker's last lines."""
+    def wait(
+        self, done: Callable[[], T], seconds: float, pause: float = 0.2, log: str = "worker"
+    ) -> T:
+        """What `done()` returns once it is true; TimeoutError with the last lines of a process."""
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             if found := done():
                 return found
             time.sleep(pause)
-        raise TimeoutError(f"not done within {seconds} s: {self.log('worker')}")
+        raise TimeoutError(f"not done within {seconds} s: {self.log(log)}")
 
     def log(self, name: str) -> str:
         """The end of a process's log."""

@@ -1,0 +1,1 @@
+"""The HTTP API beside a bare server: polls, creates, files up and down, results."""
