@@ -6,10 +6,15 @@ https://www.standardwebhooks.com: the signature is HMAC-SHA256 over `id.timestam
 import base64
 import hashlib
 import hmac
+import socket
+import ssl
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from ipaddress import ip_address
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import structlog
 
@@ -28,6 +33,9 @@ TRY_SECONDS = 10.0
 
 MOST_ERROR = 300
 """Characters of an error that the ledger keeps."""
+
+PLAIN = "/?:@!$&'()*+,;=%-._~"
+"""Characters that stand in the path or the query of a URL as they are (RFC 3986), escapes included."""
 
 Post = Callable[[str, str, Mapping[str, str], bytes], int]
 """Sends a body to a URL at an IP address with headers; returns the status of the answer."""
@@ -124,36 +132,54 @@ def _send(due: Delivery, settings: Settings, post: Post) -> None:
 
 def _post(url: str, ip: str, headers: Mapping[str, str], body: bytes) -> int:
     """Sends one request to this IP address under the name of the URL; follows no redirect and reads no
-    more than the head of the answer.
+    more than the head of the answer. NotSent where no answer has come after TRY_SECONDS.
     """
-    try:
-        import urllib3
-    except ImportError as error:
-        raise NotSent(
-            "the package urllib3 is missing: pip install 'nightshift-fleet[serve]'"
-        ) from error
-
     parts = urlsplit(url)
-    timeout = urllib3.Timeout(connect=TRY_SECONDS / 2, total=TRY_SECONDS)
     port = parts.port or remotes.PORTS[parts.scheme]
-    if parts.scheme == "https":
-        pool: urllib3.HTTPConnectionPool = urllib3.HTTPSConnectionPool(
-            ip,
-            port,
-            timeout=timeout,
-            server_hostname=parts.hostname,
-            assert_hostname=parts.hostname,
-        )
-    else:
-        pool = urllib3.HTTPConnectionPool(ip, port, timeout=timeout)
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    named = {**headers, "host": parts.netloc}
-    with pool:
-        try:
-            answer = pool.urlopen(
-                "POST", target, body, named, retries=False, redirect=False, preload_content=False
-            )
-        except urllib3.exceptions.HTTPError as error:
-            raise NotSent(f"the receiver cannot be reached: {error}") from error
-        answer.close()
-        return answer.status
+    target = quote(parts.path or "/", PLAIN) + (f"?{quote(parts.query, PLAIN)}" * bool(parts.query))
+    until = time.monotonic() + TRY_SECONDS
+    try:
+        with (
+            socket.create_connection((ip, port), TRY_SECONDS) as wire,
+            _cut_at(until, wire),
+            closing(_connection(parts.scheme, parts.hostname or "", port, wire)) as connection,
+        ):
+            connection.request("POST", target, body, dict(headers))
+            return connection.getresponse().status
+    except (OSError, HTTPException) as error:
+        if time.monotonic() >= until:
+            raise NotSent(f"the receiver did not answer within {TRY_SECONDS:g} s") from error
+        raise NotSent(f"the receiver cannot be reached: {error}") from error
+
+
+def _connection(scheme: str, host: str, port: int, wire: socket.socket) -> HTTPConnection:
+    """HTTP over a socket that is connected already; by https, with the certificate of the host."""
+    if scheme == "http":
+        plain = HTTPConnection(host, port)
+        plain.sock = wire
+        return plain
+    context = ssl.create_default_context()
+    secured = HTTPSConnection(host, port, context=context)
+    secured.sock = context.wrap_socket(wire, server_hostname=host)
+    return secured
+
+
+@contextmanager
+def _cut_at(until: float, wire: socket.socket) -> Iterator[None]:
+    """Cuts the connection at a moment of the monotonic clock. The timeout of a socket is that of one
+    read: a receiver that sends a byte now and then would keep its sender for ever.
+    """
+    same = wire.dup()  # TLS takes the socket itself
+
+    def cut() -> None:
+        with suppress(OSError):
+            same.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(until - time.monotonic(), cut)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        same.close()

@@ -1,0 +1,401 @@
+"""Webhooks sent to a receiver that answers by a script: again until it answers 2xx, each event under one id."""
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from pydantic import SecretStr
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.gateway import batch_steps, batches, outbox, tenants
+from nightshift.common.ledger.gateway.batches import NewBatch
+from nightshift.common.settings import Settings, load_settings
+from nightshift.producer.batch_api import webhooks
+from tests.support.fleet import logs, wait_until
+from tests.support.gateway import Door
+from tests.support.receiver import BROKEN, TAKEN, Answer, Receiver
+
+KEY = "an operator's long key"
+MOVED = b"HTTP/1.1 302 Found\r\nlocation: %s\r\ncontent-length: 0\r\n\r\n"
+FIRST, SECOND = "we_1", "we_2"
+
+
+class Sender:
+    """A tenant whose batches end, and the sending of what its addresses are to hear."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger, self.made = ledger, 0
+        self.settings: Settings = load_settings(webhook_key=SecretStr(KEY), webhook_private=True)
+        with ledger.transaction() as connection:
+            tenants.ensure(connection, "acme")
+
+    def tell(self, url: str, endpoint_id: str = FIRST) -> None:
+        """From now on the address hears of every end."""
+        with self.ledger.transaction() as connection:
+            outbox.add(connection, endpoint_id, "acme", url, outbox.EVENTS)
+
+    def batch(self) -> str:
+        """A batch that a reaper has yet to look at; its id."""
+        self.made += 1
+        new = NewBatch(
+            f"batch_{self.made}",
+            "acme",
+            "/v1/embeddings",
+            "f",
+            "1h",
+            3600,
+            None,
+            None,
+            {},
+            "me",
+            b"",
+        )
+        with self.ledger.transaction() as connection:
+            assert batches.insert(connection, new) is not None
+        return new.id
+
+    def end(self, batch_id: str) -> None:
+        """The batch is cancelled, which ends it at once."""
+        with self.ledger.transaction() as connection:
+            self.end_in(connection, batch_id)
+
+    @staticmethod
+    def end_in(connection: Any, batch_id: str) -> None:
+        """The same, in a transaction of the caller."""
+        found = batches.locked(connection, "acme", batch_id)
+        assert found is not None
+        batch_steps.cancel(connection, found)
+
+    def send(self) -> bool:
+        """What a reaper does again and again."""
+        return webhooks.send_once(self.ledger, self.settings)
+
+    def rows(self) -> list[Any]:
+        """The outbox, the oldest first; `wait` in seconds, `sent` and `left` as truth values."""
+        with self.ledger.transaction() as connection:
+            return list(
+                connection.exec_driver_sql(
+                    "SELECT id, tries, error, delivered_at IS NOT NULL AS sent, "
+                    "given_up_at IS NOT NULL AS left, "
+                    "extract(epoch FROM next_try_at - now())::float8 AS wait "
+                    "FROM webhook_outbox ORDER BY created_at, id"
+                )
+            )
+
+    def move(self, seconds: float) -> None:
+        """That much time passes for every event."""
+        with self.ledger.transaction() as connection:
+            connection.exec_driver_sql(
+                f"UPDATE webhook_outbox SET next_try_at = next_try_at - interval '{seconds} s', "
+                f"created_at = created_at - interval '{seconds} s'"
+            )
+
+
+@pytest.fixture
+def sender(ledger: Ledger) -> Sender:
+    return Sender(ledger)
+
+
+Listen = Callable[..., Receiver]
+
+
+@pytest.fixture
+def listen() -> Iterator[Listen]:
+    """Receivers that listen until the test is over."""
+    with ExitStack() as stack:
+        yield lambda *script: stack.enter_context(Receiver(*script).running())
+
+
+def test_an_event_is_sent_once_signed_and_never_again(sender: Sender, listen: Listen) -> None:
+    receiver = listen(TAKEN)
+    sender.tell(receiver.url)
+    batch = sender.batch()
+    assert not sender.send(), "nothing has ended"
+    sender.end(batch)
+    assert sender.send()
+    sender.move(10_000)
+    assert not sender.send()
+    (heard,) = receiver.heard
+    assert heard.target == "/events?from=fleet"
+    assert heard.headers["host"] == f"127.0.0.1:{receiver.port}"
+    assert heard.headers["content-type"] == "application/json"
+    secret = webhooks.secret(KEY, FIRST)
+    event = Webhook(secret).verify(heard.body, heard.headers)
+    assert (event["id"], event["type"], event["data"]) == (
+        heard.id,
+        "batch.cancelled",
+        {"id": batch},
+    )
+    told = openai.OpenAI(api_key="none").webhooks.unwrap(heard.body, heard.headers, secret=secret)
+    assert told.type == "batch.cancelled"
+    with pytest.raises(WebhookVerificationError):
+        Webhook(webhooks.secret(KEY, SECOND)).verify(heard.body, heard.headers)
+
+
+def test_an_event_that_is_refused_comes_again_under_its_id_after_ever_longer(
+    sender: Sender, listen: Listen
+) -> None:
+    receiver = listen(BROKEN, BROKEN, BROKEN, TAKEN)
+    sender.tell(receiver.url)
+    sender.end(sender.batch())
+    waits = []
+    for _ in range(3):
+        assert sender.send()
+        assert not sender.send(), "not before its time"
+        (row,) = sender.rows()
+        assert row.error == "the receiver answered 500"
+        waits.append(row.wait)
+        sender.move(row.wait)
+    assert waits == pytest.approx([15, 30, 60], abs=10)
+    assert sender.send()
+    (row,) = sender.rows()
+    assert (row.sent, row.error, row.tries) == (True, None, 4)
+    assert len(set(receiver.ids)) == 1
+    assert len(receiver.heard) == 4
+
+
+def test_an_event_that_nobody_takes_is_given_up_after_three_days(
+    sender: Sender, listen: Listen
+) -> None:
+    receiver = listen(BROKEN)
+    sender.tell(receiver.url)
+    sender.end(sender.batch())
+    sender.move(outbox.GIVEN_UP_AFTER_SECONDS - 60)
+    assert sender.send()
+    assert not sender.rows()[0].left
+    sender.move(100)
+    assert sender.send()
+    assert sender.rows()[0].left
+    sender.move(10_000)
+    assert not sender.send()
+
+
+def _closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("silent", "did not answer within 0.5 s"),
+        ("endless", "did not answer within 0.5 s"),
+        (b"", "cannot be reached"),
+        (b"HTTP/1.1 2", "cannot be reached"),
+        (b"nonsense\r\n\r\n", "cannot be reached"),
+    ],
+)
+def test_a_receiver_that_is_slow_or_dies_is_asked_again(
+    sender: Sender,
+    listen: Listen,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str | bytes,
+    said: str,
+) -> None:
+    monkeypatch.setattr(webhooks, "TRY_SECONDS", 0.5)
+    receiver = listen(TAKEN)
+    first: Answer = getattr(receiver, answer) if isinstance(answer, str) else answer
+    receiver.script = (first, TAKEN)
+    sender.tell(receiver.url)
+    sender.end(sender.batch())
+    assert sender.send()
+    (row,) = sender.rows()
+    assert not row.sent
+    assert said in row.error
+    sender.move(20)
+    assert sender.send()
+    assert sender.rows()[0].sent
+    assert len(set(receiver.ids)) == 1
+    assert len(receiver.heard) == 2
+
+
+def test_a_receiver_that_is_away_is_asked_again(sender: Sender) -> None:
+    sender.tell(f"http://127.0.0.1:{_closed_port()}/")
+    sender.end(sender.batch())
+    assert sender.send()
+    (row,) = sender.rows()
+    assert (row.sent, row.tries) == (False, 1)
+    assert "refused" in row.error
+
+
+def test_a_redirect_is_not_followed(sender: Sender, listen: Listen) -> None:
+    elsewhere = listen(TAKEN)
+    receiver = listen(MOVED % elsewhere.url.encode())
+    sender.tell(receiver.url)
+    sender.end(sender.batch())
+    assert sender.send()
+    assert sender.rows()[0].error == "the receiver answered 302"
+    assert elsewhere.heard == []
+
+
+def test_a_batch_whose_end_is_rolled_back_sends_nothing(sender: Sender, listen: Listen) -> None:
+    receiver = listen(TAKEN)
+    sender.tell(receiver.url)
+    batch = sender.batch()
+    with sender.ledger.transaction() as connection:
+        sender.end_in(connection, batch)
+        connection.rollback()
+    assert sender.rows() == []
+    assert not sender.send()
+
+
+def test_who_was_told_and_could_not_note_it_tells_again_under_the_same_id(
+    sender: Sender, listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = listen(TAKEN)
+    sender.tell(receiver.url)
+    sender.end(sender.batch())
+    with monkeypatch.context() as broken:
+        broken.setattr(outbox, "delivered", _away)
+        with pytest.raises(RuntimeError):
+            sender.send()
+    assert not sender.send(), "not before its time"
+    sender.move(20)
+    assert sender.send()
+    assert not sender.send()
+    assert len(receiver.ids) == 2
+    assert len(set(receiver.ids)) == 1
+
+
+def _away(*_: Any) -> None:
+    raise RuntimeError
+
+
+def test_two_reapers_at_once_send_each_event_once(
+    sender: Sender, second_ledger: Callable[[], Ledger], listen: Listen
+) -> None:
+    receiver = listen(TAKEN)
+    sender.tell(receiver.url)
+    for _ in range(20):
+        sender.end(sender.batch())
+    ledgers = [second_ledger(), second_ledger()]
+
+    def work(ledger: Ledger) -> None:
+        while webhooks.send_once(ledger, sender.settings):
+            pass
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, ledgers))
+    assert sorted(receiver.ids) == sorted(row.id for row in sender.rows())
+    assert all(row.sent for row in sender.rows())
+
+
+def test_an_address_that_is_removed_hears_of_nothing_more(sender: Sender, listen: Listen) -> None:
+    receiver = listen(TAKEN)
+    sender.tell(receiver.url)
+    sender.end(sender.batch())
+    batch = sender.batch()
+    with sender.ledger.transaction() as connection:
+        assert outbox.remove(connection, FIRST, "acme")
+    sender.end(batch)
+    assert not sender.send()
+    assert receiver.heard == []
+
+
+def _leads(monkeypatch: pytest.MonkeyPatch, name: str, *addresses: str) -> list[str]:
+    """The name has the first of these addresses when it is asked for first, and so on; the last stays.
+    Returns what was asked.
+    """
+    asked: list[str] = []
+    real = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, port: Any, *rest: Any, **named: Any) -> Sequence[Any]:
+        if host != name:
+            return real(host, port, *rest, **named)
+        found = addresses[min(len(asked), len(addresses) - 1)]
+        asked.append(found)
+        return real(found, port, *rest, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return asked
+
+
+def test_the_address_that_was_checked_is_the_one_that_is_connected_to(
+    sender: Sender, listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that leads elsewhere a moment later. Linux answers on all of 127.0.0.0/8."""
+    receiver = listen(TAKEN)
+    asked = _leads(monkeypatch, "hooks.example", "127.0.0.1", "127.0.0.2")
+    sender.tell(f"http://hooks.example:{receiver.port}/")
+    sender.end(sender.batch())
+    assert sender.send()
+    assert [each.headers["host"] for each in receiver.heard] == [f"hooks.example:{receiver.port}"]
+    assert asked == ["127.0.0.1"]
+
+
+def test_a_name_that_has_moved_into_the_house_is_sent_nothing(
+    sender: Sender, listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It led to the internet when the address was added."""
+    receiver = listen(TAKEN)
+    _leads(monkeypatch, "hooks.example", "93.184.216.34", "127.0.0.1")
+    url = f"https://hooks.example:{receiver.port}/"
+    assert webhooks.check(url, private=False) == url
+    sender.settings = load_settings(webhook_key=SecretStr(KEY))
+    sender.tell(url)
+    sender.end(sender.batch())
+    assert sender.send()
+    assert "no address of the internet" in sender.rows()[0].error
+    assert receiver.heard == []
+
+
+@pytest.fixture
+def door(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Door]:
+    """A server that sends webhooks to this machine, and no reaper yet."""
+    environment = {"NIGHTSHIFT_WEBHOOK_KEY": KEY, "NIGHTSHIFT_WEBHOOK_PRIVATE": "1"}
+    door = Door(tmp_path / "door", database_url, redis_url, {}, **environment)
+    try:
+        door.serve()
+        yield door
+    finally:
+        door.end()
+
+
+def test_a_reaper_that_is_killed_before_it_notes_the_answer_is_followed_by_one_that_sends_again(
+    door: Door, ledger: Ledger, listen: Listen
+) -> None:
+    """The receiver kills the first sender, and answers the second."""
+    killed = threading.Event()
+
+    def kill(connection: socket.socket) -> None:
+        if not killed.is_set():
+            reaper.send_signal(signal.SIGKILL)
+            reaper.wait()
+            killed.set()
+        connection.sendall(TAKEN)
+
+    receiver = listen(kill)
+    made = httpx.post(f"{door.url}/../api/webhooks", json={"url": receiver.url}, timeout=60)
+    assert made.status_code == 201, made.text
+    reaper = door.reaper()
+    client = door.client()
+    file = client.files.create(file=("rows.jsonl", b"{}\n"), purpose="batch")
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    assert killed.wait(120), logs(door.folder)
+    assert client.batches.retrieve(batch.id).status == "failed"
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE webhook_outbox SET next_try_at = now()")
+    door.reaper()
+    wait_until(lambda: len(receiver.heard) == 2, what="the second delivery")
+    wait_until(lambda: _is_sent(ledger), what="the note of it")
+    first, second = receiver.heard
+    assert (first.id, first.body) == (second.id, second.body)
+    event = Webhook(made.json()["secret"]).verify(second.body, second.headers)
+    assert (event["type"], event["data"]["id"]) == ("batch.failed", batch.id)
+
+
+def _is_sent(ledger: Ledger) -> bool:
+    with ledger.transaction() as connection:
+        statement = "SELECT bool_and(delivered_at IS NOT NULL) FROM webhook_outbox"
+        return bool(connection.exec_driver_sql(statement).scalar_one())
