@@ -80,6 +80,17 @@ def is_blocked(ip: str) -> bool:
     return any(each in network for each in _forms(found) for network in BLOCKED)
 
 
+def is_of_the_internet(ip: str) -> bool:
+    """Whether an IP address is one of the internet's hosts, and so is each IPv4 address that stands in
+    it; False for text that is no IP address.
+    """
+    try:
+        found = ip_address(ip)
+    except ValueError:
+        return False
+    return all(each.is_global and not each.is_multicast for each in _forms(found))
+
+
 def _forms(ip: IPv4Address | IPv6Address) -> Iterator[IPv4Address | IPv6Address]:
     """The address, and each IPv4 address that stands in it."""
     yield ip

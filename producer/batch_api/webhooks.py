@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from ipaddress import ip_address
 from urllib.parse import quote, urlsplit
 
 import structlog
@@ -79,7 +78,7 @@ def checked_address(
         raise NotSent(f"the name {host} is not known")
     for ip in found:
         plain = ip.partition("%")[0]
-        if remotes.is_blocked(plain) or not (private or ip_address(plain).is_global):
+        if remotes.is_blocked(plain) or not (private or remotes.is_of_the_internet(plain)):
             raise NotSent(f"{host} leads to {plain}, which is no address of the internet")
     return found[0]
 

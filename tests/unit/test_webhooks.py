@@ -51,6 +51,12 @@ def test_a_secret_is_that_of_the_standard_and_of_one_address() -> None:
         ("https://a.example/", ["::ffff:10.0.0.1"], False, "no address of the internet"),
         ("https://a.example/", ["fe80::1%eth0"], False, "no address of the internet"),
         ("https://a.example/", ["0.0.0.0"], False, "no address of the internet"),
+        ("https://a.example/", ["64:ff9b::10.0.0.1"], False, "no address of the internet"),
+        ("https://a.example/", ["64:ff9b::93.184.216.34"], False, "64:ff9b::93.184.216.34"),
+        ("https://a.example/", ["2002:a00:1::"], False, "no address of the internet"),
+        ("https://a.example/", ["224.0.0.1"], False, "no address of the internet"),
+        ("https://a.example/", ["ff0e::1"], False, "no address of the internet"),
+        ("https://a.example/", ["100.64.0.1"], False, "no address of the internet"),
         ("http://a.example/", ["10.1.2.3"], True, "10.1.2.3"),
         ("http://a.example/", ["127.0.0.1"], True, "127.0.0.1"),
         ("http://a.example/", ["169.254.169.254"], True, "no address of the internet"),
@@ -65,6 +71,32 @@ def test_an_address_is_used_only_where_all_of_its_name_may_be(
     except NotSent as error:
         found = str(error)
     assert expected in found
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "127.0.0.1",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "0177.0.0.1",
+        "①②⑦.0.0.1",
+        "0.0.0.0",
+        "[::]",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+        "10.0.0.1",
+        "169.254.169.254",
+        "[::ffff:169.254.169.254]",
+        "2852039166",
+    ],
+)
+def test_this_machine_and_its_neighbours_are_no_address_however_they_are_written(host: str) -> None:
+    with pytest.raises(BadInput, match="no address of the internet"):
+        check(f"https://{host}/", private=False)
 
 
 @pytest.mark.parametrize(
