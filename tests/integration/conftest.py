@@ -1,6 +1,7 @@
 """What several integration tests stand on: a fleet, other ledgers and transactions, object stores."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -12,6 +13,8 @@ from sqlalchemy import text
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
 from tests.support.fleet import Fleet
+from tests.support.receiver import Listen, Receiver
+from tests.support.sender import Sender
 
 if TYPE_CHECKING:
     import s3fs
@@ -95,3 +98,16 @@ def client(store: "ObjectStore", fresh: str) -> "Iterator[s3fs.S3FileSystem]":
     found.mkdir(fresh)
     yield found
     close_client(found)
+
+
+@pytest.fixture
+def sender(ledger: Ledger) -> Sender:
+    """Who sends the webhooks of a tenant."""
+    return Sender(ledger)
+
+
+@pytest.fixture
+def listen() -> Iterator[Listen]:
+    """Makes receivers of webhooks that listen until the test is over."""
+    with ExitStack() as stack:
+        yield lambda *script: stack.enter_context(Receiver(*script).running())

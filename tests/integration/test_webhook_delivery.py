@@ -3,116 +3,25 @@
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from pydantic import SecretStr
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import batch_steps, batches, outbox, tenants
-from nightshift.common.ledger.gateway.batches import NewBatch
-from nightshift.common.settings import Settings, load_settings
+from nightshift.common.ledger.gateway import outbox
 from nightshift.producer.batch_api import webhooks
 from tests.support.fleet import logs, wait_until
 from tests.support.gateway import Door
-from tests.support.receiver import BROKEN, TAKEN, Answer, Receiver
+from tests.support.receiver import BROKEN, TAKEN, Answer, Listen
+from tests.support.sender import FIRST, KEY, SECOND, Sender
 
-KEY = "an operator's long key"
 MOVED = b"HTTP/1.1 302 Found\r\nlocation: %s\r\ncontent-length: 0\r\n\r\n"
-FIRST, SECOND = "we_1", "we_2"
-
-
-class Sender:
-    """A tenant whose batches end, and the sending of what its addresses are to hear."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger, self.made = ledger, 0
-        self.settings: Settings = load_settings(webhook_key=SecretStr(KEY), webhook_private=True)
-        with ledger.transaction() as connection:
-            tenants.ensure(connection, "acme")
-
-    def tell(self, url: str, endpoint_id: str = FIRST) -> None:
-        """From now on the address hears of every end."""
-        with self.ledger.transaction() as connection:
-            outbox.add(connection, endpoint_id, "acme", url, outbox.EVENTS)
-
-    def batch(self) -> str:
-        """A batch that a reaper has yet to look at; its id."""
-        self.made += 1
-        new = NewBatch(
-            f"batch_{self.made}",
-            "acme",
-            "/v1/embeddings",
-            "f",
-            "1h",
-            3600,
-            None,
-            None,
-            {},
-            "me",
-            b"",
-        )
-        with self.ledger.transaction() as connection:
-            assert batches.insert(connection, new) is not None
-        return new.id
-
-    def end(self, batch_id: str) -> None:
-        """The batch is cancelled, which ends it at once."""
-        with self.ledger.transaction() as connection:
-            self.end_in(connection, batch_id)
-
-    @staticmethod
-    def end_in(connection: Any, batch_id: str) -> None:
-        """The same, in a transaction of the caller."""
-        found = batches.locked(connection, "acme", batch_id)
-        assert found is not None
-        batch_steps.cancel(connection, found)
-
-    def send(self) -> bool:
-        """What a reaper does again and again."""
-        return webhooks.send_once(self.ledger, self.settings)
-
-    def rows(self) -> list[Any]:
-        """The outbox, the oldest first; `wait` in seconds, `sent` and `left` as truth values."""
-        with self.ledger.transaction() as connection:
-            return list(
-                connection.exec_driver_sql(
-                    "SELECT id, tries, error, delivered_at IS NOT NULL AS sent, "
-                    "given_up_at IS NOT NULL AS left, "
-                    "extract(epoch FROM next_try_at - now())::float8 AS wait "
-                    "FROM webhook_outbox ORDER BY created_at, id"
-                )
-            )
-
-    def move(self, seconds: float) -> None:
-        """That much time passes for every event."""
-        with self.ledger.transaction() as connection:
-            connection.exec_driver_sql(
-                f"UPDATE webhook_outbox SET next_try_at = next_try_at - interval '{seconds} s', "
-                f"created_at = created_at - interval '{seconds} s'"
-            )
-
-
-@pytest.fixture
-def sender(ledger: Ledger) -> Sender:
-    return Sender(ledger)
-
-
-Listen = Callable[..., Receiver]
-
-
-@pytest.fixture
-def listen() -> Iterator[Listen]:
-    """Receivers that listen until the test is over."""
-    with ExitStack() as stack:
-        yield lambda *script: stack.enter_context(Receiver(*script).running())
 
 
 def test_an_event_is_sent_once_signed_and_never_again(sender: Sender, listen: Listen) -> None:
@@ -301,51 +210,59 @@ def test_an_address_that_is_removed_hears_of_nothing_more(sender: Sender, listen
     assert receiver.heard == []
 
 
-def _leads(monkeypatch: pytest.MonkeyPatch, name: str, *addresses: str) -> list[str]:
-    """The name has the first of these addresses when it is asked for first, and so on; the last stays.
-    Returns what was asked.
-    """
-    asked: list[str] = []
-    real = socket.getaddrinfo
-
-    def getaddrinfo(host: Any, port: Any, *rest: Any, **named: Any) -> Sequence[Any]:
-        if host != name:
-            return real(host, port, *rest, **named)
-        found = addresses[min(len(asked), len(addresses) - 1)]
-        asked.append(found)
-        return real(found, port, *rest, **named)
-
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    return asked
-
-
-def test_the_address_that_was_checked_is_the_one_that_is_connected_to(
-    sender: Sender, listen: Listen, monkeypatch: pytest.MonkeyPatch
+def test_an_address_is_not_removed_between_the_end_of_a_batch_and_its_commit(
+    sender: Sender, second_ledger: Callable[[], Ledger], listen: Listen
 ) -> None:
-    """A name that leads elsewhere a moment later. Linux answers on all of 127.0.0.0/8."""
     receiver = listen(TAKEN)
-    asked = _leads(monkeypatch, "hooks.example", "127.0.0.1", "127.0.0.2")
-    sender.tell(f"http://hooks.example:{receiver.port}/")
-    sender.end(sender.batch())
-    assert sender.send()
-    assert [each.headers["host"] for each in receiver.heard] == [f"hooks.example:{receiver.port}"]
-    assert asked == ["127.0.0.1"]
+    sender.tell(receiver.url)
+    batch, other = sender.batch(), second_ledger()
 
+    def remove() -> None:
+        with other.transaction() as connection:
+            assert outbox.remove(connection, FIRST, "acme")
 
-def test_a_name_that_has_moved_into_the_house_is_sent_nothing(
-    sender: Sender, listen: Listen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It led to the internet when the address was added."""
-    receiver = listen(TAKEN)
-    _leads(monkeypatch, "hooks.example", "93.184.216.34", "127.0.0.1")
-    url = f"https://hooks.example:{receiver.port}/"
-    assert webhooks.check(url, private=False) == url
-    sender.settings = load_settings(webhook_key=SecretStr(KEY))
-    sender.tell(url)
-    sender.end(sender.batch())
-    assert sender.send()
-    assert "no address of the internet" in sender.rows()[0].error
+    with ThreadPoolExecutor(1) as pool:
+        with sender.ledger.transaction() as connection:
+            sender.end_in(connection, batch)
+            removal = pool.submit(remove)
+            wait_until(lambda: removal.done() or _somebody_waits(sender.ledger), what="the removal")
+        removal.result()
+    assert not sender.send()
     assert receiver.heard == []
+
+
+def _somebody_waits(ledger: Ledger) -> bool:
+    with ledger.transaction() as connection:
+        statement = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        return bool(connection.exec_driver_sql(statement).scalar_one())
+
+
+def test_an_address_that_does_not_answer_is_tried_once_while_others_hear(
+    sender: Sender, listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many events it was to hear, and also those that come meanwhile."""
+    monkeypatch.setattr(webhooks, "TRY_SECONDS", 0.5)
+    slow, quick = listen(BROKEN), listen(TAKEN)
+    slow.script = (slow.silent, slow.silent, TAKEN)
+    sender.tell(slow.url, FIRST)
+    for _ in range(3):
+        sender.end(sender.batch())
+    assert sender.send()
+    sender.tell(quick.url, SECOND)
+    sender.end(sender.batch())
+    assert sender.send()
+    assert not sender.send()
+    assert (len(slow.heard), len(quick.heard)) == (1, 1)
+    sender.move(16)
+    assert sender.send()
+    assert not sender.send(), "all wait for the one that was tried twice"
+    assert slow.ids == [slow.ids[0]] * 2
+    sender.move(31)
+    while sender.send():
+        pass
+    assert sorted(set(slow.ids)) == sorted(slow.ids[2:])
+    assert len(slow.ids) == 6
+    assert all(row.sent for row in sender.rows())
 
 
 @pytest.fixture

@@ -115,3 +115,7 @@ def _read(connection: socket.socket) -> Heard:
         target = stream.readline().decode().split(" ")[1]
         headers = {name.lower(): value for name, value in parse_headers(stream).items()}
         return Heard(target, headers, stream.read(int(headers["content-length"])))
+
+
+Listen = Callable[..., Receiver]
+"""Makes receivers with a script that listen until the test is over."""

@@ -37,15 +37,21 @@ WRITE = text("""
                'batch.' || b.state AS event, b.id AS batch
         FROM api_batches b JOIN webhook_endpoints e ON e.tenant = b.tenant
         WHERE b.id = :id AND e.removed_at IS NULL AND 'batch.' || b.state = ANY (e.events)
+        FOR SHARE OF e
     )
-    INSERT INTO webhook_outbox (id, endpoint_id, event, body)
+    INSERT INTO webhook_outbox (id, endpoint_id, event, body, next_try_at)
     SELECT id, endpoint_id, event, json_build_object(
         'id', id, 'object', 'event', 'type', event,
         'created_at', floor(extract(epoch FROM now()))::bigint,
-        'data', json_build_object('id', batch))::text
+        'data', json_build_object('id', batch))::text,
+        greatest(now(), (SELECT min(o.next_try_at) FROM webhook_outbox o
+                         WHERE o.endpoint_id = ended.endpoint_id AND o.error IS NOT NULL
+                           AND o.delivered_at IS NULL AND o.given_up_at IS NULL))
     FROM ended
 """)
-"""The state of a batch as an event for each address that wants it."""
+"""The state of a batch as an event for each address that wants it. A removal of the address waits for
+this transaction. Behind an event that failed the new one waits.
+"""
 
 TAKE = text("""
     UPDATE webhook_outbox o
@@ -55,18 +61,29 @@ TAKE = text("""
     WHERE e.id = o.endpoint_id AND o.id = (
         SELECT id FROM webhook_outbox
         WHERE delivered_at IS NULL AND given_up_at IS NULL AND next_try_at <= now()
-        ORDER BY next_try_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+        ORDER BY next_try_at, created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED)
     RETURNING o.id, o.endpoint_id, e.url, o.body, o.tries
 """)
 """The event that is due for longest; whoever takes it has FIRST_PAUSE_SECONDS before the next try."""
 
 FAILED = text("""
-    UPDATE webhook_outbox
-    SET error = :error,
-        given_up_at = CASE WHEN created_at < now() - make_interval(secs => :most) THEN now() END
-    WHERE id = :id AND delivered_at IS NULL
+    WITH failed AS (
+        UPDATE webhook_outbox
+        SET error = :error,
+            given_up_at = CASE WHEN created_at < now() - make_interval(secs => :most) THEN now() END
+        WHERE id = :id AND delivered_at IS NULL
+        RETURNING id, endpoint_id, next_try_at
+    ), behind AS (
+        SELECT o.id, failed.next_try_at FROM webhook_outbox o JOIN failed USING (endpoint_id)
+        WHERE o.id <> failed.id AND o.next_try_at < failed.next_try_at
+          AND o.delivered_at IS NULL AND o.given_up_at IS NULL
+        ORDER BY o.id FOR UPDATE OF o SKIP LOCKED
+    )
+    UPDATE webhook_outbox o SET next_try_at = behind.next_try_at FROM behind WHERE o.id = behind.id
 """)
-"""A try that came to nothing."""
+"""A try that came to nothing. The other events of the address wait with this one: an address that does
+not answer takes the time of one try from those of other tenants, not that of all its events.
+"""
 
 ENDPOINTS = text("""
     SELECT id, url, events, created_at FROM webhook_endpoints
@@ -94,7 +111,9 @@ def delivered(connection: Connection, id: str) -> None:
 
 
 def failed(connection: Connection, id: str, error: str) -> None:
-    """The receiver does not have the event; after GIVEN_UP_AFTER_SECONDS nobody tries again."""
+    """The receiver does not have the event, and hears of no other before its next try. After
+    GIVEN_UP_AFTER_SECONDS nobody tries again.
+    """
     given = {"id": id, "error": error, "most": GIVEN_UP_AFTER_SECONDS}
     connection.execute(FAILED, given)
 
