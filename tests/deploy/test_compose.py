@@ -421,6 +421,18 @@ def test_what_stays_is_watched_and_what_is_waited_for_can_be_healthy(
         assert waits["migrate"]["condition"] == "service_completed_successfully", name
 
 
+def test_the_api_serves_the_engine_of_the_example_where_the_example_lays_its_model(
+    services: dict[str, Service],
+) -> None:
+    for name in ("serve", "reaper"):
+        table = services[name]["environment"]["NIGHTSHIFT_SERVE_MODELS"]
+        assert table == "/usr/share/nightshift/examples/reviews/models-containers.yaml", name
+    engine = yaml.safe_load((ROOT / "examples/reviews/job.yaml").read_text())["engine"]
+    engine["model"] = f"{services['demo']['entrypoint'][-1]}/{engine['model']}"
+    table = yaml.safe_load((ROOT / "examples/reviews/models-containers.yaml").read_text())
+    assert table["models"]["reviews"]["engine"] == engine
+
+
 def test_workers_can_be_many_and_reapers_are_two(services: dict[str, Service]) -> None:
     assert services["reaper"]["deploy"]["replicas"] == 2
     for name in ("worker", "reaper"):
