@@ -34,7 +34,8 @@ def run(ledger: Ledger, settings: Settings, is_broken: Callable[[], bool] | None
     access.check_listening(ledger, settings)
     # uvicorn raises the signal again once every request is answered: the end that was asked for is no
     # failure.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
     listener = _listener(settings)
     host, port = listener.getsockname()[:2]
     log.info("serve_started", host=host, port=port)

@@ -16,6 +16,7 @@ from nightshift.common.ledger.gateway import keys, tenants
 from nightshift.common.ledger.gateway.keys import Role
 from nightshift.common.settings import Settings
 from nightshift.producer.gateway import access, app
+from tests.support.fleet import logs
 from tests.support.gateway import Door
 
 HOST = "127.0.0.1:8080"
@@ -177,13 +178,15 @@ def test_what_a_proxy_lets_in_is_a_user_of_its_tenant(entrance: Entrance, ledger
     assert set(refused.json()["error"]) == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_that_is_asked_to_end_ends_with_success(
-    tmp_path: Path, database_url: str, redis_url: str
+    tmp_path: Path, database_url: str, redis_url: str, asked: signal.Signals
 ) -> None:
     door = Door(tmp_path / "door", database_url, redis_url, {})
     try:
         process = door.serve()
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(asked)
         assert process.wait(60) == 0
+        assert "Traceback" not in logs(door.folder)
     finally:
         door.end()
