@@ -95,7 +95,7 @@ def test_an_address_is_used_only_where_all_of_its_name_may_be(
     ],
 )
 def test_this_machine_and_its_neighbours_are_no_address_however_they_are_written(host: str) -> None:
-    with pytest.raises(BadInput, match="no address of the internet"):
+    with pytest.raises(BadInput, match="leads to no address of the internet"):
         check(f"https://{host}/", private=False)
 
 
