@@ -507,7 +507,7 @@ def test_the_override_of_the_page_can_be_laid_over(env_file: Path, tmp_path: Pat
     words = ("--profile", "*", "config", "--format", "json")
     ran = _compose(*words, env_file=more, files=(FILE, override))
     assert ran.returncode == 0, ran.stderr
-    for name in ("reaper", "worker", "worker-gpu", "cli"):
+    for name in ("reaper", "serve", "worker", "worker-gpu", "cli"):
         environment = json.loads(ran.stdout)["services"][name]["environment"]
         assert environment["AWS_REGION"] == "here"
         assert environment["NIGHTSHIFT_ALLOWED_ROOTS"] == "/data"
