@@ -29,6 +29,7 @@ class Moment(StrEnum):
     ARCHIVING = "archiving"
     LEAVING = "leaving"
     HANDING_OVER = "handing_over"
+    DELIVERING = "delivering"
 
 
 observer: Callable[[Moment], None] | None = None

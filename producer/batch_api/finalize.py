@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from nightshift.common import storage
 from nightshift.common.errors import LeaseLost, Permanent
+from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats.jsonl.lines import is_blank, parse_line
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.gateway import batch_steps, files, ids
@@ -190,6 +191,7 @@ def _end(
         )
         if not ended:
             raise LeaseLost(f"another reaper has the batch {batch.id}")
+        reached(Moment.DELIVERING)
 
 
 def _usage(progress: dict[str, Any]) -> dict[str, Any]:
