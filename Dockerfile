@@ -88,7 +88,7 @@ ARG VERSION
 ARG SOURCE=""
 ARG REVISION=""
 LABEL org.opencontainers.image.title="Nightshift control" \
-    org.opencontainers.image.description="The nightshift command: submit, look, migrate, reaper. No model library." \
+    org.opencontainers.image.description="The nightshift command: submit, look, migrate, reaper, serve. No model library." \
     org.opencontainers.image.version="${VERSION}" \
     org.opencontainers.image.licenses="Apache-2.0" \
     org.opencontainers.image.source="${SOURCE}" \

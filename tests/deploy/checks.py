@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry import listener
+from nightshift.producer.gateway import app
 from tests.deploy import images
 from tests.deploy.commands import refusal
 from tests.deploy.kustomize import ROOT, Object
@@ -425,6 +426,40 @@ def selects_what_has_its_ports(objects: list[Object]) -> Faults:
                 yield f"{name_of(thing)}: a pod has no port {point['port']}"
 
 
+def leads_to_a_service(objects: list[Object]) -> Faults:
+    """A route names a Service of its namespace by a port that the Service has."""
+    ports = {
+        (thing["metadata"]["namespace"], thing["metadata"]["name"], port["port"])
+        for thing in of_kind(objects, "Service")
+        for port in thing["spec"]["ports"]
+    }
+    for thing in of_kind(objects, "HTTPRoute"):
+        for backend in (one for rule in thing["spec"]["rules"] for one in rule["backendRefs"]):
+            name, port = backend["name"], backend["port"]
+            if (thing["metadata"]["namespace"], name, port) not in ports:
+                yield f"{name_of(thing)}: no service {name} has the port {port}"
+
+
+def leads_to_what_is_served(objects: list[Object]) -> Faults:
+    """Every path of the HTTP API passes a route, and nothing but the API does."""
+    served = {route.path for route in app.ROUTES} | {"/openapi.json"}
+    for thing in of_kind(objects, "HTTPRoute"):
+        matches = [match["path"] for rule in thing["spec"]["rules"] for match in rule["matches"]]
+        for path in sorted(served):
+            if not any(fits(match, path) for match in matches):
+                yield f"{name_of(thing)}: {path} cannot be reached"
+        for match in matches:
+            if not any(fits(match, path) for path in served):
+                yield f"{name_of(thing)}: nothing is served under {match['value']}"
+
+
+def fits(match: Object, path: str) -> bool:
+    """Whether a path passes; a prefix is one of whole steps."""
+    if match["type"] == "Exact":
+        return bool(path == match["value"])
+    return f"{path}/".startswith(f"{match['value']}/")
+
+
 def listens_where_it_says(objects: list[Object]) -> Faults:
     for owner, template in templates(objects):
         for container in filter(is_ours, template["spec"]["containers"]):
@@ -624,6 +659,8 @@ CHECKS: list[Any] = [
     selects_its_own_pods,
     selects_what_has_its_ports,
     listens_where_it_says,
+    leads_to_a_service,
+    leads_to_what_is_served,
     lets_through_what_is_used,
     refers_to_what_is_there,
     asks_for_resources,

@@ -35,6 +35,8 @@ components:
   - ../../components/cloud-identity
   - ../../components/metrics
   - ../../components/model-cache
+  - ../../components/serve
+  - ../../components/serve-route
   - ../../components/keda
   - ../../components/images
 transformers: [../../components/keda/by-gpus]

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from nightshift.common.settings import Settings
+from nightshift.producer.batch_api import models
 from tests.deploy import checks
 from tests.deploy.kustomize import (
     ALL,
@@ -33,6 +34,7 @@ from tests.deploy.kustomize import (
 REAPER, WORKER = "Deployment/nightshift-reaper", "Deployment/nightshift-worker"
 POD = ("spec", "template", "spec")
 MAIN = (*POD, "containers", 0)
+RULE = ("spec", "rules", 0)
 
 Rendered = Callable[[str], list[Object]]
 
@@ -56,6 +58,19 @@ def test_an_overlay(rendered: Rendered, overlay: str, check: Callable[..., Itera
         assert "enforce" in faults[1]
     else:
         assert faults == []
+
+
+def test_a_table_of_models_can_be_used_and_the_page_has_one(
+    rendered: Rendered, tmp_path: Path
+) -> None:
+    found = set()
+    for overlay in [ALL, *of_the_page()]:
+        for thing in checks.of_kind(rendered(overlay), "ConfigMap"):
+            if thing["metadata"]["name"].startswith("nightshift-models"):
+                table = tmp_path / "models.yaml"
+                table.write_text(thing["data"]["models.yaml"])
+                found.add(tuple(models.load(table).models))
+    assert found == {(), ("small",)}
 
 
 def test_a_patch_of_the_page_does_something(rendered: Rendered) -> None:
@@ -142,6 +157,12 @@ FAULTS: list[tuple[Any, str, str, tuple[Any, ...], Any, str]] = [
     (checks.selects_what_has_its_ports, ALL, "PodMonitor/nightshift", ("spec", "podMetricsEndpoints", 0, "port"), "http", "port http"),
     (checks.listens_where_it_says, ALL, WORKER, (*MAIN, "ports", 0, "containerPort"), 80, "listens"),
     (checks.listens_where_it_says, ALL, "ConfigMap/nightshift-settings", ("data", "NIGHTSHIFT_METRICS_PORT"), "80", "listens"),
+    (checks.fits_its_schema, ALL, "HTTPRoute/nightshift-serve", (*RULE, "timeouts", "request"), "0", "request"),
+    (checks.fits_its_schema, ALL, "HTTPRoute/nightshift-serve", ("spec", "host"), "a.example", "host"),
+    (checks.leads_to_a_service, ALL, "HTTPRoute/nightshift-serve", (*RULE, "backendRefs", 0, "port"), 8080, "port 8080"),
+    (checks.leads_to_a_service, ALL, "Service/nightshift-serve", ("metadata", "name"), "serve", "no service"),
+    (checks.leads_to_what_is_served, ALL, "HTTPRoute/nightshift-serve", (*RULE, "matches", 0, "path", "value"), "/v", "/v1/files"),
+    (checks.leads_to_what_is_served, ALL, "HTTPRoute/nightshift-serve", (*RULE, "matches", 1, "path", "value"), "/ap", "nothing is served"),
     (checks.lets_through_what_is_used, "gpu", "NetworkPolicy/nightshift-deny", ("spec", "podSelector", "matchLabels"), {"a": "b"}, "open"),
     (checks.lets_through_what_is_used, "gpu", "NetworkPolicy/nightshift-ledger", ("spec", "egress", 0, "ports", 0, "port"), 5433, "5433"),
     (checks.lets_through_what_is_used, "gpu", "NetworkPolicy/nightshift-https", ("spec", "podSelector", "matchLabels", "a"), "b", "nothing"),
