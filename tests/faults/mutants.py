@@ -58,6 +58,8 @@ SET = "tests/integration/test_set.py"
 DELETE = "tests/integration/test_delete.py"
 GC = "tests/integration/test_gc.py"
 REDO = "tests/integration/test_redo.py"
+HOOKS = "tests/integration/test_webhook_delivery.py"
+HOOK_NAMES = "tests/integration/test_webhook_addresses.py"
 PREEMPT = "tests/faults/test_preempt.py"
 DRAINED = "test_a_drained_worker_gives_its_work_to_others_and_serves_again_when_it_may"
 GROWTH = "tests/integration/test_growth.py"
@@ -892,6 +894,27 @@ MUTANTS = (
         (
             f"{STORES}::test_lines_of_a_source_that_changed_are_no_rows_whatever_the_store_says_of_them",
         ),
+    ),
+    Mutant(
+        "webhooks to the address that was checked",
+        "producer/batch_api/webhooks.py",
+        "socket.create_connection((ip, port), TRY_SECONDS)",
+        'socket.create_connection((parts.hostname or "", port), TRY_SECONDS)',
+        (f"{HOOK_NAMES}::test_the_address_that_was_checked_is_the_one_that_is_connected_to",),
+    ),
+    Mutant(
+        "time of a webhook's sender",
+        "common/ledger/gateway/outbox.py",
+        "least(:first * 2 ^ o.tries, :longest)",
+        "0 * least(:first * 2 ^ o.tries, :longest)",
+        (f"{HOOKS}::test_two_reapers_at_once_send_each_event_once",),
+    ),
+    Mutant(
+        "address that stays until the end of a batch is committed",
+        "common/ledger/gateway/outbox.py",
+        "        FOR SHARE OF e\n",
+        "",
+        (f"{HOOKS}::test_an_address_is_not_removed_between_the_end_of_a_batch_and_its_commit",),
     ),
 )
 
