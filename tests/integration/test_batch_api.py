@@ -96,6 +96,19 @@ def test_a_file_goes_in_and_every_line_has_its_answer(door: Door, remote: Remote
     assert {ended.output_file_id, ended.error_file_id} < {each.id for each in client.files.list()}
 
 
+def test_a_batch_of_which_every_row_failed_is_completed_and_has_no_file_of_answers(
+    door: Door, remote: Remote
+) -> None:
+    remote.behave = lambda call: refused(400, "no")
+    client = door.client()
+    batch = create(client, upload(client, [line(n, "x") for n in range(3)]))
+    door.worker()
+    ended = door.ended(client, batch.id)
+    assert (ended.status, ended.output_file_id, ended.errors) == ("completed", None, None)
+    assert (ended.request_counts.completed, ended.request_counts.failed) == (0, 3)
+    assert len(lines_of(client, ended.error_file_id)) == 3
+
+
 def test_a_retry_runs_what_failed_and_writes_the_files_anew(door: Door, remote: Remote) -> None:
     broken = [True]
 

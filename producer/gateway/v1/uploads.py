@@ -15,7 +15,7 @@ from nightshift.common.ledger.gateway.uploads import PartFile, Upload
 from nightshift.producer.batch_api import layout
 from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route, streaming
 from nightshift.producer.gateway.errors import ApiError, not_found
-from nightshift.producer.gateway.v1 import objects
+from nightshift.producer.gateway.v1 import create, objects
 from nightshift.producer.gateway.v1.multipart import FormWithFile, Sink
 from nightshift.producer.gateway.writing import FileWriter
 
@@ -109,6 +109,8 @@ def complete_upload(call: Call) -> dict[str, Any]:
     file_id = ids.new("file-")
     uri = layout.file(call.context.settings, tenant, file_id)
     with call.ledger.transaction() as connection:
+        if create.is_retry(call.headers) and (known := _completed(connection, tenant, upload_id)):
+            return known
         found = _pending(connection, tenant, upload_id)
         parts = _ordered(uploads.parts(connection, upload_id, given.part_ids), given.part_ids)
         total = sum(part.bytes for part in parts)
@@ -173,6 +175,14 @@ def _pending(connection: Any, tenant: str, id: str) -> Upload:
     if found.state != "pending":
         raise ApiError(400, f"the upload is {found.state}", param="id", code="upload_over")
     return found
+
+
+def _completed(connection: Any, tenant: str, id: str) -> dict[str, Any] | None:
+    """The upload with its file, where an earlier try of the same request has completed it."""
+    found = uploads.locked(connection, tenant, id)
+    if found is None or found.file_id is None:
+        return None
+    return _object(found, files.get(connection, tenant, found.file_id))
 
 
 def _ordered(found: dict[str, PartFile], wanted: list[str]) -> list[PartFile]:

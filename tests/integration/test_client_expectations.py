@@ -1,0 +1,240 @@
+"""What an unmodified client trips over where a server is only nearly the API: each line is a test here, in
+test_batch_creates.py (creates that are sent again) or in test_api_document.py (the shape of errors).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import openai.types as shapes
+import pytest
+from httpx2 import Response
+from openai.types.batch_error import BatchError
+from openai.types.uploads import UploadPart
+from pydantic import BaseModel
+from starlette.testclient import TestClient
+
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.gateway import batch_steps, batches, keys, tenants
+from nightshift.common.settings import load_settings
+from nightshift.producer.batch_api import finalize, validate
+from nightshift.producer.gateway import app as gateway
+
+ROW: dict[str, Any] = {
+    "custom_id": "a",
+    "method": "POST",
+    "url": "/v1/chat/completions",
+    "body": {"model": "m", "messages": []},
+}
+
+
+class Site:
+    """Two servers over one ledger, and a reaper that works when a test says so."""
+
+    def __init__(self, ledger: Ledger, folder: Path) -> None:
+        self.ledger = ledger
+        (folder / "models.yaml").write_text("models: {m: {engine: {backend: vllm, model: a/b}}}")
+        self.settings = load_settings(
+            serve_store=str(folder / "store"), serve_models=folder / "models.yaml"
+        )
+        with ledger.transaction() as connection:
+            tenants.ensure(connection, "acme")
+            key = keys.create(connection, "acme", "any", "user", None)[1]
+        self.client, self.other = (
+            TestClient(
+                gateway.build(ledger, self.settings), headers={"authorization": f"Bearer {key}"}
+            )
+            for _ in range(2)
+        )
+
+    def upload(self, *rows: dict[str, Any]) -> str:
+        data = "".join(f"{json.dumps(row)}\n" for row in rows or (ROW,))
+        given = {"files": {"file": ("a.jsonl", data)}, "data": {"purpose": "batch"}}
+        return str(self.client.post("/v1/files", **given).json()["id"])  # type: ignore[arg-type]
+
+    def create(self, *rows: dict[str, Any]) -> str:
+        body = {
+            "input_file_id": self.upload(*rows),
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+        }
+        made = self.client.post("/v1/batches", json=body)
+        assert made.status_code == 200, made.text
+        return str(made.json()["id"])
+
+    def validate(self) -> None:
+        assert validate.validate_once(self.ledger, self.settings, "r")
+
+    def finalize(self) -> None:
+        assert finalize.finalize_once(self.ledger, self.settings, "r")
+
+    def seen(self, batch: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.other.get(f"/v1/batches/{batch}").json()
+        return found
+
+    def cancel(self, batch: str) -> Response:
+        return self.other.post(f"/v1/batches/{batch}/cancel")
+
+    def do(self, statement: str) -> None:
+        with self.ledger.transaction() as connection:
+            connection.exec_driver_sql(statement)
+
+    def end_job(self) -> None:
+        """No row of the job ran, and the job is over."""
+        self.do("UPDATE jobs SET state = 'cancelled', finished_at = now(), closed_at = now()")
+
+
+@pytest.fixture
+def site(ledger: Ledger, tmp_path: Path) -> Site:
+    return Site(ledger, tmp_path)
+
+
+def test_a_create_answers_before_anybody_has_read_the_file(site: Site) -> None:
+    batch = site.create({"no": "request"})
+    assert site.seen(batch)["status"] == "validating"
+    site.validate()
+    assert site.seen(batch)["status"] == "failed"
+
+
+def test_what_one_server_has_made_another_shows_at_once(site: Site) -> None:
+    batch = site.create()
+    assert site.seen(batch)["id"] == batch
+    assert [each["id"] for each in site.other.get("/v1/batches").json()["data"]] == [batch]
+    assert site.other.get(f"/v1/files/{site.upload()}").status_code == 200
+
+
+def test_a_cancel_that_was_answered_ends_in_cancelled(site: Site) -> None:
+    early, late = site.create(), site.create()
+    assert site.cancel(early).json()["status"] == "cancelled", "nothing of it has begun"
+    site.validate()
+    assert site.cancel(late).json()["status"] == "cancelling"
+    assert site.cancel(late).json()["status"] == "cancelling", "a cancel may come twice"
+    site.end_job()
+    site.finalize()
+    assert site.seen(late)["status"] == "cancelled"
+    assert site.cancel(late).status_code == 200
+
+
+def test_a_cancel_once_finalizing_has_begun_is_answered_and_the_batch_completes(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = site.create()
+    site.validate()
+    site.do("UPDATE jobs SET state = 'completed', finished_at = now(), closed_at = now()")
+    answers = []
+
+    def write(*given: Any) -> Any:
+        answers.append(site.cancel(batch))
+        return finalize.ResultFile("file-x", ""), finalize.ResultFile("file-y", "")
+
+    monkeypatch.setattr(finalize, "_write", write)
+    site.finalize()
+    assert [(each.status_code, each.json()["status"]) for each in answers] == [(200, "finalizing")]
+    assert site.seen(batch)["status"] == "completed"
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "expired"])
+def test_a_late_cancel_is_not_to_be_sent_again(site: Site, state: str) -> None:
+    batch = site.create()
+    site.do(f"UPDATE api_batches SET state = '{state}'")
+    refused = site.cancel(batch)
+    assert (refused.status_code, refused.headers["x-should-retry"]) == (409, "false")
+    assert refused.json()["error"]["code"] == "batch_over"
+
+
+def test_lists_of_batches_have_pages_to_the_last_and_no_empty_page_says_more(site: Site) -> None:
+    made = [site.create() for _ in range(5)]
+    for limit in (1, 2, 4, 5, 6):
+        found: list[str] = []
+        after: dict[str, str] = {}
+        while True:
+            page = site.client.get("/v1/batches", params={"limit": limit, **after}).json()
+            found += [each["id"] for each in page["data"]]
+            assert page["has_more"] is (len(found) < 5)
+            if not page["has_more"]:
+                break
+            assert page["last_id"] == found[-1]
+            after = {"after": page["last_id"]}
+        assert found == made[::-1]
+    last = site.client.get("/v1/batches", params={"after": made[0]}).json()
+    assert (last["data"], last["has_more"], last["last_id"]) == ([], False, None)
+
+
+def test_counts_are_numbers_and_files_are_named_only_when_they_are_there(site: Site) -> None:
+    """In every state on the way, and at the end of a batch of which nothing ran."""
+    batch = site.create(ROW, {**ROW, "custom_id": "b"})
+
+    def look(total: int) -> None:
+        seen = site.seen(batch)
+        assert seen["request_counts"] == {"total": total, "completed": 0, "failed": 0}
+        assert seen["output_file_id"] is seen["error_file_id"] is None
+
+    look(0)
+    site.validate()
+    look(2)
+    site.cancel(batch)
+    look(2)
+    site.end_job()
+    with site.ledger.transaction() as connection:
+        assert batch_steps.take_ended(connection, "r-0", 0) is not None
+    look(2)
+    site.finalize()
+    seen = site.seen(batch)
+    assert seen["output_file_id"] is None, "a file without lines does not exist"
+    listed = site.client.get("/v1/files", params={"purpose": "batch_output"}).json()["data"]
+    assert [each["id"] for each in listed] == [seen["error_file_id"]]
+    content = site.client.get(f"/v1/files/{seen['error_file_id']}/content").text
+    assert [json.loads(line)["custom_id"] for line in content.splitlines()] == ["a", "b"]
+
+
+def as_the_client_types_it(shape: type[BaseModel], answer: Any) -> None:
+    """Raises where a member is missing, or is of another type than the client says."""
+    shape.model_validate(answer, strict=True)
+
+
+def test_every_object_is_of_the_types_of_the_official_client(site: Site) -> None:
+    failed = site.create({"no": "request"})
+    done = site.create()
+    site.validate()
+    site.validate()
+    site.cancel(done)
+    site.end_job()
+    site.finalize()
+    for batch in (failed, done, site.create()):
+        as_the_client_types_it(shapes.Batch, site.seen(batch))
+    for error in site.seen(failed)["errors"]["data"]:
+        as_the_client_types_it(BatchError, error)
+    for file in site.client.get("/v1/files").json()["data"]:
+        as_the_client_types_it(shapes.FileObject, file)
+    for model in site.client.get("/v1/models").json()["data"]:
+        as_the_client_types_it(shapes.Model, model)
+    body = {"filename": "a", "purpose": "batch", "bytes": 1, "mime_type": "x"}
+    upload = site.client.post("/v1/uploads", json=body).json()
+    as_the_client_types_it(shapes.Upload, upload)
+    place = f"/v1/uploads/{upload['id']}"
+    part = site.client.post(f"{place}/parts", files={"data": ("x", b"x")}).json()
+    as_the_client_types_it(UploadPart, part)
+    whole = site.client.post(f"{place}/complete", json={"part_ids": [part["id"]]}).json()
+    as_the_client_types_it(shapes.Upload, whole)
+    gone = site.client.delete(f"/v1/files/{whole['file']['id']}").json()
+    as_the_client_types_it(shapes.FileDeleted, gone)
+
+
+def test_a_complete_that_is_sent_again_gives_the_file_of_the_first_try(site: Site) -> None:
+    body = {"filename": "a", "purpose": "batch", "bytes": 1, "mime_type": "x"}
+    place = f"/v1/uploads/{site.client.post('/v1/uploads', json=body).json()['id']}"
+    part = site.client.post(f"{place}/parts", files={"data": ("x", b"x")}).json()["id"]
+    first = site.client.post(f"{place}/complete", json={"part_ids": [part]}).json()
+    again = {"x-stainless-retry-count": "1"}
+    second = site.other.post(f"{place}/complete", json={"part_ids": [part]}, headers=again)
+    assert second.status_code == 200, second.text
+    assert second.json()["file"]["id"] == first["file"]["id"]
+    assert site.client.post(f"{place}/complete", json={"part_ids": [part]}).status_code == 400
+
+
+def test_the_state_of_a_batch_is_none_of_the_jobs(site: Site) -> None:
+    """Every state that a client can see is one of the API."""
+    site.create()
+    states = {str(state) for state in batches.BatchStatus}
+    named = shapes.Batch.model_fields["status"].annotation
+    assert states == set(getattr(named, "__args__", ()))
