@@ -232,6 +232,27 @@ def test_a_complete_that_is_sent_again_gives_the_file_of_the_first_try(site: Sit
     assert site.client.post(f"{place}/complete", json={"part_ids": [part]}).status_code == 400
 
 
+def test_a_file_lives_as_long_as_its_upload_says(site: Site) -> None:
+    """At most as long as the operator keeps files, 30 days here."""
+    form = {"purpose": "batch", "expires_after[anchor]": "created_at"}
+
+    def upload(seconds: str) -> Response:
+        given = {**form, "expires_after[seconds]": seconds}
+        return site.client.post("/v1/files", data=given, files={"file": ("a", b"x")})
+
+    file = upload("3600").json()
+    assert file["expires_at"] - file["created_at"] == 3600
+    for wrong in ("3599", "2592001", "soon", ""):
+        refused = upload(wrong)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "expires_after")
+    body = {"filename": "a", "purpose": "batch", "bytes": 1, "mime_type": "x"}
+    body |= {"expires_after": {"anchor": "created_at", "seconds": 7200}}
+    place = f"/v1/uploads/{site.client.post('/v1/uploads', json=body).json()['id']}"
+    part = site.client.post(f"{place}/parts", files={"data": ("x", b"x")}).json()["id"]
+    file = site.client.post(f"{place}/complete", json={"part_ids": [part]}).json()["file"]
+    assert file["expires_at"] - file["created_at"] == 7200
+
+
 def test_the_state_of_a_batch_is_none_of_the_jobs(site: Site) -> None:
     """Every state that a client can see is one of the API."""
     site.create()

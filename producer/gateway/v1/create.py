@@ -52,7 +52,7 @@ class Options(BaseModel):
 
 
 class ExpiresAfter(BaseModel):
-    """How long files of results live, from their own creation."""
+    """How long a file lives, from its own creation."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

@@ -1,8 +1,10 @@
 """`/v1/files`: uploaded as a stream straight to the store, listed, deleted."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -13,6 +15,7 @@ from nightshift.producer.batch_api import layout
 from nightshift.producer.gateway.calls import Call, route, streaming
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import objects, paging
+from nightshift.producer.gateway.v1.create import ExpiresAfter
 from nightshift.producer.gateway.v1.multipart import FormWithFile, Sink
 from nightshift.producer.gateway.v1.schemas import FileDeleted, FileList, FileObject
 from nightshift.producer.gateway.writing import FileWriter
@@ -49,21 +52,43 @@ async def create_file(request: Request, call: Call) -> Response:
         purpose = form.fields.get("purpose")
         if purpose != "batch":
             raise ApiError(400, "purpose is not batch", param="purpose", code="invalid_purpose")
+        lives = lifetime(call, _expires_after(form.fields))
         await writer.finish()
-    days = call.context.settings.serve_file_days
     made = await call.run(
         files.ready,
         file_id,
         purpose=purpose,
         filename=form.filename,
         size=form.size,
-        expires_after=days * 86400.0,
+        expires_after=lives,
     )
     if made is None:
         raise ApiError(
             408, "the file came too slowly: nothing of it came for an hour", param="file"
         )
     return JSONResponse(objects.file(made))
+
+
+def lifetime(call: Call, given: ExpiresAfter | None) -> int:
+    """The seconds that an uploaded file lives: as long as the client says, and no longer than the
+    operator does.
+    """
+    longest = call.context.settings.serve_file_days * 86_400
+    return longest if given is None else min(given.seconds, longest)
+
+
+def _expires_after(fields: Mapping[str, str]) -> ExpiresAfter | None:
+    """What the fields of a form say of the life of its file."""
+    given = {
+        name: fields[field]
+        for name in ExpiresAfter.model_fields
+        if (field := f"expires_after[{name}]") in fields
+    }
+    try:
+        return ExpiresAfter.model_validate_strings(given) if given else None
+    except ValidationError as error:
+        said = f"expires_after: {error.errors()[0]['msg']}"
+        raise ApiError(400, said, param="expires_after", code="invalid_value") from error
 
 
 def list_files(call: Call) -> dict[str, Any]:
@@ -130,6 +155,8 @@ FORM: dict[str, Any] = {
             "properties": {
                 "file": {"type": "string", "format": "binary"},
                 "purpose": {"type": "string", "enum": ["batch"]},
+                "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+                "expires_after[seconds]": {"type": "integer"},
             },
         }
     }

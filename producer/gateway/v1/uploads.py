@@ -16,6 +16,7 @@ from nightshift.producer.batch_api import layout
 from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route, streaming
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import create, objects
+from nightshift.producer.gateway.v1.files import lifetime
 from nightshift.producer.gateway.v1.multipart import FormWithFile, Sink
 from nightshift.producer.gateway.writing import FileWriter
 
@@ -35,6 +36,7 @@ class CreateUpload(BaseModel):
     purpose: str
     bytes: int = Field(ge=0)
     mime_type: str = Field(max_length=200)
+    expires_after: create.ExpiresAfter | None = None
 
 
 class CompleteUpload(BaseModel):
@@ -65,7 +67,7 @@ def create_upload(call: Call) -> dict[str, Any]:
             filename=given.filename,
             mime_type=given.mime_type,
             size=given.bytes,
-            expires_after=call.context.settings.serve_file_days * 86_400,
+            expires_after=lifetime(call, given.expires_after),
         )
     return _object(made)
 
