@@ -14,6 +14,7 @@ from openai.types.uploads import UploadPart
 from pydantic import BaseModel
 from starlette.testclient import TestClient
 
+from nightshift.common import storage
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.gateway import batch_steps, batches, keys, tenants
 from nightshift.common.settings import load_settings
@@ -230,6 +231,30 @@ def test_a_complete_that_is_sent_again_gives_the_file_of_the_first_try(site: Sit
     assert second.status_code == 200, second.text
     assert second.json()["file"]["id"] == first["file"]["id"]
     assert site.client.post(f"{place}/complete", json={"part_ids": [part]}).status_code == 400
+
+
+@pytest.mark.parametrize("kind", ["file", "part"])
+def test_bytes_that_come_behind_the_sweep_are_not_kept(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    body = {"filename": "a", "purpose": "batch", "bytes": 1, "mime_type": "x"}
+    upload = site.client.post("/v1/uploads", json=body).json()["id"]
+    real = storage.write_whole
+
+    def write(uri: str, *given: Any, **named: Any) -> Any:
+        written = real(uri, *given, **named)
+        site.do("DELETE FROM api_files")
+        site.do("DELETE FROM api_upload_parts")
+        return written
+
+    monkeypatch.setattr(storage, "write_whole", write)
+    if kind == "file":
+        given = {"files": {"file": ("a", b"x")}, "data": {"purpose": "batch"}}
+        answer = site.client.post("/v1/files", **given)  # type: ignore[arg-type]
+    else:
+        answer = site.client.post(f"/v1/uploads/{upload}/parts", files={"data": ("x", b"x")})
+    assert answer.status_code in (404, 408), answer.text
+    assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
 
 
 def test_a_file_lives_as_long_as_its_upload_says(site: Site) -> None:

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from nightshift.common import storage
 from nightshift.common.ledger.gateway import files, ids
 from nightshift.common.ledger.gateway.files import File
 from nightshift.producer.batch_api import layout
@@ -63,6 +65,8 @@ async def create_file(request: Request, call: Call) -> Response:
         expires_after=lives,
     )
     if made is None:
+        # The sweep has come before the last bytes, and would not come again.
+        await run_in_threadpool(storage.delete, uri)
         raise ApiError(
             408, "the file came too slowly: nothing of it came for an hour", param="file"
         )

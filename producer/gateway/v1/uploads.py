@@ -4,6 +4,7 @@ import hashlib
 from typing import Any, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -92,6 +93,8 @@ async def add_part(request: Request, call: Call) -> Response:
         await writer.finish()
     made = await call.run(uploads.part_ready, part_id, form.size)
     if made is None:
+        # The upload is over, and a sweep has come before the last bytes.
+        await run_in_threadpool(storage.delete, uri)
         raise not_found("upload", upload_id)
     return JSONResponse(
         {
