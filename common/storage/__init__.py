@@ -118,6 +118,13 @@ def write_whole(uri: str, content: Content, *, replace: bool = False) -> Written
     return objects.write(uri, content)
 
 
+def write_streamed(uri: str, content: Content) -> Written:
+    """`write_whole` of a file that may be larger than the local disk: on S3 its bytes go there as they
+    come. Nobody sees an object before it is whole.
+    """
+    return write_whole(uri, content) if is_local(uri) else objects.stream(uri, content)
+
+
 def write_bytes(uri: str, data: bytes | memoryview, *, replace: bool = True) -> Written:
     """Writes a whole file; with `replace` readers see either the old file or the new one."""
     return write_whole(uri, lambda sink: sink.write(data), replace=replace)

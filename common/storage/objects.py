@@ -3,6 +3,7 @@
 import errno
 import tempfile
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,14 @@ from nightshift.common.storage.streams import Content, FileInfo, Written, fill
 
 UPLOAD_PIECE_BYTES = 16 * 2**20
 """Objects of twice this size are uploaded in pieces; ten pieces are in memory at once."""
+
+IN_PIECES = ("s3", "gs")
+"""Schemes whose drivers upload in pieces of a size that one can say."""
+
+STREAMED = ("s3",)
+"""Those whose drivers also take bytes as they come, and take a failed upload back. Google's sends each
+piece from the loop that its other requests share.
+"""
 
 _ON_CONDITION: dict[str, dict[str, Any]] = {"abfs": {"overwrite": False}}
 """How the driver of a scheme is told to replace no object, where fsspec's own word is not its."""
@@ -94,6 +103,28 @@ def write(uri: str, content: Content) -> Written:
     return written
 
 
+def stream(uri: str, content: Content) -> Written:
+    """Uploads the content in pieces while it comes, where the driver is one of STREAMED; `write`
+    elsewhere.
+    """
+    fs, path = driver_of(uri)
+    if split(uri)[0] not in STREAMED:
+        return write(uri, content)
+    with writing(uri):
+        upload = fs.open(path, "wb", block_size=UPLOAD_PIECE_BYTES)
+    try:
+        written = fill(upload, uri, content)
+        with writing(uri):
+            upload.close()
+    except BaseException:
+        # A driver completes the upload of a file that is closed, or collected while it is open.
+        upload.closed = True
+        with suppress(Exception):
+            upload.discard()
+        raise
+    return written
+
+
 def create(uri: str, data: bytes) -> bool:
     """Puts an object on the condition that there is none of that name; False where there is one.
 
@@ -144,6 +175,6 @@ def _uploading(uri: str, size_bytes: int) -> dict[str, int]:
 
     The default of the S3 driver keeps half a gigabyte in memory. A store takes 10,000 pieces.
     """
-    if split(uri)[0] not in ("s3", "gs"):
+    if split(uri)[0] not in IN_PIECES:
         return {}
     return {"chunksize": max(UPLOAD_PIECE_BYTES, -(-size_bytes // 9000))}

@@ -138,9 +138,9 @@ def _write(
                 errors.write(to_errors, line)
 
     with held(ledger, batch.id, who, (answers.id, errors.id)) as hold:
-        storage.write_whole(
+        storage.write_streamed(
             answers.uri,
-            lambda to_answers: storage.write_whole(
+            lambda to_answers: storage.write_streamed(
                 errors.uri, lambda to_errors: fill(to_answers, to_errors)
             ),
         )

@@ -46,7 +46,7 @@ class FileWriter:
     async def open(self) -> None:
         """Begins to write."""
         self._writing = asyncio.create_task(
-            to_thread.run_sync(storage.write_whole, self._uri, self._fill, limiter=_THREADS)
+            to_thread.run_sync(storage.write_streamed, self._uri, self._fill, limiter=_THREADS)
         )
         # Whoever waits for room hears that the store has failed.
         self._writing.add_done_callback(lambda _: self._room.release())

@@ -239,7 +239,7 @@ def test_bytes_that_come_behind_the_sweep_are_not_kept(
 ) -> None:
     body = {"filename": "a", "purpose": "batch", "bytes": 1, "mime_type": "x"}
     upload = site.client.post("/v1/uploads", json=body).json()["id"]
-    real = storage.write_whole
+    real = storage.write_streamed
 
     def write(uri: str, *given: Any, **named: Any) -> Any:
         written = real(uri, *given, **named)
@@ -247,7 +247,7 @@ def test_bytes_that_come_behind_the_sweep_are_not_kept(
         site.do("DELETE FROM api_upload_parts")
         return written
 
-    monkeypatch.setattr(storage, "write_whole", write)
+    monkeypatch.setattr(storage, "write_streamed", write)
     if kind == "file":
         given = {"files": {"file": ("a", b"x")}, "data": {"purpose": "batch"}}
         answer = site.client.post("/v1/files", **given)  # type: ignore[arg-type]

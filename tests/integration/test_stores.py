@@ -1,8 +1,9 @@
 """Object stores over HTTP: S3 by moto's server, Google's by its emulator."""
 
+import gc
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pytest
@@ -94,6 +95,57 @@ def test_thousands_of_keys_are_all_found_and_only_as_many_files_opened_as_a_limi
         ).table.to_pylist()
     ]
     assert found == [{"id": at * 5, "day": 0} for at in range(7)]
+
+
+@pytest.mark.parametrize("pieces", [0, 0.2, 1, 2.4])
+def test_a_streamed_file_goes_up_as_it_comes_and_is_seen_once_it_is_whole(
+    client: s3fs.S3FileSystem, fresh: str, small_pieces: int, pieces: float
+) -> None:
+    data = os.urandom(int(small_pieces * pieces))
+    uri, seen = f"s3://{fresh}/streamed", list[bool]()
+
+    def write(sink: BinaryIO) -> None:
+        for at in range(0, len(data), 2**20):
+            sink.write(data[at : at + 2**20])
+            seen.append(storage.exists(uri))
+
+    written = storage.write_streamed(uri, write)
+    assert written.bytes == len(data)
+    assert storage.checksum(uri) == written.checksum
+    assert not any(seen)
+
+
+def test_a_streamed_file_that_is_given_up_was_never_there(
+    store: ObjectStore, client: s3fs.S3FileSystem, fresh: str, small_pieces: int
+) -> None:
+    uri = f"s3://{fresh}/given-up"
+    store.did.clear()
+
+    def write(sink: BinaryIO) -> None:
+        for _ in range(3):
+            sink.write(bytes(small_pieces))
+        raise KeyError("no more")
+
+    with pytest.raises(KeyError):
+        storage.write_streamed(uri, write)
+    gc.collect()
+    assert not storage.exists(uri)
+    assert store.did["PART", None] >= 2, "its bytes were on their way"
+    assert store.did["DELETE", None] == 1, "and the store was told"
+
+
+def test_a_store_that_fails_in_the_middle_of_a_stream_is_an_outage_and_leaves_nothing(
+    store: ObjectStore, client: s3fs.S3FileSystem, fresh: str, small_pieces: int
+) -> None:
+    uri = f"s3://{fresh}/cut"
+    store.rule = lambda operation: "403" if operation == "PART" else None
+    try:
+        with pytest.raises(StorageUnavailable):
+            storage.write_streamed(uri, lambda sink: sink.write(bytes(3 * small_pieces)))
+    finally:
+        store.rule = lambda _operation: None
+    gc.collect()
+    assert not storage.exists(uri)
 
 
 def test_large_files_go_up_in_pieces_and_come_back_whole(

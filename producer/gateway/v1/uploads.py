@@ -168,7 +168,7 @@ def _join(call: Call, file_id: str, uri: str, parts: list[PartFile]) -> str:
             with call.ledger.transaction() as connection:
                 files.touch(connection, file_id)
 
-    storage.write_whole(uri, fill)
+    storage.write_streamed(uri, fill)
     return digest.hexdigest()
 
 
