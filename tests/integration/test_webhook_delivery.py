@@ -14,7 +14,8 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import outbox
+from nightshift.common.ledger.gateway import batch_steps, outbox
+from nightshift.common.ledger.gateway.batches import BatchStatus
 from nightshift.producer.batch_api import webhooks
 from tests.support.fleet import logs, wait_until
 from tests.support.gateway import Door
@@ -155,6 +156,35 @@ def test_a_batch_whose_end_is_rolled_back_sends_nothing(sender: Sender, listen: 
         connection.rollback()
     assert sender.rows() == []
     assert not sender.send()
+
+
+@pytest.mark.parametrize("end", ["cancelled", "failed", "expired", "completed"])
+def test_each_end_of_a_batch_is_one_event_for_who_wants_to_hear_of_it(
+    sender: Sender, end: str
+) -> None:
+    with sender.ledger.transaction() as connection:
+        outbox.add(connection, FIRST, "acme", "http://a.example/", [f"batch.{end}"])
+        others = [event for event in outbox.EVENTS if event != f"batch.{end}"]
+        outbox.add(connection, SECOND, "acme", "http://b.example/", others)
+    batch = sender.batch()
+    with sender.ledger.transaction() as connection:
+        if end == "cancelled":
+            sender.end_in(connection, batch)
+        elif end == "failed":
+            assert batch_steps.take_validating(connection, "r", 60) is not None
+            assert batch_steps.refuse(connection, batch, "r", [])
+        elif end == "expired":
+            connection.exec_driver_sql("UPDATE api_batches SET expires_at = '-infinity'")
+            assert batch_steps.expire(connection, 9) == [batch]
+        else:
+            statement = "UPDATE api_batches SET state = 'finalizing', held_by = 'r'"
+            connection.exec_driver_sql(statement)
+            state, none = BatchStatus.COMPLETED, dict.fromkeys(["output_file_id", "error_file_id"])
+            counts = {"written": True, "completed": 0, "failed": 0, "usage": {}}
+            assert batch_steps.end(connection, batch, "r", state, **none, **counts)
+    with sender.ledger.transaction() as connection:
+        found = connection.exec_driver_sql("SELECT endpoint_id, event FROM webhook_outbox").all()
+    assert found == [(FIRST, f"batch.{end}")]
 
 
 def test_who_was_told_and_could_not_note_it_tells_again_under_the_same_id(
