@@ -110,6 +110,32 @@ def test_the_address_that_was_checked_is_the_one_that_is_connected_to(
     assert asked == ["127.0.0.1"]
 
 
+def test_no_proxy_of_the_environment_is_asked(
+    sender: Sender, listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy would look the name up once more, in a network of its own."""
+    receiver, proxy = listen(TAKEN), listen(TAKEN)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+    sender.tell(receiver.url)
+    sender.end(sender.batch())
+    assert sender.send()
+    assert (len(receiver.heard), len(proxy.heard)) == (1, 0)
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("address", ["169.254.169.254", "::ffff:169.254.169.254"])
+def test_nobody_opens_the_metadata_of_the_cloud(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch, private: bool, address: str
+) -> None:
+    _leads(monkeypatch, "hooks.example", address)
+    sender.settings = load_settings(webhook_key=SecretStr(KEY), webhook_private=private)
+    sender.tell("https://hooks.example/")
+    sender.end(sender.batch())
+    assert sender.send()
+    assert "no address of the internet" in sender.rows()[0].error
+
+
 def test_a_name_that_has_moved_into_the_house_is_sent_nothing(
     sender: Sender, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
