@@ -1,11 +1,13 @@
-"""Bytes that nobody wants: files that were deleted, that have expired, or that never came whole."""
+"""What nobody wants any more: bytes of files that were deleted, have expired or never came whole, and rows
+of uploads and webhooks that are over for long.
+"""
 
 import structlog
 
 from nightshift.common import storage
 from nightshift.common.errors import StorageUnavailable
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import files, uploads
+from nightshift.common.ledger.gateway import files, outbox, uploads
 
 log = structlog.get_logger(__name__)
 
@@ -14,6 +16,12 @@ MOST_FILES = 100
 
 SILENT_SECONDS = 3600.0
 """A file that is being received, and that nobody has touched for so long, never comes."""
+
+KEPT_DAYS = 30
+"""How long the rows of uploads and webhooks stay that are over."""
+
+MOST_ROWS = 1000
+"""Rows of one table that one sweep deletes."""
 
 
 def sweep_once(ledger: Ledger) -> bool:
@@ -31,7 +39,7 @@ def sweep_once(ledger: Ledger) -> bool:
             continue
         with ledger.transaction() as connection:
             files.forget(connection, id)
-    return sweep_parts(ledger) or len(found) == MOST_FILES
+    return sweep_parts(ledger) or sweep_rows(ledger) or len(found) == MOST_FILES
 
 
 def sweep_parts(ledger: Ledger) -> bool:
@@ -47,3 +55,10 @@ def sweep_parts(ledger: Ledger) -> bool:
         with ledger.transaction() as connection:
             uploads.forget_part(connection, id)
     return len(found) == MOST_FILES
+
+
+def sweep_rows(ledger: Ledger) -> bool:
+    """Deletes the rows of uploads and webhooks that are over for long; False where no more are left."""
+    with ledger.transaction() as connection:
+        gone = [each.forget(connection, KEPT_DAYS, MOST_ROWS) for each in (uploads, outbox)]
+    return MOST_ROWS in gone

@@ -216,6 +216,39 @@ def test_parts_become_one_file_in_the_order_that_the_client_says(
     assert not [path for path in tmp_path.rglob("part_*") if path.is_file()]
 
 
+def test_rows_of_uploads_and_webhooks_go_once_they_are_over_for_a_month(
+    acme: TestClient, ledger: Ledger
+) -> None:
+    body = {"filename": "big", "purpose": "batch", "bytes": 1, "mime_type": "x"}
+    for _ in range(2):
+        acme.post("/v1/uploads", json=body)
+
+    def do(statement: str) -> None:
+        with ledger.transaction() as connection:
+            connection.exec_driver_sql(statement)
+
+    def left() -> tuple[int, ...]:
+        with ledger.transaction() as connection:
+            tables = ("api_uploads", "webhook_outbox")
+            query = "SELECT " + ", ".join(f"(SELECT count(*) FROM {each})" for each in tables)
+            return tuple(connection.exec_driver_sql(query).one())
+
+    do("INSERT INTO webhook_endpoints (id, tenant, url, events) VALUES ('e', 'acme', 'x', '{a}')")
+    do(
+        "INSERT INTO webhook_outbox (id, endpoint_id, event, body, delivered_at) VALUES "
+        "('old', 'e', 'a', '', now() - interval '31 days'), ('new', 'e', 'a', '', now()), "
+        "('open', 'e', 'a', '', NULL)"
+    )
+    sweep_once(ledger)
+    assert left() == (2, 2)
+    do(
+        "UPDATE api_uploads SET expires_at = now() - interval '31 days' "
+        "WHERE id = (SELECT min(id) FROM api_uploads)"
+    )
+    sweep_once(ledger)
+    assert left() == (1, 2)
+
+
 def test_uploads_of_another_tenant_and_too_large_ones_are_refused(
     clients: dict[str, TestClient],
 ) -> None:

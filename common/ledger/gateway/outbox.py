@@ -85,6 +85,14 @@ FAILED = text("""
 not answer takes the time of one try from those of other tenants, not that of all its events.
 """
 
+FORGET = text("""
+    DELETE FROM webhook_outbox WHERE id IN (
+        SELECT id FROM webhook_outbox
+        WHERE coalesce(delivered_at, given_up_at) < now() - make_interval(days => :days)
+        LIMIT :most)
+""")
+"""Events that are over for long."""
+
 ENDPOINTS = text("""
     SELECT id, url, events, created_at FROM webhook_endpoints
     WHERE tenant = :tenant AND removed_at IS NULL ORDER BY created_at, id
@@ -116,6 +124,11 @@ def failed(connection: Connection, id: str, error: str) -> None:
     """
     given = {"id": id, "error": error, "most": GIVEN_UP_AFTER_SECONDS}
     connection.execute(FAILED, given)
+
+
+def forget(connection: Connection, days: int, most: int) -> int:
+    """Deletes at most `most` events that were sent, or given up, so many days ago; returns how many."""
+    return connection.execute(FORGET, {"days": days, "most": most}).rowcount
 
 
 def add(connection: Connection, id: str, tenant: str, url: str, events: Sequence[str]) -> None:

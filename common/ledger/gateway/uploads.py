@@ -75,6 +75,15 @@ TAKE_UNWANTED = text("""
 """Parts of uploads that are over: their bytes stand in the file, or nobody wants them."""
 
 
+FORGET = text("""
+    DELETE FROM api_uploads WHERE id IN (
+        SELECT id FROM api_uploads u WHERE expires_at < now() - make_interval(days => :days)
+          AND NOT EXISTS (SELECT FROM api_upload_parts p WHERE p.upload_id = u.id)
+        LIMIT :most)
+""")
+"""Uploads that are over for long, and whose parts are gone."""
+
+
 def insert(
     connection: Connection,
     id: str,
@@ -148,3 +157,8 @@ def take_unwanted(connection: Connection, most: int) -> list[tuple[str, str]]:
 def forget_part(connection: Connection, id: str) -> None:
     """The bytes of a part are gone, and its row goes."""
     connection.execute(text("DELETE FROM api_upload_parts WHERE id = :id"), {"id": id})
+
+
+def forget(connection: Connection, days: int, most: int) -> int:
+    """Deletes at most `most` uploads that ended so many days ago; returns how many. Their files stay."""
+    return connection.execute(FORGET, {"days": days, "most": most}).rowcount
