@@ -193,6 +193,7 @@ def test_memory_is_what_lies_in_ram_and_not_address_space(host: Host) -> None:
     assert not engine._host.is_over
 
 
+@pytest.mark.slow
 def test_the_set_up_of_a_class_has_no_time_of_a_call_neither_first_nor_again(host: Host) -> None:
     engine = host("callables:Slow", call_timeout_seconds=0.5)
     assert columns(obeying(engine, "")[0]) == {"v": 0}
@@ -201,6 +202,7 @@ def test_the_set_up_of_a_class_has_no_time_of_a_call_neither_first_nor_again(hos
     assert columns(outcomes[1]) == {"v": 1}
 
 
+@pytest.mark.slow
 def test_a_leak_over_many_calls_costs_processes_and_no_row(host: Host) -> None:
     engine = host("callables:leaky", function_memory_bytes=400 * MIB)
     pids = [columns(outcomes_of(engine, [{"n": n}])[0])["pid"] for n in range(12)]

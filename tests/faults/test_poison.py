@@ -128,6 +128,7 @@ class Shout:
 """
 
 
+@pytest.mark.slow
 def test_a_function_that_cannot_be_set_up_again_waits_until_it_can(
     rig: Rig,
 ) -> None:

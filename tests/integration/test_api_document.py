@@ -52,6 +52,7 @@ def test_every_address_stands_in_the_document(app: Starlette) -> None:
     assert all(each["summary"] for path in found["paths"].values() for each in path.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)
 def test_whatever_is_asked_the_answer_is_one_of_the_document(
     app: Starlette, key: str, path: str, method: str

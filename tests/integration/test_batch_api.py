@@ -184,6 +184,7 @@ def _is_answer(line: dict[str, Any]) -> bool:
     return line["response"] is not None and line["response"]["status_code"] == 200
 
 
+@pytest.mark.slow
 def test_a_tenant_has_so_many_rows_at_once_and_gets_them_back(door: Door) -> None:
     client = door.client()
     file_id = upload(client, [line(n, "x") for n in range(3)])
@@ -198,6 +199,7 @@ def test_a_tenant_has_so_many_rows_at_once_and_gets_them_back(door: Door) -> Non
     wait_until(lambda: client.batches.retrieve(third.id).status == "in_progress", what="a job")
 
 
+@pytest.mark.slow
 def test_a_window_that_is_over_delivers_what_is_done(door: Door, ledger: Ledger) -> None:
     client = door.client()
     batch = create(client, upload(client, [line(n, "x") for n in range(3)]), window="1m")
@@ -212,6 +214,7 @@ def test_a_window_that_is_over_delivers_what_is_done(door: Door, ledger: Ledger)
     ]
 
 
+@pytest.mark.slow
 def test_with_skip_a_bad_line_fails_alone(door: Door) -> None:
     client = door.client()
     data = json.dumps(line(0, "a")).encode() + b"\n{broken\n" + json.dumps(line(2, "c")).encode()
@@ -261,6 +264,7 @@ def test_what_is_done_of_a_cancelled_batch_is_delivered(door: Door, remote: Remo
     assert sorted(found) == [f"r-{n}" for n in range(5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["1", "24 h", "0h", "31d", ""])
 def test_a_bad_window_is_refused_in_one_shape(door: Door, given: str) -> None:
     client = door.client(max_retries=0)

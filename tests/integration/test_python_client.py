@@ -99,6 +99,7 @@ def test_a_second_submit_warns_of_what_it_does_not_change_and_a_deleted_job_is_s
             look()
 
 
+@pytest.mark.slow
 def test_the_wait_for_a_watched_job_ends_when_what_it_has_is_done(
     client: ns.Client, fleet: Fleet
 ) -> None:

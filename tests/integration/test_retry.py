@@ -596,6 +596,7 @@ def test_a_fleet_retries_again_after_a_failure_and_after_a_kill(
     assert output_ids(tmp_path / "out") == ids
 
 
+@pytest.mark.slow
 def test_run_goes_on_with_a_retried_job_of_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

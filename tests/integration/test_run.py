@@ -159,6 +159,7 @@ def test_nothing_outlives_a_run_that_was_killed_alone(fleet: Fleet) -> None:
     wait_until(lambda: not any(map(is_alive, members)), what="the end of every process")
 
 
+@pytest.mark.slow
 def test_the_embedded_ledger_answers_psql_while_a_job_runs(fleet: Fleet) -> None:
     write_rows(fleet.folder / "in", MIXED)
     engine = {"backend": "function", "callable": "rules:slow"}

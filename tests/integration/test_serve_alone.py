@@ -25,6 +25,7 @@ def remote() -> Iterator[Remote]:
         yield server
 
 
+@pytest.mark.slow
 def test_a_batch_runs_where_there_is_no_fleet_and_is_there_after_a_second_start(
     tmp_path: Path, remote: Remote
 ) -> None:

@@ -180,6 +180,7 @@ def test_a_job_in_another_pool_keeps_the_revision_of_its_rows(world: World) -> N
     assert world.ask("SELECT 1 FROM engines WHERE engine_key = %s", job.spec.engine_key) == []
 
 
+@pytest.mark.slow
 def test_a_job_moves_to_the_worker_of_another_pool_and_loses_no_row(fleet: Fleet) -> None:
     ids = write_rows(fleet.folder / "in", [("rows.parquet", 60)])
     spec = function_spec("moved", fleet.folder / "in", fleet.folder / "out", batch={"rows": 5})

@@ -115,6 +115,7 @@ class CloudJob:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "source"), [("parquet", {"HEAD": 1}), ("jsonl", {"GET": 1, "HEAD": 1})]
 )

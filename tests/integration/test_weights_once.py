@@ -137,6 +137,7 @@ def test_eight_children_fetch_the_weights_once_and_then_none_asks_again(
     assert dict(hub.gets) == dict.fromkeys([path.name for path in MODEL.iterdir()], 1)
 
 
+@pytest.mark.slow
 def test_when_the_one_that_fetches_is_killed_another_takes_over(hub: FakeHub, cache: Path) -> None:
     hub.may_go_on.clear()
     with children(1, hub, cache) as first:

@@ -591,6 +591,7 @@ planner.plan(InputSpec(uri="{tmp_path}/in"), 1000, output_uri="{tmp_path}/out")
     assert [name[0] == "." for name in copies(tmp_path)] == [False]
 
 
+@pytest.mark.slow
 def test_copies_are_made_in_bounded_memory(tmp_path):
     """A file of 600 MB, highly compressed, in much less than that beyond the libraries."""
     (tmp_path / "in").mkdir()

@@ -631,6 +631,7 @@ def test_a_damaged_or_missing_part_is_told_apart(tmp_path, kind):
         read_part(uri, kind, PART.schema)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_a_stream_of_batches_is_one_file(tmp_path, kind):
     table = pa.table({"row_index": range(200_000)})

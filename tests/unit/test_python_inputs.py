@@ -124,6 +124,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_a_long_stream_takes_the_memory_of_a_short_one(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, tmp_path], capture_output=True, text=True, check=True
