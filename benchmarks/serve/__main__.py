@@ -115,7 +115,7 @@ def _started(parent: Path, size: int) -> Iterator[tuple[Fleet, Server, Server]]:
         "serve_port": ours.port,
         "serve_store": str(parent / "store"),
         "serve_models": parent / "models.yaml",
-        "serve_max_file_bytes": size,
+        "serve_max_file_bytes": max(size, 2**30),  # the file of the batch is another
     }
     with fleet(parent, **settings) as here:
         here.program(ours.name, "nightshift.producer.cli", "serve")
