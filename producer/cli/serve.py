@@ -1,6 +1,7 @@
 """Commands about the HTTP API: serve, its keys and its tenants."""
 
 import json
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -27,18 +28,20 @@ def serve() -> None:
     settings = load_settings()
     logs.configure(settings, process="serve")
     try:
+        from nightshift.producer.console import app as console
         from nightshift.producer.gateway import server
     except ImportError as error:
         raise BadInput(
             f"the package {error.name} is missing: pip install 'nightshift-fleet[serve]'"
         ) from error
+    run = partial(server.run, add_pages=console.add)
     if settings.database_url is None:
         from nightshift.producer.local.door import serve_alone
 
-        serve_alone(settings, context.console(), server.run, server.CONNECTIONS)
+        serve_alone(settings, context.console(), run, server.CONNECTIONS)
         return
     with open_ledger(settings, connections=server.CONNECTIONS) as (ledger, _):
-        server.run(ledger, settings)
+        run(ledger, settings)
 
 
 @key.command("create")

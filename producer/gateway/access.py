@@ -10,6 +10,7 @@ from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.gateway import keys, quotas, tenant_costs, tenants
 from nightshift.common.ledger.gateway.keys import Caller, Role
+from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.producer.batch_api import limits
 from nightshift.producer.gateway.errors import ApiError
@@ -55,9 +56,9 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def caller(request: Request, ledger: Ledger, settings: Settings) -> Caller:
-    """Who asks; ApiError 401 where nothing says so."""
-    key = _key(request)
+def caller(request: Request, ledger: Ledger, settings: Settings, key: str | None = None) -> Caller:
+    """Who asks, with the `key` of a session or that of the request; ApiError 401 where nothing says so."""
+    key = _key(request) or key
     with ledger.transaction() as connection:
         found = keys.find(connection, key) if key else None
         found = found or _by_proxy(request, connection, settings)
@@ -99,6 +100,14 @@ def refuse_more_rows(
     why = limits.quota_refusal(tenant, has, (asked, 0))
     if why is not None:
         raise SpentOut(why, code="rows_limit_exceeded")
+
+
+def refuse_reopening(ledger: Ledger, tenant: str, job: Job) -> None:
+    """SpentOut where the tenant may not have the rows of a job that is over open again."""
+    with ledger.transaction() as connection:
+        refuse_spent(connection, tenant)
+        if job.state.over:
+            refuse_more_rows(connection, tenant, job.id)
 
 
 def _key(request: Request) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import structlog
 import uvicorn
+from starlette.applications import Starlette
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
@@ -27,9 +28,15 @@ LOOK_SECONDS = 1.0
 """Pause between two looks whether the fleet beside the server is broken."""
 
 
-def run(ledger: Ledger, settings: Settings, is_broken: Callable[[], bool] | None = None) -> None:
-    """Serves until SIGTERM or SIGINT, or until `is_broken`. BadInput when the address is taken, or open
-    without a key.
+def run(
+    ledger: Ledger,
+    settings: Settings,
+    is_broken: Callable[[], bool] | None = None,
+    *,
+    add_pages: Callable[[Starlette], None],
+) -> None:
+    """Serves the API and the pages until SIGTERM or SIGINT, or until `is_broken`. BadInput when the
+    address is taken, or open without a key.
     """
     access.check_listening(ledger, settings)
     # uvicorn raises the signal again once every request is answered: the end that was asked for is no
@@ -39,8 +46,10 @@ def run(ledger: Ledger, settings: Settings, is_broken: Callable[[], bool] | None
     listener = _listener(settings)
     host, port = listener.getsockname()[:2]
     log.info("serve_started", host=host, port=port)
+    served = app.build(ledger, settings)
+    add_pages(served)
     config = uvicorn.Config(
-        app.build(ledger, settings),
+        served,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -149,12 +149,12 @@ def changes(rows: Sequence[Values]) -> Table:
             escape(row["who"]),
             escape(row["host"]),
             escape(row["action"]),
-            escape(_detail(row["detail"])),
+            escape(detail(row["detail"])),
         )
     return table
 
 
-def _detail(detail: Mapping[str, object]) -> str:
+def detail(detail: Mapping[str, object]) -> str:
     """`priority 0 -> 5`: a pair is an old and a new value."""
     return ", ".join(
         "{} {} -> {}".format(name, *("none" if each is None else each for each in value))

@@ -32,6 +32,13 @@ OF_JOB = text("""
 """The changes of one job."""
 
 
+LISTED = text("""
+    SELECT id, happened_at, who, host, action, job_id, subject, detail FROM audit_log
+    WHERE id < :before ORDER BY id DESC LIMIT :limit
+""")
+"""Changes of everything, the newest first."""
+
+
 def record(
     connection: Connection,
     action: str,
@@ -70,6 +77,11 @@ def acting(who: str, host: str) -> Iterator[None]:
 def of_job(connection: Connection, job_id: int) -> list[RowMapping]:
     """The changes of a job, the oldest first, also of a job that was deleted."""
     return list(connection.execute(OF_JOB, {"job_id": job_id}).mappings())
+
+
+def listed(connection: Connection, *, limit: int, before: int) -> list[RowMapping]:
+    """At most `limit` changes before the row `before`, the newest first."""
+    return list(connection.execute(LISTED, {"limit": limit, "before": before}).mappings())
 
 
 def user() -> str:

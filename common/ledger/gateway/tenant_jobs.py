@@ -15,7 +15,8 @@ OWNED = text("""
 LISTED = text("""
     SELECT id FROM jobs
     WHERE (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
-      AND (CAST(:state AS text) IS NULL OR state = :state) AND id < :before
+      AND (CAST(:state AS text) IS NULL OR state = :state)
+      AND (CAST(:name AS text) IS NULL OR strpos(lower(name), lower(:name)) > 0) AND id < :before
     ORDER BY id DESC LIMIT :limit
 """)
 """A page of the jobs of a tenant, the newest first."""
@@ -35,7 +36,10 @@ def listed(
     limit: int,
     before: int = LAST,
     state: str | None = None,
+    name: str | None = None,
 ) -> list[int]:
-    """Numbers of at most `limit` jobs before the job `before`, the newest first."""
-    given = {"tenant": tenant, "state": state, "before": before, "limit": limit}
+    """Numbers of at most `limit` jobs before the job `before`, the newest first; those whose name has
+    `name` in it, whatever the case.
+    """
+    given = {"tenant": tenant, "state": state, "before": before, "limit": limit, "name": name}
     return list(connection.scalars(LISTED, given))

@@ -145,19 +145,11 @@ def retry_job(call: Call) -> dict[str, Any]:
     wanted = None if kind is None else RowErrorKind(kind)
     job = _found(call)
     if call.caller.role != "operator":
-        _refuse_reopening(call, job)
+        access.refuse_reopening(call.ledger, call.caller.tenant, job)
     done = retry.retry(call.ledger, job, failed=True, dead=kind is None, kind=wanted)
     figures = {"rows": done.rows, "batches": done.batches, "reopened": done.reopened}
     then = retry.summary(job, done, nobody_works=False)
     return _answered(Answer("retry", job.label, job.id, then=then, facts=figures))
-
-
-def _refuse_reopening(call: Call, job: Job) -> None:
-    """SpentOut where the tenant may not have the rows of a job that is over open again."""
-    with call.ledger.transaction() as connection:
-        access.refuse_spent(connection, call.caller.tenant)
-        if job.state.over:
-            access.refuse_more_rows(connection, call.caller.tenant, job.id)
 
 
 def change_job(call: Call) -> dict[str, Any]:

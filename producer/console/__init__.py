@@ -1,0 +1,1 @@
+"""The console: pages of `nightshift serve` for people, without a shell."""

@@ -1,0 +1,80 @@
+"""In and out: the page that takes a key, and the files that pages are made with."""
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from nightshift.producer.console import render
+from nightshift.producer.console.looker import COOKIE, SESSION_SECONDS, refuse_foreign
+from nightshift.producer.gateway import access
+from nightshift.producer.gateway.calls import Context
+from nightshift.producer.gateway.errors import ApiError
+
+KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+
+async def show_login(request: Request) -> Response:
+    """Asks for a key."""
+    return _login(request, "")
+
+
+async def login(request: Request) -> Response:
+    """Takes the key, if it opens something."""
+    form = await request.form(max_files=0, max_fields=10)
+    key, target = str(form.get("key", "")).strip(), str(form.get("next", "/"))
+    context: Context = request.app.state.context
+    try:
+        refuse_foreign(request)
+        await run_in_threadpool(access.caller, request, context.ledger, context.settings, key=key)
+    except ApiError as error:
+        return _login(request, str(error), error.status)
+    answer = RedirectResponse(_own(target), 303)
+    answer.set_cookie(
+        COOKIE,
+        key,
+        max_age=SESSION_SECONDS,
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return answer
+
+
+async def logout(_request: Request) -> Response:
+    """Forgets the key."""
+    answer = RedirectResponse("/login", 303)
+    answer.delete_cookie(COOKIE)
+    return answer
+
+
+async def static(request: Request) -> Response:
+    """A file of the pages: a script, a style."""
+    name = request.path_params["name"]
+    file = render.STATIC / name
+    kind = KINDS.get(name[name.rfind(".") :])
+    if kind is None or not file.is_file():
+        return Response(status_code=404)
+    headers = {"cache-control": "public, max-age=31536000, immutable"}
+    return Response(file.read_bytes(), headers=headers, media_type=kind)
+
+
+def _login(request: Request, why: str, status: int = 200) -> Response:
+    target = _own(request.query_params.get("next", "/"))
+    return render.page(
+        "login.html", status, looker=None, path="", message=why or None, title="Key", target=target
+    )
+
+
+def _own(target: str) -> str:
+    """An address of this server; "/" for any other."""
+    is_own = target.startswith("/") and not target.startswith(("//", "/\\"))
+    return target if is_own and target.isprintable() else "/"
+
+
+ROUTES: list[Route] = [
+    Route("/login", show_login, methods=["GET"]),
+    Route("/login", login, methods=["POST"]),
+    Route("/logout", logout, methods=["POST"]),
+    Route("/static/{name}", static, methods=["GET"]),
+]

@@ -1,0 +1,80 @@
+"""The page of the fleet: pools, machines, slots, their engines and GPUs; cordon and drain. For operators."""
+
+from collections.abc import Callable, Hashable
+from itertools import groupby
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger.queries import job_facts
+from nightshift.producer.console import render
+from nightshift.producer.console.visits import Visit, action, live, page, seen_at
+from nightshift.producer.control import machines
+from nightshift.producer.gateway.errors import ApiError
+from nightshift.producer.views import fleet_views
+
+PAGE_CHANGES = 100
+
+NEWEST = 2**63 - 1
+
+
+def _refuse(visit: Visit) -> None:
+    """ApiError 403 for whoever does not see every tenant: machines serve all of them."""
+    if not visit.looker.sees_all:
+        raise ApiError(403, "this page shows the work of every tenant: it takes the role operator")
+
+
+def show_fleet(visit: Visit) -> Response:
+    """The page."""
+    _, look = live_fleet(visit)
+    return visit.page("fleet.html", title="Fleet", live=render.safe(look()))
+
+
+def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
+    """Pools, and slots by machine."""
+    _refuse(visit)
+    ledger = visit.ledger
+
+    def look() -> str:
+        seen = fleet_views.fleet(ledger)
+        with ledger.transaction() as connection:
+            reapers = job_facts.reapers(connection)
+        hosts = {
+            host: list(slots) for host, slots in groupby(seen.slots, key=lambda slot: slot["host"])
+        }
+        return render.fragment("fleet_live.html", seen=seen, hosts=hosts, reapers=reapers)
+
+    return "fleet", look
+
+
+def move_machine(visit: Visit) -> Response:
+    """Cordons, drains or gives back a machine, a worker or a slot."""
+    _refuse(visit)
+    do, name = ((visit.form.get(field) or [""])[0] for field in ("do", "name"))
+    if do in ("cordon", "drain"):
+        machines.cordon(visit.ledger, name, drains=do == "drain")
+    elif do == "uncordon":
+        machines.uncordon(visit.ledger, name)
+    else:
+        raise ApiError(400, "do is none of cordon, drain and uncordon", param="do")
+    return seen_at("/fleet")
+
+
+def show_changes(visit: Visit) -> Response:
+    """Who changed what, the newest first."""
+    _refuse(visit)
+    with visit.ledger.transaction() as connection:
+        rows = audit_log.listed(
+            connection, limit=PAGE_CHANGES + 1, before=visit.number("before", NEWEST)
+        )
+    after = rows[PAGE_CHANGES - 1]["id"] if len(rows) > PAGE_CHANGES else None
+    return visit.page("audit.html", title="Changes", changes=rows[:PAGE_CHANGES], after=after)
+
+
+ROUTES: list[Route] = [
+    page("/fleet", show_fleet),
+    live("/live/fleet", live_fleet),
+    action("/fleet", move_machine),
+    page("/audit", show_changes),
+]

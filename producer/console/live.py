@@ -1,0 +1,77 @@
+"""Pages that change while somebody looks: one poller a process looks once a second for all of them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Hashable
+from dataclasses import dataclass, field
+
+import structlog
+from starlette.concurrency import run_in_threadpool
+
+from nightshift.common.errors import NightshiftError
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 1.0
+"""Pause between two looks."""
+
+Look = Callable[[], str]
+"""What a page shows now, as HTML; asks the ledger, and runs in a thread."""
+
+
+@dataclass(slots=True)
+class View:
+    """What some browsers look at, how many they are, and what it shows now."""
+
+    look: Look
+    watchers: int = 0
+    version: int = 0
+    html: str = ""
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+
+class Live:
+    """The views that somebody looks at. Two browsers with the same key share one view and its look."""
+
+    def __init__(self) -> None:
+        self._views: dict[Hashable, View] = {}
+        self._poller: asyncio.Task[None] | None = None
+
+    async def follow(self, key: Hashable, look: Look) -> AsyncGenerator[str]:
+        """What the page shows, now and each time that it has changed."""
+        view = self._views.setdefault(key, View(look))
+        view.watchers += 1
+        if self._poller is None or self._poller.done():
+            self._poller = asyncio.create_task(self._poll())
+        seen = 0
+        try:
+            while True:
+                async with view.changed:
+                    while view.version == seen:
+                        await view.changed.wait()
+                    seen, html = view.version, view.html
+                yield html
+        finally:
+            view.watchers -= 1
+            if not view.watchers and self._views.get(key) is view:
+                del self._views[key]
+
+    async def _poll(self) -> None:
+        """Looks at every view, again and again; ends when nobody looks."""
+        while self._views:
+            for view in list(self._views.values()):
+                await self._refresh(view)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _refresh(self, view: View) -> None:
+        try:
+            html = await run_in_threadpool(view.look)
+        except NightshiftError as error:
+            log.info("console_look_failed", why=str(error))
+            return
+        except Exception:
+            log.exception("console_look_crashed")
+            return
+        if html != view.html:
+            async with view.changed:
+                view.html, view.version = html, view.version + 1
+                view.changed.notify_all()

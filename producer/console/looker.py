@@ -1,0 +1,65 @@
+"""Who looks at a page: by the cookie of a session, else as any request of the HTTP API.
+
+The cookie holds the key itself, which scripts cannot read and other sites cannot send. So a session ends
+with its key, whichever server is asked, and no server keeps a list of sessions.
+"""
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from nightshift.common.ledger.gateway.keys import Caller
+from nightshift.producer.gateway import access
+from nightshift.producer.gateway.calls import Context
+from nightshift.producer.gateway.errors import ApiError
+
+COOKIE = "nightshift_key"
+
+SESSION_SECONDS = 12 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Looker:
+    """Somebody who looks; `scope` is the tenant whose jobs are seen, None for every job."""
+
+    caller: Caller
+    host: str
+
+    @property
+    def scope(self) -> str | None:
+        """The tenant that bounds what is seen; None for an operator."""
+        return None if self.sees_all else self.caller.tenant
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether machines and other tenants are seen, too."""
+        return self.caller.role == "operator"
+
+    @property
+    def acts(self) -> bool:
+        """Whether buttons are shown, and work."""
+        return self.caller.role != "viewer"
+
+    @property
+    def who(self) -> str:
+        """The caller as the audit log names it."""
+        return f"{self.caller.name} ({self.caller.tenant})"
+
+
+def looker(request: Request) -> Looker:
+    """Who asks for a page; ApiError 401 where nothing says so. Asks the ledger."""
+    context: Context = request.app.state.context
+    key = request.cookies.get(COOKIE)
+    found = access.caller(request, context.ledger, context.settings, key=key)
+    return Looker(found, request.client.host if request.client else "")
+
+
+def refuse_foreign(request: Request) -> None:
+    """ApiError 403 for a change that no page of this server has asked for.
+
+    Browsers name the site of each form in Origin, or in Referer; what names none is no browser's form.
+    """
+    said = request.headers.get("origin") or request.headers.get("referer") or ""
+    if urlsplit(said).netloc != request.headers.get("host", "") or not said:
+        raise ApiError(403, "the change does not come from a page of this server", code="forbidden")

@@ -1,0 +1,168 @@
+"""Requests for pages as calls of plain functions: who looks is known, errors are pages, too."""
+
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import aclosing
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from nightshift.common.errors import NightshiftError
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger.gateway import tenant_jobs
+from nightshift.common.ledger.jobs import Job
+from nightshift.producer.console import render
+from nightshift.producer.console.live import Live
+from nightshift.producer.console.looker import Looker, looker, refuse_foreign
+from nightshift.producer.gateway.calls import Context
+from nightshift.producer.gateway.errors import ApiError, answer, not_found
+
+STREAM_SECONDS = 600.0
+"""How long one stream of a live page lasts; the browser opens another, and is asked again who it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One look at a page, or one form that was sent."""
+
+    request: Request
+    looker: Looker
+    form: dict[str, list[str]]
+
+    @property
+    def context(self) -> Context:
+        """The ledger and the settings of the server."""
+        found: Context = self.request.app.state.context
+        return found
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the server."""
+        return self.context.ledger
+
+    def query(self, name: str) -> str | None:
+        """A word of the address; None for none, and for an empty one."""
+        return self.request.query_params.get(name) or None
+
+    def number(self, name: str, default: int) -> int:
+        """A whole number of the address; `default` for anything else."""
+        given = self.request.query_params.get(name, "")
+        return int(given) if given.isascii() and given.isdigit() and len(given) < 19 else default
+
+    def job(self) -> Job:
+        """The job of the address; ApiError 404 for one that the looker does not see."""
+        return job_of(self.ledger, self.looker.scope, self.request.path_params["id"])
+
+    def page(self, template: str, **given: Any) -> Response:
+        """A page with what every page shows."""
+        return render.page(
+            template, looker=self.looker, path=self.request.url.path, message=None, **given
+        )
+
+
+def job_of(ledger: Ledger, scope: str | None, given: str) -> Job:
+    """A job by its number, as whoever looks writes the number; ApiError 404."""
+    number = int(given) if given.isascii() and given.isdigit() and len(given) < 19 else 0
+    with ledger.transaction() as connection:
+        found = tenant_jobs.get(connection, scope, number)
+    if found is None:
+        raise not_found("job", given)
+    return found
+
+
+Handler = Callable[[Visit], Response]
+
+LivePage = Callable[[Visit], tuple[Hashable, Callable[[], str]]]
+"""What a live page shows: a key that browsers with the same view share, and the look itself."""
+
+
+def page(path: str, handler: Handler) -> Route:
+    """A page that somebody looks at."""
+
+    async def endpoint(request: Request) -> Response:
+        return await _answered(request, lambda found: handler(Visit(request, found, {})))
+
+    return Route(path, endpoint, methods=["GET"], name=handler.__name__)
+
+
+def action(path: str, handler: Handler) -> Route:
+    """A form that changes something: from a page of this server, by somebody who may, with audit rows."""
+
+    async def endpoint(request: Request) -> Response:
+        async with request.form(max_files=0, max_fields=1000) as given:
+            form: dict[str, list[str]] = {}
+            for name, value in given.multi_items():
+                form.setdefault(name, []).append(str(value))
+
+        def work(found: Looker) -> Response:
+            refuse_foreign(request)
+            if not found.acts:
+                raise ApiError(403, "this key looks, and changes nothing", code="forbidden")
+            with audit_log.acting(found.who, found.host):
+                return handler(Visit(request, found, form))
+
+        return await _answered(request, work)
+
+    return Route(path, endpoint, methods=["POST"], name=handler.__name__)
+
+
+def live(path: str, shown: LivePage) -> Route:
+    """The stream of a page that changes while somebody looks: server-sent events named `frame`."""
+
+    async def endpoint(request: Request) -> Response:
+        async def stream(found: Looker) -> Response:
+            key, look = await run_in_threadpool(shown, Visit(request, found, {}))
+            views: Live = request.app.state.live
+            return StreamingResponse(
+                _events(views, (path, found.scope, found.acts, key), look),
+                headers=render.HEADERS,
+                media_type="text/event-stream",
+            )
+
+        try:
+            return await stream(await run_in_threadpool(looker, request))
+        except (ApiError, NightshiftError) as error:
+            return answer(error)
+
+    return Route(path, endpoint, methods=["GET"], name=shown.__name__)
+
+
+async def _events(views: Live, key: Hashable, look: Callable[[], str]) -> AsyncIterator[bytes]:
+    until = monotonic() + STREAM_SECONDS
+    async with aclosing(views.follow(key, look)) as frames:
+        async for html in frames:
+            lines = "".join(f"data: {line}\n" for line in html.splitlines())
+            yield f"event: frame\n{lines}\n".encode()
+            if monotonic() > until:
+                return
+
+
+async def _answered(request: Request, work: Callable[[Looker], Response]) -> Response:
+    try:
+        found = await run_in_threadpool(looker, request)
+        return await run_in_threadpool(work, found)
+    except (ApiError, NightshiftError) as error:
+        status = answer(error).status_code
+        if status == 401:
+            target = quote(request.url.path, safe="/") if request.method == "GET" else "/"
+            return RedirectResponse(f"/login?next={target}", 303)
+        return render.page(
+            "message.html",
+            status,
+            looker=None,
+            path="",
+            message=None,
+            title="Not this way",
+            text=str(error),
+        )
+
+
+def seen_at(place: str) -> Response:
+    """Leads to the page that shows what has changed."""
+    return RedirectResponse(place, 303)
