@@ -36,6 +36,11 @@ class Live:
         self._views: dict[Hashable, View] = {}
         self._poller: asyncio.Task[None] | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody looks, and the poller has ended."""
+        return not self._views and (self._poller is None or self._poller.done())
+
     async def follow(self, key: Hashable, look: Look) -> AsyncGenerator[str]:
         """What the page shows, now and each time that it has changed."""
         view = self._views.setdefault(key, View(look))

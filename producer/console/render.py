@@ -54,6 +54,7 @@ def environment() -> Environment:
         "moment": moment,
         "money": lambda value: "—" if value is None else money(value),
         "value": value_html,
+        "sentence": lambda value: f"{value[:1].upper()}{value[1:]}.",
         "why": fleet_tables.why,
         "place": fleet_tables.place,
         "gpus": fleet_tables.gpus,
@@ -77,8 +78,12 @@ def fragment(name: str, **given: Any) -> str:
 @cache
 def asset(name: str) -> str:
     """The address of a file of `static/`; a file that changes has another address."""
-    digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
-    return f"/static/{name}?v={digest}"
+    return f"/static/{name}?v={digest(name)[:12]}"
+
+
+def digest(name: str) -> str:
+    """SHA-256 of a file of `static/`; those of the vendored ones stand in `hashes.json`."""
+    return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()
 
 
 def safe(html: str) -> Markup:

@@ -1,0 +1,238 @@
+"""The pages of `serve`: who sees what, what a form may do, and that nothing of a row is more than text."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import pytest
+from httpx2 import Response
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.gateway import keys, tenants
+from nightshift.common.settings import load_settings
+from nightshift.producer.console import app as console
+from nightshift.producer.console import drawing, live, render
+from nightshift.producer.gateway import app as gateway
+from tests.support.fleet import Fleet, function_spec
+from tests.support.world import World
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+
+
+class Site:
+    """The pages in this process, and a browser for each of some people."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.app: Starlette = gateway.build(ledger, load_settings())
+        console.add(self.app)
+        self.keys = {}
+        with ledger.transaction() as connection:
+            for name in ("acme", "other", "ops"):
+                tenants.ensure(connection, name)
+            for who, tenant, role in (
+                ("viewer", "acme", "viewer"),
+                ("user", "acme", "user"),
+                ("other", "other", "user"),
+                ("ops", "ops", "operator"),
+            ):
+                self.keys[who] = keys.create(connection, tenant, who, role, None)[1]  # type: ignore[arg-type]
+
+    def browser(self, who: str | None = None) -> TestClient:
+        """A browser in which somebody has given a key."""
+        found = TestClient(self.app, base_url="http://console", follow_redirects=False)
+        if who is not None:
+            given = {"key": self.keys[who], "next": "/"}
+            assert send(found, "/login", given).status_code == 303
+        return found
+
+
+def send(browser: TestClient, path: str, form: dict[str, object], origin: str = "") -> Response:
+    """A form, as a browser sends it from a page of the server."""
+    return browser.post(path, data=form, headers={"origin": origin or "http://console"})
+
+
+@pytest.fixture
+def site(ledger: Ledger) -> Site:
+    return Site(ledger)
+
+
+def test_a_key_opens_a_session_and_leaving_ends_it(site: Site) -> None:
+    browser = site.browser()
+    turned = browser.get("/jobs/7")
+    assert (turned.status_code, turned.headers["location"]) == (303, "/login?next=/jobs/7")
+    wrong = send(browser, "/login", {"key": "nsk-no", "next": "/"})
+    assert (wrong.status_code, "opens nothing" in wrong.text) == (401, True)
+    opened = send(browser, "/login", {"key": site.keys["viewer"], "next": "//evil.example/"})
+    assert (opened.status_code, opened.headers["location"]) == (303, "/")
+    cookie = opened.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert browser.get("/").status_code == 200
+    assert send(browser, "/logout", {}).status_code == 303
+    assert browser.get("/").status_code == 303
+
+
+def test_a_key_that_is_revoked_ends_its_session(site: Site, ledger: Ledger) -> None:
+    browser = site.browser("viewer")
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE api_keys SET revoked_at = now()")
+    assert browser.get("/").status_code == 303
+
+
+def test_who_sees_which_job(site: Site, world: World) -> None:
+    job = world.job(3, name="secret-plan", tenant="acme")
+    for who, status in (("viewer", 200), ("user", 200), ("other", 404), ("ops", 200)):
+        browser = site.browser(who)
+        assert ("secret-plan" in browser.get("/").text) is (status == 200)
+        assert browser.get(f"/jobs/{job}").status_code == status
+        assert browser.get(f"/jobs/{job}/rows").status_code == status
+        if status == 404:
+            assert browser.get(f"/live/jobs/{job}").status_code == 404
+        assert browser.get("/fleet").status_code == (200 if who == "ops" else 403)
+        assert browser.get("/audit").status_code == (200 if who == "ops" else 403)
+
+
+def test_a_change_comes_from_a_page_of_the_server_by_somebody_who_may(
+    site: Site, world: World
+) -> None:
+    job = world.job(3, name="one", tenant="acme")
+    place = f"/jobs/{job}/move"
+
+    def state() -> str:
+        return str(world.ask("SELECT state FROM jobs WHERE id = %s", job)[0].state)
+
+    user, viewer, other = (site.browser(who) for who in ("user", "viewer", "other"))
+    assert user.post(place, data={"do": "pause"}).status_code == 403, "it names no page"
+    for origin in ("http://evil.example", "null", "http://console.evil.example"):
+        assert send(user, place, {"do": "pause"}, origin).status_code == 403
+    assert send(viewer, place, {"do": "pause"}).status_code == 403
+    assert send(other, place, {"do": "pause"}).status_code == 404
+    assert '<button name="do"' not in viewer.get(f"/jobs/{job}").text
+    assert state() == "running"
+    done = send(user, place, {"do": "pause"})
+    assert (done.status_code, done.headers["location"], state()) == (303, f"/jobs/{job}", "paused")
+    assert send(user, place, {"do": "explode"}).status_code == 400
+    rows = world.ask("SELECT who, action FROM audit_log WHERE job_id = %s", job)
+    assert [(row.who, row.action) for row in rows] == [("key 2 user (acme)", "pause")]
+    assert "key 2 user (acme)" in site.browser("ops").get("/audit").text
+
+
+def test_many_jobs_are_paused_at_once_and_the_refusal_names_those_that_cannot(
+    site: Site, world: World
+) -> None:
+    jobs = [world.job(1, name=f"n{number}", tenant="acme") for number in range(3)]
+    user = site.browser("user")
+    assert send(user, "/jobs", {"do": "cancel", "job": [str(jobs[0])]}).status_code == 303
+    refused = send(user, "/jobs", {"do": "pause", "job": [str(job) for job in jobs]})
+    assert refused.status_code == 400
+    assert f"job {jobs[0]} is cancelled" in refused.text
+    states = [row.state for row in world.ask("SELECT state FROM jobs ORDER BY id")]
+    assert states == ["cancelled", "paused", "paused"]
+
+
+def test_the_address_holds_the_filter_and_pages_go_by_key(site: Site, world: World) -> None:
+    for number in range(60):
+        world.job(1, name=f"job-{number:02d}", tenant="acme")
+    world.job(1, name="Needle", tenant="acme")
+    browser = site.browser("viewer")
+
+    def names(query: str) -> list[str]:
+        return re.findall(r'<th scope="row"><a[^>]*>([^<]*)</a>', browser.get(f"/{query}").text)
+
+    assert names("?name=needle") == ["Needle"]
+    assert names("?status=failed") == []
+    assert "No job fits the filter" in browser.get("/?status=failed").text
+    first = names("")
+    (after,) = re.findall(r"\?before=(\d+)", browser.get("/").text)
+    second = names(f"?before={after}")
+    assert (len(first), len(second)) == (50, 11)
+    assert not set(first) & set(second)
+
+
+def test_what_rows_and_people_write_is_text_and_no_page_loads_from_elsewhere(
+    site: Site, tmp_path: Path, database_url: str, redis_url: str, ledger: Ledger
+) -> None:
+    fleet = Fleet(tmp_path, NIGHTSHIFT_DATABASE_URL=database_url, NIGHTSHIFT_BROKER_URL=redis_url)
+    (tmp_path / "in.jsonl").write_text(
+        "".join(f"{json.dumps({'id': f'{HOSTILE}{n}', 'text': HOSTILE})}\n" for n in range(3))
+    )
+    try:
+        made = function_spec("hostile", tmp_path / "in.jsonl", tmp_path / "out")
+        done = fleet.command("run", str(fleet.spec(made)))
+        assert done.returncode == 0, done.stderr
+    finally:
+        fleet.end()
+    with ledger.transaction() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO audit_log (who, host, action, job_id, detail) "
+            "VALUES (%s, %s, %s, 1, '{}')",
+            (HOSTILE,) * 3,
+        )
+    browser = site.browser("ops")
+    for path in ("/", "/jobs/1", "/jobs/1/rows", "/fleet", "/audit", "/?name=%3Cscript%3E"):
+        page = browser.get(path)
+        assert page.status_code == 200, path
+        assert "<script>alert" not in page.text, path
+        assert "<img src=x" not in page.text, path
+        assert " style=" not in page.text, path
+        assert not re.search(r'(?:src|href)="(?!/|\?|#)', page.text), path
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+    assert "&lt;SCRIPT&gt;ALERT" in browser.get("/jobs/1/rows").text
+
+
+def test_vendored_files_are_those_whose_hash_is_written_here() -> None:
+    wanted = json.loads((Path(render.__file__).parent / "static" / "hashes.json").read_text())
+    assert wanted == {name: render.digest(name) for name in wanted}
+    assert {name for name in wanted if name.startswith("htmx")} == {
+        path.name for path in (Path(render.__file__).parent / "static").glob("htmx*")
+    }
+
+
+@pytest.mark.parametrize(
+    ("done", "failed", "total", "says"),
+    [(0, 0, 0, "0 %"), (999, 0, 1000, "99 %"), (0, 1, 1000, "0 %"), (900, 100, 1000, "100 %")],
+)
+def test_a_bar_is_full_only_when_every_row_is_over(
+    done: int, failed: int, total: int, says: str
+) -> None:
+    drawn = str(drawing.bar(done, failed, total))
+    assert f'aria-label="{says}"' in drawn
+    widths = [int(each) for each in re.findall(r'rect[^>]* width="(\d+)"', drawn)]
+    assert sum(widths[1:]) <= drawing.BAR_WIDTH
+    assert not failed or widths[2] >= 2, "one failed row is seen"
+
+
+def test_browsers_with_the_same_view_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
+    looks = []
+
+    def look() -> str:
+        looks.append(1)
+        return str(len(looks) // 5)
+
+    async def watch(views: live.Live, frames: int) -> list[str]:
+        found: list[str] = []
+        stream = views.follow("jobs", look)
+        async for html in stream:
+            found.append(html)
+            if len(found) == frames:
+                break
+        await stream.aclose()
+        return found
+
+    async def night() -> tuple[list[list[str]], live.Live]:
+        views = live.Live()
+        found = await asyncio.gather(*(watch(views, 3) for _ in range(200)))
+        await asyncio.sleep(0.2)
+        return found, views
+
+    found, views = asyncio.run(night())
+    assert all(frames == found[0] for frames in found), "a frame for each change and no other"
+    assert len(found[0]) == len(set(found[0])) == 3
+    assert len(looks) < 30, "and not 200 times as many"
+    assert views.is_idle
