@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from anyio import CapacityLimiter, to_thread
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, QueryParams
@@ -103,15 +104,22 @@ class Operation:
     binary: bool = False
 
 
-def route(method: str, path: str, handler: Handler, role: Role = "user", **said: Any) -> Route:
-    """A route whose handler runs in a thread, for callers of at least this role; `said` are fields of
-    its Operation.
+def route(
+    method: str,
+    path: str,
+    handler: Handler,
+    role: Role = "user",
+    threads: CapacityLimiter | None = None,
+    **said: Any,
+) -> Route:
+    """A route whose handler runs in a thread, one of `threads` if it takes long, for callers of at least
+    this role; `said` are fields of its Operation.
     """
 
     async def endpoint(request: Request) -> Response:
         # Who may not come in has no body read.
         call = replace(await _call(request, role), body=await _body(request))
-        answer = await run_in_threadpool(_handled, handler, call)
+        answer = await to_thread.run_sync(_handled, handler, call, limiter=threads)
         return answer if isinstance(answer, Response) else JSONResponse(answer)
 
     return _described(Route(path, endpoint, methods=[method], name=handler.__name__), handler, said)

@@ -3,6 +3,7 @@
 import hashlib
 from typing import Any, BinaryIO
 
+from anyio import CapacityLimiter
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -25,6 +26,12 @@ MOST_PART_BYTES = 64 * 2**20
 """Largest part, as in the hosted API."""
 
 MOST_PARTS = 10_000
+
+JOINING = CapacityLimiter(4)
+"""Uploads that a server puts together at once: each takes a while, and the threads of other requests are
+few.
+"""
+
 PIECE_BYTES = 1024 * 1024
 
 
@@ -236,6 +243,6 @@ PART_FORM: dict[str, Any] = {
 ROUTES: list[Route] = [
     route("POST", "/v1/uploads", create_upload, takes=JSON_OBJECT),
     streaming("POST", "/v1/uploads/{id}/parts", add_part, takes=PART_FORM),
-    route("POST", "/v1/uploads/{id}/complete", complete_upload, takes=JSON_OBJECT),
+    route("POST", "/v1/uploads/{id}/complete", complete_upload, takes=JSON_OBJECT, threads=JOINING),
     route("POST", "/v1/uploads/{id}/cancel", cancel_upload),
 ]
