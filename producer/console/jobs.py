@@ -35,17 +35,19 @@ class Trails:
         self._noted: dict[int, float] = {}
 
     def note(self, row: Mapping[str, Any]) -> list[float]:
-        """Adds the rate of a job, at most once a second; returns its rates, the newest last."""
+        """Adds the rate of a job, at most once a second; returns its rates while it runs, the
+        newest last.
+        """
         job, now = row["job"], time.monotonic()
         values = self._values.setdefault(job, deque(maxlen=TRAIL_VALUES))
         self._values.move_to_end(job)
         if row["status"] == JobState.RUNNING and now - self._noted.get(job, 0.0) > 0.9:
-            values.append(row["rows_per_second"] or 0.0)
+            values.append(float(row["rows_per_second"] or 0.0))
             self._noted[job] = now
         while len(self._values) > MOST_TRAILS:
             gone, _ = self._values.popitem(last=False)
             self._noted.pop(gone, None)
-        return list(values)
+        return list(values) if row["status"] == JobState.RUNNING else []
 
 
 def _state(visit: Visit) -> str | None:

@@ -121,12 +121,13 @@ def value_html(value: Any) -> Markup:
     if value is None:
         return Markup('<span class="none">null</span>')
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    kind = "text"
     if text[:1] in ("{", "["):
         with suppress(ValueError):
-            text = json.dumps(json.loads(text), ensure_ascii=False, indent=2)
+            text, kind = json.dumps(json.loads(text), ensure_ascii=False, indent=2), "text json"
     if len(text) <= MOST_VALUE:
-        return Markup('<span class="text">{}</span>').format(text)
+        return Markup('<span class="{}">{}</span>').format(kind, text)
     return Markup(
-        '<details><summary><span class="text">{}…</span></summary>'
-        '<span class="text">{}</span></details>'
-    ).format(text[:MOST_VALUE], text)
+        '<details><summary><span class="{kind}">{begin}…</span></summary>'
+        '<span class="{kind}">{text}</span></details>'
+    ).format(kind=kind, begin=text[:MOST_VALUE], text=text)

@@ -147,8 +147,10 @@ async def _answered(request: Request, work: Callable[[Looker], Response]) -> Res
     try:
         found = await run_in_threadpool(looker, request)
         return await run_in_threadpool(work, found)
-    except (ApiError, NightshiftError) as error:
-        status = answer(error).status_code
+    except Exception as error:
+        # An error that nobody expected is logged there, and its text stays there.
+        told = answer(error)
+        status, expected = told.status_code, isinstance(error, ApiError | NightshiftError)
         if status == 401:
             target = quote(request.url.path, safe="/") if request.method == "GET" else "/"
             return RedirectResponse(f"/login?next={target}", 303)
@@ -159,7 +161,7 @@ async def _answered(request: Request, work: Callable[[Looker], Response]) -> Res
             path="",
             message=None,
             title="Not this way",
-            text=str(error),
+            text=str(error) if expected else "The server failed. Its log says why.",
         )
 
 

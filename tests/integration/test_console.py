@@ -3,11 +3,13 @@
 import asyncio
 import json
 import re
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from httpx2 import Response
 from starlette.applications import Starlette
+from starlette.responses import HTMLResponse
 from starlette.testclient import TestClient
 
 from nightshift.common.ledger import Ledger
@@ -131,6 +133,34 @@ def test_many_jobs_are_paused_at_once_and_the_refusal_names_those_that_cannot(
     assert f"job {jobs[0]} is cancelled" in refused.text
     states = [row.state for row in world.ask("SELECT state FROM jobs ORDER BY id")]
     assert states == ["cancelled", "paused", "paused"]
+
+
+def test_a_job_that_runs_has_a_line_of_its_rates(site: Site, world: World) -> None:
+    world.job(4, name="quick", tenant="acme")
+    trails = site.app.state.trails
+    row = {"job": 1, "status": "running", "rows_per_second": Decimal("3.5")}
+    for _ in range(3):
+        trails.note(row)
+        trails._noted.clear()
+    assert drawing.sparkline(trails.note({**row, "rows_per_second": None})).count(",") == 4
+    assert site.browser("viewer").get("/").status_code == 200
+    assert trails.note({**row, "status": "completed"}) == []
+
+
+def test_a_page_that_crashes_says_so_and_not_why(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = site.browser("viewer")
+
+    def crash(*_given: object, **_named: object) -> None:
+        raise RuntimeError("the inner secret")
+
+    monkeypatch.setattr(render, "fragment", crash)
+    monkeypatch.setattr(
+        render, "page", lambda *given, **named: HTMLResponse(named["text"], given[1])
+    )
+    page = browser.get("/")
+    assert (page.status_code, page.text) == (500, "The server failed. Its log says why.")
 
 
 def test_the_address_holds_the_filter_and_pages_go_by_key(site: Site, world: World) -> None:
