@@ -13,7 +13,6 @@ from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, job_facts, job_pace
 from nightshift.common.states import RowErrorKind
-from nightshift.producer import retry
 from nightshift.producer.console import render
 from nightshift.producer.console.jobs import MOVES
 from nightshift.producer.console.visits import Visit, action, live, page, seen_at
@@ -100,6 +99,8 @@ def move_job(visit: Visit) -> Response:
 
 def retry_job(visit: Visit) -> Response:
     """Runs the rows that failed again: all of them, or those of one kind."""
+    from nightshift.producer import retry  # loads Arrow
+
     job, kind = visit.job(), (visit.form.get("kind") or [""])[0]
     if kind and kind not in list(RowErrorKind):
         raise ApiError(400, f"there is no kind of error {kind[:50]!r}", param="kind")
