@@ -61,7 +61,7 @@ def environment() -> Environment:
         "change": fleet_tables.detail,
     }
     found.globals |= {"bar": drawing.bar, "sparkline": drawing.sparkline, "asset": asset}
-    found.globals["rows_over"] = rates.rows_over
+    found.globals |= {"rows_over": rates.rows_over, "overall_rate": rates.overall_rate}
     return found
 
 

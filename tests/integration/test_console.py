@@ -113,10 +113,14 @@ def test_a_change_comes_from_a_page_of_the_server_by_somebody_who_may(
     assert send(viewer, place, {"do": "pause"}).status_code == 403
     assert send(other, place, {"do": "pause"}).status_code == 404
     assert '<button name="do"' not in viewer.get(f"/jobs/{job}").text
+    assert 'value="pause"' in user.get(f"/jobs/{job}").text
     assert state() == "running"
     done = send(user, place, {"do": "pause"})
     assert (done.status_code, done.headers["location"], state()) == (303, f"/jobs/{job}", "paused")
     assert send(user, place, {"do": "explode"}).status_code == 400
+    paused = user.get(f"/jobs/{job}").text
+    assert 'value="resume"' in paused
+    assert 'value="pause"' not in paused
     rows = world.ask("SELECT who, action FROM audit_log WHERE job_id = %s", job)
     assert [(row.who, row.action) for row in rows] == [("key 2 user (acme)", "pause")]
     assert "key 2 user (acme)" in site.browser("ops").get("/audit").text
