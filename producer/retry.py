@@ -1,13 +1,15 @@
 """Retry: failed rows of a job run again, and the sentence about them for a person."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nightshift.common import storage
 from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.batches.retries import Retried
+from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger.gateway import batch_retry, batch_steps
 from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState, RowErrorKind
@@ -18,17 +20,46 @@ ROWS_A_PIECE = 10_000
 million rows in batches of 256 took 3 s on two cores, and a piece 0.1 s at most; on busy cores a piece
 of twice the size took up to 1.8 s."""
 
+HOLD_SECONDS = 60.0
+"""How long a batch of the HTTP API stays out of reapers' hands after each piece."""
+
 
 def retry(
-    ledger: Ledger, job: Job, *, failed: bool, dead: bool, kind: RowErrorKind | None
+    ledger: Ledger,
+    job: Job,
+    *,
+    failed: bool,
+    dead: bool,
+    kind: RowErrorKind | None,
+    allowed: Callable[[Connection], object] = lambda _: None,
 ) -> Retried:
     """Puts the rows back to pending, in pieces; a job that was over loses its manifest until it is
-    over again. When the command is cut off, a second one does the rest.
+    over again. When the command is cut off, a second one does the rest. The batch of the HTTP API whose
+    job this is runs again too, and gets new files at its end.
 
     Batches of an archived job come back first. Raises BadInput for a cancelled job, and where its
-    archive is gone.
+    archive is gone, and what `allowed` raises, which is asked in the transaction that begins.
     """
     bring_back(ledger, job)
+    with ledger.transaction() as connection:
+        allowed(connection)
+        batch_id = batch_retry.reopen(connection, job.id, HOLD_SECONDS)
+    done = _put_back(ledger, job, failed=failed, dead=dead, kind=kind, batch_id=batch_id)
+    if batch_id is not None:
+        with ledger.transaction() as connection:
+            batch_retry.let_go(connection, batch_id)
+    return done
+
+
+def _put_back(
+    ledger: Ledger,
+    job: Job,
+    *,
+    failed: bool,
+    dead: bool,
+    kind: RowErrorKind | None,
+    batch_id: str | None,
+) -> Retried:
     after, whole = -1, None
     while True:
         with ledger.transaction() as connection:
@@ -45,6 +76,8 @@ def retry(
                 redone = {"rows": piece.rows, "batches": piece.batches, "kind": kind}
                 audit_log.record(connection, "retry", job.id, detail=redone)
             stale = generations.reopen(connection, job.id) if piece.batches else []
+            if batch_id is not None:
+                batch_steps.keep(connection, batch_id, batch_retry.WHO, HOLD_SECONDS)
         if piece.reopened or stale:
             withdraw(ledger, job, stale)
         whole = piece if whole is None else whole.then(piece)

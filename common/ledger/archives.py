@@ -267,12 +267,17 @@ def keep(connection: Connection, archive: Archive) -> bool:
 def refuse_away(connection: Connection, job_id: int) -> None:
     """BadInput where the rows of a job are not all in Postgres, or are being deleted."""
     jobs.refuse_deleted(connection, job_id)
-    statement = text("SELECT state FROM job_archives WHERE job_id = :id AND state <> 'kept'")
-    if connection.scalar(statement, {"id": job_id}) is not None:
+    if is_away(connection, job_id):
         raise BadInput(
             f"the batches of job {job_id} are in its archive: `nightshift verify {job_id}` brings "
             "them back"
         )
+
+
+def is_away(connection: Connection, job_id: int) -> bool:
+    """Whether the rows of a job are not all in Postgres."""
+    statement = text("SELECT true FROM job_archives WHERE job_id = :id AND state <> 'kept'")
+    return connection.scalar(statement, {"id": job_id}) is not None
 
 
 def stop_of_page(

@@ -137,6 +137,8 @@ class JobSpec(Section):
         """
         hashed = self.model_dump(mode="json", by_alias=True, include=set(IDENTITY))
         hashed["input"].pop("watch", None)
+        if not hashed["task"].get("image_roots"):
+            hashed["task"].pop("image_roots", None)  # as before there were any
         hashed["engine"] = {
             key: each for key, each in hashed["engine"].items() if key not in PRICES
         }

@@ -46,8 +46,10 @@ def check_name(uri: str) -> None:
         raise BadInput(f"the name {uri!r} holds a NUL character")
 
 
-def check_roots(uris: Iterable[str], roots: Sequence[str]) -> None:
-    """BadInput for a uri outside all of `roots`; without roots every uri is allowed.
+def check_roots(
+    uris: Iterable[str], roots: Sequence[str], said: str = "NIGHTSHIFT_ALLOWED_ROOTS names"
+) -> None:
+    """BadInput for a uri outside all of `roots`, which `said` calls so; without roots every uri is allowed.
 
     Links are followed as they are on this machine.
     """
@@ -58,10 +60,7 @@ def check_roots(uris: Iterable[str], roots: Sequence[str]) -> None:
     for uri in uris:
         inside = _is_below(uri, allowed) and _is_below(_real(uri), real)
         if not inside:
-            raise BadInput(
-                f"{uri} is outside the folders that NIGHTSHIFT_ALLOWED_ROOTS names: "
-                f"{', '.join(allowed)}"
-            )
+            raise BadInput(f"{uri} is outside the folders that {said}: {', '.join(allowed)}")
 
 
 def _real(uri: str) -> str:

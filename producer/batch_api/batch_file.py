@@ -20,6 +20,13 @@ BYTES_A_TOKEN = 4
 """Bytes of a body that count as one token before anything is tokenized."""
 
 
+MOST_LINE_BYTES = 16 * 2**20
+"""Longest line: JSON of 16 MiB may take 500 MB once it is parsed, and a reaper has 1 GiB."""
+
+
+LINE_TOO_LONG = "line_too_long"
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """What is wrong with a file, as the API says it; `line` counts from 1."""
@@ -89,6 +96,9 @@ class FileFacts:
 
 def judge(text: bytes, number: int, endpoint: str) -> Asked | Problem:
     """What a line asks for, or what is wrong with it."""
+    if len(text) > MOST_LINE_BYTES:
+        said = f"the line has more than {MOST_LINE_BYTES >> 20} MiB"
+        return Problem(LINE_TOO_LONG, said, number)
     try:
         line = parse_line(text)
     except ValueError as error:
@@ -133,7 +143,7 @@ def read(
             return facts
         asked = judge(text, number, endpoint)
         if isinstance(asked, Problem):
-            if not skip:
+            if not skip or asked.code == LINE_TOO_LONG:  # no worker is to read such a line
                 facts.add(asked)
             continue
         hashes.append(hash(asked.custom_id))

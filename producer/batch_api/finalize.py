@@ -1,6 +1,7 @@
 """Finalizing: the results of a batch whose job is over become files, and the batch ends."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
@@ -14,8 +15,8 @@ from nightshift.common import storage
 from nightshift.common.errors import LeaseLost, Permanent
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats.jsonl.lines import is_blank, parse_line
-from nightshift.common.ledger import Ledger, jobs
-from nightshift.common.ledger.gateway import batch_steps, files, ids
+from nightshift.common.ledger import Connection, Ledger, jobs
+from nightshift.common.ledger.gateway import batch_steps, batches, files, ids
 from nightshift.common.ledger.gateway.batches import Batch, BatchStatus
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
@@ -89,7 +90,8 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
         progress = None if job is None else jobs.progress(connection, job.id)
     if job is None or progress is None:
         gone = [Problem("job_deleted", "the job of the batch was deleted").as_json]
-        _end(ledger, batch, who, told or BatchStatus.FAILED, (), gone, {})
+        with suppress(LeaseLost):
+            _end(ledger, batch, who, told or BatchStatus.FAILED, (), gone, {}, None)
         return True
     over = progress["rows_done"] + progress["rows_failed"]
     status = ended_as(told, job.state, every_row_over=over == progress["rows_total"])
@@ -98,7 +100,7 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
         errors = [Problem("job_failed", job.reason or "the job of the batch failed").as_json]
     try:
         results = _write(ledger, settings, who, batch, job, status, progress["rows_total"])
-        _end(ledger, batch, who, status, results, errors, dict(progress))
+        _end(ledger, batch, who, status, results, errors, dict(progress), job)
     except LeaseLost as lost:
         log.info("batch_left", batch=batch.id, why=str(lost))
     except Permanent as error:
@@ -106,7 +108,9 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
             raise
         log.exception("batch_results_lost", batch=batch.id)
         lost_results = [Problem("results_lost", f"the results cannot be read: {error}").as_json]
-        _end(ledger, batch, who, told or BatchStatus.FAILED, (), lost_results, dict(progress))
+        ended = told or BatchStatus.FAILED
+        with suppress(LeaseLost):
+            _end(ledger, batch, who, ended, (), lost_results, dict(progress), job)
     else:
         log.info("batch_ended", batch=batch.id, status=str(status))
     return True
@@ -144,6 +148,9 @@ def _write(
                 errors.uri, lambda to_errors: fill(to_answers, to_errors)
             ),
         )
+    lines = answers.lines + errors.lines
+    if status is BatchStatus.COMPLETED and lines != rows_total:
+        raise Permanent(f"the parts of {job.label} have {lines:,} of {rows_total:,} rows")
     return answers, errors
 
 
@@ -155,16 +162,18 @@ def _end(
     results: tuple[ResultFile, ...],
     errors: list[dict[str, Any]] | None,
     progress: dict[str, Any],
+    job: Job | None,
 ) -> None:
     """The files are seen and the batch is over, in one transaction; LeaseLost where another reaper
-    has the batch.
+    has the batch, and where the `job` that the files are of has run again since.
     """
     kinds = dict(zip(("output", "error"), results, strict=False))
     with ledger.transaction() as connection:
+        _refuse_reopened(connection, batch, job)
         for kind, file in kinds.items():
             if not file.lines:
                 continue  # nobody sees it, and it is swept
-            files.ready(
+            seen = files.ready(
                 connection,
                 file.id,
                 purpose="batch_output",
@@ -172,6 +181,8 @@ def _end(
                 size=file.size,
                 expires_after=batch.output_expires_seconds,
             )
+            if seen is None:
+                raise LeaseLost(f"a sweep has taken the {kind} file of {batch.id}")
         shown = {kind: file.id if file.lines else None for kind, file in kinds.items()}
         failed = kinds["error"].lines if results else 0
         ended = batch_steps.end(
@@ -194,6 +205,20 @@ def _end(
         reached(Moment.DELIVERING)
 
 
+def _refuse_reopened(connection: Connection, batch: Batch, job: Job | None) -> None:
+    """LeaseLost where the job is not as it was when its files were written. From here on nobody reopens
+    it before the end of the transaction.
+    """
+    batches.locked(connection, batch.tenant, batch.id)  # before its job, as everywhere
+    if job is None or jobs.get(connection, job.id) is None:
+        return
+    jobs.lock(connection, job.id)
+    now = jobs.get(connection, job.id)
+    assert now is not None
+    if (now.closed_at, now.retries) != (job.closed_at, job.retries):
+        raise LeaseLost(f"{job.label} runs again")
+
+
 def _usage(progress: dict[str, Any]) -> dict[str, Any]:
     prompt, output = (int(progress.get(name) or 0) for name in ("prompt_tokens", "output_tokens"))
     return {
@@ -214,11 +239,11 @@ def _new_file(ledger: Ledger, settings: Settings, batch: Batch) -> ResultFile:
 
 
 def _noted(
-    batches: Iterator[pa.RecordBatch], answered: NDArray[np.bool_], hold: Hold
+    records: Iterator[pa.RecordBatch], answered: NDArray[np.bool_], hold: Hold
 ) -> Iterator[pa.RecordBatch]:
     """The same rows; notes which have an outcome."""
     rows = 0
-    for batch in batches:
+    for batch in records:
         answered[batch.column("row_index").to_numpy()] = True
         rows += batch.num_rows
         if rows >= ROWS_A_CHECK:

@@ -1,20 +1,34 @@
 """What the specs of a tenant may do, and how much at once. Pure."""
 
+from fnmatch import fnmatchcase
+
 from nightshift.common.ledger.gateway.tenants import Tenant
-from nightshift.common.spec import FunctionEngineSpec, JobSpec, OpenaiEngineSpec
+from nightshift.common.spec import FunctionEngineSpec, GenerateTask, JobSpec, OpenaiEngineSpec
 from nightshift.common.storage import resolve
 
 
-def refusal(tenant: Tenant, spec: JobSpec) -> str | None:
-    """Why a spec is beyond what its tenant may do, in one sentence; None where it is not."""
+def bound(tenant: Tenant, spec: JobSpec) -> JobSpec:
+    """The spec whose images, where a URI names them, lie in the folders of its tenant."""
+    task = spec.task
+    if not isinstance(task, GenerateTask) or not task.image_columns or task.image_roots:
+        return spec
+    held = task.model_copy(update={"image_roots": list(tenant.roots)})
+    return spec.model_copy(update={"task": held})
+
+
+def refusal(tenant: Tenant, spec: JobSpec, store: str | None) -> str | None:
+    """Why a spec is beyond what its tenant may do, in one sentence; None where it is not. What lies in
+    the `store` of all tenants, or around it, is none of its folders.
+    """
     if why := place_refusal(tenant, spec):
         return why
     if isinstance(spec.engine, FunctionEngineSpec) and not tenant.callables:
         return "this tenant may not run functions: engine.backend function"
     if isinstance(spec.engine, OpenaiEngineSpec) and not tenant.remotes:
         return "this tenant may not name a server: engine.base_url"
-    for uri in [*spec.input.uris, spec.output.uri]:
-        if not _is_below(uri, tenant.roots):
+    images = spec.task.image_roots if isinstance(spec.task, GenerateTask) else ()
+    for uri in [*spec.input.uris, spec.output.uri, *images]:
+        if not _is_below(uri, tenant.roots) or (store is not None and _meets(uri, store)):
             return f"{uri[:200]} lies outside the folders of this tenant: {_said(tenant.roots)}"
     return None
 
@@ -51,6 +65,17 @@ def _is_below(uri: str, roots: tuple[str, ...]) -> bool:
     place = resolve(uri)
     bare = [resolve(root).rstrip("/") for root in roots]
     return any(place == root or place.startswith(f"{root}/") for root in bare)
+
+
+def _meets(uri: str, store: str) -> bool:
+    """Whether a place, or what a pattern matches, lies in the store or around it."""
+    ours, theirs = (resolve(each).rstrip("/").split("/") for each in (uri, store))
+    for asked, held in zip(ours, theirs, strict=False):
+        if "**" in asked:
+            return True
+        if not fnmatchcase(held, asked):
+            return False
+    return True
 
 
 def _said(roots: tuple[str, ...]) -> str:

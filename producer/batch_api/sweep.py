@@ -1,13 +1,16 @@
 """What nobody wants any more: bytes of files that were deleted, have expired or never came whole, and rows
-of uploads and webhooks that are over for long.
+of uploads and webhooks that are over for long; jobs of batches whose results are gone.
 """
+
+from collections.abc import Callable
 
 import structlog
 
 from nightshift.common import storage
-from nightshift.common.errors import StorageUnavailable
-from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import files, outbox, uploads
+from nightshift.common.errors import NightshiftError, StorageUnavailable
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.gateway import batches, files, outbox, uploads
+from nightshift.common.ledger.jobs import Job
 
 log = structlog.get_logger(__name__)
 
@@ -19,6 +22,9 @@ SILENT_SECONDS = 3600.0
 
 KEPT_DAYS = 30
 """How long the rows of uploads and webhooks stay that are over."""
+
+MOST_JOBS = 10
+"""Jobs that one sweep deletes."""
 
 MOST_ROWS = 1000
 """Rows of one table that one sweep deletes."""
@@ -62,3 +68,23 @@ def sweep_rows(ledger: Ledger) -> bool:
     with ledger.transaction() as connection:
         gone = [each.forget(connection, KEPT_DAYS, MOST_ROWS) for each in (uploads, outbox)]
     return MOST_ROWS in gone
+
+
+def sweep_jobs(ledger: Ledger, delete: Callable[[Job], object]) -> bool:
+    """Deletes the jobs of batches whose files of results are all deleted or expired, by `delete`: their
+    parts hold the same lines. False where no more are left, or one could not be deleted.
+    """
+    with ledger.transaction() as connection:
+        found = [
+            jobs.get(connection, id) for id in batches.jobs_without_results(connection, MOST_JOBS)
+        ]
+    refused = 0
+    for job in found:
+        if job is None:
+            continue
+        try:
+            delete(job)
+        except NightshiftError as error:
+            log.warning("job_not_swept", job_id=job.id, why=str(error))
+            refused += 1
+    return len(found) == MOST_JOBS and not refused

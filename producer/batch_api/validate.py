@@ -14,7 +14,13 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.producer.batch_api import layout, models
 from nightshift.producer.batch_api import limits as tenant_limits
-from nightshift.producer.batch_api.batch_file import FileFacts, Limits, Problem, read
+from nightshift.producer.batch_api.batch_file import (
+    MOST_LINE_BYTES,
+    FileFacts,
+    Limits,
+    Problem,
+    read,
+)
 from nightshift.producer.batch_api.holding import HOLD_SECONDS, Hold, held
 from nightshift.producer.batch_api.models import ModelTable, ServedModel
 from nightshift.producer.submit import convert
@@ -174,7 +180,7 @@ def _spec(settings: Settings, batch: Batch, file: File, model: ServedModel) -> J
 
 
 def _lines(uri: str, hold: Hold) -> Iterator[tuple[int, bytes]]:
-    for number, text in enumerate(convert.lines(uri), 1):
+    for number, text in enumerate(convert.lines(uri, MOST_LINE_BYTES), 1):
         if number % LINES_A_CHECK == 0:
             hold.check()
         yield number, text

@@ -108,11 +108,18 @@ def reaper() -> None:
         raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a reaper needs the ledger")
     from nightshift.common.telemetry import run_state
     from nightshift.producer.connect import open_ledger
+    from nightshift.producer.control import deletion
     from nightshift.producer.reaper import loop
 
     state = None if settings.run_dir is None else run_state.claim(settings.run_dir, "reaper")
     with open_ledger(settings, connections=loop.CONNECTIONS) as (ledger, _):
-        loop.run(ledger, settings, stop, state)
+        loop.run(
+            ledger,
+            settings,
+            stop,
+            state,
+            delete=lambda job: deletion.delete(ledger, job, settings, output=True),
+        )
 
 
 def alive() -> None:

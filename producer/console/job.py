@@ -44,22 +44,22 @@ def show_job(visit: Visit) -> Response:
 
 def live_job(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     """What changes while the job runs."""
-    job, ledger, acts = visit.job(), visit.ledger, visit.looker.acts
+    job, ledger, acts, scope = visit.job(), visit.ledger, visit.looker.acts, visit.looker.scope
     trails = visit.request.app.state.trails
 
     def look() -> str:
-        seen = _seen(ledger, job)
+        seen = _seen(ledger, job, scope)
         return render.fragment("job_live.html", acts=acts, trail=trails.note(seen["row"]), **seen)
 
     return job.id, look
 
 
-def _seen(ledger: Ledger, job: Job) -> dict[str, Any]:
+def _seen(ledger: Ledger, job: Job, tenant: str | None) -> dict[str, Any]:
     with ledger.transaction() as connection:
         (row,) = with_deadlines(connection, job_pace.some(connection, [job.id]))
         return {
             "row": row,
-            "reasons": reasons.explain(facts.facts(connection, job)),
+            "reasons": reasons.explain(facts.facts(connection, job, tenant=tenant)),
             "kinds": failed_rows.count_by_kind(connection, job.id),
             "attempts": job_facts.attempts(
                 connection, job.id, limit=ATTEMPTS, outcome=None, seq=None
@@ -104,10 +104,9 @@ def retry_job(visit: Visit) -> Response:
     job, kind = visit.job(), (visit.form.get("kind") or [""])[0]
     if kind and kind not in list(RowErrorKind):
         raise ApiError(400, f"there is no kind of error {kind[:50]!r}", param="kind")
-    if not visit.looker.sees_all:
-        access.refuse_reopening(visit.ledger, visit.looker.caller.tenant, job)
     wanted = RowErrorKind(kind) if kind else None
-    retry.retry(visit.ledger, job, failed=True, dead=wanted is None, kind=wanted)
+    allowed = access.may_reopen(visit.looker.caller, job)
+    retry.retry(visit.ledger, job, failed=True, dead=wanted is None, kind=wanted, allowed=allowed)
     return seen_at(f"/jobs/{job.id}")
 
 

@@ -4,18 +4,25 @@ from collections.abc import Sequence
 
 from nightshift.common.ledger import Connection, Row, jobs, loads
 from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger.gateway import tenant_jobs
 from nightshift.common.ledger.growth import watches
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_facts
 from nightshift.common.states import JobState
-from nightshift.producer.explain.reasons import Facts, Reason, SetAside, SlotFact
+from nightshift.producer.explain.reasons import Reason
+from nightshift.producer.explain.situation import Facts, SetAside, SlotFact
 
 
 def facts(
-    connection: Connection, job: Job, *, alone: bool = False, embedded: bool = False
+    connection: Connection,
+    job: Job,
+    *,
+    tenant: str | None = None,
+    alone: bool = False,
+    embedded: bool = False,
 ) -> Facts:
     """What decides whether the job moves; `alone` as `connect.open_ledger` says it, `embedded` of the
-    ledger of a folder.
+    ledger of a folder. A reader of a `tenant` sees no names of others' jobs and people.
     """
     row = jobs.progress(connection, job.id)
     pace = job_facts.pace(connection, job.id)
@@ -23,12 +30,14 @@ def facts(
     ahead = job_facts.ahead(connection, job.id)
     aside = loads.set_aside(connection, job.spec.pool)
     watch = watches.status(connection, job.id)
+    slots = job_facts.slots(connection, job.spec.pool)
+    named = {each["job"] for each in slots if each["job"]} | ({ahead["job"]} if ahead else set())
     return Facts(
         job_id=job.id,
         state=job.state,
         pool=job.spec.pool,
         engine_key=job.spec.engine_key,
-        reason=job.reason or _who_paused(connection, job),
+        reason=job.reason or _who_paused(connection, job, tenant),
         closed=job.closed_at is not None,
         alone=alone,
         embedded=embedded,
@@ -48,7 +57,7 @@ def facts(
         resting=off["batches"],
         rest_seconds=max(0.0, off["seconds"] or 0.0),
         rest_error=off["error"] or "",
-        slots=[_slot(each) for each in job_facts.slots(connection, job.spec.pool)],
+        slots=[_slot(each) for each in slots],
         set_aside=[
             SetAside(each["host"], each["error"], float(each["seconds_left"]))
             for each in aside
@@ -57,6 +66,7 @@ def facts(
         ahead=None if ahead is None else f"job {ahead['job']} ({ahead['name']})",
         ahead_id=None if ahead is None else ahead["job"],
         ahead_priority=0 if ahead is None else ahead["priority"],
+        hidden=tenant_jobs.foreign(connection, tenant, named),
         watch_seconds=None if watch is None else watch["every_seconds"],
         watch_error=None if watch is None else watch["error"],
     )
@@ -75,14 +85,19 @@ def as_json(job: Job, reasons: Sequence[Reason]) -> dict[str, object]:
     }
 
 
-def _who_paused(connection: Connection, job: Job) -> str | None:
-    """Who paused a job that was not paused by its budget or its errors, when, and from where."""
+def _who_paused(connection: Connection, job: Job, tenant: str | None) -> str | None:
+    """Who paused a job that was not paused by its budget or its errors, when, and from where; for a
+    reader of a `tenant` the people of that tenant alone have a name, and no machine has one.
+    """
     if job.state is not JobState.PAUSED:
         return None
     pauses = [each for each in audit_log.of_job(connection, job.id) if each["action"] == "pause"]
     if not pauses:
         return None
     last = pauses[-1]
+    if tenant is not None:
+        who = last["who"] if last["who"].endswith(f"({tenant})") else "an operator"
+        return f"by {who}, at {last['happened_at'].astimezone():%H:%M:%S}"
     return f"by {last['who']} on {last['host']}, at {last['happened_at'].astimezone():%H:%M:%S}"
 
 

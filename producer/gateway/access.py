@@ -1,6 +1,7 @@
 """Who asks: by a key, by the header of a trusted proxy, or anybody of this machine while no key was made."""
 
 import ipaddress
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -102,12 +103,19 @@ def refuse_more_rows(
         raise SpentOut(why, code="rows_limit_exceeded")
 
 
-def refuse_reopening(ledger: Ledger, tenant: str, job: Job) -> None:
-    """SpentOut where the tenant may not have the rows of a job that is over open again."""
-    with ledger.transaction() as connection:
-        refuse_spent(connection, tenant)
+def may_reopen(caller: Caller, job: Job) -> Callable[[Connection], None]:
+    """What is asked before rows of a job run again: raises SpentOut where the tenant may not have them
+    open again. An operator is not bound.
+    """
+
+    def ask(connection: Connection) -> None:
+        if caller.role == "operator":
+            return
+        refuse_spent(connection, caller.tenant)
         if job.state.over:
-            refuse_more_rows(connection, tenant, job.id)
+            refuse_more_rows(connection, caller.tenant, job.id)
+
+    return ask
 
 
 def _key(request: Request) -> str:

@@ -9,6 +9,7 @@ from functools import partial
 
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.gateway import batch_steps
+from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
 
 PAUSE_SECONDS = 0.5
@@ -32,9 +33,16 @@ class BatchDuties:
     A duty that is cut off is taken up by another reaper, or by the next start.
     """
 
-    def __init__(self, ledger: Ledger, settings: Settings, name: str, run_duty: RunDuty) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        settings: Settings,
+        name: str,
+        run_duty: RunDuty,
+        delete: Callable[[Job], object],
+    ) -> None:
         self._ledger, self._settings, self._name = ledger, settings, name
-        self._run_duty = run_duty
+        self._run_duty, self._delete = run_duty, delete
         self._threads: list[threading.Thread] = []
         self._sweep_at = 0.0
 
@@ -42,17 +50,23 @@ class BatchDuties:
         """Works in threads until `stop` is set."""
         if self._settings.serve_store is None:
             return
+        from nightshift.producer.batch_api import sweep
         from nightshift.producer.batch_api.finalize import finalize_once
-        from nightshift.producer.batch_api.sweep import sweep_once
         from nightshift.producer.batch_api.validate import validate_once
         from nightshift.producer.batch_api.webhooks import send_once
 
         given = (self._ledger, self._settings, self._name)
+
+        def swept() -> bool:
+            return any(
+                [sweep.sweep_once(self._ledger), sweep.sweep_jobs(self._ledger, self._delete)]
+            )
+
         for duty in (
             partial(validate_once, *given),
             partial(finalize_once, *given),
             partial(send_once, self._ledger, self._settings),
-            partial(self._tidy, partial(sweep_once, self._ledger)),
+            partial(self._tidy, swept),
         ):
             thread = threading.Thread(target=self._work, args=(duty, stop), daemon=True)
             thread.start()
@@ -75,9 +89,10 @@ class BatchDuties:
                 stop.wait(PAUSE_SECONDS)
 
     def _tidy(self, sweep: Callable[[], bool]) -> bool:
-        """Expires batches, and sweeps files now and then."""
+        """Expires batches, and sweeps files and jobs now and then."""
         with self._ledger.transaction() as connection:
             more = len(batch_steps.expire(connection, MOST_EXPIRED)) == MOST_EXPIRED
+            batch_steps.cancel_strays(connection, MOST_EXPIRED)
         if time.monotonic() >= self._sweep_at and not sweep():
             self._sweep_at = time.monotonic() + SWEEP_SECONDS
         return more

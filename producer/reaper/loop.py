@@ -20,6 +20,7 @@ from nightshift.common.ledger import Ledger, dispatch, schema, spending, workers
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.control import job_changes
 from nightshift.common.ledger.gateway import tenant_costs
+from nightshift.common.ledger.jobs import Job
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry.run_state import StateFile
@@ -77,9 +78,14 @@ that needs DUTIES times as long for one duty counts as hanging.
 
 
 def run(
-    ledger: Ledger, settings: Settings, stop: threading.Event, state: StateFile | None = None
+    ledger: Ledger,
+    settings: Settings,
+    stop: threading.Event,
+    state: StateFile | None = None,
+    *,
+    delete: Callable[[Job], object],
 ) -> None:
-    """Makes rounds until `stop` is set.
+    """Makes rounds until `stop` is set; `delete` deletes a closed job with its output.
 
     Raises SchemaMismatch when the tables no longer fit this code, BadInput when the metrics that
     the settings ask for cannot be served.
@@ -96,7 +102,7 @@ def run(
             target=watch, args=(ledger, settings, stop, reaper.run_duty), daemon=True
         )
         watcher.start()
-        batches = BatchDuties(ledger, settings, reaper.name, reaper.run_duty)
+        batches = BatchDuties(ledger, settings, reaper.name, reaper.run_duty, delete)
         batches.start(stop)
         try:
             while not stop.is_set():

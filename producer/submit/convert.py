@@ -134,20 +134,31 @@ def _write_lines(info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
             piece = handle.readline(CHUNK_BYTES)
 
 
-def lines(uri: str) -> Iterator[bytes]:
-    """The lines of a file with their ends, decompressed, without a byte order mark.
+def lines(uri: str, most_bytes: int | None = None) -> Iterator[bytes]:
+    """The lines of a file with their ends, decompressed, without a byte order mark. Of a line with more
+    than `most_bytes` come its first bytes, one more than that.
 
     Raises BadInput for what is cut off or damaged, StorageUnavailable.
     """
     if source_files.compression(uri) is None:
         with storage.open_input(uri, sequential=True) as handle:
             content_start(handle)
-            yield from handle
+            yield from _bounded(handle, most_bytes)
         return
     with _content_errors(uri), _open_stream(uri) as stream:
-        handle = BufferedReader(stream, CHUNK_BYTES)
-        yield handle.readline().removeprefix(codecs.BOM_UTF8)
+        for number, line in enumerate(_bounded(BufferedReader(stream, CHUNK_BYTES), most_bytes)):
+            yield line if number else line.removeprefix(codecs.BOM_UTF8)
+
+
+def _bounded(handle: BinaryIO, most_bytes: int | None) -> Iterator[bytes]:
+    if most_bytes is None:
         yield from handle
+        return
+    while line := handle.readline(most_bytes + 1):
+        yield line
+        rest = line if len(line) > most_bytes else b""
+        while rest and not rest.endswith(b"\n"):
+            rest = handle.readline(CHUNK_BYTES)
 
 
 @contextmanager

@@ -111,6 +111,9 @@ def test_a_request_that_is_sent_again_gives_the_batch_of_the_first_try(site: Sit
     assert site.create({**BODY, "completion_window": "1h"}, **AGAIN).status_code == 200
     assert site.count() == 3, "another body is another request"
     assert site.create(who="other", **AGAIN).status_code == 400, "the file is not theirs"
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE api_batches SET state = 'cancelled'")
+    assert site.create(**AGAIN).json()["status"] == "validating", "one that was cancelled is over"
 
 
 def test_a_create_whose_first_try_still_runs_waits_for_it(site: Site) -> None:

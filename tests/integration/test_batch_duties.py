@@ -9,88 +9,22 @@ import pytest
 
 from nightshift.common.errors import LeaseLost, Permanent, Retryable
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import batch_steps, batches, files, fresh_parts, tenants
-from nightshift.common.ledger.gateway.batches import Batch, BatchStatus, NewBatch
-from nightshift.common.settings import Settings, load_settings
+from nightshift.common.ledger.gateway import (
+    batch_retry,
+    batch_steps,
+    fresh_parts,
+)
+from nightshift.common.ledger.gateway.batches import BatchStatus
 from nightshift.common.states import JobState
 from nightshift.producer.batch_api import batch_file, finalize, holding, validate
 from nightshift.producer.batch_api.finalize import ended_as
+from tests.support.batch_site import OVER, Site, is_seen, line, over, results
 from tests.support.fleet import wait_until
-
-ENDPOINT = "/v1/chat/completions"
-
-
-class Site:
-    """A ledger with a tenant, a model and batches of one file."""
-
-    def __init__(self, ledger: Ledger, folder: Path) -> None:
-        self.ledger, self.folder, self.made = ledger, folder, 0
-        (folder / "models.yaml").write_text("models: {m: {engine: {backend: vllm, model: a/b}}}")
-        self.settings: Settings = load_settings(
-            serve_store=str(folder / "store"), serve_models=folder / "models.yaml"
-        )
-
-    def batch(self, *lines: Any) -> Batch:
-        """A batch of a file with these lines."""
-        self.made += 1
-        file_id, place = f"file-{self.made}", self.folder / f"{self.made}.jsonl"
-        place.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
-        with self.ledger.transaction() as connection:
-            tenants.ensure(connection, "acme")
-            files.receive(connection, file_id, "acme", str(place))
-            size = place.stat().st_size
-            files.ready(
-                connection, file_id, purpose="batch", filename="x", size=size, expires_after=None
-            )
-            new = NewBatch(
-                f"batch_{self.made}",
-                "acme",
-                ENDPOINT,
-                file_id,
-                "1h",
-                3600,
-                None,
-                None,
-                {},
-                "me",
-                b"x",
-            )
-            found = batches.insert(connection, new)
-        assert found is not None
-        return found
-
-    def seen(self, batch: Batch) -> Batch:
-        with self.ledger.transaction() as connection:
-            found = batches.get(connection, "acme", batch.id)
-        assert found is not None
-        return found
-
-    def cancel(self, batch: Batch) -> None:
-        with self.ledger.transaction() as connection:
-            found = batches.locked(connection, "acme", batch.id)
-            assert found is not None
-            batch_steps.cancel(connection, found)
-
-    def jobs(self) -> int:
-        with self.ledger.transaction() as connection:
-            return int(connection.exec_driver_sql("SELECT count(*) FROM jobs").scalar_one())
-
-    def validate(self) -> bool:
-        return validate.validate_once(self.ledger, self.settings, "r-1")
 
 
 @pytest.fixture
 def site(ledger: Ledger, tmp_path: Path) -> Site:
     return Site(ledger, tmp_path)
-
-
-def line(id: str = "a", **body: Any) -> dict[str, Any]:
-    return {
-        "custom_id": id,
-        "method": "POST",
-        "url": ENDPOINT,
-        "body": {"model": "m", "messages": [], **body},
-    }
 
 
 def test_a_good_file_is_a_job_and_a_second_look_finds_nothing_to_do(site: Site) -> None:
@@ -219,39 +153,6 @@ def test_a_batch_whose_job_was_deleted_can_be_cancelled_and_ends(site: Site) -> 
     assert site.seen(batch).state is BatchStatus.CANCELLED
 
 
-OVER = "UPDATE jobs SET state = 'completed', finished_at = now(), closed_at = now()"
-
-RUNNING_AGAIN = "UPDATE jobs SET state = 'running', finished_at = NULL, closed_at = NULL"
-
-
-def over(site: Site, batch: Batch) -> None:
-    """The job of a batch is over, and a part of it is gone."""
-    with site.ledger.transaction() as connection:
-        connection.exec_driver_sql(
-            "UPDATE batches SET state = 'done', part_name = 'part-gone.parquet', part_bytes = 1, "
-            "part_checksum = 'x'"
-        )
-        connection.exec_driver_sql(OVER)
-
-
-def results(site: Site, batch: Batch) -> str:
-    """A file of answers that the batch has."""
-    with site.ledger.transaction() as connection:
-        files.receive(connection, "file-out", "acme", str(site.folder / "out"))
-        given = {"purpose": "batch_output", "filename": "o", "size": 1, "expires_after": None}
-        files.ready(connection, "file-out", **given)  # type: ignore[arg-type]
-        connection.exec_driver_sql(
-            "UPDATE api_batches SET state = 'completed', completed_at = now(), rows_failed = 1, "
-            "rows_completed = 7, output_file_id = 'file-out'"
-        )
-    return "file-out"
-
-
-def is_seen(site: Site, file_id: str) -> bool:
-    with site.ledger.transaction() as connection:
-        return files.get(connection, "acme", file_id) is not None
-
-
 def test_a_batch_whose_results_are_lost_is_tried_for_a_while_and_then_fails(site: Site) -> None:
     batch = site.batch(line())
     assert site.validate()
@@ -273,20 +174,20 @@ def test_a_second_try_keeps_the_old_results_until_there_are_new_ones(site: Site)
     assert site.validate()
     file_id = results(site, batch)
     with site.ledger.transaction() as connection:
-        assert batch_steps.reopen(connection, batch.id, 60, 300)
+        assert batch_retry.reopen(connection, 1, 300) == batch.id
         assert batch_steps.take_ended(connection, "r-1", 60) is None, "rows are being put back"
     assert is_seen(site, file_id)
     over(site, batch)
     with site.ledger.transaction() as connection:
-        batch_steps.let_go(connection, batch.id)
+        batch_retry.let_go(connection, batch.id)
         connection.exec_driver_sql("UPDATE jobs SET closed_at = now() - interval '61 minutes'")
     assert finalize.finalize_once(site.ledger, site.settings, "r-1")
     seen = site.seen(batch)
     assert (seen.state, seen.output_file_id, seen.rows_completed) == ("failed", file_id, 7)
     assert is_seen(site, file_id)
     with site.ledger.transaction() as connection:
-        assert batch_steps.reopen(connection, batch.id, 60, 300)
-        batch_steps.let_go(connection, batch.id)
+        assert batch_retry.reopen(connection, 1, 300) == batch.id
+        batch_retry.let_go(connection, batch.id)
         connection.exec_driver_sql(
             "UPDATE batches SET state = 'pending', part_name = NULL, part_bytes = NULL, "
             "part_checksum = NULL"
@@ -303,13 +204,13 @@ def test_a_cancel_while_rows_are_put_back_cancels_the_job_too(site: Site) -> Non
     with site.ledger.transaction() as connection:
         connection.exec_driver_sql("UPDATE api_batches SET state = 'completed', rows_failed = 1")
         connection.exec_driver_sql(OVER)
-        assert batch_steps.reopen(connection, batch.id, 60, 300)
+        assert batch_retry.reopen(connection, 1, 300) == batch.id
     site.cancel(batch)
     with site.ledger.transaction() as connection:
         connection.exec_driver_sql(
             "UPDATE jobs SET state = 'running', finished_at = NULL"
         )  # the rows are back
-        batch_steps.let_go(connection, batch.id)
+        batch_retry.let_go(connection, batch.id)
         assert connection.exec_driver_sql("SELECT state FROM jobs").scalar_one() == "cancelled"
     assert site.seen(batch).state is BatchStatus.CANCELLING
 

@@ -20,6 +20,7 @@ from nightshift.common.ledger.gateway import batch_steps, batches, keys, tenants
 from nightshift.common.settings import load_settings
 from nightshift.producer.batch_api import finalize, validate
 from nightshift.producer.gateway import app as gateway
+from nightshift.producer.gateway.v1 import create
 
 ROW: dict[str, Any] = {
     "custom_id": "a",
@@ -284,3 +285,48 @@ def test_the_state_of_a_batch_is_none_of_the_jobs(site: Site) -> None:
     states = {str(state) for state in batches.BatchStatus}
     named = shapes.Batch.model_fields["status"].annotation
     assert states == set(getattr(named, "__args__", ()))
+
+
+def test_a_retry_that_is_sent_again_gives_the_batch_that_runs(site: Site) -> None:
+    batch = site.create()
+    site.validate()
+    site.do("UPDATE jobs SET state = 'completed', finished_at = now(), closed_at = now()")
+    site.do("UPDATE batches SET state = 'dead', failures = 3")
+    site.do("UPDATE api_batches SET state = 'completed', rows_failed = 1")
+    assert site.client.post(f"/v1/batches/{batch}/retry").json()["status"] == "in_progress"
+    again = {"x-stainless-retry-count": "1"}
+    second = site.other.post(f"/v1/batches/{batch}/retry", headers=again)
+    assert (second.status_code, second.json()["status"]) == (200, "in_progress")
+    assert site.other.post(f"/v1/batches/{batch}/retry").status_code == 409
+
+
+def test_results_that_are_deleted_or_archived_are_not_streamed(site: Site) -> None:
+    batch = site.create()
+    assert site.client.get(f"/v1/batches/{batch}/results").status_code == 200
+    site.validate()
+    site.cancel(batch)
+    site.end_job()
+    site.finalize()
+    assert site.client.get(f"/v1/batches/{batch}/results").status_code == 200
+    site.do("UPDATE job_archives SET state = 'archived', archived_at = now(), files = '[]'")
+    away = site.client.get(f"/v1/batches/{batch}/results")
+    file_id = site.seen(batch)["error_file_id"]
+    assert away.status_code == 404
+    assert away.json()["error"]["message"] == f"the parts are archived: every line is in {file_id}"
+    site.do("DELETE FROM job_archives")
+    assert site.client.delete(f"/v1/files/{file_id}").status_code == 200
+    gone = site.client.get(f"/v1/batches/{batch}/results")
+    assert (gone.status_code, gone.json()["error"]["code"]) == (404, "results_gone")
+
+
+def test_so_many_batches_wait_for_their_files_to_be_read(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(create, "MOST_VALIDATING", 2)
+    file_id = site.upload()
+    body = {"input_file_id": file_id, "endpoint": ROW["url"], "completion_window": "24h"}
+    answers = [site.client.post("/v1/batches", json=body) for _ in range(3)]
+    assert [each.status_code for each in answers] == [200, 200, 429]
+    assert answers[2].json()["error"]["code"] == "too_many_batches"
+    site.validate()
+    assert site.client.post("/v1/batches", json=body).status_code == 200

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from nightshift.common.states import JobState
-from nightshift.producer.explain.reasons import Facts, SetAside, SlotFact, explain
+from nightshift.producer.explain.reasons import explain
+from nightshift.producer.explain.situation import Facts, SetAside, SlotFact
 
 OWN, OTHER = "own", "other"
 

@@ -8,7 +8,7 @@ import pytest
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger.gateway.tenants import Tenant
 from nightshift.common.spec import parse_spec
-from nightshift.producer.batch_api.limits import place_refusal, quota_refusal, refusal
+from nightshift.producer.batch_api.limits import bound, place_refusal, quota_refusal, refusal
 
 FUNCTION = {"backend": "function", "callable": "rules:shout"}
 REMOTE = {"backend": "openai", "model": "m", "base_url": "http://10.0.0.1/v1"}
@@ -77,13 +77,48 @@ def spec(uri: str = "/data/acme/in.jsonl", output: str = "/data/acme/out", **sec
     ],
 )
 def test_a_spec_is_held_to_its_tenant(who: Tenant, asked: Any, says: str | None) -> None:
-    why = refusal(who, asked)
+    why = refusal(who, asked, None)
     assert why is None if says is None else why is not None and says in why
 
 
 def test_dots_in_the_name_of_an_object_are_no_way_out() -> None:
     with pytest.raises(BadInput, match=r"no \. or \.\."):
-        refusal(tenant(), spec("s3://acme/in/../../other/x"))
+        refusal(tenant(), spec("s3://acme/in/../../other/x"), None)
+
+
+@pytest.mark.parametrize(
+    ("uri", "is_refused"),
+    [
+        ("/data/acme/in.jsonl", False),
+        ("/data/acme/store/bee/files/file-1.jsonl", True),
+        ("/data/acme/store", True),
+        ("/data/acme", True),
+        ("/data/acme/*.jsonl", False),
+        ("/data/acme/**/*.jsonl", True),
+        ("/data/acme/st*", True),
+        ("/data/acme/store/b*", True),
+        ("/data/acme/store-2/in.jsonl", False),
+    ],
+)
+def test_the_store_of_all_tenants_is_in_no_ones_folders(uri: str, is_refused: bool) -> None:
+    assert (refusal(tenant(), spec(uri), "/data/acme/store") is not None) is is_refused
+
+
+def images(**task: Any) -> Any:
+    content = [{"type": "image", "column": "picture"}, {"type": "text", "text": "What is this?"}]
+    messages = [{"role": "user", "content": content}]
+    engine = {"backend": "vllm", "model": "a/b"}
+    return spec(task={"kind": "generate", "messages": messages, **task}, engine=engine)
+
+
+def test_images_named_by_uris_lie_in_the_folders_of_the_tenant() -> None:
+    assert bound(tenant(), images()).task.image_roots == ["/data/acme", "s3://acme/in"]
+    narrower = images(image_roots=["/data/acme/pictures"])
+    assert bound(tenant(), narrower) == narrower
+    assert refusal(tenant(), narrower, None) is None
+    assert refusal(tenant(), images(image_roots=["/data/bee"]), None) is not None
+    text = spec(task=GENERATE, engine={"backend": "vllm", "model": "a/b"})
+    assert bound(tenant(), text) == text
 
 
 def test_a_model_of_the_operator_is_for_every_tenant_in_its_pools() -> None:

@@ -132,7 +132,7 @@ class Image:
     """The value of a row's image column: the bytes of an image file, or a URI.
 
     A URI is a local path, s3://, gs:// or data:. It comes from a submitter's data and must lie
-    below the operator's allowed `roots`.
+    below the operator's allowed `roots`, and below those that the job is held to, `job_roots`.
 
     Each method raises BadImage for an image that cannot be used, and StorageUnavailable when the
     store does not answer, for which the row is not to blame.
@@ -140,6 +140,7 @@ class Image:
 
     value: bytes | str
     roots: tuple[str, ...] = ()
+    job_roots: tuple[str, ...] = ()
 
     def content(self) -> tuple[bytes, str]:
         """The bytes of the file and their MIME type; only the header is checked.
@@ -191,6 +192,7 @@ class Image:
         try:
             location = storage.resolve(uri)
             storage.check_roots([location], self.roots)
+            storage.check_roots([location], self.job_roots, "task.image_roots names")
             retrying = Retrying(
                 retry=retry_if_exception(_may_end),
                 wait=wait_random_exponential(multiplier=0.5, max=5),

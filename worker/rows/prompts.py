@@ -105,7 +105,8 @@ class Renderer:
     def _image(self, column: str, value: Any) -> Image:
         if not value or not isinstance(value, bytes | str):
             raise ValueError(f"the column {column!r} holds no image ({value!r:.50})")
-        return Image(value, self._roots)
+        own = self._task.image_roots if isinstance(self._task, GenerateTask) else ()
+        return Image(value, self._roots, tuple(own))
 
 
 class OtherEndpoint(ValueError):

@@ -18,13 +18,16 @@ from nightshift.common.ledger.gateway.batches import COLUMNS, Batch, BatchStatus
 TAKE_VALIDATING = text(
     """
     UPDATE api_batches SET held_by = :who, held_until = now() + make_interval(secs => :hold)
-    WHERE id = (SELECT id FROM api_batches
-                WHERE state = 'validating' AND (held_until IS NULL OR held_until < now())
-                ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED)
+    WHERE id = (SELECT b.id
+                FROM api_batches b JOIN (
+                    SELECT tenant, random() AS turn FROM api_batches WHERE state = 'validating'
+                    GROUP BY tenant) t USING (tenant)
+                WHERE b.state = 'validating' AND (b.held_until IS NULL OR b.held_until < now())
+                ORDER BY t.turn, b.seq LIMIT 1 FOR UPDATE OF b SKIP LOCKED)
     RETURNING """
     + COLUMNS
 )
-"""The oldest batch whose file nobody reads."""
+"""The oldest batch whose file nobody reads, of one tenant by lot: nobody waits for all batches of another."""
 
 TAKE_ENDED = text(
     """
@@ -32,15 +35,20 @@ TAKE_ENDED = text(
         state = CASE state WHEN 'in_progress' THEN 'finalizing' ELSE state END,
         finalizing_at = CASE state WHEN 'cancelling' THEN finalizing_at
                                    ELSE coalesce(finalizing_at, now()) END
-    WHERE id = (SELECT b.id FROM api_batches b LEFT JOIN jobs j ON j.id = b.job_id
+    WHERE id = (SELECT b.id
+                FROM api_batches b LEFT JOIN jobs j ON j.id = b.job_id JOIN (
+                    SELECT tenant, random() AS turn FROM api_batches
+                    WHERE state IN ('in_progress', 'finalizing', 'cancelling')
+                    GROUP BY tenant) t ON t.tenant = b.tenant
                 WHERE b.state IN ('in_progress', 'finalizing', 'cancelling')
                   AND (j.id IS NULL OR j.closed_at IS NOT NULL)
                   AND (b.held_until IS NULL OR b.held_until < now())
-                ORDER BY b.held_until NULLS FIRST, b.seq LIMIT 1 FOR UPDATE OF b SKIP LOCKED)
+                ORDER BY t.turn, b.held_until NULLS FIRST, b.seq LIMIT 1
+                FOR UPDATE OF b SKIP LOCKED)
     RETURNING """
     + COLUMNS
 )
-"""A batch whose job is over, files included, and whose results nobody writes."""
+"""A batch whose job is over, files included, and whose results nobody writes; of one tenant by lot."""
 
 KEEP = text("""
     UPDATE api_batches SET held_until = now() + make_interval(secs => :hold)
@@ -66,9 +74,31 @@ REFUSE = text("""
 EXPIRED = text("""
     SELECT id, job_id FROM api_batches
     WHERE state IN ('validating', 'in_progress') AND expires_at < now()
+      AND NOT EXISTS (SELECT FROM jobs j
+                      WHERE j.id = job_id AND j.state IN ('completed', 'failed'))
     ORDER BY seq LIMIT :most FOR UPDATE SKIP LOCKED
 """)
-"""Open batches whose time is over."""
+"""Open batches whose time is over, and whose rows are not."""
+
+TOLD_TO_END = text("""
+    SELECT b.id, b.job_id FROM api_batches b JOIN jobs j ON j.id = b.job_id
+    WHERE b.state IN ('finalizing', 'cancelling') AND b.ends_as IS NOT NULL
+      AND j.state IN ('running', 'paused') AND (b.held_until IS NULL OR b.held_until < now())
+    ORDER BY b.seq LIMIT :most FOR UPDATE OF b SKIP LOCKED
+""")
+"""Batches that were cancelled or have expired, and whose job runs all the same: somebody who put its rows
+back has died before he saw that.
+"""
+
+END = text("""
+    SELECT b.id, b.job_id FROM api_batches b JOIN jobs j ON j.id = b.job_id
+    WHERE b.state IN ('finalizing', 'cancelling') AND b.ends_as IS NOT NULL
+      AND j.state IN ('running', 'paused') AND (b.held_until IS NULL OR b.held_until < now())
+    ORDER BY b.seq LIMIT :most FOR UPDATE OF b SKIP LOCKED
+""")
+"""Batches that were cancelled or have expired, and whose job runs all the same: somebody who put its rows
+back has died before he saw that.
+"""
 
 REOPEN = text("""
     UPDATE api_batches SET state = 'in_progress', in_progress_at = now(),
@@ -178,7 +208,17 @@ def expire(connection: Connection, most: int) -> list[str]:
             WHERE id = :id
         """)
         connection.execute(statement, {"id": batch.id})
-        _cancel_job(connection, batch.job_id)
+        cancel_job(connection, batch.job_id)
+    return [batch.id for batch in found]
+
+
+def cancel_strays(connection: Connection, most: int) -> list[str]:
+    """Cancels jobs that run although their batches were told to end, at most `most`; returns the ids of
+    the batches.
+    """
+    found = connection.execute(TOLD_TO_END, {"most": most}).all()
+    for batch in found:
+        cancel_job(connection, batch.job_id)
     return [batch.id for batch in found]
 
 
@@ -200,24 +240,7 @@ def cancel(connection: Connection, batch: Batch) -> None:
         WHERE id = :id
     """)
     connection.execute(statement, {"id": batch.id})
-    _cancel_job(connection, batch.job_id)
-
-
-def reopen(connection: Connection, id: str, window_seconds: float, hold_seconds: float) -> bool:
-    """A batch that was over runs again for so long; False where it is not completed or failed, or had
-    no job. No reaper finalizes it for `hold_seconds`, in which its rows are put back.
-    """
-    given = {"id": id, "window": window_seconds, "hold": hold_seconds}
-    return connection.execute(REOPEN, given).rowcount == 1
-
-
-def let_go(connection: Connection, id: str) -> None:
-    """The rows of a batch that was reopened are put back; if its end was asked for meanwhile, its job is
-    cancelled.
-    """
-    found = connection.execute(LET_GO, {"id": id}).one_or_none()
-    if found is not None and found.state != BatchStatus.IN_PROGRESS:
-        _cancel_job(connection, found.job_id)
+    cancel_job(connection, batch.job_id)
 
 
 def end(
@@ -261,7 +284,7 @@ def ends_as(connection: Connection, id: str) -> BatchStatus | None:
     return None if found is None else BatchStatus(found)
 
 
-def _cancel_job(connection: Connection, job_id: int) -> None:
+def cancel_job(connection: Connection, job_id: int) -> None:
     """A job that is over already keeps its state, and one that was deleted has none."""
     if jobs.get(connection, job_id) is not None and not jobs.lock(connection, job_id).over:
         jobs.cancel(connection, job_id)

@@ -128,12 +128,32 @@ REPEATED = text(
     + COLUMNS
     + """
     FROM api_batches
-    WHERE tenant = :tenant AND request_hash = :hash
+    WHERE tenant = :tenant AND request_hash = :hash AND state NOT IN ('cancelling', 'cancelled')
       AND created_at > now() - make_interval(secs => :seconds)
     ORDER BY seq DESC LIMIT 1
 """
 )
-"""The last batch that the same request made."""
+"""The last batch that the same request made, and that nobody has cancelled."""
+
+HAS_NO_RESULTS = """
+    b.state IN ('completed', 'expired', 'cancelled')
+    AND coalesce(b.output_file_id, b.error_file_id) IS NOT NULL
+    AND NOT EXISTS (SELECT FROM api_files f
+                    WHERE f.id IN (b.output_file_id, b.error_file_id) AND f.state = 'ready'
+                      AND (f.expires_at IS NULL OR f.expires_at > now()))
+"""
+
+RESULTS_GONE = text("SELECT true FROM api_batches b WHERE b.id = :id AND" + HAS_NO_RESULTS)
+"""Whether nothing is left of the results of a batch."""
+
+JOBS_WITHOUT_RESULTS = text(
+    """
+    SELECT j.id FROM api_batches b JOIN jobs j ON j.id = b.job_id
+    WHERE j.closed_at IS NOT NULL AND"""
+    + HAS_NO_RESULTS
+    + "LIMIT :most"
+)
+"""Jobs whose parts nobody may read any more."""
 
 BY_KEY = text(
     "SELECT request_hash, "
@@ -196,6 +216,24 @@ def by_idempotency_key(
         return None
     found = dict(row)
     return as_batch(found), bytes(found.pop("request_hash"))
+
+
+def validating(connection: Connection, tenant: str) -> int:
+    """How many batches of a tenant wait until their files are read."""
+    statement = text("""
+        SELECT count(*) FROM api_batches WHERE tenant = :tenant AND state = 'validating'
+    """)
+    return int(connection.execute(statement, {"tenant": tenant}).scalar_one())
+
+
+def results_gone(connection: Connection, id: str) -> bool:
+    """Whether a batch that is over had files of results, and all of them are deleted or expired."""
+    return bool(connection.scalar(RESULTS_GONE, {"id": id}))
+
+
+def jobs_without_results(connection: Connection, most: int) -> list[int]:
+    """Closed jobs of batches whose results are all gone, at most `most`."""
+    return list(connection.scalars(JOBS_WITHOUT_RESULTS, {"most": most}))
 
 
 def get(connection: Connection, tenant: str, id: str) -> Batch | None:

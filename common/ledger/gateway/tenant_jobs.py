@@ -1,5 +1,7 @@
 """Jobs as the HTTP API finds them: those of a tenant, or all for an operator."""
 
+from collections.abc import Collection
+
 from sqlalchemy import text
 
 from nightshift.common.ledger import jobs
@@ -20,6 +22,9 @@ LISTED = text("""
     ORDER BY id DESC LIMIT :limit
 """)
 """A page of the jobs of a tenant, the newest first."""
+
+FOREIGN = text("SELECT id FROM jobs WHERE id = ANY(:ids) AND tenant <> :tenant")
+"""Jobs of others."""
 
 LAST = 2**63 - 1
 
@@ -43,3 +48,10 @@ def listed(
     """
     given = {"tenant": tenant, "state": state, "before": before, "limit": limit, "name": name}
     return list(connection.scalars(LISTED, given))
+
+
+def foreign(connection: Connection, tenant: str | None, ids: Collection[int]) -> frozenset[int]:
+    """Those of the jobs that the tenant does not see; none with `tenant` None."""
+    if tenant is None or not ids:
+        return frozenset()
+    return frozenset(connection.scalars(FOREIGN, {"ids": list(ids), "tenant": tenant}))

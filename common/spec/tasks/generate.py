@@ -126,6 +126,11 @@ class GenerateTask(TaskSection):
     output: StructuredOutput | None = Field(
         None, description="What an answer must look like; free text without it."
     )
+    image_roots: list[str] = Field(
+        [],
+        description="Folders and prefixes of URIs that images named by a URI must lie in; without any, "
+        "those of the worker alone.",
+    )
 
     @model_validator(mode="after")
     def _one_prompt(self) -> Self:

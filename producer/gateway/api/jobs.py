@@ -40,8 +40,7 @@ def create_job(call: Call) -> JSONResponse:
     """Submits a spec; the same spec over unchanged files gives the same job."""
     from nightshift.producer.submit.submit import submit
 
-    spec = parse_spec(call.json(), "the spec")
-    settings, tenant = _bounds(call, spec)
+    settings, tenant, spec = _bounds(call, parse_spec(call.json(), "the spec"))
 
     def within(connection: Connection, job_id: int) -> None:
         access.refuse_spent(connection, tenant)
@@ -92,7 +91,8 @@ def explain_job(call: Call) -> dict[str, Any]:
     """What `nightshift explain JOB --json` says."""
     with call.ledger.transaction() as connection:
         job = _job(connection, call)
-        return facts.as_json(job, reasons.explain(facts.facts(connection, job)))
+        known = facts.facts(connection, job, tenant=_scope(call))
+        return facts.as_json(job, reasons.explain(known))
 
 
 def job_history(call: Call) -> dict[str, Any]:
@@ -144,9 +144,10 @@ def retry_job(call: Call) -> dict[str, Any]:
         raise ApiError(400, f"kind is none of {', '.join(RowErrorKind)}", param="kind")
     wanted = None if kind is None else RowErrorKind(kind)
     job = _found(call)
-    if call.caller.role != "operator":
-        access.refuse_reopening(call.ledger, call.caller.tenant, job)
-    done = retry.retry(call.ledger, job, failed=True, dead=kind is None, kind=wanted)
+    allowed = access.may_reopen(call.caller, job)
+    done = retry.retry(
+        call.ledger, job, failed=True, dead=kind is None, kind=wanted, allowed=allowed
+    )
     figures = {"rows": done.rows, "batches": done.batches, "reopened": done.reopened}
     then = retry.summary(job, done, nobody_works=False)
     return _answered(Answer("retry", job.label, job.id, then=then, facts=figures))
@@ -205,16 +206,17 @@ def _job(connection: Connection, call: Call) -> Job:
     return found
 
 
-def _bounds(call: Call, spec: JobSpec) -> tuple[Settings, str]:
-    """The settings that a submit is held to, and whose job it is."""
+def _bounds(call: Call, spec: JobSpec) -> tuple[Settings, str, JobSpec]:
+    """The settings that a submit is held to, whose job it is, and the spec as it is held to them."""
     settings = call.context.settings
     tenant = _refuse_beyond(call, spec)
     if tenant is None:
-        return settings, call.caller.tenant
+        return settings, call.caller.tenant, spec
     # Both must allow a place: what the server may reach, and what the tenant may.
     storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
     # Files are held to these roots once more when they are listed: links may lead elsewhere.
-    return settings.model_copy(update={"allowed_roots": tenant.roots}), tenant.name
+    held = settings.model_copy(update={"allowed_roots": tenant.roots})
+    return held, tenant.name, limits.bound(tenant, spec)
 
 
 def _refuse_beyond(call: Call, spec: JobSpec) -> Tenant | None:
@@ -225,7 +227,7 @@ def _refuse_beyond(call: Call, spec: JobSpec) -> Tenant | None:
         tenant = tenants.get(connection, call.caller.tenant)
     if tenant is None:
         raise BadInput(f"there is no tenant {call.caller.tenant}")
-    if why := limits.refusal(tenant, spec):
+    if why := limits.refusal(tenant, spec, call.context.settings.serve_store):
         raise ApiError(400, why, code="not_allowed")
     return tenant
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from starlette.routing import Route
 
-from nightshift.common.ledger import deadlines, jobs
+from nightshift.common.ledger import jobs
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway import batch_steps, batches, files
@@ -69,22 +69,21 @@ def retry_batch(call: Call) -> dict[str, Any]:
     from nightshift.producer import retry  # loads Arrow, which most servers never need
 
     with call.ledger.transaction() as connection:
-        found = batches.locked(connection, call.caller.tenant, call.path["id"])
-        if found is None:
-            raise not_found("batch", call.path["id"])
+        found = _get(connection, call)
+        if create.is_retry(call.headers) and found.state in GOES_ON:
+            return _seen(connection, found)  # the first try has come through
         job = jobs.get(connection, found.job_id)
         has_input = files.get(connection, found.tenant, found.input_file_id) is not None
         if why := never_again(found, has_job=job is not None, has_input=has_input):
             raise ApiError(409, why, param="id", code="nothing_to_retry", retried=False)
-        assert job is not None
+    assert job is not None
+
+    def allowed(connection: Connection) -> None:
         access.refuse_spent(connection, found.tenant)
         access.refuse_more_rows(connection, found.tenant, job.id, found.rows_failed)
-        window = create.window_seconds(found.completion_window)
-        batch_steps.reopen(connection, found.id, window, RETRY_SECONDS)
-    retry.retry(call.ledger, job, failed=True, dead=True, kind=None)
+
+    retry.retry(call.ledger, job, failed=True, dead=True, kind=None, allowed=allowed)
     with call.ledger.transaction() as connection:
-        deadlines.set_finish_by(connection, job.id, _get(connection, call).expires_at)
-        batch_steps.let_go(connection, found.id)
         return _seen(connection, _get(connection, call))
 
 
@@ -118,8 +117,8 @@ def _seen(connection: Connection, batch: Batch) -> dict[str, Any]:
     return objects.batch(batch, objects.counts(batch, progress))
 
 
-RETRY_SECONDS = 300.0
-"""How long the rows of a batch may take to be put back before a reaper looks at the batch."""
+GOES_ON = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING)
+"""States of a batch that was tried again and is not over."""
 
 ROUTES: list[Route] = [
     route("POST", "/v1/batches", create_batch, answers=BatchObject, takes=JSON_OBJECT),

@@ -26,6 +26,9 @@ LONGEST_WINDOW_SECONDS = 30 * 86400
 REPEAT_SECONDS = 600.0
 """How long a create that a client sends again gives the batch of its first try."""
 
+MOST_VALIDATING = 1000
+"""Batches of a tenant whose files are not read yet."""
+
 KEY_SECONDS = 86_400.0
 """How long an Idempotency-Key gives the batch of its first create."""
 
@@ -158,6 +161,11 @@ def _made(connection: Connection, new: NewBatch, *, retried: bool) -> Batch:
             code="invalid_input_file_id",
         )
     access.refuse_spent(connection, new.tenant)
+    if batches.validating(connection, new.tenant) >= MOST_VALIDATING:
+        said = (
+            f"{MOST_VALIDATING:,} batches wait already until their files are read: try again later"
+        )
+        raise ApiError(429, said, type="rate_limit_exceeded", code="too_many_batches")
     found = batches.insert(connection, new)
     if found is None:
         raise _other_body(new)

@@ -7,7 +7,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from nightshift.common.errors import SourceChanged
-from nightshift.common.ledger import jobs
+from nightshift.common.ledger import archives, jobs
 from nightshift.common.ledger.connection import Row
 from nightshift.common.ledger.gateway import batches, fresh_parts
 from nightshift.common.ledger.jobs import Job
@@ -37,10 +37,19 @@ def stream_results(call: Call) -> Response:
         if batch is None:
             raise not_found("batch", call.path["id"])
         job = jobs.get(connection, batch.job_id)
-        if job is None:
+        if batch.job_id is None:
             return _answer(iter(()), int(given))
+        if job is None or batches.results_gone(connection, batch.id):
+            raise _gone("the results of the batch are deleted or expired")
+        if archives.is_away(connection, job.id):
+            files = [id for id in (batch.output_file_id, batch.error_file_id) if id is not None]
+            raise _gone(f"the parts are archived: every line is in {' and '.join(files)}")
         fresh = fresh_parts.since(connection, job.id, int(given))
     return _answer(_lines(job, fresh.parts), fresh.cursor)
+
+
+def _gone(why: str) -> ApiError:
+    return ApiError(404, why, param="id", code="results_gone")
 
 
 def _answer(lines: Iterator[bytes], cursor: int) -> Response:

@@ -1,0 +1,193 @@
+"""Ends of batches of the HTTP API that meet something else: a retry, a cancel, a sweep, lost files."""
+
+import pytest
+
+from nightshift.common.errors import LeaseLost
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.gateway import batch_retry, batch_steps, batches, files
+from nightshift.common.ledger.gateway.batches import Batch, BatchStatus
+from nightshift.common.settings import load_settings
+from nightshift.producer import retry
+from nightshift.producer.batch_api import finalize, sweep
+from nightshift.producer.control import deletion
+from tests.support.batch_site import OVER, RUNNING_AGAIN, Site, is_seen, line, over, results
+
+
+@pytest.fixture
+def site(ledger: Ledger, tmp_path: object) -> Site:
+    return Site(ledger, tmp_path)  # type: ignore[arg-type]
+
+
+def cancelled_rows(site: Site, *lines: object) -> Batch:
+    """A batch whose job is cancelled before anything ran: its results can be written."""
+    batch = site.batch(*lines)
+    assert site.validate()
+    site.cancel(batch)
+    site.sql("UPDATE jobs SET closed_at = now()")
+    return batch
+
+
+def test_a_job_that_runs_again_while_its_results_are_written_is_not_over(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = cancelled_rows(site, line("a"), line("b"))
+    real = finalize._write
+
+    def reopened(*given: object) -> object:
+        written = real(*given)  # type: ignore[arg-type]
+        site.sql("UPDATE jobs SET state = 'running', closed_at = NULL, retries = retries + 1")
+        return written
+
+    with monkeypatch.context() as patched:
+        patched.setattr(finalize, "_write", reopened)
+        assert site.finalize()
+    seen = site.seen(batch)
+    assert (seen.state, seen.error_file_id) == (BatchStatus.CANCELLING, None)
+    site.sql("UPDATE jobs SET state = 'cancelled', closed_at = now()")
+    site.sql("UPDATE api_batches SET held_until = NULL")
+    assert site.finalize()
+    assert site.seen(batch).state is BatchStatus.CANCELLED
+
+
+def test_a_completed_batch_has_a_line_for_every_row(site: Site) -> None:
+    """A job that says completed and has no part for its rows: nobody is told that all is well."""
+    batch = site.batch(line("a"), line("b"))
+    assert site.validate()
+    site.sql(OVER)
+    site.sql("UPDATE jobs SET closed_at = now() - interval '2 hours'")
+    assert site.finalize()
+    seen = site.seen(batch)
+    assert seen.state is BatchStatus.FAILED
+    assert "0 of 2 rows" in (seen.errors or [{}])[0]["message"]
+
+
+def test_a_file_that_a_sweep_has_taken_is_never_named_by_a_batch(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = cancelled_rows(site, line("a"))
+    monkeypatch.setattr(files, "ready", lambda *_, **__: None)
+    assert site.finalize()
+    seen = site.seen(batch)
+    assert (seen.state, seen.error_file_id) == (BatchStatus.CANCELLING, None)
+
+
+def test_a_batch_whose_rows_are_over_does_not_expire(site: Site) -> None:
+    done, open_ = site.batch(line()), site.batch(line())
+    assert site.validate()
+    assert site.validate()
+    site.sql("UPDATE api_batches SET expires_at = now() - interval '1 second'")
+    site.sql(f"{OVER} WHERE name = 'batch_1'")
+    with site.ledger.transaction() as connection:
+        assert batch_steps.expire(connection, 10) == [open_.id]
+    assert site.seen(done).state is BatchStatus.IN_PROGRESS
+
+
+def test_a_job_runs_no_further_when_its_batch_was_cancelled_and_the_retry_has_died(
+    site: Site,
+) -> None:
+    batch = site.batch(line())
+    assert site.validate()
+    site.sql("UPDATE api_batches SET state = 'completed', rows_failed = 1")
+    site.sql(OVER)
+    with site.ledger.transaction() as connection:
+        assert batch_retry.reopen(connection, 1, 300) == batch.id
+    site.cancel(batch)
+    site.sql(RUNNING_AGAIN)  # the rows are back, and the server dies before it lets go
+    with site.ledger.transaction() as connection:
+        assert batch_steps.cancel_strays(connection, 10) == [], "the retry may be at work"
+    site.sql("UPDATE api_batches SET held_until = now() - interval '1 second'")
+    with site.ledger.transaction() as connection:
+        assert batch_steps.cancel_strays(connection, 10) == [batch.id]
+        assert batch_steps.cancel_strays(connection, 10) == []
+        found = jobs.get(connection, 1)
+    assert found is not None
+    assert str(found.state) == "cancelled"
+
+
+def test_a_batch_runs_again_with_its_job_whoever_retries_that(site: Site) -> None:
+    batch = site.batch(line())
+    assert site.validate()
+    site.sql("UPDATE api_batches SET state = 'completed', rows_failed = 1, expires_at = now()")
+    site.sql("UPDATE batches SET state = 'dead', failures = 3")
+    site.sql(OVER)
+    with site.ledger.transaction() as connection:
+        job = jobs.get(connection, 1)
+    assert job is not None
+    assert retry.retry(site.ledger, job, failed=True, dead=True, kind=None).reopened
+    seen = site.seen(batch)
+    assert seen.state is BatchStatus.IN_PROGRESS
+    assert 3_590 < (seen.expires_at - seen.created_at).total_seconds() < 3_700, "a window of 1h"
+    with site.ledger.transaction() as connection:
+        row = connection.exec_driver_sql("SELECT finish_by FROM jobs").scalar_one()
+    assert row == seen.expires_at
+    assert not site.finalize(), "its job runs"
+
+
+def test_a_retry_that_is_not_allowed_leaves_the_batch_as_it_was(site: Site) -> None:
+    batch = site.batch(line())
+    assert site.validate()
+    site.sql("UPDATE api_batches SET state = 'completed', rows_failed = 1")
+    site.sql(OVER)
+    with site.ledger.transaction() as connection:
+        job = jobs.get(connection, 1)
+    assert job is not None
+
+    def refused(_: object) -> None:
+        raise LeaseLost("no")
+
+    with pytest.raises(LeaseLost):
+        retry.retry(site.ledger, job, failed=True, dead=True, kind=None, allowed=refused)
+    assert site.seen(batch).state is BatchStatus.COMPLETED
+
+
+def test_batches_of_one_tenant_do_not_wait_for_all_of_another(site: Site) -> None:
+    for _ in range(60):
+        site.batch(line())
+    late = site.batch(line(), tenant="bee")
+    for _ in range(30):  # by lot: 30 times in a row the other one comes once in 10^9
+        with site.ledger.transaction() as connection:
+            taken = batch_steps.take_validating(connection, "r-1", 60)
+        assert taken is not None
+        if taken.id == late.id:
+            return
+    raise AssertionError("the tenant that came late still waits")
+
+
+def test_a_line_that_is_too_long_fails_the_file_and_is_not_held_in_memory(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nightshift.producer.batch_api import batch_file, validate
+
+    monkeypatch.setattr(batch_file, "MOST_LINE_BYTES", 500)
+    monkeypatch.setattr(validate, "MOST_LINE_BYTES", 500)
+    batch = site.batch(line("a"), line("b", more="x" * 5000), line("c"))
+    site.sql("""UPDATE api_batches SET options = '{"on_bad_line": "skip"}'""")
+    assert site.validate()
+    (error,) = site.seen(batch).errors or []
+    assert (error["code"], error["line"]) == ("line_too_long", 2)
+
+
+def test_a_job_goes_once_the_files_of_its_batch_are_gone(site: Site) -> None:
+    batch = site.batch(line())
+    assert site.validate()
+    over(site, batch)
+    file_id = results(site, batch)
+    settings = load_settings()
+    deleted = []
+
+    def delete(job: jobs.Job) -> None:
+        deleted.append(job.id)
+        deletion.delete(site.ledger, job, settings, output=True)
+
+    assert not sweep.sweep_jobs(site.ledger, delete)
+    assert not deleted, "its file is there"
+    with site.ledger.transaction() as connection:
+        assert not batches.results_gone(connection, batch.id)
+        files.delete(connection, "acme", file_id)
+        assert batches.results_gone(connection, batch.id)
+    assert not is_seen(site, file_id)
+    assert not sweep.sweep_jobs(site.ledger, delete)
+    assert deleted == [1]
+    assert site.jobs() == 0
+    assert not sweep.sweep_jobs(site.ledger, delete)
+    assert deleted == [1]
