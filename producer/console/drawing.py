@@ -1,11 +1,29 @@
-"""Small pictures as inline SVG: bars and sparklines. Pure; sizes in pixels."""
+"""Small pictures as inline SVG: bars, sparklines, timelines; and images of rows. Pure; sizes in pixels."""
 
-from collections.abc import Sequence
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
 from markupsafe import Markup
 
 BAR_WIDTH, BAR_HEIGHT = 160, 8
 SPARK_WIDTH, SPARK_HEIGHT = 96, 22
+LINE_WIDTH, LINE_HEIGHT = 1000, 14
+
+MOST_IMAGE_BYTES = 512 * 1024
+"""Largest image that a page shows."""
+
+KINDS = {
+    b"\x89PNG\r\n\x1a\n": "png",
+    b"\xff\xd8\xff": "jpeg",
+    b"GIF8": "gif",
+    b"RIFF": "webp",
+}
+"""First bytes of the images that a page shows. SVG is none: it may hold scripts."""
+
+DATA_URI = re.compile(r"data:image/[a-z.+-]{1,20};base64,([A-Za-z0-9+/=\s]+)", re.ASCII)
 
 
 def bar(done: int, failed: int, total: int) -> Markup:
@@ -45,3 +63,85 @@ def sparkline(values: Sequence[float]) -> Markup:
         '<svg class="spark" aria-hidden="true" viewBox="0 0 {w} {h}" width="{w}" height="{h}">'
         '<polyline points="{points}"/></svg>'
     ).format(w=SPARK_WIDTH, h=SPARK_HEIGHT, points=points)
+
+
+def timeline(attempts: Sequence[Mapping[str, Any]], now: datetime) -> Markup:
+    """One line a worker with its leases as bars, from the first of them until now; nothing for none.
+
+    A lease has `worker`, `host`, `slot`, `claimed_at`, `ended_at` (None while it runs), `outcome`, `seq`,
+    `attempt`, `rows`.
+    """
+    if not attempts:
+        return Markup("")
+    begin = min(each["claimed_at"] for each in attempts)
+    end = max(max(each["ended_at"] or now for each in attempts), begin)
+    span = max((end - begin).total_seconds(), 0.001)
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for each in attempts:
+        lines.setdefault(each["worker"], []).append(each)
+    drawn = [
+        _line(sorted(leases, key=lambda each: each["claimed_at"]), begin, span, now)
+        for _, leases in sorted(lines.items(), key=lambda line: _place(line[1][0]))
+    ]
+    return Markup(
+        '<figure class="timeline">{lines}<figcaption><span>{begin}</span><span>{end}</span>'
+        "</figcaption></figure>"
+    ).format(lines=Markup("").join(drawn), begin=_time(begin), end=_time(end))
+
+
+def _line(
+    leases: Sequence[Mapping[str, Any]], begin: datetime, span: float, now: datetime
+) -> Markup:
+    bars = []
+    for each in leases:
+        left = (each["claimed_at"] - begin).total_seconds() / span * LINE_WIDTH
+        ended = each["ended_at"] or now
+        wide = max((ended - each["claimed_at"]).total_seconds() / span * LINE_WIDTH, 2.0)
+        outcome = each["outcome"] or "running"
+        said = f"batch {each['seq']}, try {each['attempt']}: {outcome}, {each['rows']:,} rows"
+        bars.append(
+            Markup(
+                '<rect class="{outcome}" x="{x:.1f}" width="{w:.1f}" height="{h}"><title>{said}</title></rect>'
+            ).format(
+                outcome=outcome, x=min(left, LINE_WIDTH - wide), w=wide, h=LINE_HEIGHT, said=said
+            )
+        )
+    place = _place(leases[0])
+    return Markup(
+        '<div><span>{place}</span><svg role="img" viewBox="0 0 {w} {h}" preserveAspectRatio="none" '
+        'aria-label="{count} leases of {place}">{bars}</svg></div>'
+    ).format(
+        place=place, w=LINE_WIDTH, h=LINE_HEIGHT, count=len(leases), bars=Markup("").join(bars)
+    )
+
+
+def _place(lease: Mapping[str, Any]) -> str:
+    return f"{lease['host'] or lease['worker']}/{lease['slot']}"
+
+
+def _time(value: datetime) -> Markup:
+    shown = f"{value.astimezone():%H:%M:%S}"
+    return Markup('<time datetime="{}">{}</time>').format(value.isoformat(), shown)
+
+
+def image(value: Any) -> Markup | None:
+    """The image that a value holds, as bytes or as a data: URI; None for what is no image of KINDS, or is
+    larger than MOST_IMAGE_BYTES.
+    """
+    if isinstance(value, str):
+        found = DATA_URI.fullmatch(value) if len(value) < 2 * MOST_IMAGE_BYTES else None
+        if found is None:
+            return None
+        try:
+            value = base64.b64decode(found[1])
+        except ValueError:
+            return None
+    if not isinstance(value, bytes) or len(value) > MOST_IMAGE_BYTES:
+        return None
+    kind = next((kind for begin, kind in KINDS.items() if value.startswith(begin)), None)
+    if kind is None or (kind == "webp" and value[8:12] != b"WEBP"):
+        return None
+    data = base64.b64encode(value).decode("ascii")
+    return Markup(
+        '<img class="picture" alt="image of {bytes:,} bytes" src="data:image/{kind};base64,{data}">'
+    ).format(bytes=len(value), kind=kind, data=data)

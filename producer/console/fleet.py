@@ -1,4 +1,4 @@
-"""The page of the fleet: pools, machines, slots, their engines and GPUs; cordon and drain. For operators."""
+"""The page of the fleet: pools, machines, slots, their engines and GPUs; cordon and drain by operators."""
 
 from collections.abc import Callable, Hashable
 from itertools import groupby
@@ -7,6 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger.gateway import tenant_jobs
 from nightshift.common.ledger.queries import job_facts
 from nightshift.producer.console import render
 from nightshift.producer.console.visits import Visit, action, live, page, seen_at
@@ -20,9 +21,9 @@ NEWEST = 2**63 - 1
 
 
 def _refuse(visit: Visit) -> None:
-    """ApiError 403 for whoever does not see every tenant: machines serve all of them."""
+    """ApiError 403 for whoever is no operator: machines serve every tenant."""
     if not visit.looker.sees_all:
-        raise ApiError(403, "this page shows the work of every tenant: it takes the role operator")
+        raise ApiError(403, "machines serve every tenant: this takes the role operator")
 
 
 def show_fleet(visit: Visit) -> Response:
@@ -32,18 +33,26 @@ def show_fleet(visit: Visit) -> Response:
 
 
 def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
-    """Pools, and slots by machine."""
-    _refuse(visit)
-    ledger = visit.ledger
+    """Pools, and slots by machine; jobs of other tenants have no name."""
+    ledger, tenant = visit.ledger, visit.looker.scope
 
     def look() -> str:
         seen = fleet_views.fleet(ledger)
         with ledger.transaction() as connection:
             reapers = job_facts.reapers(connection)
+            named = {slot["job"] for slot in seen.slots if slot["job"]}
+            hidden = tenant_jobs.foreign(connection, tenant, named)
         hosts = {
             host: list(slots) for host, slots in groupby(seen.slots, key=lambda slot: slot["host"])
         }
-        return render.fragment("fleet_live.html", seen=seen, hosts=hosts, reapers=reapers)
+        return render.fragment(
+            "fleet_live.html",
+            seen=seen,
+            hosts=hosts,
+            reapers=reapers,
+            hidden=hidden,
+            acts=tenant is None,
+        )
 
     return "fleet", look
 
@@ -62,11 +71,13 @@ def move_machine(visit: Visit) -> Response:
 
 
 def show_changes(visit: Visit) -> Response:
-    """Who changed what, the newest first."""
-    _refuse(visit)
+    """Who changed what, the newest first: everything for an operator, else the jobs of the tenant."""
     with visit.ledger.transaction() as connection:
         rows = audit_log.listed(
-            connection, limit=PAGE_CHANGES + 1, before=visit.number("before", NEWEST)
+            connection,
+            limit=PAGE_CHANGES + 1,
+            before=visit.number("before", NEWEST),
+            tenant=visit.looker.scope,
         )
     after = rows[PAGE_CHANGES - 1]["id"] if len(rows) > PAGE_CHANGES else None
     return visit.page("audit.html", title="Changes", changes=rows[:PAGE_CHANGES], after=after)

@@ -1,21 +1,26 @@
 """The page of one job: how far, how fast, why it stands, what failed, where it ran, and its rows."""
 
-from collections.abc import Callable, Hashable
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import yaml
 from starlette.responses import Response
 from starlette.routing import Route
 
-from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger
+from nightshift.common import provenance
+from nightshift.common.ledger import Connection, Ledger, jobs
 from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger.gateway import batches
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.queries import failed_rows, job_facts, job_pace
+from nightshift.common.ledger.queries import failed_rows, job_facts, job_pace, live_parts
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.console import render
 from nightshift.producer.console.jobs import MOVES
 from nightshift.producer.console.visits import Visit, action, live, page, seen_at
+from nightshift.producer.control import job_moves
 from nightshift.producer.explain import facts, reasons
 from nightshift.producer.gateway import access
 from nightshift.producer.gateway.errors import ApiError
@@ -24,8 +29,33 @@ from nightshift.producer.views.deadlines import with_deadlines
 ATTEMPTS = 25
 """Leases that the page shows, the newest."""
 
-ROWS = 10
-"""Rows that one look at the rows draws."""
+ON_TIMELINE = 200
+"""Leases that the timeline draws, the newest."""
+
+COUNT_SECONDS, MOST_COUNTED = 5.0, 1000
+
+MOST_FILES = 5
+"""Input files that the page names."""
+
+
+class Kinds:
+    """How many rows of a job failed how, counted anew once their number has changed, and not more often
+    than COUNT_SECONDS: of a million failed rows a count takes a while.
+    """
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[int, tuple[float, int, dict[str, int]]] = OrderedDict()
+
+    def of(self, connection: Connection, row: Mapping[str, Any]) -> dict[str, int]:
+        """The counts of a job, by its row of job_progress."""
+        job, failed, now = row["job"], row["rows_failed"], time.monotonic()
+        counted_at, known, counts = self._counts.get(job, (0.0, 0, {}))
+        if failed != known and (not counts or now - counted_at > COUNT_SECONDS):
+            counts = failed_rows.count_by_kind(connection, job) if failed else {}
+            self._counts[job] = (now, failed, counts)
+            while len(self._counts) > MOST_COUNTED:
+                self._counts.popitem(last=False)
+        return counts
 
 
 def show_job(visit: Visit) -> Response:
@@ -38,54 +68,58 @@ def show_job(visit: Visit) -> Response:
         title=job.spec.name,
         job=job,
         spec=yaml.safe_dump(spec, sort_keys=False, allow_unicode=True),
+        origin=_origin(visit.ledger, job),
         live=render.safe(look()),
     )
+
+
+def _origin(ledger: Ledger, job: Job) -> dict[str, str]:
+    """Where the rows of the job come from, and what answers them."""
+    with ledger.transaction() as connection:
+        sources = jobs.files(connection, job.id)
+        revision = live_parts.revision(connection, job.id)
+        made = job_facts.recent(connection, job.id, ON_TIMELINE)
+    engines = sorted({f"{each['engine']} {each['engine_version']}" for each in made})
+    code = sorted({each["code_version"] for each in made if each["code_version"]})
+    more = f" and {len(sources) - MOST_FILES:,} more" if len(sources) > MOST_FILES else ""
+    found = {
+        "Model": provenance.model_of(job.spec),
+        "Revision": revision or "",
+        "Engine": ", ".join(engines),
+        "Code of the workers": ", ".join(code),
+        "Input": ", ".join(source.uri for source in sources[:MOST_FILES]) + more,
+        "Rows of the input": f"{sum(source.rows or 0 for source in sources):,}",
+        "Output": job.output_uri,
+        "Identity": job.identity[:16],
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def live_job(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     """What changes while the job runs."""
     job, ledger, acts, scope = visit.job(), visit.ledger, visit.looker.acts, visit.looker.scope
-    trails = visit.request.app.state.trails
+    trails, kinds = visit.request.app.state.trails, visit.request.app.state.kinds
 
     def look() -> str:
-        seen = _seen(ledger, job, scope)
+        seen = _seen(ledger, kinds, job, scope)
         return render.fragment("job_live.html", acts=acts, trail=trails.note(seen["row"]), **seen)
 
     return job.id, look
 
 
-def _seen(ledger: Ledger, job: Job, tenant: str | None) -> dict[str, Any]:
+def _seen(ledger: Ledger, kinds: Kinds, job: Job, tenant: str | None) -> dict[str, Any]:
     with ledger.transaction() as connection:
         (row,) = with_deadlines(connection, job_pace.some(connection, [job.id]))
         return {
             "row": row,
             "reasons": reasons.explain(facts.facts(connection, job, tenant=tenant)),
-            "kinds": failed_rows.count_by_kind(connection, job.id),
-            "attempts": job_facts.attempts(
-                connection, job.id, limit=ATTEMPTS, outcome=None, seq=None
-            ),
-            "changes": audit_log.of_job(connection, job.id)[::-1],
+            "kinds": kinds.of(connection, row),
+            "attempts": job_facts.recent(connection, job.id, ON_TIMELINE),
+            "shown": ATTEMPTS,
+            "now": datetime.now(UTC),
+            "batch": batches.of_job(connection, job.id),
+            "changes": audit_log.of_job(connection, job.id, tenant)[::-1],
         }
-
-
-def show_rows(visit: Visit) -> Response:
-    """Some rows, input beside output: any, or those that failed."""
-    from nightshift.producer.results.sample import Sample, sample
-
-    job, failed = visit.job(), visit.query("failed") is not None
-    seed = visit.number("seed", 0)
-    try:
-        drawn, note = sample(visit.ledger, job, ROWS, seed, errors_only=failed), ""
-    except BadInput as error:
-        drawn, note = Sample(0, seed, failed), str(error)
-    return visit.page(
-        "rows.html",
-        title=f"Rows of {job.spec.name}",
-        job=job,
-        drawn=drawn,
-        failed=failed,
-        note=note or drawn.note,
-    )
 
 
 def move_job(visit: Visit) -> Response:
@@ -94,6 +128,13 @@ def move_job(visit: Visit) -> Response:
     if do not in MOVES:
         raise ApiError(400, "do is none of pause, resume and cancel", param="do")
     MOVES[do](visit.ledger, job)
+    return seen_at(f"/jobs/{job.id}")
+
+
+def load_job(visit: Visit) -> Response:
+    """Lets machines that could not load the engine of the job try again at once."""
+    job = visit.job()
+    job_moves.load_again(visit.ledger, job)
     return seen_at(f"/jobs/{job.id}")
 
 
@@ -113,7 +154,7 @@ def retry_job(visit: Visit) -> Response:
 ROUTES: list[Route] = [
     page("/jobs/{id}", show_job),
     live("/live/jobs/{id}", live_job),
-    page("/jobs/{id}/rows", show_rows),
     action("/jobs/{id}/move", move_job),
     action("/jobs/{id}/retry", retry_job),
+    action("/jobs/{id}/load", load_job),
 ]

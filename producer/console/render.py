@@ -61,6 +61,7 @@ def environment() -> Environment:
         "change": fleet_tables.detail,
     }
     found.globals |= {"bar": drawing.bar, "sparkline": drawing.sparkline, "asset": asset}
+    found.globals["timeline"] = drawing.timeline
     found.globals |= {"rows_over": rates.rows_over, "overall_rate": rates.overall_rate}
     return found
 
@@ -120,6 +121,10 @@ def value_html(value: Any) -> Markup:
     """A value of a row: JSON in lines of its own, a long text folded."""
     if value is None:
         return Markup('<span class="none">null</span>')
+    if (picture := drawing.image(value)) is not None:
+        return picture
+    if isinstance(value, bytes):
+        value = f"{len(value):,} bytes: {value[:32].hex(' ')}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     kind = "text"
     if text[:1] in ("{", "["):

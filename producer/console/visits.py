@@ -2,12 +2,13 @@
 
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -20,7 +21,7 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.producer.console import render
 from nightshift.producer.console.live import Live
 from nightshift.producer.console.looker import Looker, looker, refuse_foreign
-from nightshift.producer.gateway.calls import Context
+from nightshift.producer.gateway.calls import Call, Context
 from nightshift.producer.gateway.errors import ApiError, answer, not_found
 
 STREAM_SECONDS = 600.0
@@ -58,6 +59,18 @@ class Visit:
     def job(self) -> Job:
         """The job of the address; ApiError 404 for one that the looker does not see."""
         return job_of(self.ledger, self.looker.scope, self.request.path_params["id"])
+
+    def call(self, tenant: str) -> Call:
+        """The same as a call of the HTTP API for a thing of this tenant; `path` is that of the address."""
+        return Call(
+            context=self.context,
+            caller=replace(self.looker.caller, tenant=tenant),
+            method=self.request.method,
+            path=self.request.path_params,
+            query=QueryParams(),
+            headers=self.request.headers,
+            host=self.looker.host,
+        )
 
     def page(self, template: str, **given: Any) -> Response:
         """A page with what every page shows."""

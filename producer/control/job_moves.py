@@ -39,6 +39,15 @@ def unpin(ledger: Ledger, job: Job) -> Answer:
     return Answer("unpin", job.label, job.id, changes, "its next load decides")
 
 
+def load_again(ledger: Ledger, job: Job) -> Answer:
+    """Machines that could not load the job's engine try again at once: somebody has mended the cause."""
+    with ledger.transaction() as connection:
+        loads.lock(connection, job.id)
+        loads.forgive(connection, job.spec.pool, job.spec.engine_key)
+        audit_log.record(connection, "load again", job.id)
+    return Answer("load again", job.label, job.id, {}, "its engine is loaded again at once")
+
+
 def _moved(
     ledger: Ledger, job: Job, action: str, move: Callable[[Connection, int], object], then: str
 ) -> Answer:

@@ -91,14 +91,13 @@ def _who_paused(connection: Connection, job: Job, tenant: str | None) -> str | N
     """
     if job.state is not JobState.PAUSED:
         return None
-    pauses = [each for each in audit_log.of_job(connection, job.id) if each["action"] == "pause"]
+    changes = audit_log.of_job(connection, job.id, tenant)
+    pauses = [each for each in changes if each["action"] == "pause"]
     if not pauses:
         return None
     last = pauses[-1]
-    if tenant is not None:
-        who = last["who"] if last["who"].endswith(f"({tenant})") else "an operator"
-        return f"by {who}, at {last['happened_at'].astimezone():%H:%M:%S}"
-    return f"by {last['who']} on {last['host']}, at {last['happened_at'].astimezone():%H:%M:%S}"
+    place = f" on {last['host']}" if last["host"] and tenant is None else ""
+    return f"by {last['who']}{place}, at {last['happened_at'].astimezone():%H:%M:%S}"
 
 
 def _slot(row: Row) -> SlotFact:

@@ -60,21 +60,45 @@ def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool
             raise BadInput(f"job {job.id} has no {kind} rows{'' if errors_only else ' yet'}")
         total = len(finished)
         places = random.Random(seed).sample(range(total), min(count, total))
-        found = live_parts.parts_holding(connection, job.id, _rows_at(finished, places))
+        indices = _rows_at(finished, places)
     drawn = Sample(total, seed, errors_only)
+    _fill(ledger, job, indices, drawn)
+    drawn.rows.sort(key=lambda row: int(row["row_index"]))
+    return drawn
+
+
+def chosen(ledger: Ledger, job: Job, indices: Sequence[int]) -> Sample:
+    """These rows, in this order, those of them that have an answer; its note says where none has.
+
+    Batches of an archived job come back first.
+    """
+    drawn = Sample(len(indices), 0)
+    if not indices:
+        return drawn
+    bring_back(ledger, job)
+    _fill(ledger, job, indices, drawn)
+    places = {index: place for place, index in enumerate(indices)}
+    drawn.rows.sort(key=lambda row: places[row["row_index"]])
+    if not drawn.rows:
+        drawn.note = f"row {indices[0]:,} of job {job.id} has no answer yet, or is none of its rows"
+    return drawn
+
+
+def _fill(ledger: Ledger, job: Job, indices: Sequence[int], drawn: Sample) -> None:
+    """Reads these rows into a sample, each part and its input once."""
+    with ledger.transaction() as connection:
+        found = live_parts.parts_holding(connection, job.id, indices)
     cache, names = ReadCache(READ_BYTES), _input_names(job)
     groups = [list(group) for _, group in groupby(found, key=lambda row: row["id"])]
     with ThreadPoolExecutor(READERS) as readers:
         for rows, note in readers.map(lambda group: _read(job, group, names, cache), groups):
             drawn.rows += rows
             drawn.note = drawn.note or note
-    drawn.rows.sort(key=lambda row: int(row["row_index"]))
     drawn.inputs = list(names.values())
     own = {*USAGE_COLUMNS, *job.spec.passed_columns, "error"}
     drawn.outputs = [name for name in part_files.schema_of(job).names if name not in own]
     if any(row["error"] is not None for row in drawn.rows):
         drawn.outputs.append("error")
-    return drawn
 
 
 def _read(

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger.control.audit_log import Change
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_facts
 from nightshift.producer.archive import come_back
@@ -20,7 +21,7 @@ class History:
     job: Job
     attempts: list[Row]
     outcomes: dict[str, int]
-    changes: list[Row]
+    changes: list[Change]
 
     def table(self) -> RenderableType:
         """For people."""
@@ -48,11 +49,19 @@ class History:
 
 
 def history(
-    ledger: Ledger, job: Job, *, limit: int | None, outcome: str | None, seq: int | None
+    ledger: Ledger,
+    job: Job,
+    *,
+    limit: int | None,
+    outcome: str | None,
+    seq: int | None,
+    tenant: str | None = None,
 ) -> History:
-    """The latest leases of a job; those of an archived job come back from its archive first."""
+    """The latest leases of a job; those of an archived job come back from its archive first. A reader of
+    a `tenant` sees no names of others who changed the job.
+    """
     come_back.bring_back(ledger, job)
     with ledger.transaction() as connection:
         found = job_facts.attempts(connection, job.id, limit=limit, outcome=outcome, seq=seq)
         outcomes = job_facts.outcomes(connection, job.id)
-        return History(job, found, outcomes, audit_log.of_job(connection, job.id))
+        return History(job, found, outcomes, audit_log.of_job(connection, job.id, tenant))

@@ -45,7 +45,10 @@ def reapers(*ledgers: Ledger) -> Iterator[None]:
     stop = threading.Event()
     settings = Settings(dispatch_seconds=0.05)
     with ThreadPoolExecutor(len(ledgers)) as threads:
-        running = [threads.submit(loop.run, ledger, settings, stop) for ledger in ledgers]
+        running = [
+            threads.submit(loop.run, ledger, settings, stop, delete=lambda _: None)
+            for ledger in ledgers
+        ]
         try:
             yield
         finally:

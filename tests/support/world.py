@@ -171,6 +171,11 @@ class World:
         with self.ledger.transaction() as connection:
             return list(connection.exec_driver_sql(question, values))
 
+    def do(self, statement: str, *values: object) -> None:
+        """A statement of its own, with these values."""
+        with self.ledger.transaction() as connection:
+            connection.exec_driver_sql(statement, values)
+
     def batch(self, batch_id: int) -> Any:
         return self.ask("SELECT * FROM batches WHERE id = %s", batch_id)[0]
 

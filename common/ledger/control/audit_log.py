@@ -11,10 +11,14 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from sqlalchemy import RowMapping, text
 
 from nightshift.common.ledger.connection import Connection
+
+Change = dict[Any, Any]
+"""A row of the audit log."""
 
 _actor: ContextVar[tuple[str, str] | None] = ContextVar("actor", default=None)
 """Who asks, and from where, while a request of the HTTP API is answered."""
@@ -34,9 +38,14 @@ OF_JOB = text("""
 
 LISTED = text("""
     SELECT id, happened_at, who, host, action, job_id, subject, detail FROM audit_log
-    WHERE id < :before ORDER BY id DESC LIMIT :limit
+    WHERE id < :before AND (CAST(:tenant AS text) IS NULL
+                            OR job_id IN (SELECT id FROM jobs WHERE tenant = :tenant))
+    ORDER BY id DESC LIMIT :limit
 """)
-"""Changes of everything, the newest first."""
+"""Changes of everything, or of the jobs of a tenant, the newest first."""
+
+SOMEBODY = "an operator"
+"""Who changed a job, for readers of its tenant, where that was nobody of the tenant."""
 
 
 def record(
@@ -74,14 +83,29 @@ def acting(who: str, host: str) -> Iterator[None]:
         _actor.reset(token)
 
 
-def of_job(connection: Connection, job_id: int) -> list[RowMapping]:
-    """The changes of a job, the oldest first, also of a job that was deleted."""
-    return list(connection.execute(OF_JOB, {"job_id": job_id}).mappings())
+def of_job(connection: Connection, job_id: int, tenant: str | None = None) -> list[Change]:
+    """The changes of a job, the oldest first, also of a job that was deleted; as readers of a `tenant`
+    see them where one is given.
+    """
+    found = connection.execute(OF_JOB, {"job_id": job_id}).mappings()
+    return [_seen_by(row, tenant) for row in found]
 
 
-def listed(connection: Connection, *, limit: int, before: int) -> list[RowMapping]:
-    """At most `limit` changes before the row `before`, the newest first."""
-    return list(connection.execute(LISTED, {"limit": limit, "before": before}).mappings())
+def listed(
+    connection: Connection, *, limit: int, before: int, tenant: str | None = None
+) -> list[Change]:
+    """At most `limit` changes before the row `before`, the newest first; those of the jobs of a `tenant`,
+    as its readers see them, where one is given.
+    """
+    given = {"limit": limit, "before": before, "tenant": tenant}
+    return [_seen_by(row, tenant) for row in connection.execute(LISTED, given).mappings()]
+
+
+def _seen_by(row: RowMapping, tenant: str | None) -> Change:
+    """A change without the names of people and machines that are none of the tenant's."""
+    if tenant is None or row["who"].endswith(f"({tenant})"):
+        return dict(row)
+    return {**row, "who": SOMEBODY, "host": ""}
 
 
 def user() -> str:

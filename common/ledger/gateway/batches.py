@@ -106,8 +106,14 @@ INSERT = text(
 )
 """One batch in state validating; no row comes back where the tenant used the key before."""
 
-GET = text("SELECT " + COLUMNS + " FROM api_batches WHERE id = :id AND tenant = :tenant")
-"""A batch of a tenant."""
+GET = text(
+    "SELECT "
+    + COLUMNS
+    + """
+    FROM api_batches WHERE id = :id AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
+"""
+)
+"""A batch of a tenant, or of any."""
 
 LOCKED = text(
     "SELECT " + COLUMNS + " FROM api_batches WHERE id = :id AND tenant = :tenant FOR UPDATE"
@@ -118,10 +124,12 @@ LISTED = text(
     "SELECT "
     + COLUMNS
     + """
-    FROM api_batches WHERE tenant = :tenant AND seq < :before ORDER BY seq DESC LIMIT :limit
+    FROM api_batches
+    WHERE (CAST(:tenant AS text) IS NULL OR tenant = :tenant) AND seq < :before
+    ORDER BY seq DESC LIMIT :limit
 """
 )
-"""A page of the batches of a tenant, the newest first."""
+"""A page of the batches of a tenant, or of all, the newest first."""
 
 REPEATED = text(
     "SELECT "
@@ -236,8 +244,8 @@ def jobs_without_results(connection: Connection, most: int) -> list[int]:
     return list(connection.scalars(JOBS_WITHOUT_RESULTS, {"most": most}))
 
 
-def get(connection: Connection, tenant: str, id: str) -> Batch | None:
-    """A batch that the tenant sees."""
+def get(connection: Connection, tenant: str | None, id: str) -> Batch | None:
+    """A batch that the tenant sees; any with `tenant` None."""
     row = connection.execute(GET, {"id": id, "tenant": tenant}).mappings().one_or_none()
     return None if row is None else as_batch(row)
 
@@ -249,11 +257,18 @@ def locked(connection: Connection, tenant: str, id: str) -> Batch | None:
 
 
 def listed(
-    connection: Connection, tenant: str, *, limit: int, before: int = LAST_SEQ
+    connection: Connection, tenant: str | None, *, limit: int, before: int = LAST_SEQ
 ) -> list[Batch]:
-    """At most `limit` batches of a tenant, the newest first, from before the place `before` on."""
+    """At most `limit` batches of a tenant, of all with `tenant` None, the newest first, from before the place `before` on."""
     given = {"tenant": tenant, "limit": limit, "before": before}
     return [as_batch(row) for row in connection.execute(LISTED, given).mappings()]
+
+
+def of_job(connection: Connection, job_id: int) -> str | None:
+    """The batch that a job is, by its id; None for a job of nobody's batch."""
+    statement = text("SELECT id FROM api_batches WHERE job_id = :job_id")
+    found: str | None = connection.scalar(statement, {"job_id": job_id})
+    return found
 
 
 def as_batch(row: Mapping[Any, Any]) -> Batch:

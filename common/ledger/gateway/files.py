@@ -42,20 +42,21 @@ READY = text("""
 
 GET = text("""
     SELECT id, seq, tenant, purpose, filename, bytes, uri, created_at, expires_at FROM api_files
-    WHERE id = :id AND tenant = :tenant AND state = 'ready'
+    WHERE id = :id AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant) AND state = 'ready'
       AND (expires_at IS NULL OR expires_at > now())
 """)
-"""A file of a tenant."""
+"""A file of a tenant, or of any."""
 
 LISTED = text("""
     SELECT id, seq, tenant, purpose, filename, bytes, uri, created_at, expires_at FROM api_files
-    WHERE tenant = :tenant AND state = 'ready' AND (expires_at IS NULL OR expires_at > now())
+    WHERE (CAST(:tenant AS text) IS NULL OR tenant = :tenant) AND state = 'ready'
+      AND (expires_at IS NULL OR expires_at > now())
       AND (CAST(:purpose AS text) IS NULL OR purpose = :purpose)
       AND CASE WHEN :descending THEN seq < :after ELSE seq > :after END
     ORDER BY CASE WHEN :descending THEN -seq ELSE seq END
     LIMIT :limit
 """)
-"""A page of the files of a tenant, behind the place `after`."""
+"""A page of the files of a tenant, or of all, behind the place `after`."""
 
 DELETE = text("""
     UPDATE api_files SET state = 'deleted', touched_at = '-infinity'
@@ -148,22 +149,24 @@ def forget(connection: Connection, id: str) -> None:
     connection.execute(FORGET, {"id": id})
 
 
-def get(connection: Connection, tenant: str, id: str) -> File | None:
-    """A file that the tenant sees."""
+def get(connection: Connection, tenant: str | None, id: str) -> File | None:
+    """A file that the tenant sees; any with `tenant` None."""
     row = connection.execute(GET, {"id": id, "tenant": tenant}).mappings().one_or_none()
     return None if row is None else File(**row)
 
 
 def listed(
     connection: Connection,
-    tenant: str,
+    tenant: str | None,
     *,
     limit: int,
     purpose: str | None = None,
     descending: bool = True,
     after: int | None = None,
 ) -> Sequence[File]:
-    """At most `limit` files of a tenant in the order of their making, behind the place `after`."""
+    """At most `limit` files of a tenant, of all with `tenant` None, in the order of their making, behind
+    the place `after`.
+    """
     if after is None:
         after = LAST_SEQ if descending else 0
     given = {"tenant": tenant, "limit": limit, "purpose": purpose}

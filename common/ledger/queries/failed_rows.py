@@ -25,15 +25,39 @@ def count_by_kind(connection: Connection, job_id: int) -> dict[str, int]:
     return {row.kind: int(row.rows) for row in connection.execute(statement, {"id": job_id})}
 
 
-def first(connection: Connection, job_id: int, *, kind: str | None, limit: int) -> list[Row]:
-    """The first failed rows of a job in dataset order, of one kind if named."""
+def count_by_message(
+    connection: Connection, job_id: int, *, kind: str | None, most: int
+) -> list[Row]:
+    """The most frequent messages of failed rows, with their `kind` and how many `rows` have them."""
+    statement = text("""
+        SELECT kind, message, count(*) AS rows FROM failed_rows
+        WHERE job = :id AND (CAST(:kind AS text) IS NULL OR kind = :kind)
+        GROUP BY kind, message ORDER BY rows DESC, kind, message LIMIT :most
+    """)
+    found = connection.execute(statement, {"id": job_id, "kind": kind, "most": most})
+    return list(found.mappings())
+
+
+def first(
+    connection: Connection,
+    job_id: int,
+    *,
+    kind: str | None,
+    limit: int,
+    after: int = -1,
+    text_in: str | None = None,
+) -> list[Row]:
+    """The first failed rows of a job in dataset order behind the row `after`: of one kind if named, with
+    `text_in` in their message, whatever the case.
+    """
     statement = text("""
         SELECT row_index, row_id, kind, message FROM failed_rows
-        WHERE job = :id AND (CAST(:kind AS text) IS NULL OR kind = :kind)
+        WHERE job = :id AND row_index > :after AND (CAST(:kind AS text) IS NULL OR kind = :kind)
+          AND (CAST(:part AS text) IS NULL OR strpos(lower(message), lower(:part)) > 0)
         ORDER BY row_index LIMIT :limit
     """)
-    found = connection.execute(statement, {"id": job_id, "kind": kind, "limit": limit})
-    return list(found.mappings())
+    given = {"id": job_id, "kind": kind, "limit": limit, "after": after, "part": text_in}
+    return list(connection.execute(statement, given).mappings())
 
 
 def among(connection: Connection, job_id: int, rows: RowRanges) -> RowRanges:

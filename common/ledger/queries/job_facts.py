@@ -61,20 +61,42 @@ AHEAD = text("""
 """)
 """A job of the same engine and pool that goes first, and still has work."""
 
-ATTEMPTS = text("""
+ATTEMPT = """
     SELECT b.seq, a.batch_id AS batch, a.attempt, w.host, w.slot, a.worker_id AS worker,
            a.engine, a.engine_version, a.woken, a.claimed_at, a.ended_at,
            extract(epoch FROM coalesce(a.ended_at, now()) - a.claimed_at)::float8 AS seconds,
            a.outcome, coalesce(a.row_count, b.row_count) AS rows, a.rows_failed, a.prompt_tokens,
            a.output_tokens, a.error, w.state AS worker_state, w.error AS worker_error,
-           w.ended_at AS worker_ended_at
+           w.ended_at AS worker_ended_at, w.code_version
     FROM attempts a JOIN batches b ON b.id = a.batch_id LEFT JOIN workers w ON w.id = a.worker_id
+"""
+
+ATTEMPTS = text(
+    ATTEMPT
+    + """
     WHERE a.job_id = :job_id
       AND (CAST(:outcome AS text) IS NULL OR coalesce(a.outcome, 'running') = :outcome)
       AND (CAST(:seq AS integer) IS NULL OR b.seq = :seq)
     ORDER BY a.claimed_at DESC, a.batch_id DESC, a.attempt DESC LIMIT :limit
-""")
+"""
+)
 """Leases of a job, the newest first."""
+
+RECENT = text(
+    f"""
+    ({ATTEMPT} WHERE a.job_id = :job_id AND a.outcome IN ('done', 'split')
+     ORDER BY a.ended_at DESC LIMIT :limit)
+    UNION ALL
+    ({ATTEMPT} WHERE a.job_id = :job_id AND a.outcome IN ('failed', 'released', 'lost')
+     ORDER BY a.ended_at DESC LIMIT :limit)
+    UNION ALL
+    ({ATTEMPT} WHERE a.ended_at IS NULL AND (a.batch_id, a.attempt) IN (
+        SELECT id, attempt FROM batches WHERE state = 'leased' AND job_id = :job_id
+        ORDER BY id DESC LIMIT :limit))
+    ORDER BY claimed_at DESC, batch DESC, attempt DESC LIMIT :limit
+"""  # noqa: S608: no value is written into the statement
+)
+"""The latest leases of a job, by indexes alone: however many a job had."""
 
 OUTCOMES = text("""
     SELECT coalesce(outcome, 'running') AS outcome, count(*) AS attempts
@@ -136,6 +158,11 @@ def attempts(
     """
     given = {"job_id": job_id, "limit": limit, "outcome": outcome, "seq": seq}
     return list(connection.execute(ATTEMPTS, given).mappings())
+
+
+def recent(connection: Connection, job_id: int, limit: int) -> list[Row]:
+    """About the latest leases of a job, the newest first, in a time that does not grow with their number."""
+    return list(connection.execute(RECENT, {"job_id": job_id, "limit": limit}).mappings())
 
 
 def outcomes(connection: Connection, job_id: int) -> dict[str, int]:

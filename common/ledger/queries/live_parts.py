@@ -128,6 +128,25 @@ def finished_rows(connection: Connection, job_id: int) -> RowRanges:
     return found
 
 
+def latest_rows(connection: Connection, job_id: int, most: int) -> list[int]:
+    """Numbers of at most `most` rows that came last: the first rows of the batches that ended last."""
+    statement = text("""
+        SELECT r.row_index FROM (
+            SELECT batch_id, ended_at FROM attempts
+            WHERE job_id = :id AND outcome IN ('done', 'split') ORDER BY ended_at DESC LIMIT :most
+        ) AS last JOIN batches b ON b.id = last.batch_id
+        CROSS JOIN LATERAL (
+            SELECT i AS row_index
+            FROM unnest(b.rows - coalesce(b.redo, '{}')) WITH ORDINALITY AS piece (rows, place)
+            CROSS JOIN LATERAL generate_series(
+                lower(rows), least(upper(rows), lower(rows) + :most) - 1) AS i
+            WHERE piece.place <= :most ORDER BY i LIMIT :most) AS r
+        WHERE b.part_name IS NOT NULL AND b.state <> 'split'
+        ORDER BY last.ended_at DESC, r.row_index LIMIT :most
+    """)
+    return list(connection.scalars(statement, {"id": job_id, "most": most}))
+
+
 def revision(connection: Connection, job_id: int) -> str | None:
     """The revision that the job's model resolved to; None before its first load, and where there
     is none.

@@ -102,7 +102,9 @@ def job_history(call: Call) -> dict[str, Any]:
     limit = paging.limit(call, default=50, most=MOST_LISTED)
     outcome = fields.one_of(call, "outcome", [*Outcome, "running"])
     batch = fields.number(call, "batch")
-    seen = history.history(call.ledger, _found(call), limit=limit, outcome=outcome, seq=batch)
+    seen = history.history(
+        call.ledger, _found(call), limit=limit, outcome=outcome, seq=batch, tenant=_scope(call)
+    )
     return seen.as_json()
 
 

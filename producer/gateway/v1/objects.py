@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from nightshift.common.ledger import Row
 from nightshift.common.ledger.gateway.batches import Batch, BatchStatus
 from nightshift.common.ledger.gateway.files import File
 
@@ -75,7 +74,7 @@ def page(rows: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
     }
 
 
-def counts(row: Batch, running: Row | None) -> dict[str, int]:
+def counts(row: Batch, running: Mapping[Any, Any] | None) -> dict[str, int]:
     """How many rows a batch has, and how many are over: its job's while it runs (`running` is the
     row of job_progress), its own before and after.
     """
