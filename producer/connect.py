@@ -24,7 +24,7 @@ def open_ledger(
         if settings.database_url is not None:
             ledger, alone = _connect(stack, settings.database_url, settings, connections), False
         else:
-            ledger, alone = _embedded(stack, settings)
+            ledger, alone = _embedded(stack, settings, connections)
         if checked:
             schema.check(ledger)
         yield ledger, alone
@@ -45,10 +45,10 @@ def refuse_no_ledger(home: Path) -> None:
         )
 
 
-def _embedded(stack: ExitStack, settings: Settings) -> tuple[Ledger, bool]:
+def _embedded(stack: ExitStack, settings: Settings, connections: int) -> tuple[Ledger, bool]:
     home = settings.home.absolute()
     refuse_no_ledger(home)
-    running = _running(stack, home, settings)
+    running = _running(stack, home, settings, connections)
     if running is not None:
         return running, False
     # Only here are the programs of the wheels needed.
@@ -59,16 +59,16 @@ def _embedded(stack: ExitStack, settings: Settings) -> tuple[Ledger, bool]:
     postgres = EmbeddedPostgres()
     url = postgres.start(home)
     stack.callback(postgres.stop)
-    return _connect(stack, url, settings), True
+    return _connect(stack, url, settings, connections), True
 
 
-def _running(stack: ExitStack, home: Path, settings: Settings) -> Ledger | None:
+def _running(stack: ExitStack, home: Path, settings: Settings, connections: int) -> Ledger | None:
     """The ledger that a `nightshift run` keeps up now, at the address in its file; else None."""
     try:
         url = (home / "database_url").read_text(encoding="utf-8").strip()
     except OSError:
         return None
-    ledger = _connect(stack, url, settings)
+    ledger = _connect(stack, url, settings, connections)
     try:
         with ledger.transaction():
             return ledger

@@ -19,6 +19,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         look.status,
         inspect.explain,
         look.watch,
+        serve.console_,
         inspect.top,
         look.jobs,
         inspect.workers,

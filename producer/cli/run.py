@@ -1,6 +1,8 @@
 """Commands that run a job, or say what it would take: run, estimate, submit."""
 
 import dataclasses
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -64,6 +66,9 @@ def run(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="After the pilot, run the rest without asking.")
     ] = False,
+    ui: Annotated[
+        bool, typer.Option("--ui", help="Print a link to pages that show the job while it runs.")
+    ] = False,
 ) -> None:
     """Run a job on this machine to its end; the same command again goes on after a crash.
 
@@ -78,17 +83,20 @@ def run(
         to = context.allowed_file(settings, to or f"{spec.name}.results.jsonl")
     elif to is not None:
         raise BadInput("--to is for OpenAI batch files: `nightshift collect` writes other outputs")
+    from nightshift.producer.cli import serve
     from nightshift.producer.local.run import run as run_job
 
+    messages = context.console()
     code = run_job(
         spec,
         settings,
         new=new,
         adopt=adopt,
-        console=context.console(),
+        console=messages,
         pilot_rows=pilot,
         agreed=yes,
         results=to,
+        beside=partial(serve.pages, settings, messages) if ui else nullcontext,
     )
     raise typer.Exit(code)
 

@@ -1,18 +1,78 @@
-"""Commands about the HTTP API: serve, its keys and its tenants."""
+"""Commands about the HTTP API and its pages: serve, console, keys and tenants."""
 
 import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nightshift.common.errors import BadInput
 from nightshift.producer.cli import context
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nightshift.common.ledger import Ledger
+    from nightshift.common.settings import Settings
+
+CONNECTIONS = 4
+"""Connections to Postgres of the console of one person."""
+
 key = typer.Typer(no_args_is_help=True, help="Make, list and revoke keys of the HTTP API.")
 tenant = typer.Typer(
     no_args_is_help=True, help="List tenants of the HTTP API, and set their limits."
 )
+
+
+@contextmanager
+def pages(
+    settings: "Settings",
+    messages: "Console",
+    ledger: "Ledger",
+    *,
+    alone: bool = False,
+    port: int = 0,
+) -> Iterator[None]:
+    """Serves the console to this machine until the block ends, and prints the link that opens it."""
+    try:
+        from nightshift.producer.console import app
+        from nightshift.producer.console.looker import Home
+    except ImportError as error:
+        raise _missing(error) from error
+    home = Home(embedded=settings.database_url is None, alone=alone)
+    with app.at_this_machine(ledger, settings, home, port) as link:
+        messages.print(f"the console, for one browser of this machine: {link}", soft_wrap=True)
+        yield
+
+
+def console_(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 0,
+) -> None:
+    """Show jobs, rows and machines in a browser of this machine, by a link that opens them once.
+
+    The pages are those of `nightshift serve`, over the ledger of the environment or of this folder. Who
+    follows the link may do everything. Ctrl-C ends the pages and nothing else.
+    """
+    from nightshift.producer.connect import open_ledger
+
+    settings, messages = context.command_settings(), context.console()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with (
+        open_ledger(settings, connections=CONNECTIONS) as (ledger, alone),
+        pages(settings, messages, ledger, alone=alone, port=port),
+    ):
+        while not stop.wait(1):
+            pass
+
+
+def _missing(error: ImportError) -> BadInput:
+    return BadInput(f"the package {error.name} is missing: pip install 'nightshift-fleet[serve]'")
 
 
 def serve() -> None:
@@ -31,9 +91,7 @@ def serve() -> None:
         from nightshift.producer.console import app as console
         from nightshift.producer.gateway import server
     except ImportError as error:
-        raise BadInput(
-            f"the package {error.name} is missing: pip install 'nightshift-fleet[serve]'"
-        ) from error
+        raise _missing(error) from error
     run = partial(server.run, add_pages=console.add)
     if settings.database_url is None:
         from nightshift.producer.local.door import serve_alone

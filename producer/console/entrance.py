@@ -6,7 +6,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from nightshift.producer.console import render
-from nightshift.producer.console.looker import COOKIE, SESSION_SECONDS, refuse_foreign
+from nightshift.producer.console.looker import COOKIE, SESSION_SECONDS, Session, refuse_foreign
 from nightshift.producer.gateway import access
 from nightshift.producer.gateway.calls import Context
 from nightshift.producer.gateway.errors import ApiError
@@ -29,16 +29,28 @@ async def login(request: Request) -> Response:
         await run_in_threadpool(access.caller, request, context.ledger, context.settings, key=key)
     except ApiError as error:
         return _login(request, str(error), error.status)
-    answer = RedirectResponse(_own(target), 303)
+    return _opened(_own(target), COOKIE, key, request)
+
+
+def _opened(target: str, cookie: str, value: str, request: Request) -> Response:
+    answer = RedirectResponse(target, 303)
     answer.set_cookie(
-        COOKIE,
-        key,
+        cookie,
+        value,
         max_age=SESSION_SECONDS,
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",
     )
     return answer
+
+
+async def enter(request: Request) -> Response:
+    """Opens the pages for whoever comes first with the link that a command printed."""
+    session: Session | None = request.app.state.session
+    if session is not None and (secret := session.enter(request.query_params.get("ticket", ""))):
+        return _opened("/", session.cookie, secret, request)
+    return _login(request, "This link was used, or is another command's.", 401)
 
 
 async def logout(_request: Request) -> Response:
@@ -62,7 +74,14 @@ async def static(request: Request) -> Response:
 def _login(request: Request, why: str, status: int = 200) -> Response:
     target = _own(request.query_params.get("next", "/"))
     return render.page(
-        "login.html", status, looker=None, path="", message=why or None, title="Key", target=target
+        "login.html",
+        status,
+        looker=None,
+        path="",
+        message=why or None,
+        title="Key",
+        target=target,
+        by_link=request.app.state.session is not None,
     )
 
 
@@ -75,6 +94,7 @@ def _own(target: str) -> str:
 ROUTES: list[Route] = [
     Route("/login", show_login, methods=["GET"]),
     Route("/login", login, methods=["POST"]),
+    Route("/enter", enter, methods=["GET"]),
     Route("/logout", logout, methods=["POST"]),
     Route("/static/{name}", static, methods=["GET"]),
 ]

@@ -19,6 +19,7 @@ from nightshift.common.ledger.queries import failed_rows, job_facts, job_pace, l
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.console import render
 from nightshift.producer.console.jobs import MOVES
+from nightshift.producer.console.looker import Home
 from nightshift.producer.console.visits import Visit, action, live, page, seen_at
 from nightshift.producer.control import job_moves
 from nightshift.producer.explain import facts, reasons
@@ -98,21 +99,26 @@ def _origin(ledger: Ledger, job: Job) -> dict[str, str]:
 def live_job(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     """What changes while the job runs."""
     job, ledger, acts, scope = visit.job(), visit.ledger, visit.looker.acts, visit.looker.scope
-    trails, kinds = visit.request.app.state.trails, visit.request.app.state.kinds
+    state = visit.request.app.state
+    trails, kinds, home = state.trails, state.kinds, state.home
 
     def look() -> str:
-        seen = _seen(ledger, kinds, job, scope)
+        seen = _seen(ledger, kinds, home, job, scope)
         return render.fragment("job_live.html", acts=acts, trail=trails.note(seen["row"]), **seen)
 
     return job.id, look
 
 
-def _seen(ledger: Ledger, kinds: Kinds, job: Job, tenant: str | None) -> dict[str, Any]:
+def _seen(ledger: Ledger, kinds: Kinds, home: Home, job: Job, tenant: str | None) -> dict[str, Any]:
     with ledger.transaction() as connection:
         (row,) = with_deadlines(connection, job_pace.some(connection, [job.id]))
         return {
             "row": row,
-            "reasons": reasons.explain(facts.facts(connection, job, tenant=tenant)),
+            "reasons": reasons.explain(
+                facts.facts(
+                    connection, job, tenant=tenant, alone=home.alone, embedded=home.embedded
+                )
+            ),
             "kinds": kinds.of(connection, row),
             "attempts": job_facts.recent(connection, job.id, ON_TIMELINE),
             "shown": ATTEMPTS,

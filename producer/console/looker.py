@@ -4,6 +4,8 @@ The cookie holds the key itself, which scripts cannot read and other sites canno
 with its key, whichever server is asked, and no server keeps a list of sessions.
 """
 
+import secrets
+import threading
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -17,6 +19,38 @@ from nightshift.producer.gateway.errors import ApiError
 COOKIE = "nightshift_key"
 
 SESSION_SECONDS = 12 * 3600
+
+
+class Session:
+    """The one person at this machine who has followed the link that a command printed. The link opens
+    the pages once; from then on the cookie does.
+    """
+
+    def __init__(self) -> None:
+        self.ticket = secrets.token_urlsafe(24)
+        self._secret = secrets.token_urlsafe(32)
+        # Browsers send a cookie to every port of a host: two commands need two names.
+        self.cookie = f"{COOKIE}_{secrets.token_hex(4)}"
+        self._used = threading.Lock()
+
+    def enter(self, ticket: str) -> str | None:
+        """What the cookie holds, for whoever comes first with the ticket; None for all others."""
+        fits = secrets.compare_digest(ticket.encode(), self.ticket.encode())
+        return self._secret if fits and self._used.acquire(blocking=False) else None
+
+    def knows(self, cookie: str | None) -> bool:
+        """Whether a cookie is the one that `enter` gave."""
+        return secrets.compare_digest((cookie or "").encode(), self._secret.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What the pages know of the ledger of a folder: whether `nightshift run` keeps it, whether nobody
+    but the pages does.
+    """
+
+    embedded: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +84,15 @@ class Looker:
 def looker(request: Request) -> Looker:
     """Who asks for a page; ApiError 401 where nothing says so. Asks the ledger."""
     context: Context = request.app.state.context
+    host = request.client.host if request.client else ""
+    session: Session | None = request.app.state.session
+    if session is not None:
+        if not session.knows(request.cookies.get(session.cookie)):
+            raise ApiError(401, "the link that the command has printed opens this page")
+        return Looker(Caller(access.LOCAL_TENANT, "operator", "local"), host)
     key = request.cookies.get(COOKIE)
     found = access.caller(request, context.ledger, context.settings, key=key)
-    return Looker(found, request.client.host if request.client else "")
+    return Looker(found, host)
 
 
 def refuse_foreign(request: Request) -> None:

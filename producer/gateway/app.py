@@ -1,5 +1,6 @@
 """The ASGI application: every route, and errors in one shape."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -35,8 +36,10 @@ ROUTES: list[BaseRoute] = [
 """Every address, the first that fits counts."""
 
 
-def build(ledger: Ledger, settings: Settings) -> Starlette:
-    """The application of one server process."""
+def build(
+    ledger: Ledger, settings: Settings, routes: Sequence[BaseRoute] | None = None
+) -> Starlette:
+    """The application of one server process: every address of the HTTP API, or these `routes`."""
     handlers: Any = {
         ApiError: errors.handler,
         HTTPException: errors.handler,
@@ -44,7 +47,9 @@ def build(ledger: Ledger, settings: Settings) -> Starlette:
         Exception: errors.handler,
     }
     bare = [Route("/healthz", _healthy), Route("/openapi.json", _document)]
-    app = Starlette(routes=[*bare, *ROUTES], exception_handlers=handlers)
+    app = Starlette(
+        routes=[*bare, *(ROUTES if routes is None else routes)], exception_handlers=handlers
+    )
     app.router.redirect_slashes = False
     app.state.context = Context(ledger, settings, lambda: _models(settings))
     return app

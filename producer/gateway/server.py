@@ -4,7 +4,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import structlog
 import uvicorn
@@ -73,6 +74,32 @@ def run(
         done.set()
         looking.join()
         log.info("serve_ended")
+
+
+@contextmanager
+def beside(served: Starlette, port: int) -> Iterator[int]:
+    """Serves an application on a loopback port, any free one for 0, in a thread until the block ends;
+    gives the port. BadInput when the port is taken.
+    """
+    try:
+        listener = socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise BadInput(
+            f"port {port} cannot be used ({error.strerror}): name another one"
+        ) from error
+    config = uvicorn.Config(
+        served, log_config=None, access_log=False, server_header=False, proxy_headers=False
+    )
+    config.timeout_graceful_shutdown = 0  # live pages never end by themselves
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        with listener:
+            yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(LEAVE_SECONDS)
 
 
 def _listener(settings: Settings) -> socket.socket:

@@ -3,8 +3,8 @@
 The same command after a crash goes on where the job stood.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rich.console import Console
 
@@ -22,6 +22,9 @@ from nightshift.producer.results import openai_batch_results
 from nightshift.producer.submit.submit import check_before, is_known, spec_and_identity
 from nightshift.producer.views import progress
 
+Beside = Callable[[Ledger], AbstractContextManager[object]]
+"""What goes on beside a run, over its ledger."""
+
 
 def run(
     spec: JobSpec,
@@ -33,19 +36,20 @@ def run(
     pilot_rows: int | None = None,
     agreed: bool = False,
     results: str | None = None,
+    beside: Beside = nullcontext,
 ) -> int:
     """Submits or continues the job and works until it is over; returns the exit code.
 
     0 every row has an answer, 1 finished with row errors, 3 failed, paused, cancelled, or stopped
     after the pilot. `new` and `adopt` are those of the submit. After a pilot of `pilot_rows`
-    somebody is asked, unless it is `agreed` to run the rest. `results` is where the lines of an OpenAI batch go. Raises BadInput when the spec, the
-    input, `results` or the home folder cannot be used.
+    somebody is asked, unless it is `agreed` to run the rest. `results` is where the lines of an OpenAI batch go. `beside` goes on while
+    the job runs. Raises BadInput when the spec, the input, `results` or the home folder cannot be used.
     """
     settings = permits.of_operator(spec, settings)
     check_before(spec, settings, has_ledger=has_ledger(settings), adopt=adopt)
     if results is not None:
         openai_batch_results.check_targets(*spec_and_identity(spec, settings), results)
-    with machine(settings, console) as here:
+    with machine(settings, console) as here, beside(here.ledger):
         # A known job has passed its pilot: nobody is asked again after a crash.
         if pilot_rows is not None and not is_known(here.ledger, spec):
             finished = here.run_pilot(spec, pilot_rows, adopt=adopt)

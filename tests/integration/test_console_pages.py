@@ -131,6 +131,7 @@ def test_failed_rows_are_filtered_grouped_and_run_again_by_kind(site: Site, worl
     assert rows("?kind=render_error&text=error+1&after=217") == [223, 229]
     page = browser.get(f"/jobs/{job}/failed?text=error+1&kind=").text
     assert "Run 115 of kind bad_record again" in page
+    assert page.count('<td class="wrap"><span class="text">error #</span>') == 2, "by kind"
     assert "Run 115 of kind" not in site.browser("viewer").get(f"/jobs/{job}/failed").text
     assert site.browser("other").get(f"/jobs/{job}/failed").status_code == 404
 

@@ -28,11 +28,13 @@ def count_by_kind(connection: Connection, job_id: int) -> dict[str, int]:
 def count_by_message(
     connection: Connection, job_id: int, *, kind: str | None, most: int
 ) -> list[Row]:
-    """The most frequent messages of failed rows, with their `kind` and how many `rows` have them."""
+    """The most frequent messages of failed rows, with their `kind` and how many `rows` have them. Numbers
+    in a message are written as #, so that those of one cause are one.
+    """
     statement = text("""
-        SELECT kind, message, count(*) AS rows FROM failed_rows
-        WHERE job = :id AND (CAST(:kind AS text) IS NULL OR kind = :kind)
-        GROUP BY kind, message ORDER BY rows DESC, kind, message LIMIT :most
+        SELECT kind, regexp_replace(message, '[0-9]+', '#', 'g') AS message, count(*) AS rows
+        FROM failed_rows WHERE job = :id AND (CAST(:kind AS text) IS NULL OR kind = :kind)
+        GROUP BY 1, 2 ORDER BY rows DESC, 1, 2 LIMIT :most
     """)
     found = connection.execute(statement, {"id": job_id, "kind": kind, "most": most})
     return list(found.mappings())
