@@ -58,6 +58,14 @@ class BadInput(Permanent):
     """What the user gave cannot be used (spec, file, flag); at submit it ends with exit code 2."""
 
 
+class LedgerRefused(BadInput):
+    """Postgres does not take the connection: its address, user or password is wrong."""
+
+
+class StatementRefused(Permanent):
+    """Postgres does not take a statement of ours."""
+
+
 class JobRefused(Permanent):
     """No row of the job can be run, by whichever worker: the job ends as failed, at once."""
 

@@ -17,7 +17,12 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from nightshift.common.descriptor import RowRanges
-from nightshift.common.errors import BadInput, LedgerUnavailable, Permanent
+from nightshift.common.errors import (
+    BadInput,
+    LedgerRefused,
+    LedgerUnavailable,
+    StatementRefused,
+)
 
 __all__ = ["Connection", "Ledger", "Row"]
 
@@ -211,11 +216,11 @@ def _wrapped(error: DBAPIError | psycopg.Error, place: str) -> Exception:
     message = " ".join(str(cause).split())
     sqlstate: str | None = getattr(cause, "sqlstate", None)
     if sqlstate is not None and sqlstate.startswith(("28", "3D")):
-        return BadInput(f"Postgres at {place} refused the connection: {message}")
+        return LedgerRefused(f"Postgres at {place} refused the connection: {message}")
     if isinstance(cause, psycopg.OperationalError) and sqlstate is None:
         return LedgerUnavailable(f"Postgres at {place} cannot be reached: {message}")
     if isinstance(cause, psycopg.InterfaceError) or (
         sqlstate is not None and not sqlstate.startswith(OUR_FAULT)
     ):
         return LedgerUnavailable(f"Postgres at {place} gave up on a statement: {message}")
-    return Permanent(f"Postgres at {place} refused a statement: {message}")
+    return StatementRefused(f"Postgres at {place} refused a statement: {message}")

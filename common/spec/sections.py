@@ -168,7 +168,10 @@ class LimitsSpec(Section):
     """What a job may take and when it stops itself."""
 
     max_parallel: int | None = Field(
-        None, ge=1, description="Batches of this job that are queued or leased at once."
+        None,
+        ge=1,
+        le=2**31 - 1,
+        description="Batches of this job that are queued or leased at once.",
     )
     max_failed_fraction: float = Field(
         0.5, ge=0, le=1, description="Share of failed rows that pauses the job, after 200 rows."

@@ -22,7 +22,7 @@ from nightshift.producer.console import render
 from nightshift.producer.console.live import Live
 from nightshift.producer.console.looker import Looker, looker, refuse_foreign
 from nightshift.producer.gateway.calls import Call, Context
-from nightshift.producer.gateway.errors import ApiError, answer, not_found
+from nightshift.producer.gateway.errors import ApiError, answer, message, not_found
 
 STREAM_SECONDS = 600.0
 """How long one stream of a live page lasts; the browser opens another, and is asked again who it is."""
@@ -163,7 +163,7 @@ async def _answered(request: Request, work: Callable[[Looker], Response]) -> Res
     except Exception as error:
         # An error that nobody expected is logged there, and its text stays there.
         told = answer(error)
-        status, expected = told.status_code, isinstance(error, ApiError | NightshiftError)
+        status = told.status_code
         if status == 401:
             target = quote(request.url.path, safe="/") if request.method == "GET" else "/"
             return RedirectResponse(f"/login?next={target}", 303)
@@ -174,7 +174,7 @@ async def _answered(request: Request, work: Callable[[Looker], Response]) -> Res
             path="",
             message=None,
             title="Not this way",
-            text=str(error) if expected else "The server failed. Its log says why.",
+            text=message(told),
         )
 
 

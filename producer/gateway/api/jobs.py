@@ -19,7 +19,7 @@ from nightshift.common.ledger.gateway.tenants import Tenant
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
-from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.common.spec import JobSpec, changes, parse_spec
 from nightshift.common.states import JobState, Outcome, RowErrorKind
 from nightshift.producer.batch_api import limits
 from nightshift.producer.control import job_moves, job_settings
@@ -164,8 +164,8 @@ def change_job(call: Call) -> dict[str, Any]:
     if not given:
         raise ApiError(400, "the body names no field that changes")
     job = _found(call)
-    _refuse_beyond(call, job.spec.model_copy(update=_plain(given)))
     wanted = {name: fields.as_written(name, value) for name, value in given.items()}
+    _refuse_place(call, job, wanted)
     return _answered(job_settings.change(call.ledger, job, wanted))
 
 
@@ -182,9 +182,16 @@ def _answered(answer: Answer) -> dict[str, Any]:
     return dict(answer.as_json)
 
 
-def _plain(given: dict[str, Any]) -> dict[str, Any]:
-    """What of a change a tenant's limits are about."""
-    return {name: given[name] for name in ("priority", "pool") if name in given}
+def _refuse_place(call: Call, job: Job, wanted: dict[str, str]) -> None:
+    """ApiError 400 for a change to a priority or a pool beyond what the tenant may have; BadInput for a
+    value that no spec may have.
+    """
+    stored = job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    in_spec = {name: value for name, value in wanted.items() if name in changes.CHANGEABLE}
+    after, _, _ = changes.changed(stored, in_spec)
+    tenant = _tenant(call)
+    if tenant is not None and (why := limits.place_refusal(tenant, after)):
+        raise ApiError(400, why, code="not_allowed")
 
 
 def _scope(call: Call) -> str | None:
@@ -223,14 +230,22 @@ def _bounds(call: Call, spec: JobSpec) -> tuple[Settings, str, JobSpec]:
 
 def _refuse_beyond(call: Call, spec: JobSpec) -> Tenant | None:
     """ApiError 400 for a spec beyond what the tenant may do; None for an operator, who has no limits."""
+    tenant = _tenant(call)
+    if tenant is None:
+        return None
+    if why := limits.refusal(tenant, spec, call.context.settings.serve_store):
+        raise ApiError(400, why, code="not_allowed")
+    return tenant
+
+
+def _tenant(call: Call) -> Tenant | None:
+    """The tenant whose limits hold; None for an operator, who has none."""
     if call.caller.role == "operator":
         return None
     with call.ledger.transaction() as connection:
         tenant = tenants.get(connection, call.caller.tenant)
     if tenant is None:
         raise BadInput(f"there is no tenant {call.caller.tenant}")
-    if why := limits.refusal(tenant, spec, call.context.settings.serve_store):
-        raise ApiError(400, why, code="not_allowed")
     return tenant
 
 

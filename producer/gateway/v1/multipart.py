@@ -10,6 +10,9 @@ from starlette.requests import ClientDisconnect
 from nightshift.producer.gateway.errors import ApiError
 
 MOST_FIELD_BYTES = 4096
+MOST_NAME = 1000
+"""Characters of the name of a file."""
+
 MOST_FIELDS = 16
 
 Sink = Callable[[bytes], Awaitable[None]]
@@ -42,7 +45,10 @@ class FormWithFile:
         self._headers: dict[bytes, bytes] = {}
         self._is_whole = False
         self._name, self._is_file, self._value = "", False, bytearray()
-        self._parser = MultipartParser(options[b"boundary"], self._callbacks())
+        try:
+            self._parser = MultipartParser(options[b"boundary"], self._callbacks())
+        except FormParserError as error:
+            raise _broken(error) from error
 
     async def read(self, pieces: AsyncIterator[bytes]) -> None:
         """Reads the form to its end; ApiError 400 for what is no form, or is cut off."""
@@ -54,7 +60,7 @@ class FormWithFile:
             self._parser.finalize()
             await self._work()
         except FormParserError as error:
-            raise ApiError(400, f"the form is broken: {error}", code="invalid_multipart") from error
+            raise _broken(error) from error
         except ClientDisconnect as error:
             raise ApiError(400, "the client left in the middle of its form") from error
         if not self._is_whole:
@@ -105,6 +111,9 @@ class FormWithFile:
             said = f"the file is called {self._name[:50]!r}, not {self._wanted}"
             raise ApiError(400, said, param=self._wanted)
         self.filename = options[b"filename"].decode("utf-8", "replace")
+        if len(self.filename) > MOST_NAME or "\0" in self.filename:
+            said = f"the name of the file has a NUL, or more than {MOST_NAME:,} characters"
+            raise ApiError(400, said, param=self._wanted)
         self._sink = await self._open_file()
 
     async def _data(self, data: bytes) -> None:
@@ -116,3 +125,7 @@ class FormWithFile:
         assert self._sink is not None
         self.size += len(data)
         await self._sink(data)
+
+
+def _broken(error: FormParserError) -> ApiError:
+    return ApiError(400, f"the form is broken: {error}", code="invalid_multipart")

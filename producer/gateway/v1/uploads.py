@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from nightshift.common import storage
+from nightshift.common.errors import NightshiftError, StorageUnavailable
 from nightshift.common.ledger.gateway import files, ids, uploads
 from nightshift.common.ledger.gateway.files import File
 from nightshift.common.ledger.gateway.uploads import PartFile, Upload
@@ -133,11 +134,21 @@ def complete_upload(call: Call) -> dict[str, Any]:
                 param="bytes",
             )
         files.receive(connection, file_id, tenant, uri)
-    checksum = _join(call, file_id, uri, parts)
+        uploads.keep(connection, upload_id)
+    try:
+        checksum = _join(call, upload_id, file_id, uri, parts)
+    except (NightshiftError, OSError):
+        # Another try may have completed the upload, and a sweep has its parts.
+        with call.ledger.transaction() as connection:
+            if known := _completed(connection, tenant, upload_id):
+                return known
+        raise
     if given.md5 is not None and given.md5.lower() != checksum:
         raise ApiError(400, f"md5 of the file is {checksum}", param="md5", code="checksum_mismatch")
     with call.ledger.transaction() as connection:
         if not uploads.end(connection, upload_id, "completed", file_id):
+            if known := _completed(connection, tenant, upload_id):
+                return known  # another try was faster; what this one has written is swept
             raise ApiError(400, "the upload is not pending any more", param="id")
         file = files.ready(
             connection,
@@ -147,6 +158,8 @@ def complete_upload(call: Call) -> dict[str, Any]:
             size=total,
             expires_after=found.expires_after_seconds,
         )
+        if file is None:
+            raise StorageUnavailable(f"a sweep has taken {file_id}, which came too slowly")
         done = uploads.locked(connection, tenant, upload_id)
     assert done is not None
     return _object(done, file)
@@ -162,7 +175,7 @@ def cancel_upload(call: Call) -> dict[str, Any]:
     return _object(found)
 
 
-def _join(call: Call, file_id: str, uri: str, parts: list[PartFile]) -> str:
+def _join(call: Call, upload_id: str, file_id: str, uri: str, parts: list[PartFile]) -> str:
     """Writes the bytes of the parts one behind the other; returns their MD5, as clients send it."""
     digest = hashlib.md5(usedforsecurity=False)
 
@@ -174,6 +187,7 @@ def _join(call: Call, file_id: str, uri: str, parts: list[PartFile]) -> str:
                     sink.write(piece)
             with call.ledger.transaction() as connection:
                 files.touch(connection, file_id)
+                uploads.keep(connection, upload_id)
 
     storage.write_streamed(uri, fill)
     return digest.hexdigest()

@@ -1,0 +1,205 @@
+"""Input that no sane client sends: always one sentence in one shape, never a server error, and no word about
+the machines of the operator.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from httpx2 import Response
+from starlette.testclient import TestClient
+
+from nightshift.common.errors import (
+    BadInput,
+    LedgerRefused,
+    LedgerUnavailable,
+    StatementRefused,
+    StorageUnavailable,
+)
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.gateway import keys, tenants, uploads
+from nightshift.common.settings import load_settings
+from nightshift.producer.gateway import app as gateway
+from nightshift.producer.gateway import errors
+from nightshift.producer.gateway.v1 import uploads as api_uploads
+from tests.support.world import World
+
+FORM = "multipart/form-data; boundary=a"
+
+
+class Site:
+    """A server, and a user of the tenant acme."""
+
+    def __init__(self, ledger: Ledger, folder: Path) -> None:
+        self.ledger = ledger
+        settings = load_settings(serve_store=str(folder / "store"))
+        with ledger.transaction() as connection:
+            tenants.ensure(connection, "acme")
+            key = keys.create(connection, "acme", "any", "user", None)[1]
+        app = gateway.build(ledger, settings)
+        headers = {"authorization": f"Bearer {key}"}
+        self.client = TestClient(app, headers=headers, raise_server_exceptions=False)
+
+    def upload(self, data: bytes = b"xyz") -> tuple[str, str]:
+        """An upload with one part, which has all its bytes."""
+        body = {"filename": "a", "purpose": "batch", "bytes": len(data), "mime_type": "x"}
+        place = f"/v1/uploads/{self.client.post('/v1/uploads', json=body).json()['id']}"
+        part = self.client.post(f"{place}/parts", files={"data": ("x", data)}).json()["id"]
+        return place, part
+
+
+@pytest.fixture
+def site(ledger: Ledger, tmp_path: Path) -> Site:
+    return Site(ledger, tmp_path)
+
+
+def is_refused(answer: Response) -> dict[str, Any]:
+    assert 400 <= answer.status_code < 500, answer.text
+    error: dict[str, Any] = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert "Postgres" not in error["message"]
+    return error
+
+
+def part(name: str, value: bytes, filename: bytes | None = None) -> bytes:
+    named = b"" if filename is None else b'; filename="' + filename + b'"'
+    head = b'--a\r\nContent-Disposition: form-data; name="' + name.encode() + b'"' + named
+    return head + b"\r\n\r\n" + value + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        pytest.param(f"{FORM}{'a' * 300}", b"--a", id="a long boundary"),
+        pytest.param("multipart/form-data; boundary=", b"--a", id="no boundary"),
+        pytest.param(FORM, part("purpose", b"batch") + part("file", b"x", b"a\0b"), id="NUL"),
+        pytest.param(FORM, part("purpose", b"batch") + part("file", b"x", b"n" * 2000), id="name"),
+        pytest.param(FORM, b"--a\r\nno header\r\n\r\nb\r\n--a--", id="no header"),
+        pytest.param(FORM, part("file", b"x", b"f"), id="cut off"),
+        pytest.param("text/plain", b"x", id="no form"),
+    ],
+)
+def test_a_form_that_is_none_is_refused(site: Site, kind: str, body: bytes) -> None:
+    end = b"" if body.endswith(b"--") else b"--a--\r\n"
+    whole = body if b"cut" in body or kind == "text/plain" else body + end
+    if body == part("file", b"x", b"f"):
+        whole = body[:-4]
+    is_refused(site.client.post("/v1/files", content=whole, headers={"content-type": kind}))
+    assert site.client.get("/v1/files").json()["data"] == []
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("path", ["/v1/batches", "/v1/uploads", "/api/jobs", "/api/webhooks"])
+def test_numbers_that_are_none_are_refused_everywhere(site: Site, path: str, number: str) -> None:
+    body = f'{{"nightshift": {{"budget": {number}}}, "input_file_id": "f"}}'
+    assert is_refused(site.client.post(path, content=body))["code"] == "invalid_number"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("priority", "9"),
+        ("priority", 9),
+        ("priority", "x"),
+        ("priority", []),
+        ("priority", 10**30),
+        ("max_parallel", 2**31),
+        ("max_parallel", 0),
+        ("budget", "nan"),
+        ("weight", "inf"),
+        ("weight", -1),
+        ("pool", "other"),
+        ("pool", "x" * 3000),
+        ("finish_by", "99999999999999999999h"),
+        ("revision", "main"),
+        ("id", 7),
+    ],
+)
+def test_a_change_is_held_to_the_tenant_and_the_spec_however_it_is_written(
+    site: Site, world: World, field: str, value: Any
+) -> None:
+    job = world.job(3, tenant="acme")
+    world.do("UPDATE tenants SET max_priority = 5, pools = '{default}'")
+    is_refused(site.client.patch(f"/api/jobs/{job}", content=json.dumps({field: value})))
+    assert world.ask("SELECT FROM audit_log WHERE action = 'set'") == []
+    done = site.client.patch(f"/api/jobs/{job}", json={"priority": "5"})
+    assert done.status_code == 200, done.text
+
+
+def test_two_completes_of_one_upload_give_one_file(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, part_id = site.upload()
+    real, answers = api_uploads._join, []
+
+    def join(*given: Any) -> str:
+        if not answers:  # the client's second try comes while the first one still writes
+            answers.append(None)
+            answers[0] = site.client.post(f"{place}/complete", json={"part_ids": [part_id]})
+        return real(*given)
+
+    monkeypatch.setattr(api_uploads, "_join", join)
+    first = site.client.post(f"{place}/complete", json={"part_ids": [part_id]})
+    assert (first.status_code, answers[0].status_code) == (200, 200), first.text
+    assert first.json()["file"]["id"] == answers[0].json()["file"]["id"]
+    assert len(site.client.get("/v1/files").json()["data"]) == 1
+
+
+def test_a_complete_whose_parts_are_swept_gives_the_file_of_the_faster_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, part_id = site.upload()
+    body = {"part_ids": [part_id]}
+    real, answers = api_uploads._join, []
+
+    def join(*given: Any) -> str:
+        if not answers:
+            answers.append(None)
+            answers[0] = site.client.post(f"{place}/complete", json=body)
+            raise FileNotFoundError("a sweep was here")
+        return real(*given)
+
+    monkeypatch.setattr(api_uploads, "_join", join)
+    assert site.client.post(f"{place}/complete", json=body).json() == answers[0].json()
+
+
+def test_an_upload_that_is_being_completed_does_not_expire(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, part_id = site.upload()
+    real = api_uploads._join
+
+    def join(*given: Any) -> str:
+        with site.ledger.transaction() as connection:
+            assert uploads.take_unwanted(connection, 10) == []
+        return real(*given)
+
+    with site.ledger.transaction() as connection:
+        connection.exec_driver_sql(
+            "UPDATE api_uploads SET expires_at = now() + interval '1 second'; "
+            "UPDATE api_upload_parts SET touched_at = now() - interval '2 hours'"
+        )
+    monkeypatch.setattr(api_uploads, "_join", join)
+    done = site.client.post(f"{place}/complete", json={"part_ids": [part_id]})
+    assert done.json()["expires_at"] > done.json()["created_at"] + 3000
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (LedgerUnavailable("Postgres at db-1:5432 cannot be reached"), 503, "the ledger cannot"),
+        (LedgerRefused("Postgres at db-1:5432 refused user x"), 503, "the ledger cannot"),
+        (StorageUnavailable("s3://db-1/x: no answer"), 503, "the store cannot"),
+        (StatementRefused("Postgres at db-1:5432 refused a statement"), 500, "the server failed"),
+        (RuntimeError("db-1"), 500, "the server failed"),
+        (BadInput("the limit is wrong"), 400, "the limit is wrong"),
+    ],
+)
+def test_an_answer_names_no_machine_of_the_operator(
+    error: Exception, status: int, says: str
+) -> None:
+    answer = errors.answer(error)
+    assert answer.status_code == status
+    assert errors.message(answer).startswith(says)
+    assert "db-1" not in bytes(answer.body).decode()
