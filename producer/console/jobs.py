@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
-from nightshift.common.ledger.gateway import tenant_jobs
+from nightshift.common.ledger.gateway import tenant_jobs, tenants
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
 from nightshift.producer.console import render
@@ -20,6 +20,9 @@ from nightshift.producer.gateway.errors import ApiError
 from nightshift.producer.views.deadlines import with_deadlines
 
 PAGE_JOBS = 50
+
+MOST_NAMES = 200
+"""Names that the filter completes."""
 
 MOVES = {"pause": job_moves.pause, "resume": job_moves.resume, "cancel": job_moves.cancel}
 """What can be done with many jobs."""
@@ -60,8 +63,13 @@ def list_jobs(visit: Visit) -> Response:
     given = {name: visit.query(name) for name in ("status", "name", "tenant", "before")}
     query = "&".join(f"{name}={render.quoted(value)}" for name, value in given.items() if value)
     _, look = live_jobs(visit)
+    with visit.ledger.transaction() as connection:
+        names = tenant_jobs.names(connection, visit.looker.scope, MOST_NAMES)
+        known = tenants.listed(connection) if visit.looker.sees_all else []
     return visit.page(
         "jobs.html",
+        names=names,
+        tenants=[each.name for each in known[:MOST_NAMES]],
         title="Jobs",
         states=[str(state) for state in JobState],
         given=given,

@@ -37,9 +37,10 @@ def run(
     add_pages: Callable[[Starlette], None],
 ) -> None:
     """Serves the API and the pages until SIGTERM or SIGINT, or until `is_broken`. BadInput when the
-    address is taken, or open without a key.
+    address is taken.
     """
-    access.check_listening(ledger, settings)
+    if access.nobody_enters(ledger, settings):
+        log.warning("serve_closed", host=settings.serve_host, next="nightshift key create")
     # uvicorn raises the signal again once every request is answered: the end that was asked for is no
     # failure.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -88,9 +89,14 @@ def beside(served: Starlette, port: int) -> Iterator[int]:
             f"port {port} cannot be used ({error.strerror}): name another one"
         ) from error
     config = uvicorn.Config(
-        served, log_config=None, access_log=False, server_header=False, proxy_headers=False
+        served,
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=0,  # live pages never end by themselves
     )
-    config.timeout_graceful_shutdown = 0  # live pages never end by themselves
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

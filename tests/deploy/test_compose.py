@@ -117,13 +117,21 @@ def test_the_file_fits_the_compose_specification() -> None:
 @pytest.mark.parametrize(
     ("profiles", "running"),
     [
-        ((), {"postgres", "redis", "migrate", "reaper"}),
-        (("cpu",), {"postgres", "redis", "migrate", "reaper", "worker", "demo"}),
-        (("gpu",), {"postgres", "redis", "migrate", "reaper", "worker-gpu"}),
-        (("serve",), {"postgres", "redis", "migrate", "reaper", "serve"}),
+        ((), {"postgres", "redis", "migrate", "reaper", "serve"}),
+        (("cpu",), {"postgres", "redis", "migrate", "reaper", "worker", "demo", "serve"}),
+        (("gpu",), {"postgres", "redis", "migrate", "reaper", "worker-gpu", "serve"}),
         (
             ("gpu", "observe"),
-            {"postgres", "redis", "migrate", "reaper", "worker-gpu", "prometheus", "grafana"},
+            {
+                "postgres",
+                "redis",
+                "migrate",
+                "reaper",
+                "worker-gpu",
+                "prometheus",
+                "grafana",
+                "serve",
+            },
         ),
     ],
 )

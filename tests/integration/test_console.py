@@ -140,6 +140,8 @@ def test_the_address_holds_the_filter_and_pages_go_by_key(site: Site, world: Wor
 
     assert names("?name=needle") == ["Needle"]
     assert names("?status=failed") == []
+    assert '<option value="Needle"></option>' in browser.get("/").text, "the filter completes"
+    assert "Needle" not in site.browser("other").get("/").text
     assert "No job fits the filter" in browser.get("/?status=failed").text
     first = names("")
     (after,) = re.findall(r"\?before=(\d+)", browser.get("/").text)

@@ -26,6 +26,14 @@ LISTED = text("""
 FOREIGN = text("SELECT id FROM jobs WHERE id = ANY(:ids) AND tenant <> :tenant")
 """Jobs of others."""
 
+NAMES = text("""
+    SELECT DISTINCT name FROM (
+        SELECT name FROM jobs
+        WHERE CAST(:tenant AS text) IS NULL OR tenant = :tenant ORDER BY id DESC LIMIT 1000
+    ) AS newest ORDER BY name LIMIT :most
+""")
+"""Names of the newest jobs of a tenant."""
+
 LAST = 2**63 - 1
 
 
@@ -48,6 +56,11 @@ def listed(
     """
     given = {"tenant": tenant, "state": state, "before": before, "limit": limit, "name": name}
     return list(connection.scalars(LISTED, given))
+
+
+def names(connection: Connection, tenant: str | None, most: int) -> list[str]:
+    """At most `most` names of the newest jobs of the tenant, of all with `tenant` None."""
+    return list(connection.scalars(NAMES, {"tenant": tenant, "most": most}))
 
 
 def foreign(connection: Connection, tenant: str | None, ids: Collection[int]) -> frozenset[int]:

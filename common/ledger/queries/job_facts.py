@@ -68,12 +68,12 @@ ATTEMPT = """
            a.outcome, coalesce(a.row_count, b.row_count) AS rows, a.rows_failed, a.prompt_tokens,
            a.output_tokens, a.error, w.state AS worker_state, w.error AS worker_error,
            w.ended_at AS worker_ended_at, w.code_version
-    FROM attempts a JOIN batches b ON b.id = a.batch_id LEFT JOIN workers w ON w.id = a.worker_id
 """
 
 ATTEMPTS = text(
     ATTEMPT
     + """
+    FROM attempts a JOIN batches b ON b.id = a.batch_id LEFT JOIN workers w ON w.id = a.worker_id
     WHERE a.job_id = :job_id
       AND (CAST(:outcome AS text) IS NULL OR coalesce(a.outcome, 'running') = :outcome)
       AND (CAST(:seq AS integer) IS NULL OR b.seq = :seq)
@@ -83,18 +83,25 @@ ATTEMPTS = text(
 """Leases of a job, the newest first."""
 
 RECENT = text(
-    f"""
-    ({ATTEMPT} WHERE a.job_id = :job_id AND a.outcome IN ('done', 'split')
-     ORDER BY a.ended_at DESC LIMIT :limit)
-    UNION ALL
-    ({ATTEMPT} WHERE a.job_id = :job_id AND a.outcome IN ('failed', 'released', 'lost')
-     ORDER BY a.ended_at DESC LIMIT :limit)
-    UNION ALL
-    ({ATTEMPT} WHERE a.ended_at IS NULL AND (a.batch_id, a.attempt) IN (
-        SELECT id, attempt FROM batches WHERE state = 'leased' AND job_id = :job_id
-        ORDER BY id DESC LIMIT :limit))
-    ORDER BY claimed_at DESC, batch DESC, attempt DESC LIMIT :limit
-"""  # noqa: S608: no value is written into the statement
+    """
+    WITH a AS MATERIALIZED (
+        (SELECT * FROM attempts WHERE job_id = :job_id AND outcome IN ('done', 'split')
+         ORDER BY ended_at DESC LIMIT :limit)
+        UNION ALL
+        (SELECT * FROM attempts WHERE job_id = :job_id AND outcome IN ('failed', 'released', 'lost')
+         ORDER BY ended_at DESC LIMIT :limit)
+        UNION ALL
+        (SELECT * FROM attempts WHERE ended_at IS NULL AND (batch_id, attempt) IN (
+            SELECT id, attempt FROM batches WHERE state = 'leased' AND job_id = :job_id
+            ORDER BY id DESC LIMIT :limit))
+    )
+    """
+    + ATTEMPT
+    + """
+    FROM (SELECT * FROM a ORDER BY claimed_at DESC, batch_id DESC, attempt DESC LIMIT :limit) AS a
+    JOIN batches b ON b.id = a.batch_id LEFT JOIN workers w ON w.id = a.worker_id
+    ORDER BY a.claimed_at DESC, a.batch_id DESC, a.attempt DESC
+"""
 )
 """The latest leases of a job, by indexes alone: however many a job had."""
 

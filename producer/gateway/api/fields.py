@@ -19,12 +19,12 @@ def one_of(call: Call, name: str, allowed: Sequence[str]) -> str | None:
     return given
 
 
-def number(call: Call, name: str) -> int | None:
-    """A whole number of the query, from 0 on; ApiError 400 for anything else."""
+def number(call: Call, name: str, digits: int = 9) -> int | None:
+    """A whole number of the query, from 0 on, with so many digits; ApiError 400 for anything else."""
     given = call.query.get(name)
     if given is None:
         return None
-    if not given.isascii() or not given.isdigit() or len(given) > 9:
+    if not given.isascii() or not given.isdigit() or len(given) > digits:
         raise ApiError(400, f"{name} is {given[:20]!r}, and it is a whole number", param=name)
     return int(given)
 

@@ -68,7 +68,7 @@ def list_jobs(call: Call) -> dict[str, Any]:
     """A page of jobs, the newest first."""
     limit = paging.limit(call, default=20, most=MOST_LISTED)
     state = fields.one_of(call, "status", list(JobState))
-    before = fields.number(call, "after") or tenant_jobs.LAST
+    before = fields.number(call, "after", digits=18) or tenant_jobs.LAST
     with call.ledger.transaction() as connection:
         ids = tenant_jobs.listed(
             connection, _scope(call), limit=limit + 1, before=before, state=state
