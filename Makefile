@@ -65,8 +65,13 @@ demo: $(READY)  ## Run 2,000 held-out reviews through the whole fleet on one mac
 test: $(READY)  ## Pass the tests of what protects a row, a lease and a user's first hour, in minutes
 	$(TESTS) -m 'not slow' tests
 
-test-slow: $(READY)  ## Pass the other tests
+test-slow: $(READY) $(VENV)/.browser  ## Pass the other tests; those in a browser leave pictures in .venv/screenshots
 	$(TESTS) -m slow tests
+
+# Debian's Chromium, in .venv/chromium, where this machine has no browser.
+$(VENV)/.browser: $(READY) tests/browser/chromium.py
+	$(BIN)/python -m tests.browser.chromium
+	touch $(VENV)/.browser
 
 # Each loop looks many times a second whether this target still runs, and ends with it; at last it
 # ends after BUSY_SECONDS.

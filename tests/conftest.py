@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 VLLM_FILES = "_vllm.py"
 """How the name of a file ends whose tests need a process of vLLM; its tests get the mark `vllm`."""
 
-FOLDERS = ("faults", "examples", "packaging", "integration", "engine", "unit", "deploy")
+FOLDERS = ("faults", "browser", "examples", "packaging", "integration", "engine", "unit", "deploy")
 """In this order they are begun: the longest tests first, so that no process ends with one."""
 
 

@@ -74,16 +74,20 @@ def live_batch(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     acts = visit.looker.acts
 
     def look() -> str:
-        return render.fragment("batch_live.html", acts=acts, **_seen(ledger, tenant, id))
+        seen = _seen(ledger, tenant, id)
+        if seen is None:
+            return render.fragment("gone.html", kind="batch", place="/batches")
+        return render.fragment("batch_live.html", acts=acts, **seen)
 
     return id, look
 
 
-def _seen(ledger: Ledger, tenant: str | None, id: str) -> dict[str, Any]:
+def _seen(ledger: Ledger, tenant: str | None, id: str) -> dict[str, Any] | None:
+    """What the page shows of a batch now; None where the batch is gone."""
     with ledger.transaction() as connection:
         batch = batches.get(connection, tenant, id)
         if batch is None:
-            raise not_found("batch", id)
+            return None
         (shown,) = _shown(connection, [batch])
         named = {
             "Requests": batch.input_file_id,

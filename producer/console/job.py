@@ -103,14 +103,22 @@ def live_job(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     trails, kinds, home = state.trails, state.kinds, state.home
 
     def look() -> str:
-        seen = _seen(ledger, kinds, home, job, scope)
+        seen = _seen(ledger, kinds, home, job.id, scope)
+        if seen is None:
+            return render.fragment("gone.html", kind="job", place="/")
         return render.fragment("job_live.html", acts=acts, trail=trails.note(seen["row"]), **seen)
 
     return job.id, look
 
 
-def _seen(ledger: Ledger, kinds: Kinds, home: Home, job: Job, tenant: str | None) -> dict[str, Any]:
+def _seen(
+    ledger: Ledger, kinds: Kinds, home: Home, job_id: int, tenant: str | None
+) -> dict[str, Any] | None:
+    """What the page shows of a job now; None where the job is gone."""
     with ledger.transaction() as connection:
+        job = jobs.get(connection, job_id)
+        if job is None:
+            return None
         (row,) = with_deadlines(connection, job_pace.some(connection, [job.id]))
         return {
             "row": row,

@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.gateway import files
 from nightshift.common.ledger.queries import job_facts, live_parts
 from nightshift.common.states import RowErrorKind
-from nightshift.producer.console import drawing, render
+from nightshift.producer.console import drawing, looker, render
+from nightshift.producer.console import job as job_page
+from nightshift.producer.console.visits import Visit
 from tests.support import batch_site
 from tests.support.batch_site import line
 from tests.support.console_site import Site, send
@@ -81,7 +86,7 @@ def test_a_file_is_deleted_unless_a_batch_reads_it(site: Site, batches: batch_si
     user, place = site.browser("user"), f"/files/{batch.input_file_id}/delete"
     refused = send(user, place, {})
     assert refused.status_code == 409
-    assert f"the batch {batch.id} reads the file" in refused.text
+    assert f"he batch {batch.id} reads the file" in refused.text
     batches.sql("UPDATE api_batches SET state = 'failed'")
     assert send(site.browser("other"), place, {}).status_code == 404
     assert send(site.browser("viewer"), place, {}).status_code == 403
@@ -316,3 +321,24 @@ def test_machines_that_could_not_load_an_engine_try_again_when_somebody_says_so(
     assert send(user, f"/jobs/{job}/load", {}).status_code == 303
     assert world.ask("SELECT FROM refusals") == []
     assert "Try again now" not in user.get(f"/jobs/{job}").text
+
+
+def test_a_live_page_tells_the_state_of_now_and_that_its_job_was_deleted(
+    site: Site, world: World
+) -> None:
+    job = world.job(3, name="one", tenant="acme")
+    visit = job_page.live_job
+    shown = {}
+
+    def look_at(request: Request) -> Response:
+        shown["look"] = visit(Visit(request, looker.looker(request), {}))[1]
+        return Response("")
+
+    site.app.router.routes.insert(0, Route("/look/{id}", look_at))
+    assert site.browser("user").get(f"/look/{job}").status_code == 200
+    assert "running" in shown["look"]()
+    world.do("UPDATE jobs SET state = 'completed', finished_at = now(), closed_at = now()")
+    assert "It is completed" in shown["look"]()
+    world.do("DELETE FROM job_counters; DELETE FROM batches; DELETE FROM input_files")
+    world.do("DELETE FROM jobs")
+    assert "This job was deleted" in shown["look"]()

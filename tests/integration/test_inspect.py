@@ -197,7 +197,7 @@ def test_the_version_is_said() -> None:
     assert re.fullmatch(r"nightshift \d+\.\d+\.\d+\S*\n", result.stdout)
 
 
-WITHOUT_TABLES = {"run", "watch", "reaper", "serve", "alive", "logs", "collect"}
+WITHOUT_TABLES = {"run", "watch", "console", "reaper", "serve", "alive", "logs", "collect"}
 """Commands that show a live screen, one line, or lines as they were written."""
 
 

@@ -1,0 +1,309 @@
+"""Every page and every action of the console, as a person meets them."""
+
+import json
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Person, ended, key, submit
+from tests.support.gateway import Door
+
+pytestmark = pytest.mark.slow
+
+Opened = Callable[..., Person]
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"], "resultTypes": ["violations"]}
+"""What axe looks at: contrast, names and roles."""
+
+KINDS = {
+    "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 900}},
+    "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}},
+    "phone": {"color_scheme": "light", "viewport": {"width": 390, "height": 844}},
+}
+"""Windows in which each page is looked at."""
+
+
+def pages(job: int, batch: str) -> dict[str, str]:
+    """Every page by the name of its picture."""
+    return {
+        "jobs": "/",
+        "jobs-none": "/?name=nothing-has-this-name",
+        "job": f"/jobs/{job}",
+        "rows": f"/jobs/{job}/rows",
+        "rows-any": f"/jobs/{job}/rows?which=any",
+        "failed": f"/jobs/{job}/failed",
+        "batches": "/batches",
+        "batch": f"/batches/{batch}",
+        "files": "/files",
+        "fleet": "/fleet",
+        "changes": "/audit",
+    }
+
+
+def batch_of(door: Door, secret: str) -> str:
+    """A batch of the API, over."""
+    client = door.client(secret)
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions"}
+    rows = [{**line, "body": {"model": "m", "messages": [{"role": "user", "content": HOSTILE}]}}]
+    data = "".join(f"{json.dumps(row)}\n" for row in rows)
+    file = client.files.create(file=("a.jsonl", data.encode()), purpose="batch")
+    made = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    door.ended(client, made.id)
+    return str(made.id)
+
+
+def no_violations(page: Page, name: str) -> None:
+    found = Axe().run(page, options=RULES).response["violations"]
+    said = [(each["id"], [node["target"] for node in each["nodes"]]) for each in found]
+    assert said == [], name
+
+
+def test_every_page_is_readable_in_light_and_dark_and_on_a_phone(
+    site: Door, person: Opened
+) -> None:
+    site.worker("--pool", "default")
+    secret = key(site, "ops", "operator")
+    job = submit(site, "picky", "picky")
+    submit(site, "slow", "slow")
+    ended(site, job)
+    batch = batch_of(site, secret)
+    for kind, options in KINDS.items():
+        somebody = person(**options)
+        somebody.open("/login")
+        no_violations(somebody.page, f"login, {kind}")
+        somebody.picture(f"login-{kind}")
+        somebody.login(secret)
+        for name, path in pages(job, batch).items():
+            page = somebody.open(path)
+            page.wait_for_timeout(300)  # the first frame of the live part
+            somebody.picture(f"{name}-{kind}")
+            no_violations(page, f"{name}, {kind}")
+            wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+            assert wide <= 0, f"{name} scrolls sideways, {kind}"
+
+
+def test_jobs_are_moved_alone_and_together(site: Door, person: Opened) -> None:
+    secret = key(site, "ops", "operator")
+    jobs = [submit(site, name) for name in ("one", "two", "three")]
+    somebody = person()
+    somebody.login(secret)
+    page = somebody.page
+    for job in jobs[:2]:
+        page.get_by_label(f"Pick job {job}").check()
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator(".state.paused")).to_have_count(2)
+    page.get_by_label("State").select_option("paused")
+    page.get_by_role("button", name="Filter").click()
+    expect(page).to_have_url(f"{somebody.base}/?name=&status=paused&tenant=")
+    expect(page.get_by_role("link", name="three")).to_have_count(0)
+    page.get_by_role("link", name="one").click()
+    expect(page.get_by_text("It is paused: by")).to_be_visible()
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_text("no worker of the pool default is alive", exact=False)).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("It is cancelled")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+    page.get_by_role("link", name="Changes").click()
+    expect(page.locator("tbody tr")).to_have_count(9)
+    page.get_by_role("button", name="Leave").click()
+    expect(page.get_by_role("heading", name="Who looks?")).to_be_visible()
+    page.goto("/")
+    expect(page.get_by_role("heading", name="Who looks?")).to_be_visible()
+
+
+def test_a_batch_and_its_files(site: Door, person: Opened) -> None:
+    site.worker("--pool", "default")
+    secret = key(site, "acme", "user")
+    batch = batch_of(site, secret)
+    somebody = person(accept_downloads=True)
+    somebody.login(secret)
+    page = somebody.page
+    page.get_by_role("link", name="Batches").click()
+    page.get_by_role("link", name=batch).click()
+    expect(page.locator(".state.completed")).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("row", name="Requests").get_by_role("link").click()
+    assert HOSTILE in download.value.path().read_text()
+    page.get_by_role("link", name="Batches").click()
+    page.get_by_role("link", name="Files").click()
+    rows = page.locator("tbody tr")
+    before = rows.count()
+    page.get_by_role("button", name="Delete").first.click()
+    expect(rows).to_have_count(before - 1)
+
+
+def test_somebody_new_finds_out_why_a_job_stands_still_and_mends_it(
+    site: Door, person: Opened
+) -> None:
+    """A model that does not load on one host, while the other is cordoned; then rows that failed."""
+    secret = key(site, "ops", "operator")
+    allowed = site.environment.pop("NIGHTSHIFT_ALLOWED_MODULES")
+    site.start("tests.browser.on_host", "gpu-1", "--pool", "default")
+    site.environment["NIGHTSHIFT_ALLOWED_MODULES"] = allowed
+    site.start("tests.browser.on_host", "gpu-2", "--pool", "default")
+    somebody = person(viewport={"width": 1280, "height": 900})
+    somebody.login(secret)
+    page = somebody.page
+    page.get_by_role("link", name="Fleet").click()
+    machine = page.get_by_label("Machine gpu-2")
+    machine.get_by_role("button", name="Cordon").click()
+    expect(machine.get_by_role("button", name="Give back")).to_be_visible()
+
+    job = submit(site, "tickets", "picky")
+    page.get_by_role("link", name="Jobs").click()
+    page.get_by_role("link", name="tickets").click()
+    why = page.get_by_label("Why")
+    expect(why).to_contain_text("could not be loaded on gpu-1", timeout=60_000)
+    expect(why).to_contain_text("rules")
+    somebody.picture("story-1-why")
+    page.get_by_role("link", name="Fleet").click()
+    expect(machine).to_contain_text("cordoned")
+    somebody.picture("story-2-fleet")
+    machine.get_by_role("button", name="Give back").click()
+    expect(machine.get_by_role("button", name="Cordon")).to_be_visible()
+    page.get_by_role("link", name="Jobs").click()
+    page.get_by_role("link", name="tickets").click()
+    expect(why).to_contain_text("6 of 60 rows failed", timeout=60_000)
+    somebody.picture("story-3-failed")
+
+    page.get_by_role("link", name="function_error").click()
+    expect(page.get_by_text("a seven").first).to_be_visible()
+    page.get_by_role("link", name="7", exact=True).click()
+    expect(page.get_by_text("say a-7")).to_be_visible()
+    page.go_back()
+    page.wait_for_load_state()
+    (site.folder / "mended").touch()  # somebody has mended what the rows met
+    page.get_by_role("button", name="Run 6 of kind function_error again").click()
+    expect(why).to_contain_text("every row has an answer", timeout=60_000)
+    somebody.picture("story-4-done")
+    ended(site, job)
+
+
+def test_a_viewer_finds_nothing_to_press_and_a_keyboard_is_enough(
+    site: Door, person: Opened
+) -> None:
+    viewer, operator = key(site, "acme", "viewer"), key(site, "ops", "operator")
+    site.worker("--pool", "default")
+    job = submit(site, "one", "picky")
+    ended(site, job)
+    batch = batch_of(site, key(site, "acme", "user"))
+    running = submit(site, "two", "slow", input={"uri": str(site.folder / "in")})
+    with psycopg.connect(site.environment["NIGHTSHIFT_DATABASE_URL"]) as connection:
+        connection.execute("UPDATE jobs SET tenant = 'acme'")
+    somebody, boss = person(), person()
+    somebody.login(viewer)
+    boss.login(operator)
+    numbers = (job, running)
+    paths = ["/", *(f"/jobs/{each}" for each in numbers), f"/jobs/{job}/failed", "/fleet", "/files"]
+    for path in paths:
+        page = somebody.open(path)
+        buttons = page.get_by_role("button").all_text_contents()
+        assert set(buttons) <= {"Leave", "Filter", "Show"}, path
+        more = boss.open(path).get_by_role("button").all_text_contents()
+        assert set(more) - {"Leave", "Filter", "Show"}, (
+            f"an operator has something to press: {path}"
+        )
+    assert somebody.open(f"/batches/{batch}").get_by_role("button").count() == 1
+    page = boss.open("/")
+    reached: set[str] = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate(
+                "(document.activeElement.getAttribute('aria-label') || "
+                "document.activeElement.textContent || document.activeElement.name || '').trim()"
+            )
+        )
+        on_it = page.evaluate("document.activeElement.id") == f"pick-{running}"
+        if on_it and not page.get_by_label(f"Pick job {running}").is_checked():
+            page.keyboard.press("Space")
+    wanted = {"To the content", "Jobs", "Fleet", "Changes", "Leave", "Pause", "Cancel", "one"}
+    assert wanted <= reached
+    expect(page.get_by_label(f"Pick job {running}")).to_be_checked()
+    page.get_by_role("button", name="Pause").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".state.paused")).to_be_visible()
+
+
+def test_what_rows_hold_is_text_and_is_never_run(site: Door, person: Opened) -> None:
+    rows = [{"id": f"{number}", "text": HOSTILE} for number in range(3)]
+    source = site.folder / "in" / "a.jsonl"
+    source.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    site.worker("--pool", "default")
+    secret = key(site, "ops", "operator")
+    job = submit(site, "hostile")
+    ended(site, job)
+    somebody = person()
+    dialogs: list[str] = []
+    somebody.page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+    somebody.login(secret)
+    for path in (f"/jobs/{job}/rows", f"/jobs/{job}/rows?which=any", f"/jobs/{job}/rows?row=1"):
+        page = somebody.open(path)
+        expect(page.get_by_text("<script>alert(1)</script>").first).to_be_visible()
+        assert page.locator("main script, main img[onerror]").count() == 0
+    assert dialogs == []
+
+
+def test_a_page_that_nobody_sees_asks_for_nothing_and_one_that_stays_open_does_not_grow(
+    site: Door, person: Opened
+) -> None:
+    site.worker("--pool", "default")
+    secret = key(site, "ops", "operator")
+    job = submit(site, "picky", "picky")
+    ended(site, job)
+    somebody = person()
+    somebody.login(secret)
+    page = somebody.open(f"/jobs/{job}")
+    tools = somebody.context.new_cdp_session(page)
+
+    def size() -> dict[str, float]:
+        tools.send("HeapProfiler.collectGarbage")
+        found = tools.send("Performance.getMetrics")["metrics"]
+        return {each["name"]: each["value"] for each in found}
+
+    # A night of frames in seconds: the same swap that an event of the stream makes.
+    swap = """async (count) => {
+        const part = document.querySelector("[data-live]");
+        const html = part.innerHTML;
+        for (let frame = 0; frame < count; frame += 1) {
+            htmx.swap(part, html, {swapStyle: "innerHTML"});
+            if (frame % 50 === 0) await new Promise((done) => setTimeout(done, 1));
+        }
+        await new Promise((done) => setTimeout(done, 500));
+    }"""
+    tools.send("Performance.enable")
+    page.evaluate(swap, 1000)
+    before = size()
+    page.evaluate(swap, 3000)
+    after = size()
+    assert after["Nodes"] < before["Nodes"] * 1.2 + 500
+    assert after["JSEventListeners"] < before["JSEventListeners"] * 1.2 + 50
+    assert after["JSHeapUsedSize"] < before["JSHeapUsedSize"] * 1.3 + 1_000_000
+
+    asked: list[str] = []
+    closed: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for event in ("requestfailed", "requestfinished"):
+        page.on(event, lambda request: closed.append(request.url))  # type: ignore[call-overload]
+    hide = """(hidden) => {
+        Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(hide, True)
+    assert page.locator("[sse-connect]").count() == 0
+    page.wait_for_timeout(1500)
+    assert [url for url in closed if "/live/" in url], "its stream ends"
+    asked.clear()
+    page.wait_for_timeout(1500)
+    assert asked == []
+    page.evaluate(hide, False)
+    expect(page.locator("[sse-connect]")).to_have_count(1)
+    page.wait_for_timeout(500)
+    assert [url for url in asked if "/live/" in url]
