@@ -79,11 +79,18 @@ def mistakes(error: ValidationError) -> list[str]:
 
 def read_yaml(path: Path) -> object:
     """The content of one YAML file; BadInput when it is unreadable, too large or no valid YAML."""
+    return parse_yaml(read_text(path, "job spec"), str(path))
+
+
+def parse_yaml(text: str, source: str) -> object:
+    """The content of YAML, which `source` names; BadInput for what is too large or no valid YAML."""
+    if len(text) > SPEC_BYTES:
+        raise BadInput(f"{source}: larger than {SPEC_BYTES} bytes, this is no job spec")
     try:
-        return _parsed(read_text(path, "job spec"), str(path))
+        return _parsed(text, source)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         # A value that looks like a date or a number, but is none, is a ValueError.
-        raise BadInput(f"{path}: no valid YAML ({' '.join(str(error).split())})") from error
+        raise BadInput(f"{source}: no valid YAML ({' '.join(str(error).split())})") from error
 
 
 def read_text(path: Path, what: str) -> str:

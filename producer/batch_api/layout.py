@@ -1,7 +1,10 @@
 """Where the files of the HTTP API lie in the store that the operator names."""
 
+from pathlib import PurePosixPath
+
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
+from nightshift.common.formats import source_files
 from nightshift.common.settings import Settings
 
 
@@ -18,6 +21,20 @@ def root(settings: Settings) -> str:
 def file(settings: Settings, tenant: str, file_id: str) -> str:
     """Where the bytes of a file are written; a row of `api_files` keeps the place."""
     return f"{root(settings)}/{tenant}/files/{file_id}.jsonl"
+
+
+def inputs(store: str, tenant: str) -> str:
+    """The folder below a store with the inputs that a tenant has uploaded for jobs."""
+    return f"{storage.resolve(store).rstrip('/')}/{tenant}/inputs"
+
+
+def input(settings: Settings, tenant: str, file_id: str, name: str) -> str:  # noqa: A001
+    """Where the bytes of an uploaded input are written: with the suffix of its `name`, which tells the
+    format. BadInput for a name whose suffix tells none.
+    """
+    source_files.file_format(name)
+    suffix = "".join(PurePosixPath(name).suffixes[-2 if source_files.compression(name) else -1 :])
+    return f"{inputs(root(settings), tenant)}/{file_id}{suffix.lower()}"
 
 
 def part(settings: Settings, tenant: str, part_id: str) -> str:

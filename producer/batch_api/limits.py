@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 from nightshift.common.ledger.gateway.tenants import Tenant
 from nightshift.common.spec import FunctionEngineSpec, GenerateTask, JobSpec, OpenaiEngineSpec
 from nightshift.common.storage import resolve
+from nightshift.producer.batch_api import layout
 
 
 def bound(tenant: Tenant, spec: JobSpec) -> JobSpec:
@@ -18,7 +19,7 @@ def bound(tenant: Tenant, spec: JobSpec) -> JobSpec:
 
 def refusal(tenant: Tenant, spec: JobSpec, store: str | None) -> str | None:
     """Why a spec is beyond what its tenant may do, in one sentence; None where it is not. What lies in
-    the `store` of all tenants, or around it, is none of its folders.
+    the `store` of all tenants, or around it, is none of its folders, but for inputs that it has uploaded.
     """
     if why := place_refusal(tenant, spec):
         return why
@@ -27,7 +28,12 @@ def refusal(tenant: Tenant, spec: JobSpec, store: str | None) -> str | None:
     if isinstance(spec.engine, OpenaiEngineSpec) and not tenant.remotes:
         return "this tenant may not name a server: engine.base_url"
     images = spec.task.image_roots if isinstance(spec.task, GenerateTask) else ()
+    uploaded = [
+        uri for uri in spec.input.uris if store is not None and _is_upload(tenant, uri, store)
+    ]
     for uri in [*spec.input.uris, spec.output.uri, *images]:
+        if uri in uploaded:
+            continue
         if not _is_below(uri, tenant.roots) or (store is not None and _meets(uri, store)):
             return f"{uri[:200]} lies outside the folders of this tenant: {_said(tenant.roots)}"
     return None
@@ -56,6 +62,12 @@ def quota_refusal(tenant: Tenant, reserved: tuple[int, int], asked: tuple[int, i
                 f"{most:,} at once"
             )
     return None
+
+
+def _is_upload(tenant: Tenant, uri: str, store: str) -> bool:
+    """Whether this is one file that the tenant has uploaded as an input, and no pattern of files."""
+    folder, _, name = resolve(uri).rpartition("/")
+    return folder == layout.inputs(store, tenant.name) and not set(name) & set("*?[{")
 
 
 def _is_below(uri: str, roots: tuple[str, ...]) -> bool:

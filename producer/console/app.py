@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute
 
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
-from nightshift.producer.console import batches, entrance, fleet, job, jobs, rows
+from nightshift.producer.console import batches, entrance, fleet, job, jobs, new_job, rows
 from nightshift.producer.console.jobs import Trails
 from nightshift.producer.console.live import Live
 from nightshift.producer.console.looker import Home, Session
@@ -18,6 +18,7 @@ from nightshift.producer.gateway import server
 ROUTES: list[BaseRoute] = [
     *entrance.ROUTES,
     *jobs.ROUTES,
+    *new_job.ROUTES,
     *job.ROUTES,
     *rows.ROUTES,
     *batches.ROUTES,

@@ -1,6 +1,6 @@
 """Requests for pages as calls of plain functions: who looks is known, errors are pages, too."""
 
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -114,15 +114,33 @@ def action(path: str, handler: Handler) -> Route:
                 form.setdefault(name, []).append(str(value))
 
         def work(found: Looker) -> Response:
-            refuse_foreign(request)
-            if not found.acts:
-                raise ApiError(403, "this key looks, and changes nothing", code="forbidden")
+            _refuse_change(request, found)
             with audit_log.acting(found.who, found.host):
                 return handler(Visit(request, found, form))
 
         return await _answered(request, work)
 
     return Route(path, endpoint, methods=["POST"], name=handler.__name__)
+
+
+def incoming(path: str, handler: Callable[[Request, Visit], Awaitable[Response]]) -> Route:
+    """A form with a file, whose body the handler reads as a stream: held to the same as an `action`."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            found = await run_in_threadpool(looker, request)
+            _refuse_change(request, found)
+            return await handler(request, Visit(request, found, {}))
+        except Exception as error:
+            return _told(request, error)
+
+    return Route(path, endpoint, methods=["POST"], name=handler.__name__)
+
+
+def _refuse_change(request: Request, found: Looker) -> None:
+    refuse_foreign(request)
+    if not found.acts:
+        raise ApiError(403, "this key looks, and changes nothing", code="forbidden")
 
 
 def live(path: str, shown: LivePage) -> Route:
@@ -161,21 +179,25 @@ async def _answered(request: Request, work: Callable[[Looker], Response]) -> Res
         found = await run_in_threadpool(looker, request)
         return await run_in_threadpool(work, found)
     except Exception as error:
-        # An error that nobody expected is logged there, and its text stays there.
-        told = answer(error)
-        status = told.status_code
-        if status == 401:
-            target = quote(request.url.path, safe="/") if request.method == "GET" else "/"
-            return RedirectResponse(f"/login?next={target}", 303)
-        return render.page(
-            "message.html",
-            status,
-            looker=None,
-            path="",
-            message=None,
-            title="Not this way",
-            text=message(told),
-        )
+        return _told(request, error)
+
+
+def _told(request: Request, error: Exception) -> Response:
+    # An error that nobody expected is logged there, and its text stays there.
+    told = answer(error)
+    status = told.status_code
+    if status == 401:
+        target = quote(request.url.path, safe="/") if request.method == "GET" else "/"
+        return RedirectResponse(f"/login?next={target}", 303)
+    return render.page(
+        "message.html",
+        status,
+        looker=None,
+        path="",
+        message=None,
+        title="Not this way",
+        text=message(told),
+    )
 
 
 def seen_at(place: str) -> Response:

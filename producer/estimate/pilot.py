@@ -27,7 +27,7 @@ from nightshift.producer.estimate.estimate import Estimate, estimate
 from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.results.sample import sample
 from nightshift.producer.submit.checks import refuse_read_as_input
-from nightshift.producer.submit.submit import submit, survey
+from nightshift.producer.submit.submit import Within, submit, survey
 from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.views import progress, row_tables
 
@@ -53,13 +53,20 @@ class FinishedPilot:
 
 
 def submit_pilot(
-    ledger: Ledger, spec: JobSpec, settings: Settings, rows: int, *, adopt: bool = False
+    ledger: Ledger,
+    spec: JobSpec,
+    settings: Settings,
+    rows: int,
+    *,
+    adopt: bool = False,
+    tenant: str = "",
+    within: Within | None = None,
 ) -> tuple[Submitted, Unreadable]:
     """Writes the sample, if it is not there yet, and submits its job.
 
     Both lie beside the output, in a folder that belongs to this spec, input and number of rows:
-    a spec that was changed after a pilot gets a new folder. `adopt` is that of the submit. Raises
-    BadInput where a submit of the spec itself would.
+    a spec that was changed after a pilot gets a new folder. `adopt`, `tenant` and `within` are
+    those of the submit. Raises BadInput where a submit of the spec itself would.
     """
     spec, plan = survey(spec, settings, ledger=ledger, adopt=adopt)
     files = sorted((file.uri, file.size, file.fingerprint) for file in plan.files)
@@ -78,7 +85,7 @@ def submit_pilot(
     if not storage.exists(source):
         (_write_requests if is_requests else _write)(source, sampled.table, sampled.row_index)
     whole = _spec(spec, source, f"{folder}/out", rows)
-    submitted = submit(ledger, whole, settings, adopt=adopt)
+    submitted = submit(ledger, whole, settings, adopt=adopt, tenant=tenant, within=within)
     return submitted, sampled.bad
 
 

@@ -71,7 +71,7 @@ class Call:
             raise ApiError(400, f"the body is no JSON: {error}", code="invalid_json") from error
         if not isinstance(found, dict):
             raise ApiError(400, "the body is no JSON object", code="invalid_json")
-        map_leaves(found, _kept)
+        map_leaves(found, kept)
         return found
 
     async def run(self, question: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -150,7 +150,7 @@ def _handled(handler: Handler, call: Call) -> Response | dict[str, Any]:
         return handler(call)
 
 
-def _kept(value: Any) -> Any:
+def kept(value: Any) -> Any:
     """The same value; ApiError 400 for text and numbers that the ledger cannot keep."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ApiError(400, "a number is NaN, or too large", code="invalid_number")
@@ -165,8 +165,8 @@ def _refuse_strange(request: Request) -> None:
         if "\x00" in value or has_half_characters(value):
             raise not_found("thing", "with such a name")
     for name, value in request.query_params.multi_items():
-        _kept(name)
-        _kept(value)
+        kept(name)
+        kept(value)
 
 
 async def _call(request: Request, role: Role) -> Call:

@@ -155,12 +155,17 @@ def changes(rows: Sequence[Values]) -> Table:
 
 
 def detail(detail: Mapping[str, object]) -> str:
-    """`priority 0 -> 5`: a pair is an old and a new value."""
+    """`priority 0 -> 5`: a pair is an old and a new value. What is empty is left out."""
+
+    def said(value: object) -> object:
+        return "none" if value is None else value
+
     return ", ".join(
-        "{} {} -> {}".format(name, *("none" if each is None else each for each in value))
+        "{} {} -> {}".format(name, *map(said, value))
         if isinstance(value, list) and len(value) == 2
-        else f"{name} {value}"
+        else f"{name} {said(value)}"
         for name, value in detail.items()
+        if value != ""
     )
 
 
@@ -178,7 +183,7 @@ def why(row: Values) -> str:
             return "under way"
         case "done":
             failed = row["rows_failed"]
-            return f"committed; {failed:,} rows failed" if failed else "committed"
+            return f"committed; failed rows: {failed:,}" if failed else "committed"
         case "split":
             return "its finished rows were committed, the rest went back as another batch"
         case "released":

@@ -9,6 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Person, ended, key, submit
+from tests.support.fleet import write_rows
 from tests.support.gateway import Door
 
 pytestmark = pytest.mark.slow
@@ -33,6 +34,8 @@ def pages(job: int, batch: str) -> dict[str, str]:
     return {
         "jobs": "/",
         "jobs-none": "/?name=nothing-has-this-name",
+        "new": "/jobs/new",
+        "new-yaml": "/jobs/new?as=yaml",
         "job": f"/jobs/{job}",
         "rows": f"/jobs/{job}/rows",
         "rows-any": f"/jobs/{job}/rows?which=any",
@@ -118,6 +121,92 @@ def test_jobs_are_moved_alone_and_together(site: Door, person: Opened) -> None:
     expect(page.get_by_role("heading", name="Who looks?")).to_be_visible()
 
 
+def test_a_job_is_made_from_a_file_of_somebody(site: Door, person: Opened) -> None:
+    site.worker("--pool", "default")
+    somebody = person()
+    somebody.login(key(site, "ops", "operator"))
+    page = somebody.page
+    page.get_by_role("link", name="New job").click()
+    page.get_by_label("Rows of this machine").set_input_files(
+        {
+            "name": "birds.csv",
+            "mimeType": "text/csv",
+            "buffer": b"".join(b"a-%d,bird %d\n" % (row, row) for row in range(-1, 40)).replace(
+                b"a--1,bird -1", b"id,text"
+            ),
+        }
+    )
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_label("Name", exact=True)).to_have_value("birds")
+    page.get_by_label("Output").fill(str(site.folder / "birds"))
+    page.get_by_label("Or a Python function").fill("rules:nothing there")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("alert")).to_contain_text("engine.callable")
+    page.get_by_label("Or a Python function").fill("rules:shout")
+    page.get_by_role("button", name="Show first rows").click()
+    expect(page.get_by_text("bird 3", exact=True)).to_be_visible()
+    expect(page.get_by_label("First rows")).to_contain_text("with the columns id, text")
+    somebody.picture("new-first-rows")
+    no_violations(page, "first rows")
+    page.get_by_role("button", name="Estimate").click()
+    expect(page.get_by_label("Estimate")).to_contain_text("40 in 1 batch")
+    somebody.picture("new-estimate")
+    no_violations(page, "estimate")
+    page.get_by_label("Rows of a pilot").fill("5")
+    with somebody.context.expect_page() as tab:
+        page.get_by_role("button", name="Run a pilot").click()
+    pilot = tab.value
+    expect(pilot.get_by_role("heading", name="birds-pilot")).to_be_visible()
+    expect(pilot.get_by_label("Why")).to_contain_text("every row has an answer", timeout=60_000)
+    pilot.close()
+    page.get_by_role("button", name="Go on as YAML").click()
+    expect(page.get_by_label("What nightshift submit takes")).to_contain_text(
+        "callable: rules:shout"
+    )
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", name="birds")).to_be_visible()
+    expect(page.get_by_label("Why")).to_contain_text("every row has an answer", timeout=60_000)
+    page.goto("/jobs/999")
+    expect(page.get_by_role("alert")).to_contain_text("here is no job")
+    somebody.picture("message")
+    no_violations(page, "message")
+    refused = [each for each in somebody.complaints if "status of 40" in each]
+    assert somebody.complaints == refused, "the two pages that refuse something"
+    somebody.complaints.clear()
+
+
+def test_a_machine_is_drained_and_many_jobs_go_on_and_end(site: Door, person: Opened) -> None:
+    site.start("tests.browser.on_host", "gpu-1", "--pool", "default")
+    secret = key(site, "ops", "operator")
+    write_rows(site.folder / "many", [("a.jsonl", 20_000)])
+    many = {"uri": str(site.folder / "many")}
+    jobs = [submit(site, name, "slow", input=many) for name in ("one", "two")]
+    somebody = person()
+    somebody.login(secret)
+    page = somebody.page
+
+    def together(do: str, state: str) -> None:
+        for job in jobs:
+            page.get_by_label(f"Pick job {job}").check()
+        page.get_by_role("button", name=do).click()
+        expect(page.locator(f".state.{state}")).to_have_count(2)
+
+    together("Pause", "paused")
+    together("Resume", "running")
+    page.get_by_role("link", name="Fleet").click()
+    machine = page.get_by_label("Machine gpu-1")
+    machine.get_by_role("button", name="Drain").click()
+    expect(machine.locator(".state.free")).to_be_visible(timeout=60_000)
+    page.get_by_role("link", name="Jobs").click()
+    page.get_by_role("link", name="one").click()
+    expect(page.get_by_label("Why")).to_contain_text("cordoned", timeout=60_000)
+    page.get_by_role("link", name="Jobs").click()
+    together("Cancel", "cancelled")
+    page.get_by_role("link", name="Changes").click()
+    for word in ("drain", "resume", "cancel"):
+        expect(page.locator("tbody")).to_contain_text(word)
+
+
 def test_a_batch_and_its_files(site: Door, person: Opened) -> None:
     site.worker("--pool", "default")
     secret = key(site, "acme", "user")
@@ -194,7 +283,8 @@ def test_a_viewer_finds_nothing_to_press_and_a_keyboard_is_enough(
     job = submit(site, "one", "picky")
     ended(site, job)
     batch = batch_of(site, key(site, "acme", "user"))
-    running = submit(site, "two", "slow", input={"uri": str(site.folder / "in")})
+    write_rows(site.folder / "many", [("a.jsonl", 20_000)])
+    running = submit(site, "two", "slow", input={"uri": str(site.folder / "many")})
     with psycopg.connect(site.environment["NIGHTSHIFT_DATABASE_URL"]) as connection:
         connection.execute("UPDATE jobs SET tenant = 'acme'")
     somebody, boss = person(), person()

@@ -64,23 +64,34 @@ DELETE = text("""
 """)
 """Nobody sees the file any more; a sweep removes its bytes, then its row."""
 
-READER = text("""
-    SELECT id FROM api_batches
-    WHERE input_file_id = :id AND state IN ('validating', 'in_progress', 'finalizing', 'cancelling')
-    ORDER BY seq LIMIT 1
-""")
-"""An open batch that reads the file."""
+READERS = {
+    "batch": """SELECT b.id FROM api_batches b WHERE b.input_file_id = {id}
+        AND b.state IN ('validating', 'in_progress', 'finalizing', 'cancelling')""",
+    "job": """SELECT CAST(j.id AS text) FROM jobs j WHERE j.closed_at IS NULL
+        AND strpos(CAST(j.spec -> 'input' -> 'uri' AS text), {id}) > 0""",
+}
+"""What may read a file, and the question for one that is open. An input that a page has uploaded has the
+file's id in its name.
+"""
 
-TAKE_UNWANTED = text("""
+READER = text(
+    " UNION ALL ".join(
+        f"(SELECT '{kind} ' || found.id FROM ({sql.format(id=':id')} LIMIT 1) AS found (id))"
+        for kind, sql in READERS.items()
+    )
+    + " LIMIT 1"
+)
+"""An open batch or job that reads the file."""
+
+TAKE_UNWANTED = text(f"""
     UPDATE api_files SET state = 'deleted', touched_at = now()
     WHERE id IN (
         SELECT id FROM api_files f
         WHERE (state = 'deleted' AND touched_at < now() - make_interval(secs => :again)
                OR state = 'receiving' AND touched_at < now() - make_interval(secs => :silent)
                OR state = 'ready' AND expires_at < now()
-                  AND NOT EXISTS (SELECT FROM api_batches b WHERE b.input_file_id = f.id
-                                  AND b.state IN ('validating', 'in_progress', 'finalizing',
-                                                  'cancelling')))
+                  AND NOT EXISTS ({READERS["batch"].format(id="f.id")})
+                  AND NOT (f.purpose = 'user_data' AND EXISTS ({READERS["job"].format(id="f.id")})))
         ORDER BY seq LIMIT :most FOR UPDATE SKIP LOCKED)
     RETURNING id, uri
 """)
@@ -124,7 +135,7 @@ def ready(
 
 
 def reader(connection: Connection, id: str) -> str | None:
-    """An open batch that reads the file; None where nothing does."""
+    """An open batch or job that reads the file, such as "batch batch_7"; None where nothing does."""
     found: str | None = connection.scalar(READER, {"id": id})
     return found
 

@@ -11,21 +11,17 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from nightshift.common import storage
-from nightshift.common.errors import BadInput
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.gateway import tenant_jobs, tenants
-from nightshift.common.ledger.gateway.tenants import Tenant
+from nightshift.common.ledger.gateway import tenant_jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_pace
-from nightshift.common.settings import Settings
-from nightshift.common.spec import JobSpec, changes, parse_spec
+from nightshift.common.spec import changes, parse_spec
 from nightshift.common.states import JobState, Outcome, RowErrorKind
 from nightshift.producer.batch_api import limits
 from nightshift.producer.control import job_moves, job_settings
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.explain import facts, reasons
-from nightshift.producer.gateway import access
+from nightshift.producer.gateway import access, submitting
 from nightshift.producer.gateway.api import fields
 from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route
 from nightshift.producer.gateway.errors import ApiError, not_found
@@ -38,20 +34,9 @@ MOST_LISTED = 1000
 
 def create_job(call: Call) -> JSONResponse:
     """Submits a spec; the same spec over unchanged files gives the same job."""
-    from nightshift.producer.submit.submit import submit
-
-    settings, tenant, spec = _bounds(call, parse_spec(call.json(), "the spec"))
-
-    def within(connection: Connection, job_id: int) -> None:
-        access.refuse_spent(connection, tenant)
-        if call.caller.role != "operator":
-            access.refuse_more_rows(connection, tenant, job_id)
-
-    done = submit(call.ledger, spec, settings, tenant=tenant, within=within)
-    with call.ledger.transaction() as connection:
-        if tenant_jobs.get(connection, _scope(call), done.job_id) is None:
-            said = f"{spec.output.uri} is the output of a job of another tenant"
-            raise ApiError(409, said, param="output.uri", code="output_taken", retried=False)
+    spec = parse_spec(call.json(), "the spec")
+    settings, scope = call.context.settings, _scope(call)
+    done = submitting.submit_for(call.ledger, settings, call.caller, spec, scope)
     answer = {
         "job": done.job_id,
         "name": spec.name,
@@ -189,7 +174,7 @@ def _refuse_place(call: Call, job: Job, wanted: dict[str, str]) -> None:
     stored = job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     in_spec = {name: value for name, value in wanted.items() if name in changes.CHANGEABLE}
     after, _, _ = changes.changed(stored, in_spec)
-    tenant = _tenant(call)
+    tenant = submitting.bounds(call.ledger, call.caller)
     if tenant is not None and (why := limits.place_refusal(tenant, after)):
         raise ApiError(400, why, code="not_allowed")
 
@@ -213,40 +198,6 @@ def _job(connection: Connection, call: Call) -> Job:
     if found is None:
         raise not_found("job", given)
     return found
-
-
-def _bounds(call: Call, spec: JobSpec) -> tuple[Settings, str, JobSpec]:
-    """The settings that a submit is held to, whose job it is, and the spec as it is held to them."""
-    settings = call.context.settings
-    tenant = _refuse_beyond(call, spec)
-    if tenant is None:
-        return settings, call.caller.tenant, spec
-    # Both must allow a place: what the server may reach, and what the tenant may.
-    storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
-    # Files are held to these roots once more when they are listed: links may lead elsewhere.
-    held = settings.model_copy(update={"allowed_roots": tenant.roots})
-    return held, tenant.name, limits.bound(tenant, spec)
-
-
-def _refuse_beyond(call: Call, spec: JobSpec) -> Tenant | None:
-    """ApiError 400 for a spec beyond what the tenant may do; None for an operator, who has no limits."""
-    tenant = _tenant(call)
-    if tenant is None:
-        return None
-    if why := limits.refusal(tenant, spec, call.context.settings.serve_store):
-        raise ApiError(400, why, code="not_allowed")
-    return tenant
-
-
-def _tenant(call: Call) -> Tenant | None:
-    """The tenant whose limits hold; None for an operator, who has none."""
-    if call.caller.role == "operator":
-        return None
-    with call.ledger.transaction() as connection:
-        tenant = tenants.get(connection, call.caller.tenant)
-    if tenant is None:
-        raise BadInput(f"there is no tenant {call.caller.tenant}")
-    return tenant
 
 
 ROUTES: list[Route] = [

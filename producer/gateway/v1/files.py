@@ -1,7 +1,8 @@
 """`/v1/files`: uploaded as a stream straight to the store, listed, deleted."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 from pydantic import ValidationError
@@ -28,35 +29,49 @@ TOUCH_SECONDS = 60.0
 
 async def create_file(request: Request, call: Call) -> Response:
     """Takes the bytes of a file as they come; the file is seen once all of them are stored."""
-    file_id = ids.new("file-")
-    uri = layout.file(call.context.settings, call.caller.tenant, file_id)
-    writer = FileWriter(uri, call.context.settings.serve_max_file_bytes)
 
-    async def begin() -> Sink:
-        await call.run(files.receive, file_id, call.caller.tenant, uri)
-        await writer.open()
-        touched_at = time.monotonic()
-
-        async def take(data: bytes) -> None:
-            nonlocal touched_at
-            await writer.write(data)
-            if time.monotonic() - touched_at > TOUCH_SECONDS:
-                await call.run(files.touch, file_id)
-                touched_at = time.monotonic()
-
-        return take
-
-    async with writer:
-        form = FormWithFile(request.headers, begin)
-        await form.read(request.stream())
-        if form.filename is None:
-            raise ApiError(400, "the form has no file", param="file", code="missing_parameter")
+    def whole(form: FormWithFile) -> tuple[str, int]:
         purpose = form.fields.get("purpose")
         if purpose != "batch":
             raise ApiError(400, "purpose is not batch", param="purpose", code="invalid_purpose")
-        lives = lifetime(call, _expires_after(form.fields))
+        return purpose, lifetime(call, _expires_after(form.fields))
+
+    def place(file_id: str, _name: str) -> str:
+        return layout.file(call.context.settings, call.caller.tenant, file_id)
+
+    return JSONResponse(objects.file(await received(request, call, place, whole)))
+
+
+async def received(
+    request: Request,
+    call: Call,
+    place: Callable[[str, str], str],
+    whole: Callable[[FormWithFile], tuple[str, int]],
+) -> File:
+    """Stores the file of a form as its bytes come, at the `place` for an id and the client's name of
+    the file. At the end `whole` gives its purpose and the seconds that it lives, or refuses it.
+    """
+    file_id = ids.new("file-")
+    async with AsyncExitStack() as stack:
+        writer: FileWriter | None = None
+        uri = ""
+
+        async def begin() -> Sink:
+            nonlocal writer, uri
+            uri = place(file_id, form.filename or "")
+            writer = FileWriter(uri, call.context.settings.serve_max_file_bytes)
+            await stack.enter_async_context(writer)
+            await call.run(files.receive, file_id, call.caller.tenant, uri)
+            await writer.open()
+            return _touching(call, file_id, writer)
+
+        form = FormWithFile(request.headers, begin)
+        await form.read(request.stream())
+        if writer is None:
+            raise ApiError(400, "the form has no file", param="file", code="missing_parameter")
+        purpose, lives = whole(form)
         await writer.finish()
-    made = await call.run(
+    made: File | None = await call.run(
         files.ready,
         file_id,
         purpose=purpose,
@@ -70,7 +85,21 @@ async def create_file(request: Request, call: Call) -> Response:
         raise ApiError(
             408, "the file came too slowly: nothing of it came for an hour", param="file"
         )
-    return JSONResponse(objects.file(made))
+    return made
+
+
+def _touching(call: Call, file_id: str, writer: FileWriter) -> Sink:
+    """Writes pieces, and says now and then that they still come."""
+    touched_at = time.monotonic()
+
+    async def take(data: bytes) -> None:
+        nonlocal touched_at
+        await writer.write(data)
+        if time.monotonic() - touched_at > TOUCH_SECONDS:
+            await call.run(files.touch, file_id)
+            touched_at = time.monotonic()
+
+    return take
 
 
 def lifetime(call: Call, given: ExpiresAfter | None) -> int:
@@ -132,7 +161,7 @@ def delete_file(call: Call) -> dict[str, Any]:
         if reader is not None:
             raise ApiError(
                 409,
-                f"the batch {reader} reads the file: cancel the batch first, or wait for its end",
+                f"the {reader} reads the file: cancel that first, or wait for its end",
                 param="id",
                 code="file_in_use",
                 retried=False,
