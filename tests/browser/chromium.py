@@ -17,7 +17,10 @@ PACKAGES = ("chromium", "fonts-dejavu-core")
 
 FONTS = """<?xml version="1.0"?>
 <!DOCTYPE fontconfig SYSTEM "fonts.dtd">
-<fontconfig><dir>/usr/share/fonts</dir><dir>{fonts}</dir><cachedir>{cache}</cachedir></fontconfig>
+<fontconfig><dir>/usr/share/fonts</dir><dir>{fonts}</dir><cachedir>{cache}</cachedir>
+<alias><family>monospace</family><prefer><family>DejaVu Sans Mono</family></prefer></alias>
+<match><edit name="family" mode="append"><string>DejaVu Sans</string></edit></match>
+</fontconfig>
 """
 
 FETCH_SECONDS = 600
