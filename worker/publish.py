@@ -150,10 +150,8 @@ class Publisher:
     def _tell_commit(self, each: Publication) -> None:
         lease, part = each.commit()
         rows = lease.todo if each.kept_rows is None else each.kept_rows
-        errors = part.errors
-        if lease.redo is not None:
-            ran = set(rows)
-            errors = [error for error in errors if error.row_index in ran]
+        ran = None if lease.redo is None else set(rows)
+        errors = [error for error in part.errors if ran is None or error.row_index in ran]
         self._recorder.batch_committed(
             BatchCommitted(
                 lease.batch_id,
@@ -164,6 +162,8 @@ class Publisher:
                 rows_failed=len(errors),
                 prompt_tokens=part.tokens_spent.prompt,
                 output_tokens=part.tokens_spent.output,
+                cached_tokens=each.table.cached_tokens,
+                rows_shared=each.table.rows_shared,
                 seconds=time.monotonic() - each.batch.claimed_at,
                 whole=each.kept_rows is None,
             )

@@ -14,7 +14,7 @@ from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
 from nightshift.common.settings import Settings
 from nightshift.common.telemetry.metrics import Stage
-from nightshift.worker.batch import BatchRunner
+from nightshift.worker.batch.run import BatchRunner
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.handover.handover import Handover
 from nightshift.worker.outages import PatientLedger

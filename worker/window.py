@@ -178,6 +178,21 @@ class Window:
             if self._has_room():  # most rows leave too little room to wake a thread for
                 self._changed.notify_all()
 
+    def set_aside(self, batch: HeldBatch, rows: int) -> None:
+        """Rows of a batch wait for the answer of another row: they keep no engine busy."""
+        with self._changed:
+            self._forget(batch, rows)
+            if self._has_room():
+                self._changed.notify_all()
+
+    def take_back(self, batch: HeldBatch, rows: int) -> None:
+        """Rows that were set aside run after all."""
+        with self._changed:
+            if rows and batch in self._held:
+                self._running += batch.unfinished == 0
+                batch.unfinished += rows
+                self._unfinished += rows
+
     def begin_end(self, batch: HeldBatch) -> bool:
         """True for the first thread that ends the batch, and for no other."""
         with self._changed:

@@ -41,7 +41,7 @@ def main(
     rounds, others = (1, 1) if quick else (rounds, min(others, rounds))
     home = folder or Path(tempfile.mkdtemp(prefix="bench-engine-"))
     try:
-        with _servers(home / "home") as (database_url, broker_url):
+        with embedded(home / "home") as (database_url, broker_url):
             contenders: list[Contender] = [
                 Raw("a", "generate"),
                 Raw("b", "async"),
@@ -104,7 +104,7 @@ def _check(path: Path, found: Round) -> None:
 
 
 @contextmanager
-def _servers(home: Path) -> Iterator[tuple[str, str]]:
+def embedded(home: Path) -> Iterator[tuple[str, str]]:
     """Postgres with the ledger's tables, and Redis."""
     home.mkdir(parents=True, exist_ok=True)
     postgres, redis = EmbeddedPostgres(), EmbeddedRedis()

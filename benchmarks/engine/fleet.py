@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,27 +74,43 @@ class Fleet:
         engine: dict[str, Any] | None = None,
     ) -> Result:
         output = Path(plan.folder) / workload.name
-        spec = output.with_suffix(".yaml")
-        spec.write_text(yaml.safe_dump(_spec(plan.model, workload, output)))
-        subprocess.run(
-            [sys.executable, "-m", "nightshift.producer.cli", "submit", str(spec)],
-            env=child_environment(load_settings(**self._servers)),
-            check=True,
-            timeout=60,
-            capture_output=True,
-        )
-        with psycopg.connect(self.database_url, autocommit=True) as connection:
-
-            def over() -> tuple[int, str] | None:
-                row = connection.execute(
-                    "SELECT id, state FROM jobs ORDER BY id DESC LIMIT 1"
-                ).fetchone()
-                return row if row and row[1] != "running" else None
-
-            job_id, state = wait_for(over, seconds, group, log)
-            assert state == "completed", f"the job is {state}"
-            ((span,),) = connection.execute(SPAN, (job_id,)).fetchall()
+        spec = _spec(plan.model, workload, output)
+        _, span = run_job(spec, self._servers, group, log, seconds)
         return Result(span, _tokens(output), engine or {})
+
+
+def run_job(
+    spec: dict[str, Any],
+    servers: dict[str, str],
+    group: ProcessGroup,
+    log: Path,
+    seconds: float,
+    begun: Callable[[psycopg.Connection[Any]], object] = lambda _: None,
+) -> tuple[int, float]:
+    """Submits a job, and waits for its end for so many seconds at most; its number, and the seconds from
+    its first claim to its last commit. `begun` is called while the job runs.
+    """
+    file = Path(spec["output"]["uri"]).with_suffix(".yaml")
+    file.write_text(yaml.safe_dump(spec))
+    subprocess.run(
+        [sys.executable, "-m", "nightshift.producer.cli", "submit", str(file)],
+        env=child_environment(load_settings(**servers)),
+        check=True,
+        timeout=60,
+        capture_output=True,
+    )
+    with psycopg.connect(servers["database_url"], autocommit=True) as connection:
+        begun(connection)
+
+        def over() -> tuple[int, str] | None:
+            question = "SELECT id, state FROM jobs ORDER BY id DESC LIMIT 1"
+            row = connection.execute(question).fetchone()
+            return row if row and row[1] != "running" else None
+
+        job_id, state = wait_for(over, seconds, group, log)
+        assert state == "completed", f"the job is {state}"
+        ((span,),) = connection.execute(SPAN, (job_id,)).fetchall()
+    return job_id, span
 
 
 def _spec(model: str, workload: Workload, output: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pyarrow as pa
 from nightshift.common.formats.arrow_types import arrow_type, storable_type
 from nightshift.common.formats.values import arrow_value
 from nightshift.common.spec import (
+    ANSWERED_BY,
     PARSED,
     RESERVED_ANSWERS,
     ClassifyTask,
@@ -78,7 +79,9 @@ def inferred_schema(
                 values.setdefault(name, []).append(value)
     if not values:
         return None
-    taken = {*RESERVED_ANSWERS, *spec.passed_columns}
+    taken = {*RESERVED_ANSWERS, ANSWERED_BY, *spec.passed_columns}
+    if not spec.task.shares:
+        taken.remove(ANSWERED_BY)
     return _around(
         spec,
         inputs,
@@ -107,6 +110,8 @@ def bare_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema:
 
 def _around(spec: JobSpec, inputs: pa.Schema, columns: list[pa.Field]) -> pa.Schema:
     """These columns between those of every part; id and pass-through columns are as in the input."""
+    if spec.task.shares:
+        columns = [*columns, pa.field(ANSWERED_BY, pa.int64())]
     return pa.schema(
         [
             pa.field("row_index", pa.int64()),

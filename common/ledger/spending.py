@@ -26,7 +26,8 @@ def cost(connection: Connection, job_id: int) -> Row:
 class Spent:
     """What a child has spent on a job since the child began: running totals, which only grow.
 
-    `rows_run` are rows with an outcome, committed or not. `rows_open`, which is no total, are those
+    `rows_run` are rows with an outcome, committed or not; `rows_shared` of them have the answer of
+    another row. `cached_tokens` of the prompt tokens were in an engine's cache. `rows_open`, which is no total, are those
     of them whose batches are still leased.
     """
 
@@ -36,16 +37,21 @@ class Spent:
     prompt_tokens: int
     output_tokens: int
     rows_open: int = 0
+    cached_tokens: int = 0
+    rows_shared: int = 0
 
 
 REPORT = text("""
     INSERT INTO job_spending AS s (job_id, worker_id, engine_microseconds, rows_run, prompt_tokens,
-                                   output_tokens, rows_open)
-    SELECT job_id, :owner, engine_microseconds, rows_run, prompt_tokens, output_tokens, rows_open
+                                   output_tokens, rows_open, cached_tokens, rows_shared)
+    SELECT job_id, :owner, engine_microseconds, rows_run, prompt_tokens, output_tokens, rows_open,
+           cached_tokens, rows_shared
     FROM unnest(CAST(:job_id AS bigint[]), CAST(:engine_microseconds AS bigint[]),
                 CAST(:rows_run AS bigint[]), CAST(:prompt_tokens AS bigint[]),
-                CAST(:output_tokens AS bigint[]), CAST(:rows_open AS bigint[]))
-         AS given (job_id, engine_microseconds, rows_run, prompt_tokens, output_tokens, rows_open)
+                CAST(:output_tokens AS bigint[]), CAST(:rows_open AS bigint[]),
+                CAST(:cached_tokens AS bigint[]), CAST(:rows_shared AS bigint[]))
+         AS given (job_id, engine_microseconds, rows_run, prompt_tokens, output_tokens, rows_open,
+                   cached_tokens, rows_shared)
     ORDER BY job_id
     -- Reports of several threads may come in another order than they were made.
     ON CONFLICT (job_id, worker_id) DO UPDATE
@@ -53,6 +59,8 @@ REPORT = text("""
         rows_run = greatest(s.rows_run, excluded.rows_run),
         prompt_tokens = greatest(s.prompt_tokens, excluded.prompt_tokens),
         output_tokens = greatest(s.output_tokens, excluded.output_tokens),
+        cached_tokens = greatest(s.cached_tokens, excluded.cached_tokens),
+        rows_shared = greatest(s.rows_shared, excluded.rows_shared),
         rows_open = excluded.rows_open
 """)
 """Sets a child's own rows to its running totals; no two children wait for each other here."""

@@ -6,7 +6,13 @@ from nightshift.common.spec.engines import (
     TransformersEngineSpec,
     VllmEngineSpec,
 )
-from nightshift.common.spec.job import RESERVED_ANSWERS, RESERVED_COLUMNS, JobSpec, digest
+from nightshift.common.spec.job import (
+    ANSWERED_BY,
+    RESERVED_ANSWERS,
+    RESERVED_COLUMNS,
+    JobSpec,
+    digest,
+)
 from nightshift.common.spec.parse import load_spec, parse_spec
 from nightshift.common.spec.sections import STORED, InputSpec
 from nightshift.common.spec.tasks import FunctionTask, Task
@@ -22,6 +28,7 @@ from nightshift.common.spec.tasks.section import TaskSection
 from nightshift.common.spec.tasks.structured import StructuredOutput
 
 __all__ = [
+    "ANSWERED_BY",
     "PARSED",
     "REQUEST_COLUMNS",
     "REQUEST_ID",

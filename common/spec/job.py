@@ -20,12 +20,15 @@ from nightshift.common.spec.tasks import Task
 from nightshift.common.spec.tasks.generate import PARSED
 from nightshift.common.spec.tasks.requests import REQUEST_ID
 
+ANSWERED_BY = "answered_by"
+"""Column with the row_index of the row whose answer a row has; null for a row that ran itself."""
+
 RESERVED_COLUMNS = frozenset(
-    {"row_index", "output", "finish_reason", "prompt_tokens", "output_tokens", "error"}
+    {"row_index", "output", "finish_reason", "prompt_tokens", "output_tokens", ANSWERED_BY, "error"}
 )
 """Names of the output's own columns; input columns that are passed through cannot use them."""
 
-RESERVED_ANSWERS = RESERVED_COLUMNS - {"output"}
+RESERVED_ANSWERS = RESERVED_COLUMNS - {"output", ANSWERED_BY}
 """Those that a function's answer cannot use either: `output` is the answer itself."""
 
 IDENTITY = ("input", "task", "engine", "output")
@@ -90,7 +93,7 @@ class JobSpec(Section):
             raise ValueError("name is only digits, which would look like a job number")
         passed = self.passed_columns
         for column in passed:
-            if info.context == STORED and column == PARSED:
+            if info.context == STORED and column in (PARSED, ANSWERED_BY):
                 continue  # the job was submitted before this column was reserved
             if column in RESERVED_COLUMNS or column in self.task.answers:
                 raise ValueError(f"the column name {column!r} is reserved for the output")
@@ -104,7 +107,8 @@ class JobSpec(Section):
         if declared and self.task.kind != "function":
             raise ValueError("output.schema is for functions; other tasks have a fixed schema")
         for column in declared:
-            if column in RESERVED_ANSWERS or column in passed:
+            own = column == ANSWERED_BY and self.task.shares
+            if own or column in RESERVED_ANSWERS or column in passed:
                 raise ValueError(f"output.schema names {column!r}, which the output already has")
         return self
 

@@ -129,8 +129,14 @@ ROWS = CounterMetric(
 TOKENS = CounterMetric(
     "nightshift_tokens_total",
     "tokens",
-    "Tokens of the rows in nightshift_rows_total.",
-    {**_ENGINE, "kind": ("prompt", "output")},
+    "Tokens of the rows in nightshift_rows_total; cached are those of prompt that a cache had.",
+    {**_ENGINE, "kind": ("prompt", "output", "cached")},
+)
+ROWS_SHARED = CounterMetric(
+    "nightshift_rows_shared_total",
+    "rows",
+    "Rows of nightshift_rows_total with the answer of a row whose request is equal.",
+    _ENGINE,
 )
 BATCHES = CounterMetric(
     "nightshift_batches_total",

@@ -63,6 +63,7 @@ def environment() -> Environment:
     found.globals |= {"bar": drawing.bar, "sparkline": drawing.sparkline, "asset": asset}
     found.globals["timeline"] = drawing.timeline
     found.globals |= {"rows_over": rates.rows_over, "overall_rate": rates.overall_rate}
+    found.globals["saved"] = rates.saved
     return found
 
 

@@ -56,3 +56,13 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     return getattr(value, "as_json", value)
+
+
+def saved(row: Values) -> list[str]:
+    """What rows of a job had in common, in words: answers, and the beginnings of prompts."""
+    said = []
+    if row.get("cached_tokens"):
+        said.append(f"cached {100 * row['cached_fraction']:.0f} % of prompt tokens")
+    if row.get("rows_shared"):
+        said.append(f"{row['rows_shared']:,} rows have the answer of an equal one")
+    return said

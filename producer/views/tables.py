@@ -21,7 +21,7 @@ from nightshift.producer.views.cells import (
     progress_bar,
     state,
 )
-from nightshift.producer.views.rates import Values, elapsed_seconds, overall_rate, rows_over
+from nightshift.producer.views.rates import Values, elapsed_seconds, overall_rate, rows_over, saved
 from nightshift.producer.views.signs import age, loading, place
 
 WIDE_COLUMNS = 110
@@ -115,6 +115,8 @@ def summary(row: Values) -> RenderableType:
     table.add_row("rows", rows)
     if row["prompt_tokens"] or row["output_tokens"]:
         table.add_row("tokens", f"{row['prompt_tokens']:,} in, {row['output_tokens']:,} out")
+    if said := saved(row):
+        table.add_row("saved", "; ".join(said))
     rate, seconds = overall_rate(row), elapsed_seconds(row)
     if rate is not None and seconds is not None:
         table.add_row("rate", f"{rate:,.1f} rows/s over {duration(seconds)}")
@@ -291,6 +293,8 @@ def _pace(row: Values, *, closing: bool) -> Text:
         text.append(
             f"   {row['prompt_tokens']:,} tokens in, {row['output_tokens']:,} out", "bright_black"
         )
+    for said in saved(row):
+        text.append(f"   {said}", "bright_black")
     if row["cost"] is not None:
         text.append(f"   cost {money(row['cost'])}")
     return text

@@ -509,7 +509,7 @@ MUTANTS = (
     ),
     Mutant(
         "proof of the output",
-        "worker/batch.py",
+        "worker/batch/run.py",
         "            self.outputs.prove(job.id, spec.output.uri, job.owner)\n",
         "",
         (f"{RUNNER}::test_no_row_is_computed_for_an_output_that_cannot_be_written",),
@@ -655,7 +655,7 @@ MUTANTS = (
     ),
     Mutant(
         "an orderly end where a function cannot be set up again",
-        "worker/batch.py",
+        "worker/batch/run.py",
         "            self.leave(str(error))\n",
         "            self.engine_died(str(error))\n",
         (

@@ -7,6 +7,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 
@@ -29,7 +31,8 @@ from nightshift.common.spec import parse_spec
 from nightshift.common.storage import local
 from nightshift.producer.submit.submit import submit
 from nightshift.worker import publish
-from nightshift.worker.batch import GATHER_SECONDS, BatchRunner, LoadedBatch
+from nightshift.worker.batch.inference import LoadedBatch
+from nightshift.worker.batch.run import GATHER_SECONDS, BatchRunner
 from nightshift.worker.engines.protocol import Answer, Work
 from nightshift.worker.heartbeat import GIVES_BACK, HUNG_THREADS, Heartbeat
 from nightshift.worker.outages import PatientLedger
@@ -55,12 +58,16 @@ class Scene:
         folder: Path,
         batch_rows: int = 1,
         roots: tuple[str, ...] = (),
+        texts: Sequence[str] = (),
         **sections: Any,
     ) -> None:
         settings = Settings(allowed_roots=roots)
         self.ledger = ledger
         self.output = folder / "out"
         write_rows(folder / "in", [("a.parquet", ROWS)])
+        if texts:
+            rows = [{"id": f"a-{number}", "text": text} for number, text in enumerate(texts)]
+            pq.write_table(pa.Table.from_pylist(rows), folder / "in" / "a.parquet")
         sections = {"batch": {"rows": batch_rows}, **sections}
         data = function_spec("grouped", folder / "in", self.output, **sections)
         spec = parse_spec(data, "test")

@@ -21,7 +21,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.producer.reaper import finish
 from nightshift.producer.submit.submit import submit
-from nightshift.worker.batch import BatchRunner
+from nightshift.worker.batch.run import BatchRunner
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window

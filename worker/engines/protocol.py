@@ -35,12 +35,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The task's columns of one row, the engine's finish reason and the tokens."""
+    """The task's columns of one row, the engine's finish reason and the tokens; of those of the prompt
+    `cached_tokens` were in the engine's cache. `answered_by` is the row_index of the row that ran in
+    place of this one.
+    """
 
     columns: Mapping[str, Any]
     finish_reason: str | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
+    answered_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

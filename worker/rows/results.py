@@ -1,7 +1,7 @@
 """Outcomes to the table of a part: one line for each row of the batch, answered or not."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from nightshift.common.formats.part_rows import column_sum, error_column, row_er
 from nightshift.common.formats.values import to_list
 from nightshift.common.ledger.batches.records import Tokens
 from nightshift.common.row_errors import Failure, RowError
-from nightshift.common.spec import PARSED, RESERVED_ANSWERS, GenerateTask, JobSpec
+from nightshift.common.spec import ANSWERED_BY, PARSED, RESERVED_ANSWERS, GenerateTask, JobSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
 from nightshift.worker.rows.columns import answer_column, parsed_column
@@ -47,7 +47,9 @@ class RowResults:
 class PartTable:
     """The table of a part with what the ledger counts: errors and tokens.
 
-    `spent` are the tokens of the rows that ran, where the table has kept rows beside them.
+    `spent` are the tokens of the rows that ran, where the table has kept rows beside them. Of the rows
+    that ran `rows_shared` have the answer of another one, and `cached_tokens` of the prompts were in
+    the engine's cache.
     """
 
     table: pa.Table
@@ -55,6 +57,8 @@ class PartTable:
     prompt_tokens: int
     output_tokens: int
     spent: Tokens | None = None
+    cached_tokens: int = 0
+    rows_shared: int = 0
 
 
 def part_table(spec: JobSpec, schema: pa.Schema, results: RowResults) -> PartTable:
@@ -86,17 +90,21 @@ def part_table(spec: JobSpec, schema: pa.Schema, results: RowResults) -> PartTab
             columns[name] = pc.if_else(keep, column, pa.scalar(None, column.type))
     columns["error"] = error_column([failures.get(row) for row in rows])
     table = pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+    answers = [each for each in results.outcomes.values() if isinstance(each, Answer)]
     return PartTable(
         table=table,
         errors=row_errors(table, spec.input.id),
         prompt_tokens=sum(outcome.prompt_tokens for outcome in results.outcomes.values()),
         output_tokens=sum(outcome.output_tokens for outcome in results.outcomes.values()),
+        cached_tokens=sum(answer.cached_tokens for answer in answers),
+        rows_shared=sum(answer.answered_by is not None for answer in answers),
     )
 
 
 def with_kept_rows(new: PartTable, table: pa.Table, id_column: str | None) -> PartTable:
     """The part of `table`, which has the rows of `new` and the kept rows of an earlier part."""
-    return PartTable(
+    return replace(
+        new,
         table=table,
         errors=row_errors(table, id_column),
         prompt_tokens=column_sum(table, "prompt_tokens"),
@@ -196,6 +204,8 @@ def _value(outcome: Outcome | None, column: str) -> Any:
         return None
     if column in ("prompt_tokens", "output_tokens"):
         return getattr(outcome, column)
+    if column == ANSWERED_BY:
+        return outcome.answered_by if isinstance(outcome, Answer) else None
     if column == "finish_reason":
         return outcome.finish_reason if isinstance(outcome, Answer) else None
     return outcome.columns.get(column)

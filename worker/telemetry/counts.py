@@ -49,6 +49,7 @@ class Counts(Subscriber):
 
         self._rows = by("outcome", metrics.ROWS, own)
         self._tokens = by("kind", metrics.TOKENS, own)
+        self._shared = metrics.ROWS_SHARED.live(registry).labels(**own)
         self._batches = by("outcome", metrics.BATCHES, own)
         self._batch_seconds = metrics.BATCH_SECONDS.live(registry).labels(**own)
         self._renewals = by("outcome", metrics.LEASE_RENEWALS, {"pool": pool})
@@ -103,6 +104,8 @@ class Counts(Subscriber):
         self._rows["failed"].inc(batch.rows_failed)
         self._tokens["prompt"].inc(batch.prompt_tokens)
         self._tokens["output"].inc(batch.output_tokens)
+        self._tokens["cached"].inc(batch.cached_tokens)
+        self._shared.inc(batch.rows_shared)
         self._batches["done" if batch.whole else "split"].inc()
         self._batch_seconds.observe(batch.seconds)
 

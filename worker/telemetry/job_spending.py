@@ -18,6 +18,8 @@ class _Job:
     rows_run: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
+    rows_shared: int = 0
 
 
 @dataclass(slots=True)
@@ -50,14 +52,29 @@ class JobSpending:
                 del self._held[job_id]
 
     def run(
-        self, job_id: int, rows: int = 1, prompt_tokens: int = 0, output_tokens: int = 0
+        self,
+        job_id: int,
+        rows: int = 1,
+        prompt_tokens: int = 0,
+        output_tokens: int = 0,
+        cached_tokens: int = 0,
     ) -> None:
-        """So many rows have an outcome, which took so many tokens together."""
+        """So many rows have an outcome, which took so many tokens together; of those of the prompts so
+        many were in the engine's cache.
+        """
         with self._lock:
             job = self._jobs[job_id]
             job.rows_run += rows
             job.prompt_tokens += prompt_tokens
             job.output_tokens += output_tokens
+            job.cached_tokens += cached_tokens
+
+    def share(self, job_id: int) -> None:
+        """A row has the answer of another one."""
+        with self._lock:
+            job = self._jobs[job_id]
+            job.rows_run += 1
+            job.rows_shared += 1
 
     def totals(self, job_id: int | None = None) -> list[Spent]:
         """The running totals of one job, or of every job."""
@@ -71,6 +88,8 @@ class JobSpending:
                     job.rows_run,
                     job.prompt_tokens,
                     job.output_tokens,
+                    cached_tokens=job.cached_tokens,
+                    rows_shared=job.rows_shared,
                 )
                 for job_id, job in jobs.items()
             ]

@@ -28,8 +28,9 @@ class EngineLoaded:
 class BatchCommitted:
     """A batch is committed: `part_rows` rows and `part_errors` of them failed are in its part.
 
-    `rows` and `rows_failed` are those that ran, without the rows that a retry kept. `seconds` are
-    counted from the claim. `whole` is False where unfinished rows were split off.
+    `rows` and `rows_failed` are those that ran, without the rows that a retry kept; `rows_shared` of
+    them have the answer of another row. `cached_tokens` of the prompt tokens were in the engine's cache.
+    `seconds` are counted from the claim. `whole` is False where unfinished rows were split off.
     """
 
     batch_id: int
@@ -42,6 +43,8 @@ class BatchCommitted:
     output_tokens: int
     seconds: float
     whole: bool
+    cached_tokens: int = 0
+    rows_shared: int = 0
 
 
 class Subscriber:

@@ -14,8 +14,11 @@ JOBS = """
     SELECT p.*, k.workers, k.loading_seconds, k.seconds_since_sign, k.worked_seconds, k.model,
            k.remark, k.rows_per_second AS pace_rows,
            k.output_tokens_per_second AS pace_tokens,
-           coalesce(w.waiting_for_files, false) AS waiting_for_files
-    FROM job_progress p JOIN job_pace k USING (job) LEFT JOIN watch_status w USING (job)
+           coalesce(w.waiting_for_files, false) AS waiting_for_files,
+           s.rows_shared, s.cached_tokens,
+           s.cached_tokens::float8 / nullif(s.prompt_tokens_spent, 0) AS cached_fraction
+    FROM job_progress p JOIN job_pace k USING (job) JOIN job_sharing s USING (job)
+    LEFT JOIN watch_status w USING (job)
 """
 
 

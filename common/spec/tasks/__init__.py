@@ -17,6 +17,11 @@ class FunctionTask(TaskSection):
 
     kind: Literal["function"] = Field(description="Rows in, columns out, by a Python function.")
 
+    @property
+    def shares(self) -> bool:
+        """Only where the spec says that the function is pure."""
+        return self.dedupe is True
+
 
 Task = Annotated[
     GenerateTask | EmbedTask | ClassifyTask | ScoreTask | RequestsTask | FunctionTask,

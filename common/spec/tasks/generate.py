@@ -141,6 +141,11 @@ class GenerateTask(TaskSection):
         return self
 
     @property
+    def shares(self) -> bool:
+        """At temperature 0, or where the spec says so."""
+        return self.sampling.temperature == 0 if self.dedupe is None else self.dedupe
+
+    @property
     def answers(self) -> tuple[str, ...]:
         """The text and, beside JSON of scalar properties, its typed form."""
         return ("output",) if self.parsed is None else ("output", PARSED)

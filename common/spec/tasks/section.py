@@ -2,9 +2,9 @@
 
 from typing import ClassVar, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from nightshift.common.spec.sections import Section
+from nightshift.common.spec.sections import Absent, Section
 from nightshift.common.templates.sandbox import template_columns
 
 
@@ -15,6 +15,13 @@ class TaskSection(Section):
     """Whether the first answers decide what the columns of the output are."""
 
     kind: str
+    dedupe: Absent[bool] = Field(
+        None,
+        description="Whether rows with equal requests run once and share the answer. Absent: where no "
+        "chance is in the answer, which is at temperature 0 and for models that write no text, and never "
+        "for functions. true for a function says that rows with equal values, the id aside, have equal "
+        "answers.",
+    )
 
     @model_validator(mode="after")
     def _templates_compile(self) -> Self:
@@ -26,6 +33,11 @@ class TaskSection(Section):
     def answers(self) -> tuple[str, ...]:
         """Columns of the output that are the task's own, which no column of the input can have."""
         return ()
+
+    @property
+    def shares(self) -> bool:
+        """Whether rows with equal requests may share an answer."""
+        return self.dedupe is not False
 
     @property
     def runner(self) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import xgrammar
@@ -15,7 +16,7 @@ from vllm.v1.structured_output.utils import grammar_is_likely_lark
 from nightshift.common.errors import JobRefused, Retryable
 from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
 from nightshift.worker.engines.structured import AnswerCheck, RowSampling, sample_until_valid
 from nightshift.worker.engines.vllm.model import Model, TaskHandler, finished, request_id
 
@@ -124,12 +125,15 @@ class Generation(TaskHandler):
         completion = output.outputs[0]
         if completion.finish_reason not in ANSWERED:
             raise ValueError(f"it ended the row with {completion.finish_reason!r}; see its log")
-        return self._check.outcome(
+        outcome = self._check.outcome(
             self._answer_text(output),
             completion.finish_reason,
             len(output.prompt_token_ids or ()),
             len(completion.token_ids),
         )
+        if isinstance(outcome, Answer):
+            return replace(outcome, cached_tokens=output.num_cached_tokens or 0)
+        return outcome
 
     def _answer_text(self, output: RequestOutput) -> str:
         """VLLM's text, or the decoded tokens where that text has a replacement character.

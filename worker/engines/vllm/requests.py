@@ -242,6 +242,7 @@ def _answer(body: dict[str, Any], prompt: ParsedBody) -> Answer:
         columns=_columns(200, prompt.id, body),
         prompt_tokens=usage.get("prompt_tokens") or usage.get("input_tokens") or 0,
         output_tokens=usage.get("completion_tokens") or usage.get("output_tokens") or 0,
+        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
     )
 
 

@@ -28,10 +28,10 @@ from nightshift.common.formats.values import for_python
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionTask
-from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
-from nightshift.worker.engines.protocol import Engine, Outcome, Refusal, Request, Work
-from nightshift.worker.job_cache import JobCache, KnownJob
+from nightshift.worker.batch.inference import Inference, LoadedBatch
+from nightshift.worker.engines.protocol import Engine
+from nightshift.worker.job_cache import JobCache
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.outcomes import BatchOutcomes
 from nightshift.worker.outputs import Outputs
@@ -46,35 +46,6 @@ within this time are committed together, and threads do not fight for Python's l
 
 KEEPS_ANSWERS = (EngineUnavailable, StorageUnavailable)
 """An engine that met one of these outages has given answers before, and they are kept."""
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class LoadedBatch:
-    """A batch that was read: its requests, the outcomes of its rows so far, and for a function the
-    rows of the requests.
-    """
-
-    batch: HeldBatch
-    job: KnownJob
-    results: RowResults
-    requests: list[Request]
-    rows: pa.Table | None
-    _taking: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    _closed: bool = False
-
-    def take(self, position: int, outcome: Outcome) -> bool:
-        """Keeps the outcome of a request; False when it comes too late."""
-        with self._taking:
-            if not self._closed:
-                self.results.outcomes[self.requests[position].row_index] = outcome
-            return not self._closed
-
-    def close(self) -> None:
-        """Takes no more outcomes: after a stop the engine may still finish a row while the part is
-        being written.
-        """
-        with self._taking:
-            self._closed = True
 
 
 LeftEngine = tuple[LoadedBatch, "Future[None]"]
@@ -104,6 +75,7 @@ class BatchRunner:
             self.ledger, self._jobs, self.window, self.engine_died, self.recorder
         )
         self.outputs = Outputs()
+        self._inference = Inference(self.engine, self.window, self.recorder)
         self._turns = threading.RLock()
 
     def run(self, group: Sequence[HeldBatch]) -> None:
@@ -179,18 +151,24 @@ class BatchRunner:
             return False
         try:
             loaded = self._load(batch)
-            future = self._infer(loaded)
+            future = self._inference.start(loaded)
         except BaseException as error:
             self._outcomes.end(batch, error)
             return False
+        self._started(loaded, future, finished)
+        return True
+
+    def _started(
+        self, loaded: LoadedBatch, future: "Future[None]", finished: "SimpleQueue[LeftEngine]"
+    ) -> None:
+        """The batch goes into `finished` once it leaves the engine."""
 
         def left_engine(future: "Future[None]") -> None:
             # A child whose engine dies now still waits for the commit of what is finished.
-            batch.publishing = not future.cancelled() and future.exception() is None
+            loaded.batch.publishing = not future.cancelled() and future.exception() is None
             finished.put((loaded, future))
 
         future.add_done_callback(left_engine)
-        return True
 
     def _load(self, batch: HeldBatch) -> LoadedBatch:
         """The batch's rows as requests; a row that cannot be read or rendered has failed already."""
@@ -224,30 +202,6 @@ class BatchRunner:
         given = for_python(rows.table) if isinstance(spec.task, FunctionTask) else None
         return LoadedBatch(batch, job, results, requests, given)
 
-    def _infer(self, loaded: LoadedBatch) -> "Future[None]":
-        """Hands the batch to the engine."""
-        batch, spec = loaded.batch, loaded.job.spec
-        job_id, spending = batch.lease.job_id, self.window.spending
-
-        def emit(position: int, outcome: Outcome) -> None:
-            spending.run(job_id, 1, outcome.prompt_tokens, outcome.output_tokens)
-            if loaded.take(position, outcome):
-                self.window.row_finished(batch)
-                reached(Moment.ANSWERED)
-
-        if batch.lease.isolated:
-            dead = "the engine died each time it ran this row alone"
-            for position in range(len(loaded.requests)):
-                emit(position, Refusal(RowErrorKind.ENGINE_DIED, dead))
-        if batch.lease.isolated or batch.stopped or not loaded.requests:
-            nothing: Future[None] = Future()
-            nothing.set_result(None)
-            return nothing
-        seconds = spec.retry.row_timeout_seconds
-        work = Work(spec.task, loaded.requests, seconds, emit, self.recorder, loaded.rows)
-        batch.attach(work)
-        return self.engine.start(work)
-
     def _publish(self, first: LeftEngine, finished: "SimpleQueue[LeftEngine]") -> int:
         """Publishes a batch that left the engine, with all that have left by now; their number."""
         group = [first]
@@ -255,9 +209,16 @@ class BatchRunner:
             group.append(finished.get())
         ready: list[Publication] = []
         unpublished: list[tuple[HeldBatch, BaseException | None]] = []
+        went_on = 0
         for loaded, future in group:
             publication, failure = None, None
             try:
+                again = self._inference.goes_on(loaded, future)
+                if again is not None:
+                    loaded.batch.publishing = False
+                    self._started(loaded, again, finished)
+                    went_on += 1
+                    continue
                 publication = self._publication(loaded, future)
             except BaseException as error:
                 failure = error
@@ -273,7 +234,7 @@ class BatchRunner:
         # Last, since a dead engine ends the child here: what was finished is committed before.
         for batch, failure in unpublished:
             self._outcomes.end(batch, failure)
-        return len(group)
+        return len(group) - went_on
 
     def _note_output(self, each: Publication) -> None:
         """What the output did with a part. A job whose parts are refused again and again is paused:

@@ -1,0 +1,203 @@
+"""`make bench-arranged`: rows that have something in common, through raw vLLM and through the fleet."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import typer
+from rich.console import Console
+
+from benchmarks.arranged.datasets import DATASETS, SPARE_TOKENS, TOKEN_BYTES, Dataset
+from benchmarks.engine import model
+from benchmarks.engine.__main__ import embedded
+from benchmarks.engine.contender import ENVIRONMENT, START_SECONDS, WORK_SECONDS, process
+from benchmarks.engine.fleet import run_job
+from benchmarks.report import Line, Median, keep, show, spread
+from nightshift.common.settings import child_environment, load_settings
+
+MAX_TOKENS = 8
+
+ARGS: dict[str, Any] = {
+    "max_num_seqs": 64,
+    "max_num_batched_tokens": 4096,
+    "max_model_len": 2048,
+    "enforce_eager": True,
+    "enable_prefix_caching": True,
+}
+
+console = Console(highlight=False)
+
+Found = dict[str, Any]
+"""What one contender has found: seconds, texts in dataset order, share of the prompt tokens in cache."""
+
+
+def main(
+    rounds: Annotated[int, typer.Option(min=1)] = 3,
+    only: Annotated[str, typer.Option(help="Datasets, by name, with commas between.")] = "",
+) -> None:
+    """Measure raw vLLM and the fleet over each dataset, in turn, and compare their answers."""
+    chosen = [each for each in DATASETS if not only or each.name in only.split(",")]
+    ratios: dict[str, list[float]] = defaultdict(list)
+    rates: dict[tuple[str, str], list[float]] = defaultdict(list)
+    said: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="bench-arranged-") as name:
+        home = Path(name)
+        made = str(model.make(home / "model"))
+        with embedded(home / "home") as (database_url, broker_url):
+            servers = {"database_url": database_url, "broker_url": broker_url}
+            for number in range(rounds):
+                for dataset in chosen:
+                    place = home / f"{dataset.name}-{number}"
+                    place.mkdir()
+                    rows = place / "rows.parquet"
+                    made_rows = dataset.make(np.random.default_rng(number))
+                    pq.write_table(pa.Table.from_pylist(made_rows), rows)
+                    args = ARGS | {
+                        "kv_cache_memory_bytes": TOKEN_BYTES * (dataset.cache_tokens + SPARE_TOKENS)
+                    }
+                    turns: list[tuple[str, Callable[[], Found]]] = [
+                        ("raw", partial(_raw, made, rows, place, args)),
+                        ("fleet", partial(_fleet, made, rows, place, args, servers)),
+                    ]
+                    # Neither of the two always follows the other.
+                    found = {who: turn() for who, turn in turns[:: 1 if number % 2 == 0 else -1]}
+                    said[dataset.name] = _note(dataset, made_rows, found, rates, ratios)
+    lines = [_line(each, rates, ratios, said[each.name]) for each in chosen]
+    (keep if not only and rounds >= 3 else show)("arranged", lines)
+
+
+def _raw(made: str, rows: Path, place: Path, args: dict[str, Any]) -> Found:
+    out = place / "raw.json"
+    plan = {
+        "model": made,
+        "rows": str(rows),
+        "args": args,
+        "max_tokens": MAX_TOKENS,
+        "out": str(out),
+    }
+    argv = [sys.executable, "-m", "benchmarks.arranged.raw", json.dumps(plan)]
+    environment = child_environment(load_settings(), **ENVIRONMENT)
+    with (place / "raw.log").open("wb") as log:
+        subprocess.run(
+            argv,
+            env=environment,
+            check=True,
+            stdout=log,
+            stderr=log,
+            timeout=START_SECONDS + WORK_SECONDS,
+        )
+    found: Found = json.loads(out.read_text())
+    return found
+
+
+def _fleet(
+    made: str, rows: Path, place: Path, args: dict[str, Any], servers: dict[str, str]
+) -> Found:
+    """A warm worker; from the first claim to the last commit, by the ledger's own clock."""
+    reaper = [sys.executable, "-m", "nightshift.producer.cli", "reaper"]
+    worker = [sys.executable, "-m", "nightshift.worker.cli"]
+    warm = place / "warm.parquet"
+    pq.write_table(
+        pa.table({"shared": [""] * 64, "own": [f"warm {at} up" for at in range(64)]}), warm
+    )
+    with (
+        process(reaper, place / "reaper.log", **servers),
+        process(worker, place / "worker.log", **servers) as group,
+    ):
+        log = place / "worker.log"
+        _job(made, warm, place / "warm", args, servers, group, log, START_SECONDS)
+        seconds, cached = _job(made, rows, place / "out", args, servers, group, log, WORK_SECONDS)
+    found = ds.dataset(place / "out", format="parquet", exclude_invalid_files=True).to_table(
+        columns=["row_index", "output", "error"]
+    )
+    assert found.column("error").null_count == len(found), "rows failed"
+    texts = found.sort_by("row_index").column("output").to_pylist()
+    return {"seconds": seconds, "texts": texts, "cached": cached}
+
+
+def _job(
+    made: str,
+    rows: Path,
+    output: Path,
+    args: dict[str, Any],
+    servers: dict[str, str],
+    group: Any,
+    log: Path,
+    most_seconds: float,
+) -> tuple[float, float]:
+    spec = {
+        "name": "bench",
+        "input": {"uri": str(rows)},
+        "task": {
+            "kind": "generate",
+            "prompt": "{{ shared }} {{ own }}",
+            "sampling": {"temperature": 0, "ignore_eos": True, "max_tokens": MAX_TOKENS},
+        },
+        "engine": {"backend": "vllm", "model": made, "args": args},
+        "output": {"uri": str(output)},
+        "batch": {"rows": 64},
+    }
+    job, span = run_job(spec, servers, group, log, most_seconds)
+    question = """
+        SELECT cached_tokens::float8 / nullif(prompt_tokens_spent, 0) FROM job_sharing WHERE job = %s
+    """
+    with psycopg.connect(servers["database_url"], autocommit=True) as connection:
+        ((cached,),) = connection.execute(question, (job,)).fetchall()
+    return span, cached or 0.0
+
+
+def _note(
+    dataset: Dataset,
+    rows: list[dict[str, str]],
+    found: dict[str, Found],
+    rates: dict[tuple[str, str], list[float]],
+    ratios: dict[str, list[float]],
+) -> str:
+    """Keeps the rates; says how many answers differ, and what the caches had."""
+    for who, each in found.items():
+        rates[dataset.name, who].append(len(rows) / each["seconds"])
+    ratios[dataset.name].append(found["raw"]["seconds"] / found["fleet"]["seconds"])
+    differing = sum(
+        one != other
+        for one, other in zip(found["raw"]["texts"], found["fleet"]["texts"], strict=True)
+    )
+    cached = ", ".join(f"{who} {100 * each['cached']:.0f} %" for who, each in found.items())
+    said = f"{differing} of {len(rows)} answers differ; cached {cached}"
+    ratio = ratios[dataset.name][-1]
+    console.print(f"{dataset.what}: {ratio:.2f} of raw vLLM; {said}")
+    return said
+
+
+def _line(
+    dataset: Dataset,
+    rates: dict[tuple[str, str], list[float]],
+    ratios: dict[str, list[float]],
+    said: str,
+) -> Line:
+    ratio, rate = Median.of(ratios[dataset.name]), Median.of(rates[dataset.name, "fleet"])
+    raw = Median.of(rates[dataset.name, "raw"])
+    return Line(
+        section="arranged",
+        contender=f"{dataset.what} ({said})",
+        rate=f"{rate.value:.1f} rows/s, raw {raw.value:.1f}",
+        ratio=str(ratio),
+        rounds=ratio.rounds,
+        spread=spread(rates[dataset.name, "fleet"]),
+        wanted=f"at least {dataset.wanted}",
+        verdict=ratio.verdict(dataset.wanted),
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""What is done with a group of batches: read -> render -> infer -> publish."""

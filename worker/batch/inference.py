@@ -1,0 +1,141 @@
+"""Loaded batches in the engine: which of their rows run when, and what becomes of each outcome."""
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import pyarrow as pa
+
+from nightshift.common.failpoints import Moment, reached
+from nightshift.common.spec import ANSWERED_BY
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
+from nightshift.worker.job_cache import KnownJob
+from nightshift.worker.rows.results import RowResults
+from nightshift.worker.rows.sharing import Answers, Rounds, keys
+from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.window import HeldBatch, Window
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class LoadedBatch:
+    """A batch that was read: its requests, the outcomes of its rows so far, and for a function the
+    rows of the requests. `rounds` say which rows run when, where rows may share answers.
+    """
+
+    batch: HeldBatch
+    job: KnownJob
+    results: RowResults
+    requests: list[Request]
+    rows: pa.Table | None
+    rounds: Rounds | None = None
+    _taking: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    _closed: bool = False
+
+    def take(self, position: int, outcome: Outcome) -> bool:
+        """Keeps the outcome of a request; False when it comes too late."""
+        with self._taking:
+            if not self._closed:
+                self.results.outcomes[self.requests[position].row_index] = outcome
+            return not self._closed
+
+    def close(self) -> None:
+        """Takes no more outcomes: after a stop the engine may still finish a row while the part is
+        being written.
+        """
+        with self._taking:
+            self._closed = True
+
+
+@dataclasses.dataclass(eq=False)
+class Inference:
+    """Hands batches to the engine of a child. For many threads at once."""
+
+    engine: Engine
+    window: Window
+    recorder: Recorder
+    _answers: Answers = dataclasses.field(default_factory=Answers)
+
+    def start(self, loaded: LoadedBatch) -> "Future[None]":
+        """Hands a batch to the engine; of rows with equal requests, where they share answers, one."""
+        batch = loaded.batch
+        if batch.lease.isolated:
+            dead = "the engine died each time it ran this row alone"
+            for position in range(len(loaded.requests)):
+                self._emit(loaded, position, Refusal(RowErrorKind.ENGINE_DIED, dead))
+        if batch.lease.isolated or batch.stopped:
+            return _nothing()
+        loaded.rounds = self._rounds(loaded)
+        if loaded.rounds is None:
+            return self._run(loaded, range(len(loaded.requests)))
+        runs = loaded.rounds.next()
+        # Rows whose answer is known, and those that wait for one, leave the engine to others.
+        self.window.set_aside(batch, len(loaded.requests) - len(runs))
+        return self._run(loaded, runs)
+
+    def goes_on(self, loaded: LoadedBatch, future: "Future[None]") -> "Future[None] | None":
+        """Runs the rows of a batch that waited for another row in vain, once the batch has left the
+        engine without them; None where there are none.
+        """
+        batch, rounds = loaded.batch, loaded.rounds
+        if rounds is None or future.cancelled() or future.exception() is not None:
+            return None
+        if not rounds.over() or batch.stopped:
+            return None
+        runs = rounds.next()
+        self.window.take_back(batch, len(runs))
+        return self._run(loaded, runs)
+
+    def _rounds(self, loaded: LoadedBatch) -> Rounds | None:
+        """Rows that run again, or alone, do so for an outcome of their own; and an output from before
+        rows shared answers cannot say who answered.
+        """
+        job, lease = loaded.job, loaded.batch.lease
+        if lease.redo is not None or not job.spec.task.shares:
+            return None
+        if job.output is not None and ANSWERED_BY not in job.output.names:
+            return None
+
+        def take(position: int, answer: Answer) -> None:
+            self.window.spending.share(job.id)
+            if loaded.take(position, answer):
+                reached(Moment.ANSWERED)
+
+        found = keys(job.id, job.spec, loaded.requests, loaded.rows)
+        return Rounds(found, [each.row_index for each in loaded.requests], self._answers, take)
+
+    def _run(self, loaded: LoadedBatch, positions: Sequence[int]) -> "Future[None]":
+        """Hands the requests at these positions to the engine."""
+        if not positions:
+            return _nothing()
+        job, requests, rows = loaded.job, loaded.requests, loaded.rows
+        if len(positions) < len(requests):
+            requests = [requests[position] for position in positions]
+            rows = None if rows is None else rows.take(pa.array(positions))
+
+        def emit(at: int, outcome: Outcome) -> None:
+            self._emit(loaded, positions[at], outcome)
+
+        seconds = job.spec.retry.row_timeout_seconds
+        work = Work(job.spec.task, requests, seconds, emit, self.recorder, rows)
+        loaded.batch.attach(work)
+        return self.engine.start(work)
+
+    def _emit(self, loaded: LoadedBatch, position: int, outcome: Outcome) -> None:
+        cached = outcome.cached_tokens if isinstance(outcome, Answer) else 0
+        self.window.spending.run(
+            loaded.job.id, 1, outcome.prompt_tokens, outcome.output_tokens, cached
+        )
+        if loaded.take(position, outcome):
+            self.window.row_finished(loaded.batch)
+            reached(Moment.ANSWERED)
+        if loaded.rounds is not None:
+            loaded.rounds.ran(position, outcome)
+
+
+def _nothing() -> "Future[None]":
+    """The future of no rows at all."""
+    nothing: Future[None] = Future()
+    nothing.set_result(None)
+    return nothing
