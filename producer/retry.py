@@ -10,6 +10,8 @@ from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway import batch_retry, batch_steps
+from nightshift.common.ledger.gateway.batch_retry import Reopened
+from nightshift.common.ledger.gateway.batches import BatchStatus
 from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState, RowErrorKind
@@ -41,49 +43,73 @@ def retry(
     archive is gone, and what `allowed` raises, which is asked in the transaction that begins.
     """
     bring_back(ledger, job)
-    with ledger.transaction() as connection:
-        allowed(connection)
-        batch_id = batch_retry.reopen(connection, job.id, HOLD_SECONDS)
-    done = _put_back(ledger, job, failed=failed, dead=dead, kind=kind, batch_id=batch_id)
-    if batch_id is not None:
+    after, whole, batch = -1, None, None
+    while True:
+        try:
+            with ledger.transaction() as connection:
+                if whole is None:
+                    allowed(connection)
+                    batch = batch_retry.reopen(connection, job.id, HOLD_SECONDS)
+                elif batch is not None:
+                    batch_steps.keep(connection, batch.id, batch_retry.WHO, HOLD_SECONDS)
+                piece, stale = _piece(
+                    connection, job, failed=failed, dead=dead, kind=kind, after=after
+                )
+                if whole is None and batch is not None and _is_nothing(piece, batch):
+                    raise _Nothing(piece)
+        except _Nothing as nothing:
+            return nothing.piece
+        if piece.reopened or stale:
+            withdraw(ledger, job, stale)
+        whole = piece if whole is None else whole.then(piece)
+        if piece.last is None:
+            break
+        after = piece.last
+    if batch is not None:
         with ledger.transaction() as connection:
-            batch_retry.let_go(connection, batch_id)
-    return done
+            batch_retry.let_go(connection, batch.id)
+    return whole
 
 
-def _put_back(
-    ledger: Ledger,
+class _Nothing(Exception):
+    """No row runs again: what the transaction has changed is undone, so that a batch stays as it is."""
+
+    def __init__(self, piece: Retried) -> None:
+        super().__init__()
+        self.piece = piece
+
+
+def _is_nothing(piece: Retried, batch: Reopened) -> bool:
+    """Whether nothing runs again, so that the batch keeps its files. One that failed because its results
+    could not be written gets them now.
+    """
+    moves = piece.batches or piece.reopened or piece.last is not None
+    return not moves and batch.before is not BatchStatus.FAILED
+
+
+def _piece(
+    connection: Connection,
     job: Job,
     *,
     failed: bool,
     dead: bool,
     kind: RowErrorKind | None,
-    batch_id: str | None,
-) -> Retried:
-    after, whole = -1, None
-    while True:
-        with ledger.transaction() as connection:
-            piece = retries.retry(
-                connection,
-                job.id,
-                failed=failed,
-                dead=dead,
-                kind=kind,
-                after=after,
-                most_rows=ROWS_A_PIECE,
-            )
-            if piece.batches or piece.reopened:
-                redone = {"rows": piece.rows, "batches": piece.batches, "kind": kind}
-                audit_log.record(connection, "retry", job.id, detail=redone)
-            stale = generations.reopen(connection, job.id) if piece.batches else []
-            if batch_id is not None:
-                batch_steps.keep(connection, batch_id, batch_retry.WHO, HOLD_SECONDS)
-        if piece.reopened or stale:
-            withdraw(ledger, job, stale)
-        whole = piece if whole is None else whole.then(piece)
-        if piece.last is None:
-            return whole
-        after = piece.last
+    after: int,
+) -> tuple[Retried, Sequence[int]]:
+    """Puts some rows back; and the generations whose files are stale by that."""
+    piece = retries.retry(
+        connection,
+        job.id,
+        failed=failed,
+        dead=dead,
+        kind=kind,
+        after=after,
+        most_rows=ROWS_A_PIECE,
+    )
+    if piece.batches or piece.reopened:
+        redone = {"rows": piece.rows, "batches": piece.batches, "kind": kind}
+        audit_log.record(connection, "retry", job.id, detail=redone)
+    return piece, generations.reopen(connection, job.id) if piece.batches else []
 
 
 def withdraw(ledger: Ledger, job: Job, stale: Sequence[int] = ()) -> None:

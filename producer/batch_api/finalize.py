@@ -210,8 +210,10 @@ def _refuse_reopened(connection: Connection, batch: Batch, job: Job | None) -> N
     it before the end of the transaction.
     """
     batches.locked(connection, batch.tenant, batch.id)  # before its job, as everywhere
-    if job is None or jobs.get(connection, job.id) is None:
+    if job is None:
         return
+    if jobs.get(connection, job.id) is None:
+        raise LeaseLost(f"{job.label} was deleted")
     jobs.lock(connection, job.id)
     now = jobs.get(connection, job.id)
     assert now is not None

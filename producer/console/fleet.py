@@ -1,7 +1,7 @@
 """The page of the fleet: pools, machines, slots, their engines and GPUs; cordon and drain by operators."""
 
 from collections.abc import Callable, Hashable
-from itertools import groupby
+from typing import Any
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -42,9 +42,9 @@ def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
             reapers = job_facts.reapers(connection)
             named = {slot["job"] for slot in seen.slots if slot["job"]}
             hidden = tenant_jobs.foreign(connection, tenant, named)
-        hosts = {
-            host: list(slots) for host, slots in groupby(seen.slots, key=lambda slot: slot["host"])
-        }
+        hosts: dict[str, list[Any]] = {}
+        for slot in seen.slots:  # by pool, so that a host may come twice
+            hosts.setdefault(slot["host"], []).append(slot)
         return render.fragment(
             "fleet_live.html",
             seen=seen,

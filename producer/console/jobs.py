@@ -27,6 +27,9 @@ MOST_NAMES = 200
 MOVES = {"pause": job_moves.pause, "resume": job_moves.resume, "cancel": job_moves.cancel}
 """What can be done with many jobs."""
 
+FILTER = ("status", "name", "tenant")
+"""Words of the address that choose jobs."""
+
 TRAIL_VALUES, MOST_TRAILS = 60, 1000
 
 
@@ -60,8 +63,9 @@ def _state(visit: Visit) -> str | None:
 
 def list_jobs(visit: Visit) -> Response:
     """The page; its address holds the filter."""
-    given = {name: visit.query(name) for name in ("status", "name", "tenant", "before")}
-    query = "&".join(f"{name}={render.quoted(value)}" for name, value in given.items() if value)
+    given = {name: visit.query(name) for name in FILTER}
+    before = visit.query("before")
+    query = _filter(visit) + (f"&before={render.quoted(before)}" if before else "")
     _, look = live_jobs(visit)
     with visit.ledger.transaction() as connection:
         names = tenant_jobs.names(connection, visit.looker.scope, MOST_NAMES)
@@ -78,17 +82,24 @@ def list_jobs(visit: Visit) -> Response:
     )
 
 
+def _filter(visit: Visit) -> str:
+    """The filter of the page, as a query."""
+    given = {name: visit.query(name) for name in FILTER}
+    return "&".join(f"{name}={render.quoted(value)}" for name, value in given.items() if value)
+
+
 def live_jobs(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     """The rows of the page."""
     tenant = visit.looker.scope or visit.query("tenant")
     state, name = _state(visit), visit.query("name")
     before = visit.number("before", tenant_jobs.LAST)
+    query = _filter(visit)
     ledger, acts, trails = visit.ledger, visit.looker.acts, visit.request.app.state.trails
 
     def look() -> str:
-        return _rows(ledger, trails, tenant, state, name, before, acts=acts)
+        return _rows(ledger, trails, tenant, state, name, before, acts=acts, query=query)
 
-    return (tenant, state, name, before), look
+    return (tenant, state, name, before, query), look
 
 
 def _rows(
@@ -100,6 +111,7 @@ def _rows(
     before: int,
     *,
     acts: bool,
+    query: str,
 ) -> str:
     with ledger.transaction() as connection:
         ids = tenant_jobs.listed(
@@ -110,7 +122,8 @@ def _rows(
         "jobs_live.html",
         jobs=[{**row, "trail": trails.note(row)} for row in rows],
         after=ids[PAGE_JOBS - 1] if len(ids) > PAGE_JOBS else None,
-        filtered=bool(state or name or before != tenant_jobs.LAST),
+        query=query,
+        filtered=bool(query or before != tenant_jobs.LAST),
         acts=acts,
     )
 
@@ -124,7 +137,7 @@ def move_jobs(visit: Visit) -> Response:
     for given in visit.form.get("job", []):
         try:
             move(visit.ledger, job_of(visit.ledger, visit.looker.scope, given))
-        except BadInput as error:
+        except (BadInput, ApiError) as error:
             refused.append(str(error))
     if refused:
         raise BadInput("; ".join(refused))

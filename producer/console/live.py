@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -13,6 +14,12 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 1.0
 """Pause between two looks."""
+
+QUIET_SECONDS = 15.0
+"""After so long without a change whoever follows a view is told that there was none."""
+
+MOST_LOOKS = 8
+"""Looks at once: threads that a server has for other requests, too."""
 
 Look = Callable[[], str]
 """What a page shows now, as HTML; asks the ledger, and runs in a thread."""
@@ -27,6 +34,7 @@ class View:
     version: int = 0
     html: str = ""
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    looking: asyncio.Task[None] | None = None
 
 
 class Live:
@@ -35,14 +43,17 @@ class Live:
     def __init__(self) -> None:
         self._views: dict[Hashable, View] = {}
         self._poller: asyncio.Task[None] | None = None
+        self._room = asyncio.Semaphore(MOST_LOOKS)
 
     @property
     def is_idle(self) -> bool:
         """Whether nobody looks, and the poller has ended."""
         return not self._views and (self._poller is None or self._poller.done())
 
-    async def follow(self, key: Hashable, look: Look) -> AsyncGenerator[str]:
-        """What the page shows, now and each time that it has changed."""
+    async def follow(self, key: Hashable, look: Look) -> AsyncGenerator[str | None]:
+        """What the page shows, now and each time that it has changed; None after QUIET_SECONDS without
+        a change.
+        """
         view = self._views.setdefault(key, View(look))
         view.watchers += 1
         if self._poller is None or self._poller.done():
@@ -50,10 +61,12 @@ class Live:
         seen = 0
         try:
             while True:
-                async with view.changed:
-                    while view.version == seen:
-                        await view.changed.wait()
-                    seen, html = view.version, view.html
+                html = None
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(QUIET_SECONDS), view.changed:
+                        while view.version == seen:
+                            await view.changed.wait()
+                        seen, html = view.version, view.html
                 yield html
         finally:
             view.watchers -= 1
@@ -64,12 +77,18 @@ class Live:
         """Looks at every view, again and again; ends when nobody looks."""
         while self._views:
             for view in list(self._views.values()):
-                await self._refresh(view)
+                # A look that takes long holds up no other view.
+                if view.looking is None or view.looking.done():
+                    view.looking = asyncio.create_task(self._refresh(view))
+            running = [view.looking for view in self._views.values() if view.looking is not None]
+            if running:
+                await asyncio.wait(running, timeout=LOOK_SECONDS)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _refresh(self, view: View) -> None:
         try:
-            html = await run_in_threadpool(view.look)
+            async with self._room:
+                html = await run_in_threadpool(view.look)
         except NightshiftError as error:
             log.info("console_look_failed", why=str(error))
             return

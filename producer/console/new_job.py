@@ -34,6 +34,9 @@ FIRST_ROWS = 5
 
 PILOT_ROWS = 200
 
+MOST_PILOT_ROWS = 10_000
+"""Rows of a pilot are read by the server at once."""
+
 PLACES = {
     "name": "name",
     "input": "input.uri",
@@ -75,8 +78,8 @@ def assembled(form: Form, table: ModelTable | None) -> dict[str, Any]:
     choices = [word.strip() for word in form.get("choices", "").split(",") if word.strip()]
     if choices:
         _put(sections, "task.output.choice", choices)
-    if "name" not in sections and "input" in sections:
-        sections["name"] = job_name(sections["input"]["uri"])
+    if "name" not in sections and form.get("input"):
+        sections["name"] = job_name(form["input"])
     if "callable" in sections.get("engine", {}):
         sections["engine"]["backend"] = "function"
         return {**sections, "task": {"kind": "function", **sections.get("task", {})}}
@@ -104,7 +107,7 @@ def try_new(visit: Visit) -> Response:
     """
     form = {name: values[0].rstrip() for name, values in visit.form.items()}
     do = form.get("do")
-    if do not in ("preview", "yaml", "form", "estimate", "pilot", "submit"):
+    if do not in ("preview", "yaml", "estimate", "pilot", "submit"):
         raise ApiError(400, "do is none of preview, estimate, pilot and submit", param="do")
     try:
         if do == "yaml":
@@ -170,7 +173,9 @@ def _estimate(visit: Visit, spec: JobSpec) -> str:
 
     settings, spec = _bounded(visit, spec)
     printed = io.StringIO()
-    made = estimate(spec, settings, visit.ledger)
+    # A tokenizer may come with code of its own, which runs for one person on this machine at most.
+    own = visit.request.app.state.session is not None
+    made = estimate(spec, settings, visit.ledger, tokenizes=own)
     Console(file=printed, width=80, color_system=None).print(estimate_report.render(made))
     return printed.getvalue().rstrip()
 
@@ -188,8 +193,8 @@ def _models(visit: Visit) -> ModelTable | None:
 
 def _pilot_rows(form: Form) -> int:
     rows = _number(form.get("pilot_rows") or str(PILOT_ROWS))
-    if not isinstance(rows, int) or rows < 1:
-        raise BadInput("the rows of a pilot are a whole number above 0")
+    if not isinstance(rows, int) or not 1 <= rows <= MOST_PILOT_ROWS:
+        raise BadInput(f"the rows of a pilot are a whole number from 1 to {MOST_PILOT_ROWS:,}")
     return rows
 
 

@@ -5,6 +5,7 @@ Everything that rows and names contain is escaped; nothing of it becomes a link.
 
 import hashlib
 import json
+import re
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache
@@ -16,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from nightshift.common.text import money
+from nightshift.common.text import money, whole_characters
 from nightshift.producer.console import drawing
 from nightshift.producer.views import fleet_tables, rates
 
@@ -35,6 +36,12 @@ STATIC = resources.files("nightshift.producer.console") / "static"
 
 MOST_VALUE = 400
 """Characters of a value before it is folded."""
+
+MOST_TEXT = 65_536
+"""Characters of a value that a page has at all."""
+
+MOST_NESTING = 16
+"""Deepest JSON that is laid out in lines: each line of it is indented by its depth."""
 
 
 @cache
@@ -118,6 +125,15 @@ def moment(value: datetime | None) -> Markup:
     return Markup('<time datetime="{}">{}</time>').format(value.isoformat(), shown)
 
 
+def _nesting(text: str) -> int:
+    """How deep the brackets of a text are nested; those in strings count, too."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[{}\]]", text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
 def value_html(value: Any) -> Markup:
     """A value of a row: JSON in lines of its own, a long text folded."""
     if value is None:
@@ -128,9 +144,13 @@ def value_html(value: Any) -> Markup:
         value = f"{len(value):,} bytes: {value[:32].hex(' ')}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     kind = "text"
-    if text[:1] in ("{", "["):
+    if len(text) > MOST_TEXT:
+        left = len(text) - MOST_TEXT
+        text = f"{text[:MOST_TEXT]}… and {left:,} characters more, which the output has"
+    elif text[:1] in ("{", "[") and _nesting(text) <= MOST_NESTING:
         with suppress(ValueError):
             text, kind = json.dumps(json.loads(text), ensure_ascii=False, indent=2), "text json"
+    text = whole_characters(text)
     if len(text) <= MOST_VALUE:
         return Markup('<span class="{}">{}</span>').format(kind, text)
     return Markup(

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
@@ -21,8 +21,10 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.producer.console import render
 from nightshift.producer.console.live import Live
 from nightshift.producer.console.looker import Looker, looker, refuse_foreign
-from nightshift.producer.gateway.calls import Call, Context
+from nightshift.producer.gateway.calls import Call, Context, body, kept, refuse_strange
 from nightshift.producer.gateway.errors import ApiError, answer, message, not_found
+
+MOST_FIELDS = 1000
 
 STREAM_SECONDS = 600.0
 """How long one stream of a live page lasts; the browser opens another, and is asked again who it is."""
@@ -49,7 +51,8 @@ class Visit:
 
     def query(self, name: str) -> str | None:
         """A word of the address; None for none, and for an empty one."""
-        return self.request.query_params.get(name) or None
+        given: str | None = kept(self.request.query_params.get(name))
+        return given or None
 
     def number(self, name: str, default: int) -> int:
         """A whole number of the address; `default` for anything else."""
@@ -108,19 +111,33 @@ def action(path: str, handler: Handler) -> Route:
     """A form that changes something: from a page of this server, by somebody who may, with audit rows."""
 
     async def endpoint(request: Request) -> Response:
-        async with request.form(max_files=0, max_fields=1000) as given:
-            form: dict[str, list[str]] = {}
-            for name, value in given.multi_items():
-                form.setdefault(name, []).append(str(value))
+        try:
+            found = await run_in_threadpool(looker, request)
+            _refuse_change(request, found)  # whoever may not is read no further
+            form = _form(await body(request))
+        except Exception as error:
+            return _told(request, error)
 
         def work(found: Looker) -> Response:
-            _refuse_change(request, found)
             with audit_log.acting(found.who, found.host):
                 return handler(Visit(request, found, form))
 
         return await _answered(request, work)
 
     return Route(path, endpoint, methods=["POST"], name=handler.__name__)
+
+
+def _form(given: bytes) -> dict[str, list[str]]:
+    """The fields of a form without files; ApiError 400 for what is none."""
+    try:
+        return parse_qs(
+            given.decode("utf-8"),
+            keep_blank_values=True,
+            max_num_fields=MOST_FIELDS,
+            errors="strict",
+        )
+    except ValueError as error:
+        raise ApiError(400, "the form is broken, or has too many fields") from error
 
 
 def incoming(path: str, handler: Callable[[Request, Visit], Awaitable[Response]]) -> Route:
@@ -148,6 +165,7 @@ def live(path: str, shown: LivePage) -> Route:
 
     async def endpoint(request: Request) -> Response:
         async def stream(found: Looker) -> Response:
+            refuse_strange(request)
             key, look = await run_in_threadpool(shown, Visit(request, found, {}))
             views: Live = request.app.state.live
             return StreamingResponse(
@@ -168,8 +186,11 @@ async def _events(views: Live, key: Hashable, look: Callable[[], str]) -> AsyncI
     until = monotonic() + STREAM_SECONDS
     async with aclosing(views.follow(key, look)) as frames:
         async for html in frames:
-            lines = "".join(f"data: {line}\n" for line in html.splitlines())
-            yield f"event: frame\n{lines}\n".encode()
+            if html is None:
+                yield b": quiet\n\n"  # a browser that is gone shows when it is written to
+            else:
+                lines = "".join(f"data: {line}\n" for line in html.splitlines())
+                yield f"event: frame\n{lines}\n".encode()
             if monotonic() > until:
                 return
 
@@ -177,6 +198,7 @@ async def _events(views: Live, key: Hashable, look: Callable[[], str]) -> AsyncI
 async def _answered(request: Request, work: Callable[[Looker], Response]) -> Response:
     try:
         found = await run_in_threadpool(looker, request)
+        refuse_strange(request)
         return await run_in_threadpool(work, found)
     except Exception as error:
         return _told(request, error)

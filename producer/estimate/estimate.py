@@ -75,17 +75,20 @@ def estimate(
     *,
     workers: int | None = None,
     pilot: int | None = None,
+    tokenizes: bool = True,
 ) -> Estimate:
     """Plans the job, measures the prompts of a sample, and reads speeds from the ledger.
 
     With a `pilot`, the number of a job, only that job counts. Without a `ledger` the speed is not
-    known. Without a pilot the output directory is neither read nor written. Raises BadInput where
+    known. Without `tokenizes` no tokenizer of a model is loaded. Without a pilot the output directory is neither read nor written. Raises BadInput where
     a submit would refuse the input.
     """
     own = TemporaryDirectory(prefix="nightshift-") if pilot is None else nullcontext()
     with own as copies:
         spec, plan = survey(spec, settings, copies=copies)
-        prompts = measure_prompts(spec, sample_rows(plan, spec, SAMPLE_ROWS, SAMPLE_SEED))
+        prompts = measure_prompts(
+            spec, sample_rows(plan, spec, SAMPLE_ROWS, SAMPLE_SEED), tokenizes=tokenizes
+        )
     measured, living = (None, 0) if ledger is None else _measured_speed(ledger, spec, pilot)
     source = (
         f"living in the pool {spec.pool}" if living else "none lives now: --workers says how many"

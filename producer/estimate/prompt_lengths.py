@@ -65,8 +65,8 @@ class PromptLengths:
         return {name: round(forecast.quantile(self.lengths, at)) for name, at in names.items()}
 
 
-def measure_prompts(spec: JobSpec, rows: Rows) -> PromptLengths:
-    """Renders the prompts of these rows and counts their tokens."""
+def measure_prompts(spec: JobSpec, rows: Rows, *, tokenizes: bool = True) -> PromptLengths:
+    """Renders the prompts of these rows and counts their tokens; without `tokenizes` by their characters."""
     found = PromptLengths(len(rows.row_index) + len(rows.bad), np.array([], dtype=int))
     for bad in rows.bad.values():
         _refuse(found, bad.message)
@@ -75,7 +75,10 @@ def measure_prompts(spec: JobSpec, rows: Rows) -> PromptLengths:
     if isinstance(spec.task, GenerateTask) and spec.task.image_columns:
         found.notes.append("images are not counted among the tokens of a prompt")
     prompts = list(_rendered(spec, rows, found))
-    tokenizer = None if isinstance(spec.engine, OpenaiEngineSpec) else _tokenizer(spec, found)
+    if not tokenizes:
+        found.notes.append("prompts are counted as characters / 4: no tokenizer is loaded here")
+    loads = tokenizes and not isinstance(spec.engine, OpenaiEngineSpec)
+    tokenizer = _tokenizer(spec, found) if loads else None
     if tokenizer is None:
         found.is_guess = True
         lengths = [-(-_characters(prompt) // CHARACTERS_A_TOKEN) for prompt in prompts]

@@ -119,7 +119,7 @@ def route(
 
     async def endpoint(request: Request) -> Response:
         # Who may not come in has no body read.
-        call = replace(await _call(request, role), body=await _body(request))
+        call = replace(await _call(request, role), body=await body(request))
         answer = await to_thread.run_sync(_handled, handler, call, limiter=threads)
         return answer if isinstance(answer, Response) else JSONResponse(answer)
 
@@ -159,7 +159,7 @@ def kept(value: Any) -> Any:
     return value
 
 
-def _refuse_strange(request: Request) -> None:
+def refuse_strange(request: Request) -> None:
     """ApiError for text in the address that the ledger cannot keep: nothing has such a name."""
     for value in request.path_params.values():
         if "\x00" in value or has_half_characters(value):
@@ -173,7 +173,7 @@ async def _call(request: Request, role: Role) -> Call:
     context: Context = request.app.state.context
     caller = await run_in_threadpool(access.caller, request, context.ledger, context.settings)
     access.require(caller, role)
-    _refuse_strange(request)
+    refuse_strange(request)
     return Call(
         context=context,
         caller=caller,
@@ -185,7 +185,7 @@ async def _call(request: Request, role: Role) -> Call:
     )
 
 
-async def _body(request: Request) -> bytes:
+async def body(request: Request) -> bytes:
     """The body, whole; ApiError 413 beyond MOST_BODY_BYTES."""
     pieces, size = [], 0
     try:

@@ -44,7 +44,7 @@ class BatchDuties:
         self._ledger, self._settings, self._name = ledger, settings, name
         self._run_duty, self._delete = run_duty, delete
         self._threads: list[threading.Thread] = []
-        self._sweep_at = 0.0
+        self._sweep_at: dict[str, float] = {}
 
     def start(self, stop: threading.Event) -> None:
         """Works in threads until `stop` is set."""
@@ -57,16 +57,14 @@ class BatchDuties:
 
         given = (self._ledger, self._settings, self._name)
 
-        def swept() -> bool:
-            return any(
-                [sweep.sweep_once(self._ledger), sweep.sweep_jobs(self._ledger, self._delete)]
-            )
-
         for duty in (
             partial(validate_once, *given),
             partial(finalize_once, *given),
             partial(send_once, self._ledger, self._settings),
-            partial(self._tidy, swept),
+            self._expire,
+            # Files of a large job may take long, and the time of batches is over meanwhile.
+            partial(self._sweep, partial(sweep.sweep_once, self._ledger), "files"),
+            partial(self._sweep, partial(sweep.sweep_jobs, self._ledger, self._delete), "jobs"),
         ):
             thread = threading.Thread(target=self._work, args=(duty, stop), daemon=True)
             thread.start()
@@ -88,11 +86,18 @@ class BatchDuties:
             if not (self._run_duty(once) and done[0]):
                 stop.wait(PAUSE_SECONDS)
 
-    def _tidy(self, sweep: Callable[[], bool]) -> bool:
-        """Expires batches, and sweeps files and jobs now and then."""
+    def _expire(self) -> bool:
+        """Ends the time of batches."""
         with self._ledger.transaction() as connection:
             more = len(batch_steps.expire(connection, MOST_EXPIRED)) == MOST_EXPIRED
             batch_steps.cancel_strays(connection, MOST_EXPIRED)
-        if time.monotonic() >= self._sweep_at and not sweep():
-            self._sweep_at = time.monotonic() + SWEEP_SECONDS
+        return more
+
+    def _sweep(self, sweep: Callable[[], bool], what: str) -> bool:
+        """Sweeps now and then, and on while there is something to sweep."""
+        if time.monotonic() < self._sweep_at.get(what, 0.0):
+            return False
+        more = sweep()
+        if not more:
+            self._sweep_at[what] = time.monotonic() + SWEEP_SECONDS
         return more

@@ -92,9 +92,9 @@ def the_estimate_fits(fleet: Fleet, spec: Path, table: list[dict[str, Any]]) -> 
     answered = sum(row["output_tokens"] for row in table) / ROWS
     assert made["output_tokens_a_row"]["middle"] == pytest.approx(answered)
     done = fleet.status("reviews")
-    assert made["engine_seconds"]["middle"] == pytest.approx(done["engine_seconds"], rel=0.01)
-    assert made["seconds"]["middle"] == pytest.approx(done["engine_seconds"] / 4, rel=0.01)
+    assert made["engine_seconds"]["middle"] == pytest.approx(done["engine_seconds"], rel=0.05)
+    assert made["seconds"]["middle"] == pytest.approx(done["engine_seconds"] / 4, rel=0.05)
     paid = done["engine_seconds"] * 2.0 / 3600 + sum(tokens) * 0.5 / 1e6
-    assert done["cost"] == pytest.approx(paid, rel=0.01)
+    assert done["cost"] == pytest.approx(paid, rel=0.05)
     assert made["cost"]["low"] <= paid * 1.01
     assert made["cost"]["high"] >= paid * 0.99

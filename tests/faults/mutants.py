@@ -105,8 +105,8 @@ MUTANTS = (
     Mutant(
         "a retry takes the files of its generations back",
         "producer/retry.py",
-        "            stale = generations.reopen(connection, job.id) if piece.batches else []\n",
-        "            stale = list[int]()\n",
+        "    return piece, generations.reopen(connection, job.id) if piece.batches else []\n",
+        "    return piece, []\n",
         (f"{GROWTH}::test_a_retry_takes_the_file_of_a_generation_back_until_its_rows_are_done",),
     ),
     Mutant(

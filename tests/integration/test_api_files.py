@@ -127,6 +127,8 @@ def test_lists_have_pages_to_the_last_and_no_empty_page_says_more(acme: TestClie
     empty = acme.get("/v1/files", params={"after": ids[0]}).json()
     assert (empty["data"], empty["has_more"], empty["last_id"]) == ([], False, None)
     assert acme.get("/v1/files", params={"purpose": "batch_output"}).json()["data"] == []
+    for limit in ("0", "10001", "00000000100000000", "9" * 30, "٣"):
+        assert acme.get("/v1/files", params={"limit": limit}).status_code == 400, limit
 
 
 def test_files_of_another_tenant_are_not_there(clients: dict[str, TestClient]) -> None:

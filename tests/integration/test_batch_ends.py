@@ -2,11 +2,14 @@
 
 import pytest
 
-from nightshift.common.errors import LeaseLost
+from nightshift.common.errors import BadInput, LeaseLost
 from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.batches.retries import Retried
+from nightshift.common.ledger.control import deletions
 from nightshift.common.ledger.gateway import batch_retry, batch_steps, batches, files
 from nightshift.common.ledger.gateway.batches import Batch, BatchStatus
 from nightshift.common.settings import load_settings
+from nightshift.common.states import RowErrorKind
 from nightshift.producer import retry
 from nightshift.producer.batch_api import finalize, sweep
 from nightshift.producer.control import deletion
@@ -90,7 +93,7 @@ def test_a_job_runs_no_further_when_its_batch_was_cancelled_and_the_retry_has_di
     site.sql("UPDATE api_batches SET state = 'completed', rows_failed = 1")
     site.sql(OVER)
     with site.ledger.transaction() as connection:
-        assert batch_retry.reopen(connection, 1, 300) == batch.id
+        assert batch_retry.reopen(connection, 1, 300) is not None
     site.cancel(batch)
     site.sql(RUNNING_AGAIN)  # the rows are back, and the server dies before it lets go
     with site.ledger.transaction() as connection:
@@ -138,6 +141,65 @@ def test_a_retry_that_is_not_allowed_leaves_the_batch_as_it_was(site: Site) -> N
     with pytest.raises(LeaseLost):
         retry.retry(site.ledger, job, failed=True, dead=True, kind=None, allowed=refused)
     assert site.seen(batch).state is BatchStatus.COMPLETED
+
+
+def retried(site: Site, kind: RowErrorKind | None = None) -> Retried:
+    with site.ledger.transaction() as connection:
+        job = jobs.get(connection, 1)
+    assert job is not None
+    return retry.retry(site.ledger, job, failed=True, dead=True, kind=kind)
+
+
+def test_a_retry_that_finds_no_row_leaves_the_batch_and_its_files_alone(site: Site) -> None:
+    batch = site.batch(line())
+    assert site.validate()
+    site.sql("UPDATE api_batches SET state = 'completed', rows_failed = 1, completed_at = now()")
+    over(site, batch)
+    before = site.seen(batch)
+    assert not retried(site, RowErrorKind.TIMEOUT).batches
+    assert site.seen(batch) == before
+
+
+def test_a_batch_that_is_being_finalized_runs_again_with_its_job(site: Site) -> None:
+    batch = site.batch(line())
+    assert site.validate()
+    site.sql("UPDATE batches SET state = 'dead', failures = 3")
+    site.sql(OVER)
+    with site.ledger.transaction() as connection:
+        assert batch_steps.take_ended(connection, "r-1", 60) is not None
+    assert site.seen(batch).state is BatchStatus.FINALIZING
+    assert retried(site).reopened
+    seen = site.seen(batch)
+    assert seen.state is BatchStatus.IN_PROGRESS
+    site.sql("UPDATE api_batches SET expires_at = now() - interval '1 second'")
+    with site.ledger.transaction() as connection:
+        assert not batch_steps.keep(connection, batch.id, "r-1", 60), "that reaper has lost it"
+        assert batch_steps.expire(connection, 10) == [batch.id]
+
+
+def test_a_retry_that_was_cut_off_goes_on_when_the_client_asks_again(site: Site) -> None:
+    batch = site.batch(line())
+    assert site.validate()
+    site.sql("UPDATE api_batches SET state = 'completed', rows_failed = 1")
+    site.sql("UPDATE batches SET state = 'dead', failures = 3")
+    site.sql(OVER)
+    with site.ledger.transaction() as connection:
+        assert batch_retry.reopen(connection, 1, 300) is not None
+        assert batch_retry.goes_on(connection, batch.id), "and here the server dies"
+    assert retried(site).reopened
+    with site.ledger.transaction() as connection:
+        assert not batch_retry.goes_on(connection, batch.id)
+
+
+def test_a_job_whose_batch_is_not_delivered_stays(site: Site) -> None:
+    batch = site.batch(line())
+    assert site.validate()
+    over(site, batch)
+    with site.ledger.transaction() as connection, pytest.raises(BadInput, match=batch.id):
+        deletions.begin(connection, 1, output=False)
+    site.sql("UPDATE api_batches SET state = 'completed'")
+    with site.ledger.transaction() as connection:
+        deletions.begin(connection, 1, output=False)
 
 
 def test_batches_of_one_tenant_do_not_wait_for_all_of_another(site: Site) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import threading
 from decimal import Decimal
 from pathlib import Path
 
@@ -246,3 +247,74 @@ def test_browsers_with_the_same_view_share_one_look(monkeypatch: pytest.MonkeyPa
     assert len(found[0]) == len(set(found[0])) == 3
     assert len(looks) < 30, "and not 200 times as many"
     assert views.is_idle
+
+
+def test_a_look_that_takes_long_holds_up_no_other_view_and_a_quiet_one_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(live, "QUIET_SECONDS", 0.2)
+    ends = threading.Event()
+    looks = iter(range(10**6))
+
+    async def night() -> list[str | None]:
+        views = live.Live()
+        slow = views.follow("slow", lambda: str(ends.wait(60)))
+        waiting = asyncio.ensure_future(anext(slow))
+        await asyncio.sleep(0.1)
+        quick = views.follow("quick", lambda: str(min(2, next(looks))))
+        found = [await anext(quick) for _ in range(4)]
+        assert await waiting is None
+        ends.set()
+        await quick.aclose()
+        await slow.aclose()
+        return found
+
+    assert asyncio.run(night()) == ["0", "1", "2", None]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("[" * 5000, "[[["),
+        ('["\\ud83d"]', "\ufffd"),
+        ('{"a": ' * 300 + "1" + "}" * 300, "{&#34;a&#34;: {&#34;a&#34;"),
+        (json.dumps({"a": [{"b": "c"}]}), "\n"),
+        ("x" * 10**7, "characters more"),
+        ([float(at) for at in range(10**5)], "characters more"),
+    ],
+)
+def test_no_value_of_a_row_breaks_its_page_or_makes_it_huge(value: object, says: str) -> None:
+    shown = str(render.value_html(value))
+    assert says in shown
+    assert len(shown.encode()) < 300_000
+
+
+def test_a_form_is_read_for_whoever_may_send_it_and_no_further_than_2_mib(
+    site: Site, world: World
+) -> None:
+    job = world.job(1, name="one", tenant="acme")
+    large: dict[str, object] = {"do": "pause", "more": "x" * (3 * 2**20)}
+    assert send(site.browser(), f"/jobs/{job}/move", large).status_code == 303
+    assert send(site.browser("viewer"), f"/jobs/{job}/move", large).status_code == 403
+    assert send(site.browser("user"), f"/jobs/{job}/move", large).status_code == 413
+    many: dict[str, object] = {f"f{number}": "" for number in range(2000)}
+    assert send(site.browser("user"), f"/jobs/{job}/move", many).status_code == 400
+
+
+def test_text_that_the_ledger_cannot_keep_is_refused_in_addresses_too(site: Site) -> None:
+    browser = site.browser("user")
+    assert browser.get("/?name=%00").status_code == 400
+    assert browser.get("/batches/%00").status_code == 404
+
+
+def test_the_next_page_of_jobs_keeps_the_filter(site: Site, world: World) -> None:
+    for number in range(51):
+        world.job(1, name=f"many-{number}", tenant="acme")
+    world.job(1, name="other", tenant="acme")
+    page = site.browser("ops").get("/?name=many&tenant=acme").text
+    following = re.search(r'href="(\?[^"]*before=[^"]*)"', page)
+    assert following is not None
+    assert "name=many" in following[1]
+    assert "tenant=acme" in following[1]
+    assert "many-0" in site.browser("ops").get("/" + following[1].replace("&amp;", "&")).text

@@ -190,7 +190,7 @@ def test_a_pilot_is_a_job_of_some_rows(site: Site, world: World, tmp_path: Path)
     )
     assert [tuple(row) for row in rows] == [("in-pilot", "acme", 20)]
     wrong = send(user, "/jobs/new", form(tmp_path / "acme", do="pilot", pilot_rows="none"))
-    assert "whole number above 0" in wrong.text
+    assert "whole number from 1 to 10,000" in wrong.text
 
 
 def uploaded(browser: TestClient, name: str, data: bytes) -> str:

@@ -44,12 +44,26 @@ def takes_output(connection: Connection, job_id: int) -> bool:
     return bool(connection.scalar(statement, {"id": job_id}))
 
 
+UNDELIVERED = text("""
+    SELECT id FROM api_batches WHERE job_id = :id
+      AND state IN ('validating', 'in_progress', 'finalizing', 'cancelling') FOR UPDATE
+""")
+"""The batch of a job, whose files of results are still to be written."""
+
+
 def begin(connection: Connection, job_id: int, *, output: bool) -> tuple[bool, bool]:
     """Notes that a closed job is being deleted, with its `output` where somebody has said so now or
     before. Returns whether the output goes, and whether the deletion is new.
 
-    BadInput for a job that is not closed.
+    BadInput for a job that is not closed, and for one of a batch whose results are not delivered.
     """
+    # A batch comes before its job, as everywhere.
+    undelivered = connection.scalar(UNDELIVERED, {"id": job_id})
+    if undelivered is not None:
+        raise BadInput(
+            f"job {job_id} is that of the batch {undelivered}, whose results are not delivered yet: "
+            "cancel the batch, or wait for its end"
+        )
     state = jobs.lock(connection, job_id)
     if not state.over:
         raise BadInput(f"job {job_id} is {state}: `nightshift cancel {job_id}` ends it first")

@@ -1,5 +1,7 @@
 """A batch of the OpenAI API that was over runs again, since failed rows of its job do."""
 
+from dataclasses import dataclass
+
 from sqlalchemy import text
 
 from nightshift.common.ledger import deadlines
@@ -10,17 +12,30 @@ from nightshift.common.ledger.gateway.batches import BatchStatus
 WHO = "retry"
 """Who holds a batch while rows of its job are put back."""
 
-REOPEN = text("""
-    UPDATE api_batches SET state = 'in_progress', in_progress_at = now(),
-        expires_at = now() + CAST(completion_window AS interval), reserved_rows = rows_failed,
-        errors = NULL, ends_as = NULL, finalizing_at = NULL, completed_at = NULL, failed_at = NULL,
-        held_by = :who, held_until = now() + make_interval(secs => :hold)
-    WHERE job_id = :job_id AND state IN ('completed', 'failed')
-    RETURNING id
+LOCK = text("""
+    SELECT id, state FROM api_batches
+    WHERE job_id = :job_id
+      AND (state IN ('completed', 'failed')
+           OR state IN ('in_progress', 'finalizing') AND ends_as IS NULL)
+    FOR UPDATE
 """)
-"""The batch of a job runs again; no reaper takes it meanwhile. Its files of results stay until there are
-new ones.
+"""The batch of a job that may run again, or that runs."""
+
+REOPEN = text("""
+    UPDATE api_batches SET state = 'in_progress',
+        in_progress_at = CASE WHEN :runs THEN in_progress_at ELSE now() END,
+        expires_at = CASE WHEN :runs THEN expires_at
+                          ELSE now() + CAST(completion_window AS interval) END,
+        reserved_rows = CASE WHEN :is_over THEN rows_failed ELSE reserved_rows END,
+        errors = NULL, finalizing_at = NULL, completed_at = NULL, failed_at = NULL, ends_as = NULL,
+        held_by = :who, held_until = now() + make_interval(secs => :hold)
+    WHERE id = :id
+""")
+"""The batch runs again; no reaper takes it meanwhile, and one that writes its results loses it. Its files
+of results stay until there are new ones.
 """
+
+HELD = text("SELECT id FROM api_batches WHERE id = :id AND held_by = :who")
 
 LET_GO = text("""
     UPDATE api_batches SET held_by = NULL, held_until = NULL WHERE id = :id AND held_by = :who
@@ -29,14 +44,32 @@ LET_GO = text("""
 """From now on a reaper may finalize the batch."""
 
 
-def reopen(connection: Connection, job_id: int, hold_seconds: float) -> str | None:
-    """The batch of a job, completed or failed before, runs again with a window as long as its first;
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """A batch whose job's rows are put back, and the state that the batch had."""
+
+    id: str
+    before: BatchStatus
+
+
+def reopen(connection: Connection, job_id: int, hold_seconds: float) -> Reopened | None:
+    """The batch of a job, over or being finalized before, runs again with a window as long as its first;
     None where the job has no such batch. No reaper finalizes the batch for `hold_seconds`, in which its
-    rows are put back.
+    rows are put back. The caller locks the job later, if at all: batches come before their jobs.
     """
-    given = {"job_id": job_id, "who": WHO, "hold": hold_seconds}
-    found: str | None = connection.scalar(REOPEN, given)
-    return found
+    found = connection.execute(LOCK, {"job_id": job_id}).one_or_none()
+    if found is None:
+        return None
+    before = BatchStatus(found.state)
+    given = {"id": found.id, "runs": before is BatchStatus.IN_PROGRESS, "is_over": before.over}
+    connection.execute(REOPEN, {**given, "who": WHO, "hold": hold_seconds})
+    return Reopened(found.id, before)
+
+
+def goes_on(connection: Connection, id: str) -> bool:
+    """Whether somebody has begun to put rows of the batch back, and has not said that all of them are."""
+    found = connection.scalar(HELD, {"id": id, "who": WHO})
+    return found is not None
 
 
 def let_go(connection: Connection, id: str) -> None:

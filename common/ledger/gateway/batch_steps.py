@@ -91,31 +91,6 @@ back has died before he saw that.
 """
 
 END = text("""
-    SELECT b.id, b.job_id FROM api_batches b JOIN jobs j ON j.id = b.job_id
-    WHERE b.state IN ('finalizing', 'cancelling') AND b.ends_as IS NOT NULL
-      AND j.state IN ('running', 'paused') AND (b.held_until IS NULL OR b.held_until < now())
-    ORDER BY b.seq LIMIT :most FOR UPDATE OF b SKIP LOCKED
-""")
-"""Batches that were cancelled or have expired, and whose job runs all the same: somebody who put its rows
-back has died before he saw that.
-"""
-
-REOPEN = text("""
-    UPDATE api_batches SET state = 'in_progress', in_progress_at = now(),
-        expires_at = now() + make_interval(secs => :window), reserved_rows = rows_failed,
-        errors = NULL, ends_as = NULL, finalizing_at = NULL, completed_at = NULL, failed_at = NULL,
-        held_by = 'retry', held_until = now() + make_interval(secs => :hold)
-    WHERE id = :id AND state IN ('completed', 'failed') AND job_id IS NOT NULL
-""")
-"""The batch runs again; no reaper takes it meanwhile. Its files of results stay until there are new ones."""
-
-LET_GO = text("""
-    UPDATE api_batches SET held_by = NULL, held_until = NULL WHERE id = :id AND held_by = 'retry'
-    RETURNING state, job_id
-""")
-"""From now on a reaper may finalize the batch."""
-
-END = text("""
     WITH before AS (
         UPDATE api_files SET state = 'deleted', touched_at = '-infinity'
         WHERE :written AND state = 'ready' AND id IN (

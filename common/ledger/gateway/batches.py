@@ -159,9 +159,9 @@ JOBS_WITHOUT_RESULTS = text(
     SELECT j.id FROM api_batches b JOIN jobs j ON j.id = b.job_id
     WHERE j.closed_at IS NOT NULL AND"""
     + HAS_NO_RESULTS
-    + "LIMIT :most"
+    + "ORDER BY random() LIMIT :most"
 )
-"""Jobs whose parts nobody may read any more."""
+"""Jobs whose parts nobody may read any more, by lot: one that cannot be deleted keeps none from its turn."""
 
 BY_KEY = text(
     "SELECT request_hash, "

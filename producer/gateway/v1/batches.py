@@ -7,7 +7,7 @@ from starlette.routing import Route
 from nightshift.common.ledger import jobs
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.control import audit_log
-from nightshift.common.ledger.gateway import batch_steps, batches, files
+from nightshift.common.ledger.gateway import batch_retry, batch_steps, batches, files
 from nightshift.common.ledger.gateway.batches import Batch, BatchStatus
 from nightshift.producer.gateway import access
 from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route
@@ -70,11 +70,15 @@ def retry_batch(call: Call) -> dict[str, Any]:
 
     with call.ledger.transaction() as connection:
         found = _get(connection, call)
-        if create.is_retry(call.headers) and found.state in GOES_ON:
+        begun = create.is_retry(call.headers) and found.state in GOES_ON
+        cut_off = begun and batch_retry.goes_on(connection, found.id)
+        if begun and not cut_off:
             return _seen(connection, found)  # the first try has come through
         job = jobs.get(connection, found.job_id)
         has_input = files.get(connection, found.tenant, found.input_file_id) is not None
-        if why := never_again(found, has_job=job is not None, has_input=has_input):
+        if cut_off and job is not None:
+            pass  # the first try may have died in the middle: the rest of its rows is put back now
+        elif why := never_again(found, has_job=job is not None, has_input=has_input):
             raise ApiError(409, why, param="id", code="nothing_to_retry", retried=False)
     assert job is not None
 

@@ -9,7 +9,7 @@ def limit(call: Call, *, default: int, most: int) -> int:
     given = call.query.get("limit")
     if given is None:
         return default
-    if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= most:
+    if not given.isascii() or not given.isdigit() or len(given) > 9 or not 1 <= int(given) <= most:
         raise ApiError(
             400, f"limit is {given[:20]!r}, and it is a number from 1 to {most:,}", param="limit"
         )
