@@ -18,10 +18,11 @@ from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, live_parts
+from nightshift.common.spec import ANSWERED_BY
 from nightshift.producer.archive.come_back import bring_back
 from nightshift.producer.results import part_files
 
-USAGE_COLUMNS = ("row_index", "finish_reason", "prompt_tokens", "output_tokens")
+USAGE_COLUMNS = ("row_index", "finish_reason", "prompt_tokens", "output_tokens", ANSWERED_BY)
 
 READERS = 4
 READ_BYTES = 256 * 2**20

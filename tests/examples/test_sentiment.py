@@ -30,6 +30,7 @@ def test_reviews_get_their_labels(example: Callable[[str], Example]) -> None:
         "probability",
         "probabilities",
         "prompt_tokens",
+        "answered_by",
         "error",
     ]
     labels = [(name, pa.float32()) for name in ("negative", "neutral", "positive")]

@@ -150,6 +150,7 @@ class Work:
                 "finish_reason": ["stop"] * len(index),
                 "prompt_tokens": pa.array([5] * len(index), pa.int32()),
                 "output_tokens": pa.array([2] * len(index), pa.int32()),
+                "answered_by": pa.nulls(len(index), pa.int64()),
                 "error": part_rows.error_column(failures),
             }
         ).cast(self.schema)

@@ -363,7 +363,10 @@ def test_vectors_are_a_list_of_one_length_that_every_format_brings_back(
     table = embedded(dtype).table
     number = pa.float32() if dtype == "float32" else pa.float16()
     assert table.schema.field("embedding").type.equals(pa.list_(number, 3))
-    assert table.schema.names == ["row_index", "id", "embedding", "prompt_tokens", "error"]
+    assert table.schema.names == [
+        *("row_index", "id", "embedding", "prompt_tokens"),
+        *("answered_by", "error"),
+    ]
     stacked = np.stack(table.column("embedding").slice(0, 4).to_pylist())
     assert np.array_equal(stacked.astype(dtype), VECTORS.astype(dtype))
     for kind in ("parquet", "jsonl"):
@@ -387,7 +390,12 @@ def test_what_is_no_vector_of_the_jobs_length_fails_its_row() -> None:
 def test_a_job_whose_first_batch_has_no_vector_learns_their_length_later() -> None:
     job = spec(EMBED)
     assert output_schema.inferred_schema(job, INPUTS, []) is None
-    assert output_schema.bare_schema(job, INPUTS).names == ["row_index", "id", "error"]
+    assert output_schema.bare_schema(job, INPUTS).names == [
+        "row_index",
+        "id",
+        "answered_by",
+        "error",
+    ]
 
 
 def test_a_classification_has_a_column_for_its_labels_in_the_models_order() -> None:
