@@ -192,7 +192,7 @@ def test_a_worker_that_goes_on_after_the_end_of_its_job_changes_no_file(
 
     frozen = job.claim("frozen")
     # The three are committed together, however slow the machine is.
-    monkeypatch.setattr("nightshift.worker.batch.GATHER_SECONDS", 60)
+    monkeypatch.setattr("nightshift.worker.batch.run.GATHER_SECONDS", 60)
     monkeypatch.setattr(failpoints, "observer", freeze)
     job.worker(frozen).run(frozen)
     assert len(files) == 3

@@ -119,6 +119,7 @@ def test_a_generate_part_has_the_documented_columns_in_order() -> None:
             "finish_reason": "stop",
             "prompt_tokens": 3,
             "output_tokens": 2,
+            "answered_by": None,
             "error": None,
         }
     ]
@@ -129,6 +130,7 @@ def test_a_generate_part_has_the_documented_columns_in_order() -> None:
         "finish_reason",
         "prompt_tokens",
         "output_tokens",
+        "answered_by",
         "error",
     ]
     assert (part.prompt_tokens, part.output_tokens, part.errors) == (3, 2, [])
