@@ -40,9 +40,15 @@ def _opened(target: str, cookie: str, value: str, request: Request) -> Response:
         max_age=SESSION_SECONDS,
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https",
+        secure=_is_https(request),
     )
     return answer
+
+
+def _is_https(request: Request) -> bool:
+    """Whether the browser came by HTTPS: behind a proxy that ends TLS only its Origin says so."""
+    origin = request.headers.get("origin", "")
+    return request.url.scheme == "https" or origin.startswith("https://")
 
 
 async def enter(request: Request) -> Response:

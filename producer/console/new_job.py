@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
+from anyio import CapacityLimiter
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -51,6 +52,9 @@ PLACES = {
     "budget": "limits.budget",
 }
 """Fields of the form whose text goes into the spec as it is, by their place there."""
+
+PLANNING = CapacityLimiter(4)
+"""Plans at once: each may read for long, and the threads of other requests are few."""
 
 NUMBERS = ("max_tokens", "priority", "budget")
 
@@ -254,6 +258,6 @@ async def upload(request: Request, visit: Visit) -> Response:
 
 ROUTES: list[Route] = [
     page("/jobs/new", show_new),
-    action("/jobs/new", try_new),
+    action("/jobs/new", try_new, threads=PLANNING),
     incoming("/jobs/new/file", upload),
 ]

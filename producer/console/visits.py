@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any
 from urllib.parse import parse_qs, quote
 
+from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -107,8 +108,10 @@ def page(path: str, handler: Handler) -> Route:
     return Route(path, endpoint, methods=["GET"], name=handler.__name__)
 
 
-def action(path: str, handler: Handler) -> Route:
-    """A form that changes something: from a page of this server, by somebody who may, with audit rows."""
+def action(path: str, handler: Handler, threads: CapacityLimiter | None = None) -> Route:
+    """A form that changes something: from a page of this server, by somebody who may, with audit rows; in
+    one of `threads` if it takes long.
+    """
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -122,7 +125,7 @@ def action(path: str, handler: Handler) -> Route:
             with audit_log.acting(found.who, found.host):
                 return handler(Visit(request, found, form))
 
-        return await _answered(request, work)
+        return await _answered(request, work, threads)
 
     return Route(path, endpoint, methods=["POST"], name=handler.__name__)
 
@@ -195,11 +198,13 @@ async def _events(views: Live, key: Hashable, look: Callable[[], str]) -> AsyncI
                 return
 
 
-async def _answered(request: Request, work: Callable[[Looker], Response]) -> Response:
+async def _answered(
+    request: Request, work: Callable[[Looker], Response], threads: CapacityLimiter | None = None
+) -> Response:
     try:
         found = await run_in_threadpool(looker, request)
         refuse_strange(request)
-        return await run_in_threadpool(work, found)
+        return await to_thread.run_sync(work, found, limiter=threads)
     except Exception as error:
         return _told(request, error)
 

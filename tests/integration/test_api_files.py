@@ -124,6 +124,9 @@ def test_lists_have_pages_to_the_last_and_no_empty_page_says_more(acme: TestClie
                 break
             after = page["last_id"]
         assert found == wanted
+    assert acme.delete(f"/v1/files/{ids[2]}").status_code == 200
+    after_gone = acme.get("/v1/files", params={"after": ids[2]}).json()
+    assert [each["id"] for each in after_gone["data"]] == ids[1::-1], "a list goes on behind it"
     empty = acme.get("/v1/files", params={"after": ids[0]}).json()
     assert (empty["data"], empty["has_more"], empty["last_id"]) == ([], False, None)
     assert acme.get("/v1/files", params={"purpose": "batch_output"}).json()["data"] == []

@@ -40,6 +40,14 @@ def test_a_key_opens_a_session_and_leaving_ends_it(site: Site) -> None:
     assert browser.get("/").status_code == 303
 
 
+def test_the_cookie_stays_on_https_where_the_browser_came_by_https(site: Site) -> None:
+    given: dict[str, object] = {"key": site.keys["viewer"], "next": "/"}
+    for origin, wanted in (("http://console", False), ("https://console", True)):
+        opened = send(site.browser(), "/login", given, origin)
+        assert opened.status_code == 303
+        assert ("secure" in opened.headers["set-cookie"].lower()) is wanted
+
+
 def test_a_key_that_is_revoked_ends_its_session(site: Site, ledger: Ledger) -> None:
     browser = site.browser("viewer")
     with ledger.transaction() as connection:

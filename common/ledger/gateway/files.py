@@ -47,6 +47,11 @@ GET = text("""
 """)
 """A file of a tenant, or of any."""
 
+PLACE = text("""
+    SELECT seq FROM api_files WHERE id = :id AND tenant = :tenant AND state <> 'receiving'
+""")
+"""Where a list goes on, although the last file of its page is gone by now."""
+
 LISTED = text("""
     SELECT id, seq, tenant, purpose, filename, bytes, uri, created_at, expires_at FROM api_files
     WHERE (CAST(:tenant AS text) IS NULL OR tenant = :tenant) AND state = 'ready'
@@ -164,6 +169,12 @@ def get(connection: Connection, tenant: str | None, id: str) -> File | None:
     """A file that the tenant sees; any with `tenant` None."""
     row = connection.execute(GET, {"id": id, "tenant": tenant}).mappings().one_or_none()
     return None if row is None else File(**row)
+
+
+def place(connection: Connection, tenant: str, id: str) -> int | None:
+    """The place in lists of a file of the tenant, also of one that was deleted a moment ago."""
+    found: int | None = connection.scalar(PLACE, {"id": id, "tenant": tenant})
+    return found
 
 
 def listed(

@@ -131,10 +131,9 @@ def list_files(call: Call) -> dict[str, Any]:
     tenant, place = call.caller.tenant, None
     with call.ledger.transaction() as connection:
         if after := call.query.get("after"):
-            known = files.get(connection, tenant, after)
-            if known is None:
+            place = files.place(connection, tenant, after)
+            if place is None:
                 raise ApiError(400, f"there is no file {after[:100]!r}", param="after")
-            place = known.seq
         found = files.listed(
             connection,
             tenant,
