@@ -63,6 +63,11 @@ class RowRanges:
             rows -= stop - start
         return RowRanges.of(*taken)
 
+    def within(self, low: int, high: int) -> "RowRanges":
+        """Those of the rows that lie from `low` to before `high`."""
+        cut = ((max(start, low), min(stop, high)) for start, stop in self.ranges)
+        return RowRanges.of(*cut)
+
     def halves(self) -> tuple["RowRanges", "RowRanges"]:
         """Two sets of neighbouring rows, the first with half of them, rounded down."""
         front = self.first(len(self) // 2)
@@ -76,7 +81,8 @@ class SourceFile:
     `size` is in bytes; `fingerprint` is the store's etag, else the modification time in
     nanoseconds: together they tell whether the file is still the one that was planned.
     `first_row` is the dataset-wide index of its first row. `origin` is set where the file is a
-    converted copy: then `origin` is the file that the user gave.
+    converted copy: then `origin` is the file that the user gave. `arranged` is the copy that has its
+    rows in another order, with those of the files beside it; without one they are read here.
     """
 
     uri: str
@@ -85,6 +91,7 @@ class SourceFile:
     fingerprint: str
     rows: int
     first_row: int
+    arranged: str | None = None
     origin: str | None = None
 
     @property
@@ -95,7 +102,8 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Locator:
-    """The bytes of a file of lines that hold the rows from `first_row` (dataset-wide) on.
+    """The bytes of a file of lines that hold the rows from `first_row` (dataset-wide) on. In an
+    arranged copy offset and length count rows, and `first_row` is the lowest of them.
 
     A split batch keeps the locator of the batch it came from.
     """

@@ -198,6 +198,7 @@ class ChildProcess:
             engine_version=engine.version,
             revision=engine.revision,
             window_rows=self._runner.window.rows,
+            cache_tokens=engine.cache_tokens,
             code_version=code_version(),
         )
         if held != engine.revision:

@@ -4,16 +4,18 @@ They are read out of a copy where the file itself cannot be read from the middle
 that stand in the path of the file.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import SourceChanged
-from nightshift.common.formats import hive, input_copies, source_files
+from nightshift.common.formats import arranged, hive, input_copies, source_files
 from nightshift.common.formats.jsonl import openai_batch
 from nightshift.common.formats.jsonl import reader as jsonl
 from nightshift.common.formats.jsonl.lines import parse_line
@@ -32,7 +34,8 @@ function that names the place of a row in its file."""
 class Rows:
     """The rows of a descriptor: each is in `row_index` or in `bad`, never in both.
 
-    `table` is aligned with `row_index`, `bad_table` with the ascending keys of `bad`; the latter
+    `table` is aligned with `row_index`, which ascends but for rows that were asked for in the order of
+    an arranged copy; `bad_table` with the ascending keys of `bad`; the latter
     has what could be read of those rows (the id, mostly) and null for the rest. Both have the
     same columns, and the right number of rows even when there are no columns.
     """
@@ -49,15 +52,24 @@ def read_rows(
     columns: Sequence[str] | None,
     cache: ReadCache,
     schema: pa.Schema,
+    *,
+    as_arranged: bool = False,
 ) -> Rows:
-    """The rows of a batch with `columns` and the id, see `read_file_rows`.
+    """The rows of a batch with `columns` and the id, see `read_file_rows`; in the order of an arranged
+    copy where there is one and `as_arranged` asks for it.
 
     `schema` is that of the job's input. Also raises SourceChanged when a copy is gone.
     """
     source, column = descriptor.source, spec.input.id
-    path = hive.columns(spec.input, source.uri)
     if columns is not None and column is not None:
         columns = list(dict.fromkeys([*columns, column]))
+    if source.arranged is not None:
+        table, indices, failures = arranged.read(descriptor, columns, cache, schema)
+        if not as_arranged and table.num_columns:
+            table = table.take(pc.sort_indices(pa.array(indices, pa.int64())))
+        indices = indices if as_arranged else sorted(indices)
+        return _divided(table, indices, failures)
+    path = hive.columns(spec.input, source.uri)
     rows = read_file_rows(
         replace(descriptor, source=_readable(spec, source)),
         None if columns is None else [name for name in columns if name not in path],
@@ -72,6 +84,19 @@ def read_rows(
         table=hive.with_path_columns(rows.table, len(rows.row_index), path, columns, schema),
         bad_table=hive.with_path_columns(rows.bad_table, len(rows.bad), path, columns, schema),
     )
+
+
+def json_texts(
+    spec: JobSpec, descriptor: Descriptor, names: Sequence[str]
+) -> dict[str, list[str | None]]:
+    """The values of some columns of lines as JSON text, as they stand there; raises what `read_rows`
+    raises.
+    """
+    rows = jsonl.parsed(replace(descriptor, source=_readable(spec, descriptor.source)))
+    return {
+        name: [None if row.get(name) is None else json.dumps(row[name]) for row in rows]
+        for name in names
+    }
 
 
 def _readable(spec: JobSpec, source: SourceFile) -> SourceFile:
@@ -126,14 +151,21 @@ def read_file_rows(
         }
     except FileNotFoundError as error:
         raise source_files.gone(descriptor.source) from error
+    return _divided(table, wanted, bad)
+
+
+def _divided(table: pa.Table, indices: list[int], bad: dict[int, Failure]) -> Rows:
+    """Rows and those of them that are bad, which are put in ascending order."""
     if not bad:
-        return Rows(table, wanted, bad, table.slice(0, 0))
-    good = [index not in bad for index in wanted]
+        return Rows(table, indices, bad, table.slice(0, 0))
+    places = {index: place for place, index in enumerate(indices)}
+    ascending = sorted(bad)
+    good = [place for index, place in places.items() if index not in bad]
     return Rows(
-        table=table.filter(pa.array(good)),
-        row_index=[index for index in wanted if index not in bad],
-        bad=bad,
-        bad_table=table.filter(pa.array([not is_good for is_good in good])),
+        table=table.take(pa.array(good, pa.int64())),
+        row_index=[indices[place] for place in good],
+        bad={index: bad[index] for index in ascending},
+        bad_table=table.take(pa.array([places[index] for index in ascending], pa.int64())),
     )
 
 

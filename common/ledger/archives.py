@@ -15,7 +15,7 @@ from psycopg import sql
 from sqlalchemy import text
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import job_end, jobs
+from nightshift.common.ledger import job_end, jobs, schema
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.states import ARCHIVE_MOVES, ArchiveState
 
@@ -246,10 +246,7 @@ def leave(
     written = json.dumps([asdict(file) for file in files])
     if not connection.execute(LEAVE, _values(archive, files=written, days=days)).rowcount:
         return False
-    connection.execute(
-        text("UPDATE ledger_meta SET compatible_from = greatest(compatible_from, :schema)"),
-        {"schema": SCHEMA_OF_ARCHIVES},
-    )
+    schema.require(connection, SCHEMA_OF_ARCHIVES)
     return True
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import BadInput
+from nightshift.common.ledger import schema
 from nightshift.common.ledger.connection import Connection, lift_time_limit
 from nightshift.common.spec import STORED, JobSpec
 
@@ -27,17 +28,23 @@ INSERT_JOB = text("""
 
 INSERT_FILES = text("""
     INSERT INTO input_files (job_id, file_index, uri, format, size, fingerprint, row_count,
-                             first_row)
-    SELECT :job_id, :first_file + place - 1, uri, format, size, fingerprint, row_count, first_row
+                             first_row, arranged)
+    SELECT :job_id, :first_file + place - 1, uri, format, size, fingerprint, row_count, first_row,
+           arranged
     FROM unnest(
         CAST(:uri AS text[]), CAST(:format AS text[]), CAST(:size AS bigint[]),
-        CAST(:fingerprint AS text[]), CAST(:rows AS bigint[]), CAST(:first_row AS bigint[])
-    ) WITH ORDINALITY AS file (uri, format, size, fingerprint, row_count, first_row, place)
+        CAST(:fingerprint AS text[]), CAST(:rows AS bigint[]), CAST(:first_row AS bigint[]),
+        CAST(:arranged AS text[])
+    ) WITH ORDINALITY
+        AS file (uri, format, size, fingerprint, row_count, first_row, arranged, place)
 """)
 """Input files of a job, in one statement: a hundred thousand single ones took 20 s."""
 
 SUBMIT_LOCK = 0x7375626D
 """First half of the advisory lock of a submit ('subm'); the second half is a hash of the identity."""
+
+SCHEMA_OF_ARRANGED = 21
+"""The migration that code must know once a job is arranged: older code would read other rows."""
 
 COPY_BATCHES = """
     COPY batches (job_id, seq, file_index, rows, row_count, locator_row, byte_offset, byte_length)
@@ -114,8 +121,10 @@ def insert_files(
     connection: Connection, job_id: int, files: Sequence[SourceFile], first_file: int = 0
 ) -> None:
     """Input files of a job, numbered from `first_file` on."""
-    names = ("uri", "format", "size", "fingerprint", "rows", "first_row")
+    names = ("uri", "format", "size", "fingerprint", "rows", "first_row", "arranged")
     columns = {name: [getattr(file, name) for file in files] for name in names}
+    if any(columns["arranged"]):
+        schema.require(connection, SCHEMA_OF_ARRANGED)
     connection.execute(INSERT_FILES, {"job_id": job_id, "first_file": first_file, **columns})
 
 

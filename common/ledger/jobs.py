@@ -118,10 +118,18 @@ NAMED = text("""
 def files(connection: Connection, job_id: int) -> list[SourceFile]:
     """The input files of a job in dataset order."""
     statement = text("""
-        SELECT uri, format, size, fingerprint, row_count, first_row FROM input_files
+        SELECT uri, format, size, fingerprint, row_count, first_row, arranged FROM input_files
         WHERE job_id = :job_id ORDER BY file_index
     """)
     return [SourceFile(*row) for row in connection.execute(statement, {"job_id": job_id})]
+
+
+def is_arranged(connection: Connection, job_id: int) -> bool:
+    """Whether rows of the job are read from an arranged copy, so that its parts are not in dataset order."""
+    statement = text("""
+        SELECT EXISTS (SELECT FROM input_files WHERE job_id = :id AND arranged IS NOT NULL)
+    """)
+    return bool(connection.scalar(statement, {"id": job_id}))
 
 
 def listed(connection: Connection, limit: int = 1000) -> list[RowMapping]:

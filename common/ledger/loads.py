@@ -96,6 +96,17 @@ def forgive(connection: Connection, pool: str, engine_key: str) -> None:
     accept(connection, pool, engine_key, None)
 
 
+def cache_tokens(connection: Connection, pool: str, engine_key: str) -> int | None:
+    """How many tokens the prefix cache of an engine kept when it was loaded last, None where that is not
+    known.
+    """
+    statement = text("""
+        SELECT cache_tokens FROM engines WHERE pool = :pool AND engine_key = :engine_key
+    """)
+    found: int | None = connection.scalar(statement, {"pool": pool, "engine_key": engine_key})
+    return found
+
+
 def carry_revision(connection: Connection, engine_key: str, old_pool: str, new_pool: str) -> None:
     """Holds an engine in another pool to the revision that its first load resolved to in this one.
     BadInput where the other pool is held to another revision: rows of one job would come from two.

@@ -48,6 +48,7 @@ def ready(
     engine_version: str,
     revision: str | None,
     window_rows: int,
+    cache_tokens: int | None = None,
     code_version: str | None = None,
 ) -> str | None:
     """The engine is loaded: earlier failed loads no longer count; returns the revision to hold.
@@ -61,6 +62,7 @@ def ready(
         "version": engine_version,
         "code_version": code_version,
         "window_rows": window_rows,
+        "cache_tokens": cache_tokens,
         "revision": revision,
     }
     held: str | None = connection.scalar(PIN_REVISION, loaded)
@@ -83,7 +85,7 @@ LOADED = (
     text("""
         UPDATE engines
         SET load_failures = 0, last_error = NULL, engine_version = :version, loaded_at = now(),
-            window_rows = :window_rows,
+            window_rows = :window_rows, cache_tokens = :cache_tokens,
             load_seconds = (SELECT extract(epoch FROM now() - started_at) FROM workers
                             WHERE id = :id)
         WHERE pool = :pool AND engine_key = :engine_key

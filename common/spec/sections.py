@@ -148,6 +148,13 @@ class BatchSpec(Section):
         # Workers of a release before this field read the specs of most jobs.
         exclude_if=lambda value: value == BATCH_BYTES,
     )
+    arrange: Literal["auto", "prefix", "none"] = Field(
+        "auto",
+        description="prefix sorts the rows by what their requests begin with, so that rows with the same "
+        "beginning run side by side and an engine's prefix cache has it; a copy of the input below the "
+        "output has them in this order. auto does so where a sample says that it pays, none never.",
+        exclude_if=lambda value: value == "auto",
+    )
 
 
 class RetrySpec(Section):

@@ -65,6 +65,14 @@ def template_columns(template: str) -> frozenset[str]:
     return frozenset(names) - frozenset(_ENVIRONMENT.globals)
 
 
+def columns_in_order(template: str) -> list[str]:
+    """The names that a template takes from the row, in the order in which the text has them first."""
+    wanted = template_columns(template)
+    tree = _ENVIRONMENT.parse(template)
+    found = [node.name for node in tree.find_all(nodes.Name) if node.name in wanted]
+    return list(dict.fromkeys(found))
+
+
 def _refuse_reaching(tree: nodes.Template) -> None:
     """Refuses names with two underscores on both sides, which lead to Python's internals."""
     names: list[object] = [node.attr for node in tree.find_all(nodes.Getattr)]

@@ -24,9 +24,9 @@ from nightshift.common.states import JobState
 from nightshift.producer.batch_api import layout
 from nightshift.producer.batch_api.batch_file import Problem
 from nightshift.producer.batch_api.holding import HOLD_SECONDS, Hold, held
+from nightshift.producer.planning import convert
 from nightshift.producer.results import openai_batch_results, part_files
 from nightshift.producer.results.collect import rows_for
-from nightshift.producer.submit import convert
 
 log = structlog.get_logger(__name__)
 

@@ -23,7 +23,7 @@ from nightshift.producer.batch_api.batch_file import (
 )
 from nightshift.producer.batch_api.holding import HOLD_SECONDS, Hold, held
 from nightshift.producer.batch_api.models import ModelTable, ServedModel
-from nightshift.producer.submit import convert
+from nightshift.producer.planning import convert
 from nightshift.producer.submit.submit import submit
 
 log = structlog.get_logger(__name__)

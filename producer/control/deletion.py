@@ -150,6 +150,7 @@ def _files(ledger: Ledger, job: Job) -> Iterator[str]:
         if source.uri.startswith(part_names.final(job.output_uri, f"{part_names.JUDGED}/")):
             own.append(source.uri)
         own += input_copies.copies_of(job.spec.input, job.output_uri, source)
+    own += {source.arranged for source in sources if source.arranged is not None}
     own.append(part_names.final(job.output_uri, part_names.MANIFEST))
     yield from (uri for uri in own if storage.exists(uri, links=False))
 

@@ -1,15 +1,19 @@
 """Redo: rows whose part is gone from the store run again."""
 
+from contextlib import suppress
+
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import owner_marker, part_names
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import lost_parts
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer import retry
+from nightshift.producer.arrange import arrange
 from nightshift.producer.control.answer import Answer
+from nightshift.producer.planning.convert import Converter
 from nightshift.producer.results import part_files
 
 BATCHES_A_PIECE = 2_000
@@ -29,6 +33,8 @@ def redo(ledger: Ledger, job: Job, *, sure: bool, nobody_works: bool) -> Answer:
             f"{len(lost):,} parts of job {job.id} are gone from {job.output_uri}, and so is the marker "
             "of its owner: is this the right store, and mounted? With --yes they run again"
         )
+    if lost:
+        _restore_copies(ledger, job)
     whole = None
     for first in range(0, len(lost), BATCHES_A_PIECE):
         some = lost[first : first + BATCHES_A_PIECE]
@@ -47,6 +53,15 @@ def redo(ledger: Ledger, job: Job, *, sure: bool, nobody_works: bool) -> Answer:
     figures = {"rows": whole.rows, "batches": whole.batches, "reopened": whole.reopened}
     then = retry.summary(job, whole, nobody_works=nobody_works)
     return Answer("redo", job.label, job.id, then=then, facts=figures)
+
+
+def _restore_copies(ledger: Ledger, job: Job) -> None:
+    """Makes copies of the input again that are gone, too. Without its input a row dies when it runs."""
+    with ledger.transaction() as connection:
+        files = jobs.files(connection, job.id)
+    with suppress(BadInput):
+        Converter(job.spec.input, job.output_uri).restore(files)
+        arrange.restore(job.spec, files, part_files.input_schema(job))
 
 
 def missing(ledger: Ledger, job: Job) -> list[tuple[str, int]]:

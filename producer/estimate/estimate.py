@@ -15,7 +15,7 @@ from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.forecast import Range
 from nightshift.producer.estimate.prompt_lengths import PromptLengths, measure_prompts
 from nightshift.producer.estimate.row_sample import sample_rows
-from nightshift.producer.submit.planner import Plan
+from nightshift.producer.planning.planner import Plan
 from nightshift.producer.submit.submit import survey
 
 SAMPLE_ROWS = 1_000

@@ -12,7 +12,7 @@ from nightshift.common.formats import input_rows
 from nightshift.common.formats.input_rows import Rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.spec import JobSpec
-from nightshift.producer.submit.planner import Plan
+from nightshift.producer.planning.planner import Plan
 
 READING_THREADS = 8
 """Batches that are read at once: reading from object stores is mostly waiting."""

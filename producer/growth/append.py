@@ -22,10 +22,11 @@ from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
 from nightshift.producer.archive.come_back import bring_back
+from nightshift.producer.arrange.arrange import ArrangedPlan, arranged_plan
 from nightshift.producer.growth.fit import misfit
+from nightshift.producer.planning import planner
+from nightshift.producer.planning.planner import Plan
 from nightshift.producer.retry import withdraw
-from nightshift.producer.submit import planner
-from nightshift.producer.submit.planner import Plan
 
 MOST_PLANS = 3
 """How often files are planned anew because a copy of them was swept away meanwhile."""
@@ -125,7 +126,7 @@ def append(
         plan = plan_files(ledger, job, infos)
         empty = tuple(file.uri for file in plan.files if not file.rows)
         filled = plan.only({file.uri for file in plan.files}.difference(empty))
-        done = _store(ledger, job, filled, source, by_command)
+        done = _store(ledger, job, _arranged(ledger, job, filled), source, by_command)
         if done is not None:
             if done.reopened:
                 withdraw(ledger, job)
@@ -135,20 +136,32 @@ def append(
     )
 
 
+def _arranged(ledger: Ledger, job: Job, plan: Plan) -> Plan | ArrangedPlan:
+    """Each generation is arranged by itself, with the columns of the job."""
+    with ledger.transaction() as connection:
+        cache_tokens = loads.cache_tokens(connection, job.spec.pool, job.spec.engine_key)
+    planned = replace(plan, schema=output_schema.deserialize(job.input_schema))
+    return arranged_plan(job.spec, planned, output_uri=job.output_uri, cache_tokens=cache_tokens)
+
+
 def _store(
-    ledger: Ledger, job: Job, plan: Plan, source: Source, by_command: bool
+    ledger: Ledger, job: Job, plan: Plan | ArrangedPlan, source: Source, by_command: bool
 ) -> Appended | None:
     """One transaction: all of the generation or nothing. None where a copy that the plan needs is
-    gone.
+    gone, or holds files that another append has stored.
     """
     with ledger.transaction() as connection:
         job_submit.lock(connection, job.identity)
         if not by_command and not watches.is_watched(connection, job.id):
             # Somebody ended the watch while a look was under way.
             return NOTHING
-        plan = _without_known(connection, job, plan)
-        if not plan.files:
+        left = _unknown(connection, job, plan.files)
+        if not left:
             return NOTHING
+        if isinstance(plan, Plan):
+            plan = plan.only(left)
+        elif len(left) < len(plan.files):
+            return None
         # Finish sweeps copies under the same lock, so that what is there now stays.
         if not _copies_are_there(job, plan.files):
             return None
@@ -177,17 +190,18 @@ def _store(
     return Appended(len(plan.files), plan.rows_total, count, number, reopened)
 
 
-def _without_known(connection: Connection, job: Job, plan: Plan) -> Plan:
-    """The plan without files that another append stored meanwhile."""
-    known = watches.planned_facts(connection, job.id, [file.uri for file in plan.files])
-    for file in plan.files:
+def _unknown(connection: Connection, job: Job, files: Sequence[SourceFile]) -> set[str]:
+    """The files without those that another append stored meanwhile."""
+    known = watches.planned_facts(connection, job.id, [file.uri for file in files])
+    for file in files:
         if known.get(file.uri, (file.size, file.fingerprint)) != (file.size, file.fingerprint):
             raise BadInput(f"{file.uri} changed since job {job.id} planned it: append again")
-    return plan.only({file.uri for file in plan.files} - known.keys())
+    return {file.uri for file in files} - known.keys()
 
 
 def _copies_are_there(job: Job, files: Sequence[SourceFile]) -> bool:
     copies = [input_copies.copies_of(job.spec.input, job.output_uri, file) for file in files]
+    copies += [(uri,) for uri in {file.arranged for file in files} if uri is not None]
     folder = f"{job.output_uri.rstrip('/')}/{input_copies.FOLDER}"
     there = {f"{folder}/{name}" for name in storage.list_names(folder)} if any(copies) else set()
     return all(not there.isdisjoint(names) for names in copies if names)

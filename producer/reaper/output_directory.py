@@ -19,8 +19,8 @@ from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.growth.generations import Generation
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.text import first_few
+from nightshift.producer.planning import convert
 from nightshift.producer.results import part_files
-from nightshift.producer.submit import convert
 
 log = structlog.get_logger(__name__)
 
@@ -119,7 +119,8 @@ def sweep_copies(ledger: Ledger, job: Job) -> None:
         job_submit.lock(connection, job.identity)
         files = jobs.files(connection, job.id)
         copies = (input_copies.copies_of(job.spec.input, job.output_uri, file) for file in files)
-        refused = convert.sweep(job.output_uri, set(chain.from_iterable(copies)))
+        needed = {*chain.from_iterable(copies), *(file.arranged for file in files)}
+        refused = convert.sweep(job.output_uri, {uri for uri in needed if uri is not None})
     _warn(job, refused)
 
 

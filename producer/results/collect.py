@@ -9,7 +9,7 @@ from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.formats import part_rows
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
-from nightshift.producer.results import csv_file, part_files, target_file, vectors
+from nightshift.producer.results import csv_file, dataset_order, part_files, target_file, vectors
 from nightshift.producer.results.with_input import with_input
 
 CSV = ".csv"
@@ -41,7 +41,7 @@ def collect(
     are columns of the input that stand beside the output, see `results.with_input`.
     The file appears whole or not at all. With `partial` the rows of a job that is not finished are
     those that it has; with `force` a file that exists is replaced. Memory holds one root batch at a
-    time. Raises BadInput for what cannot be collected, Permanent when parts and ledger disagree.
+    time; the rows of an arranged job are sorted in files meanwhile. Raises BadInput for what cannot be collected, Permanent when parts and ledger disagree.
     """
     target = storage.resolve(to)
     suffix = target_file.suffix_of(target, FORMATS)
@@ -111,6 +111,17 @@ def _in_order(
 
     The error comes before the end of the rows, so that no file appears.
     """
+    rows = _as_they_lie(ledger, job, expected, rows_of)
+    with ledger.transaction() as connection:
+        arranged = jobs.is_arranged(connection, job.id)
+        total = jobs.progress(connection, job.id)["rows_total"]
+    yield from dataset_order.in_dataset_order(rows, total) if arranged else rows
+
+
+def _as_they_lie(
+    ledger: Ledger, job: Job, expected: int | None, rows_of: RowsOf
+) -> Iterator[pa.RecordBatch]:
+    """Every row, root batch by root batch."""
     taken = 0
     for parts in part_files.roots(ledger, job):
         promised = taken + sum(part["row_count"] - part["redo_count"] for part in parts)

@@ -5,6 +5,7 @@ from itertools import count
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
+from nightshift.common.formats import output_schema
 from nightshift.common.ledger import Ledger, archives, deadlines, job_submit, jobs
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import generations, watches
@@ -14,10 +15,11 @@ from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
 from nightshift.producer.archive.come_back import bring_back
+from nightshift.producer.arrange.arrange import restore
+from nightshift.producer.planning.convert import Converter
 from nightshift.producer.retry import withdraw
 from nightshift.producer.submit import output_owner
 from nightshift.producer.submit.changes import Changes, changes
-from nightshift.producer.submit.convert import Converter
 from nightshift.producer.submit.submitted import (
     Submitted,
     differing_sections,
@@ -55,6 +57,8 @@ def existing_job(
         output_owner.keep(ledger, job)
     there = [file for file in files if file.uri not in found.gone]
     Converter(spec.input, spec.output.uri).restore(there)
+    if not found.gone:
+        restore(spec, files, output_schema.deserialize(job.input_schema))
     return Submitted(
         job.id,
         False,

@@ -25,9 +25,11 @@ from nightshift.common.spec import (
 )
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
-from nightshift.producer.submit import checks, openai_batch_file, output_owner, planner
+from nightshift.producer.arrange.arrange import arranged_plan
+from nightshift.producer.planning import planner
+from nightshift.producer.planning.planner import Plan
+from nightshift.producer.submit import checks, openai_batch_file, output_owner
 from nightshift.producer.submit.existing import existing_job
-from nightshift.producer.submit.planner import Plan
 from nightshift.producer.submit.submitted import Submitted
 
 Within = Callable[[Connection, int], object]
@@ -59,6 +61,9 @@ def submit(
     adopting = _check_output(ledger, spec, infos, adopt)
     beside = () if adopting else checks.files_beside(spec.output.uri)
     plan = _plan(spec, infos)
+    ordered = arranged_plan(
+        spec, plan, output_uri=spec.output.uri, cache_tokens=_cache_tokens(ledger, spec)
+    )
     identity = _identity(spec, infos)
     job = NewJob(
         # The watch is a row of its own, which changes while the job runs.
@@ -76,8 +81,9 @@ def submit(
     try:
         with ledger.transaction() as connection:
             output_owner.hold(connection, spec.output.uri, owner)
-            job_id = job_submit.insert(connection, job, plan.files)
-            batches = job_submit.insert_batches(connection, job_id, plan.files, plan.batches())
+            files = ordered.files
+            job_id = job_submit.insert(connection, job, files)
+            batches = job_submit.insert_batches(connection, job_id, files, ordered.batches())
             if watch_seconds is not None:
                 generations.begin(connection, job_id)
                 watches.start(connection, job_id, watch_seconds)
@@ -231,6 +237,11 @@ def _plan(spec: JobSpec, infos: Sequence[FileInfo]) -> Plan:
     checks.check_images(spec, plan.schema)
     checks.check_jsonl(spec, plan.schema)
     return plan
+
+
+def _cache_tokens(ledger: Ledger, spec: JobSpec) -> int | None:
+    with ledger.transaction() as connection:
+        return loads.cache_tokens(connection, spec.pool, spec.engine_key)
 
 
 def _output_schema(spec: JobSpec, inputs: pa.Schema) -> bytes | None:

@@ -63,17 +63,22 @@ class PartsAudit:
 
     def checks(self, rows_total: int) -> Iterator[CheckResult]:
         """Reads every part, and says what holds of parts, rows, ids and row errors."""
-        ranges: list[Range] = []
-        compared = failed = size = 0
+        held = np.zeros(rows_total, np.uint8)
+        strange: list[Range] = []
+        compared = failed = size = rows = 0
         with ThreadPoolExecutor(READERS) as readers:
             for page in part_files.pages(self._ledger, self._job):
                 for content in self._take(page, list(readers.map(self._read, page))):
-                    ranges += content.ranges
+                    for start, stop in content.ranges:
+                        held[start : min(stop, rows_total)] += 1
+                        strange.append((max(start, rows_total), stop))
+                        rows += stop - start
+                    strange = [pair for pair in strange if pair[0] < pair[1]]
                     compared += content.ids_compared
                     failed += len(content.errors)
                 size += sum(part["part_bytes"] for part in page)
-        self._check_rows(ranges, rows_total)
-        rows = sum(stop - start for start, stop in ranges)
+        self._check_rows(held, RowRanges.of(*strange))
+        self._check_error_count(failed)
         summaries = {
             "parts": f"{len(self.facts):,} parts, {size:,} bytes, each with its size and checksum",
             "rows": f"{rows:,} of {rows_total:,} rows, each once",
@@ -191,17 +196,19 @@ class PartsAudit:
                 part["part_checksum"],
             )
             taken.append(content)
-        self._check_errors(taken)
+        self._check_errors(page, taken)
         return taken
 
-    def _check_errors(self, contents: Sequence[PartContent]) -> None:
+    def _check_errors(self, page: Sequence[Row], contents: Sequence[PartContent]) -> None:
         """The rows of these parts that have an error, in the parts and in the ledger."""
-        rows = RowRanges.of(*(pair for content in contents for pair in content.ranges))
-        if not rows.ranges:
-            return
-        first, stop = rows.ranges[0][0], rows.ranges[-1][1]
+        rows = {
+            row
+            for content in contents
+            for start, stop in content.ranges
+            for row in range(start, stop)
+        }
         with self._ledger.transaction() as connection:
-            found = failed_rows.in_parts(connection, self._job.id, first, stop)
+            found = failed_rows.in_parts(connection, self._job.id, [part["batch"] for part in page])
         listed: dict[int, tuple[Any, ...]] = {
             row["row_index"]: tuple(row.values()) for row in found
         }
@@ -210,7 +217,7 @@ class PartsAudit:
         wrong = {
             "rows {} failed, and the ledger does not say so": carried.keys() - listed.keys(),
             "the ledger says that rows {} failed, and their parts do not": (
-                only_listed if self._complete else only_listed & set(rows)
+                only_listed if self._complete else only_listed & rows
             ),
             "rows {} carry another error in the part than in the ledger": {
                 row for row in carried.keys() & listed.keys() if carried[row] != listed[row]
@@ -220,17 +227,32 @@ class PartsAudit:
             if found_rows:
                 self._checks["row errors"].add(sentence.format(first_few(sorted(found_rows))))
 
-    def _check_rows(self, ranges: list[Range], rows_total: int) -> None:
-        held, dataset = RowRanges.of(*ranges), RowRanges.of((0, rows_total))
+    def _check_error_count(self, carried: int) -> None:
+        """No error in the ledger is one of a batch without a part."""
+        if not self._complete:
+            return
+        with self._ledger.transaction() as connection:
+            listed = failed_rows.count_in_parts(connection, self._job.id)
+        if listed > carried:
+            self._checks["row errors"].add(
+                f"the ledger has {listed:,} row errors, and the parts have {carried:,}"
+            )
+
+    def _check_rows(self, held: "np.ndarray[Any, Any]", strange: RowRanges) -> None:
+        """`held` says of each row of the dataset in how many places it stands."""
         wrong = {
-            "are in the output more than once": _doubled(ranges),
-            "are no rows of the dataset": held.minus(dataset),
+            "are in the output more than once": _rows_where(held > 1),
+            "are no rows of the dataset": strange,
         }
         if self._complete:
-            wrong["are not in the output"] = dataset.minus(held)
+            wrong["are not in the output"] = _rows_where(held == 0)
         for what, rows in wrong.items():
             if rows:
                 self._checks["rows"].add(f"rows {first_few(_as_texts(rows))} {what}")
+
+
+def _rows_where(found: "np.ndarray[Any, Any]") -> RowRanges:
+    return RowRanges(tuple(_ranges_of(np.flatnonzero(found))))
 
 
 def _ranges_of(index: "np.ndarray[Any, Any]") -> list[Range]:
@@ -241,16 +263,6 @@ def _ranges_of(index: "np.ndarray[Any, Any]") -> list[Range]:
     starts = index[np.diff(index, prepend=index[:1] - 2) != 1]
     stops = index[np.diff(index, append=index[-1:] + 2) != 1] + 1
     return list(zip(starts.tolist(), stops.tolist(), strict=True))
-
-
-def _doubled(ranges: Sequence[Range]) -> RowRanges:
-    """The rows that stand in more than one of the ranges, which are in any order."""
-    doubled: list[Range] = []
-    highest = 0
-    for start, stop in sorted(ranges):
-        doubled.append((start, min(stop, highest)))
-        highest = max(highest, stop)
-    return RowRanges.of(*doubled)
 
 
 def _as_texts(rows: RowRanges) -> list[str]:

@@ -353,7 +353,7 @@ MUTANTS = (
     ),
     Mutant(
         "bytes of a batch",
-        "producer/submit/batch_cuts.py",
+        "producer/planning/batch_cuts.py",
         "if all(batch_rows * row_bytes <= batch_bytes for _, row_bytes in averages):",
         "if True:",
         ("tests/unit/test_planner.py::test_a_batch_of_large_documents_is_bounded_by_its_bytes",),
@@ -369,7 +369,7 @@ MUTANTS = (
     ),
     Mutant(
         "bytes of the lines of a batch",
-        "producer/submit/batch_cuts.py",
+        "producer/planning/batch_cuts.py",
         "if not scan.rows or int(np.subtract(scan.ends, starts).max()) <= batch_bytes:",
         "if True:",
         ("tests/unit/test_planner.py::test_planner_and_reader_agree_on_every_line",),

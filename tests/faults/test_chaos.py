@@ -204,7 +204,10 @@ def test_three_jobs_through_a_bad_night(
     def submit() -> None:
         name = f"job-{next(numbers)}"
         files = [(f"{name}.{chance.choice(['parquet', 'jsonl'])}", ROWS_A_JOB)]
-        jobs[name] = rig.submit(name, files, batch={"rows": chance.choice([5, 7, LARGEST_BATCH])})
+        rows, order = chance.choice([5, 7, LARGEST_BATCH]), chance.choice(["none", "prefix"])
+        source = {"uri": str(rig.folder / f"in-{name}"), "id": "id", "columns": ["text"]}
+        batch = {"rows": rows, "arrange": order}
+        jobs[name] = rig.submit(name, files, batch=batch, input=source)
 
     chaos.begin()
     while time.monotonic() < ends:

@@ -170,7 +170,8 @@ def test_a_broken_prompt_is_stopped_within_one_window_and_again_after_a_resume(r
     ids = rig.submit("broken", 1200, engine=SHOUT)
     rig.reaper()
     rig.worker()
-    at_most = jobs.JUDGE_AFTER_ROWS + WINDOW_ROWS + MORE_ROWS
+    # On a busy machine other threads commit what the window held before the first of them judges.
+    at_most = jobs.JUDGE_AFTER_ROWS + 2 * WINDOW_ROWS + MORE_ROWS
     failed = 0
     for last in (False, True):
         wait_state(rig, "broken", "paused")

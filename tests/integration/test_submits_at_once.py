@@ -16,7 +16,8 @@ from nightshift.common.errors import BadInput, Retryable
 from nightshift.common.ledger import Ledger, job_submit, jobs, loads, schema
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
-from nightshift.producer.submit import output_owner, planner
+from nightshift.producer.planning import planner
+from nightshift.producer.submit import output_owner
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.submit.submitted import Submitted
 from tests.support.fleet import Fleet, function_spec, write_rows

@@ -15,6 +15,7 @@ class Scripted:
     version: str = "1"
     revision: str | None = None
     concurrency: int = 64
+    cache_tokens: int | None = None
     died_with: str | None = None
     obeys: bool = True
     at_once: bool = False

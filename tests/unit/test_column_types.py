@@ -17,7 +17,7 @@ from nightshift.common.formats.parquet.column_types import canonical_type
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import parse_spec
-from nightshift.producer.submit import planner
+from nightshift.producer.planning import planner
 from nightshift.producer.submit.checks import check_jsonl
 from nightshift.worker.engines.protocol import Answer
 from nightshift.worker.rows.results import RowResults, part_table

@@ -23,8 +23,9 @@ from nightshift.common.spec import JobSpec, RequestsTask, parse_spec
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.cli.flags import Flags
 from nightshift.producer.cli.job_spec import job_spec
+from nightshift.producer.planning import planner
 from nightshift.producer.results import openai_batch_results
-from nightshift.producer.submit import openai_batch_file, planner
+from nightshift.producer.submit import openai_batch_file
 from nightshift.producer.submit.checks import check_columns
 
 SPEC: dict[str, Any] = {

@@ -190,6 +190,7 @@ class BatchRunner:
                     spec.read_columns,
                     self._cache,
                     job.inputs,
+                    as_arranged=True,
                 )
             reached(Moment.READING)
             with self.recorder.span(Stage.RENDER):

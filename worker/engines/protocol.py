@@ -167,13 +167,15 @@ class Engine(Protocol):
     """A warm model. Several threads call `start` at once.
 
     `concurrency` is how many rows run at the same time, `version` that of the engine's library,
-    `revision` the resolved revision of the model, None where there is none.
+    `revision` the resolved revision of the model, None where there is none. `cache_tokens` are those
+    that its prefix cache keeps, None without one.
     """
 
     name: str
     version: str
     revision: str | None
     concurrency: int
+    cache_tokens: int | None
 
     def start(self, work: Work) -> "Future[None]":
         """Takes a batch and returns once it is prepared, which may be long before it has run.

@@ -112,6 +112,21 @@ def read(
     return table, bad, place
 
 
+def parsed(descriptor: Descriptor) -> list[dict[str, Any]]:
+    """The rows of a batch as their lines have them, whatever the types of the columns; nothing for a
+    line that is no row. Raises what `read` raises.
+    """
+    rows: list[dict[str, Any]] = []
+
+    def keep(line: bytes) -> dict[str, Any]:
+        rows.append({})
+        rows[-1] = parse_line(line)
+        return {}
+
+    read(descriptor, (), pa.schema([]), keep)
+    return rows
+
+
 def iter_batches(uri: str, schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """A whole part as record batches of one schema; BadInput for a line that does not fit it. No
     link is followed.

@@ -56,7 +56,8 @@ CLAIM = text("""
             SELECT id FROM jobs WHERE started_at IS NULL AND id IN (SELECT job_id FROM claimed)
             FOR NO KEY UPDATE SKIP LOCKED)
     )
-    SELECT c.*, f.uri, f.format, f.size, f.fingerprint, f.row_count AS file_rows, f.first_row
+    SELECT c.*, f.uri, f.format, f.size, f.fingerprint, f.row_count AS file_rows, f.first_row,
+           f.arranged
     FROM claimed c JOIN input_files f USING (job_id, file_index)
     ORDER BY c.place
 """)

@@ -184,6 +184,10 @@ def _finished(lease: Lease, part: Part) -> dict[str, Any]:
     """The parameters of one batch of a group."""
     waiting = set(lease.later)
     rows = lease.descriptor.rows
+    # The rows of an arranged batch lie all over the dataset, and have no errors without a part.
+    low, high = rows.ranges[0][0], rows.ranges[-1][1] - 1
+    if lease.descriptor.source.arranged is not None and lease.kept_part is None:
+        low, high = 1, 0
     return {
         **lease.fence,
         **part.facts,
@@ -195,8 +199,8 @@ def _finished(lease: Lease, part: Part) -> dict[str, Any]:
         "rows_run": len(lease.todo),
         "rows_wrong": len(part.errors),
         "rows": rows,
-        "low": rows.ranges[0][0],
-        "high": rows.ranges[-1][1] - 1,
+        "low": low,
+        "high": high,
         "engine_microseconds": part.engine_microseconds,
     }
 

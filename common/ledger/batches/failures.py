@@ -62,7 +62,7 @@ def missing_error_parts(connection: Connection, job_id: int, limit: int) -> list
     """
     statement = text("""
         SELECT b.*, f.uri, f.format, f.size, f.fingerprint, f.row_count AS file_rows,
-               f.first_row
+               f.first_row, f.arranged
         FROM batches b JOIN input_files f USING (job_id, file_index)
         WHERE b.job_id = :id AND b.state = 'dead'
           AND (b.part_name IS NULL OR b.redo IS NOT NULL)

@@ -12,7 +12,7 @@ from nightshift.common.row_errors import RowError
 LONE_LOSSES = 2
 """After so many losses a batch runs alone in a child (DESIGN section 5)."""
 
-SOURCE_COLUMNS = ("uri", "format", "size", "fingerprint", "file_rows", "first_row")
+SOURCE_COLUMNS = ("uri", "format", "size", "fingerprint", "file_rows", "first_row", "arranged")
 """The input file of a batch row, in the order of SourceFile."""
 
 NO_ROWS = RowRanges(())

@@ -9,7 +9,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger.connection import Connection
 
 FIND_FILE = text("""
-    SELECT f.file_index, f.format, f.row_count, f.first_row,
+    SELECT f.file_index, f.format, f.row_count, f.first_row, f.arranged,
            (SELECT count(*) FROM batches b
             WHERE b.job_id = f.job_id AND b.file_index = f.file_index AND b.state = 'leased'
            ) AS leased
@@ -71,9 +71,14 @@ def reopen(
     none for another format. The caller holds the row of the job.
 
     BadInput where the new version has another number of rows, since each row of a job keeps its
-    `row_index`, and while a batch of the file is leased.
+    `row_index`, for an arranged job, and while a batch of the file is leased.
     """
     found = connection.execute(FIND_FILE, {"id": job_id, "uri": new.uri}).one()
+    if found.arranged is not None:
+        raise BadInput(
+            f"the rows of {new.uri} are arranged (batch.arrange) and stand in batches with rows of all "
+            "files: put the old file back, or submit a new job"
+        )
     if found.row_count != new.rows:
         raise BadInput(
             f"{new.uri} has {new.rows:,} rows and had {found.row_count:,}: each row of a job keeps "

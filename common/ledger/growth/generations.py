@@ -191,7 +191,7 @@ def make_stale(connection: Connection, job_id: int, batch_id: int) -> None:
 def files(connection: Connection, job_id: int, generation: Generation) -> list[SourceFile]:
     """The input files of a generation, in dataset order."""
     statement = text("""
-        SELECT uri, format, size, fingerprint, row_count, first_row FROM input_files
+        SELECT uri, format, size, fingerprint, row_count, first_row, arranged FROM input_files
         WHERE job_id = :id AND file_index >= :first AND file_index < :stop ORDER BY file_index
     """)
     numbers = {"first": generation.first_file, "stop": generation.stop_file}

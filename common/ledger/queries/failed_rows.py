@@ -1,19 +1,27 @@
 """Rows that failed: listed, counted by kind, looked up among other rows."""
 
+from collections.abc import Sequence
+
 from sqlalchemy import text
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.ledger.connection import Connection, Row
 
 
-def in_parts(connection: Connection, job_id: int, first: int, stop: int) -> list[Row]:
-    """The errors that stand in parts, with `first` <= row_index < `stop`, ascending."""
+def in_parts(connection: Connection, job_id: int, batches: Sequence[int]) -> list[Row]:
+    """The errors that stand in the parts of these batches, ascending."""
     statement = text("""
         SELECT row_index, row_id, kind, message FROM row_errors
-        WHERE job_id = :id AND row_index >= :first AND row_index < :stop ORDER BY row_index
+        WHERE job_id = :id AND batch_id = ANY (CAST(:batches AS bigint[])) ORDER BY row_index
     """)
-    found = connection.execute(statement, {"id": job_id, "first": first, "stop": stop})
+    found = connection.execute(statement, {"id": job_id, "batches": list(batches)})
     return list(found.mappings())
+
+
+def count_in_parts(connection: Connection, job_id: int) -> int:
+    """How many errors the ledger has of rows of a job, those of rows that run again among them."""
+    statement = text("SELECT count(*) FROM row_errors WHERE job_id = :id")
+    return int(connection.scalar(statement, {"id": job_id}) or 0)
 
 
 def count_by_kind(connection: Connection, job_id: int) -> dict[str, int]:

@@ -59,7 +59,7 @@ def parts_between(connection: Connection, job_id: int, first: int, stop: int) ->
                b.row_count, b.redo, b.redo_count, b.part_name,
                b.part_bytes, b.part_checksum, b.rows_failed, b.prompt_tokens, b.output_tokens,
                b.locator_row, b.byte_offset, b.byte_length, f.uri, f.format, f.size,
-               f.fingerprint, f.row_count AS file_rows, f.first_row
+               f.fingerprint, f.row_count AS file_rows, f.first_row, f.arranged
         FROM batches b JOIN input_files f USING (job_id, file_index)
         WHERE b.job_id = :id AND b.seq >= :first AND b.seq < :stop
           AND b.part_name IS NOT NULL AND b.state <> 'split'
@@ -97,7 +97,7 @@ def parts_holding(connection: Connection, job_id: int, indices: Sequence[int]) -
     statement = text("""
         SELECT row_index, b.id, b.part_name, b.rows, b.locator_row, b.byte_offset,
                b.byte_length, f.uri, f.format, f.size, f.fingerprint,
-               f.row_count AS file_rows, f.first_row
+               f.row_count AS file_rows, f.first_row, f.arranged
         FROM batches b
         JOIN unnest(CAST(:indices AS bigint[])) AS row_index ON b.rows @> row_index
         JOIN input_files f USING (job_id, file_index)

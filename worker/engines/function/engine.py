@@ -66,6 +66,7 @@ class FunctionEngine:
 
     name = "function"
     revision: str | None = None
+    cache_tokens: int | None = None
     concurrency = CONCURRENT_ROWS
 
     def __init__(

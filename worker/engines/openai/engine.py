@@ -46,6 +46,7 @@ class OpenaiEngine:
     name = "openai"
     version = openai.__version__
     revision: str | None = None
+    cache_tokens: int | None = None
 
     def __init__(
         self, spec: OpenaiEngineSpec, settings: Settings, policy: RetryPolicy | None = None

@@ -36,6 +36,7 @@ class TransformersEngine:
         self._model = model
         self._spec = spec
         self.revision = model.revision
+        self.cache_tokens: int | None = None
         self.concurrency = SORTED_PASSES * spec.batch_size
         self._tokenizing = threading.Lock()
         self._queue = RowQueue(self.concurrency)

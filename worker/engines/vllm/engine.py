@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import structlog
 import vllm
-from vllm.config import VllmConfig
+from vllm.config import CacheConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.platforms import current_platform
@@ -75,6 +75,7 @@ class VllmEngine:
                 self._loop_thread.run(self._serving.state())  # refuses wrong arguments now
             failed.pop_all()
         self.concurrency = int(self._llm.vllm_config.scheduler_config.max_num_seqs)
+        self.cache_tokens = _cache_tokens(self._llm.vllm_config.cache_config)
         self.revision = hub.loaded_commit(config.model, config.hf_config, config.revision)
         log.info("vllm_started", **effective(self._llm.vllm_config))
         # A row's deadline begins here, not in the queue of a large batch.
@@ -215,6 +216,11 @@ def effective(config: VllmConfig) -> dict[str, Any]:
         "kv_blocks": cache.num_gpu_blocks,
         "block_size": cache.block_size,
     }
+
+
+def _cache_tokens(cache: CacheConfig) -> int | None:
+    """The tokens that the prefix cache keeps, as vLLM counts them; None without one."""
+    return cache.kv_cache_size_tokens if cache.enable_prefix_caching else None
 
 
 def _fetch(config: VllmConfig) -> None:

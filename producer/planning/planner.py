@@ -23,9 +23,9 @@ from nightshift.common.formats.schema_merge import merge_schemas
 from nightshift.common.spec import InputSpec
 from nightshift.common.spec.sections import BATCH_BYTES
 from nightshift.common.storage import FileInfo
-from nightshift.producer.submit import batch_cuts
-from nightshift.producer.submit.convert import Converter
-from nightshift.producer.submit.line_scan import Scan, scan_lines
+from nightshift.producer.planning import batch_cuts
+from nightshift.producer.planning.convert import Converter
+from nightshift.producer.planning.line_scan import Scan, scan_lines
 
 PLANNING_THREADS = 16
 """Files that are examined at once: on object stores the waiting costs most."""

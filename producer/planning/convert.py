@@ -24,7 +24,7 @@ from nightshift.common.formats.jsonl.lines import content_start, is_blank
 from nightshift.common.formats.parquet.writer import regrouped
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
-from nightshift.producer.submit import csv_input
+from nightshift.producer.planning import csv_input
 
 MOST_AT_ONCE = 4
 """Most conversions that run at once: each holds a row group and some blocks of its file."""

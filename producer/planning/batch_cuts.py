@@ -12,7 +12,7 @@ import numpy as np
 from nightshift.common import storage
 from nightshift.common.formats.parquet import decoded_size
 from nightshift.common.formats.parquet.footer import Footer
-from nightshift.producer.submit.line_scan import Scan, row_ends
+from nightshift.producer.planning.line_scan import Scan, row_ends
 
 
 def cut_rows(

@@ -1,0 +1,185 @@
+"""The arranged copy of an input: the rows of its files in another order, each with its place among them.
+
+A copy is one Parquet file of texts and numbers under their own names. Values of nested columns of JSON
+and CSV files stand there as JSON text, since their types are those of the rows that are read together.
+A row that cannot be read stands there with the reason.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from nightshift.common import storage
+from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
+from nightshift.common.errors import SourceChanged
+from nightshift.common.formats.jsonl.columns import to_array
+from nightshift.common.formats.parquet import reader as parquet
+from nightshift.common.formats.parquet.footer import METADATA_PREFIX, read_footer
+from nightshift.common.formats.parquet.read_cache import ReadCache
+from nightshift.common.formats.values import table_of
+from nightshift.common.row_errors import Failure
+from nightshift.common.states import RowErrorKind
+
+SUFFIX = ".arranged"
+"""Of copies: no reader of `**/*.parquet` counts their rows."""
+
+OFFSET, KIND, WHY = "\0offset", "\0kind", "\0why"
+"""Columns of a copy: how many rows of its files stand before the row, and why the row cannot be read."""
+
+OWN = (pa.field(OFFSET, pa.int64()), pa.field(KIND, pa.string()), pa.field(WHY, pa.string()))
+
+AS_JSON = f"{METADATA_PREFIX}json"
+"""Key in the metadata of a copy: the columns whose values are JSON text, as a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How the columns of an input stand in its copy: `plain` ones with their planned types, those in
+    `as_json` as text. `empty` ones have no value, `left` ones have a type that no copy carries.
+    """
+
+    plain: tuple[str, ...]
+    as_json: tuple[str, ...]
+    empty: tuple[str, ...]
+    left: tuple[str, ...]
+
+    @classmethod
+    def of(cls, schema: pa.Schema, *, stable: bool) -> "Columns":
+        """The columns of an input; `stable` says that every row has the types of the schema, which
+        holds of Parquet.
+        """
+        found: dict[str, list[str]] = {"plain": [], "as_json": [], "empty": [], "left": []}
+        for column in schema:
+            nested = pa.types.is_nested(column.type)
+            if pa.types.is_null(column.type):
+                kind = "empty"
+            elif nested and not stable:
+                kind = "as_json"
+            else:
+                kind = "plain" if carried(column.type) else "left"
+            found[kind].append(column.name)
+        return cls(**{kind: tuple(names) for kind, names in found.items()})
+
+    def schema(self, planned: pa.Schema) -> pa.Schema:
+        """The columns of the copy."""
+        return pa.schema(
+            [
+                *OWN,
+                *(planned.field(name) for name in self.plain),
+                *(pa.field(name, pa.string()) for name in self.as_json),
+            ]
+        )
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """For the copy."""
+        return {AS_JSON: json.dumps(self.as_json)}
+
+
+def carried(kind: pa.DataType) -> bool:
+    """Whether values of this type come out of the sort as they went in. DuckDB has no half floats, no
+    durations, and no nanoseconds beside time zones.
+    """
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return carried(kind.value_type)
+    if types.is_struct(kind):
+        return kind.num_fields > 0 and all(carried(field.type) for field in kind)
+    if types.is_timestamp(kind):
+        return kind.tz is None or kind.unit != "ns"
+    return bool(
+        types.is_boolean(kind)
+        or types.is_integer(kind)
+        or kind in (pa.float32(), pa.float64(), pa.date32(), pa.time64("us"))
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_decimal128(kind)
+    )
+
+
+def read(
+    descriptor: Descriptor, columns: Sequence[str] | None, cache: ReadCache, schema: pa.Schema
+) -> tuple[pa.Table, list[int], dict[int, Failure]]:
+    """The rows of a batch in the order of the copy, their row indices, and why rows cannot be read.
+
+    Without `columns` all of the schema are read. Raises SourceChanged when the copy is gone or
+    damaged, or has no such column; StorageUnavailable.
+    """
+    source, at = descriptor.source, descriptor.locator
+    assert source.arranged is not None
+    assert at is not None
+    names = schema.names if columns is None else list(columns)
+    here = RowRanges.of((at.byte_offset, at.byte_offset + at.byte_length))
+    try:
+        copy = copied(source)
+        as_json = cache.get(
+            ("arranged", copy.uri, copy.fingerprint), lambda: json_columns(copy.uri), lambda _: 1000
+        )
+        held = [name for name in names if not pa.types.is_null(schema.field(name).type)]
+        own = [field.name for field in OWN]
+        table, damaged, _ = parquet.read(Descriptor(copy, here), [*own, *held], cache)
+    except FileNotFoundError as error:
+        raise _unreadable(source, "is gone") from error
+    if damaged:
+        raise _unreadable(source, "is damaged: remove it")
+    wanted = set(descriptor.rows)
+    indices = [source.first_row + offset for offset in table.column(OFFSET).to_pylist()]
+    places = [place for place, index in enumerate(indices) if index in wanted]
+    if len(places) != len(wanted):
+        raise _unreadable(source, "holds other rows: remove it")
+    table = table.take(pa.array(places, pa.int64()))
+    indices = [indices[place] for place in places]
+    failures = {
+        index: Failure(RowErrorKind(kind), why)
+        for index, kind, why in zip(
+            indices, *(table.column(name).to_pylist() for name in (KIND, WHY)), strict=True
+        )
+        if kind is not None
+    }
+    values = {name: _values(table, name, schema, as_json) for name in names}
+    return table_of(values, len(indices)), indices, failures
+
+
+def _values(
+    table: pa.Table, name: str, schema: pa.Schema, as_json: Sequence[str]
+) -> pa.Array | pa.ChunkedArray:
+    planned = schema.field(name).type
+    if pa.types.is_null(planned):
+        return pa.nulls(len(table))
+    if name not in as_json:
+        return table.column(name)
+    texts = table.column(name).to_pylist()
+    # As in `formats.jsonl`: a nested column may come wider than planned.
+    return to_array([None if text is None else json.loads(text) for text in texts], planned)[0]
+
+
+def copied(source: SourceFile) -> SourceFile:
+    """The arranged copy as a file of its own; FileNotFoundError when it is gone."""
+    assert source.arranged is not None
+    info = storage.stat(source.arranged)
+    return replace(
+        source,
+        uri=info.uri,
+        format="parquet",
+        size=info.size,
+        fingerprint=info.fingerprint,
+        first_row=0,
+        arranged=None,
+    )
+
+
+def json_columns(uri: str) -> tuple[str, ...]:
+    """The columns of a copy whose values are JSON text."""
+    metadata: Mapping[bytes, bytes] = read_footer(uri).metadata.metadata
+    return tuple(json.loads(metadata[AS_JSON.encode()]))
+
+
+def _unreadable(source: SourceFile, why: str) -> SourceChanged:
+    return SourceChanged(
+        f"{source.arranged}, the arranged copy of the input that is read, {why}; submit the same spec "
+        "once more, which makes a copy that is gone again, and run `nightshift retry JOB --dead`"
+    )

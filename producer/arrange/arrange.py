@@ -1,0 +1,219 @@
+"""Arrange: a plan whose batches hold rows with the same beginning, read from a sorted copy of the input."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+
+from nightshift.common import storage
+from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
+from nightshift.common.errors import BadInput, SourceChanged
+from nightshift.common.formats import arranged, input_copies
+from nightshift.common.formats.arranged import OFFSET, Columns
+from nightshift.common.formats.parquet.footer import read_footer
+from nightshift.common.spec import JobSpec, VllmEngineSpec, digest
+from nightshift.common.storage import FileInfo
+from nightshift.common.text import first_few
+from nightshift.producer.arrange import copy
+from nightshift.producer.arrange.order import sort_columns
+from nightshift.producer.arrange.sample import sharing_sample
+from nightshift.producer.arrange.worth import Worth, worth
+from nightshift.producer.planning import batch_cuts, planner
+from nightshift.producer.planning.planner import Plan
+
+log = structlog.get_logger(__name__)
+
+READ_ROWS = 4096
+READ_BYTES = 16 * 2**20
+"""Rows and bytes that are read at once."""
+
+PAGE_ROWS = 65_536
+
+BLOCK_TOKENS = 16
+"""vLLM's default; `num_gpu_blocks_override` counts blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrangedPlan:
+    """A plan whose rows are read from the copy at `uri`, in its order."""
+
+    plan: Plan
+    uri: str
+    batch_bytes: int
+    columns: Sequence[str] | None
+
+    @property
+    def files(self) -> list[SourceFile]:
+        """The files of the input in dataset order, each with its copy."""
+        return [replace(file, arranged=self.uri) for file in self.plan.files]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the input."""
+        return self.plan.schema
+
+    @property
+    def rows_total(self) -> int:
+        """Rows of the input, which are those of the copy."""
+        return self.plan.rows_total
+
+    def behind(self, first_row: int) -> "ArrangedPlan":
+        """The same plan with its rows numbered from `first_row` on."""
+        return replace(self, plan=self.plan.behind(first_row))
+
+    def batches(self) -> Iterator[Descriptor]:
+        """The batches in the order of the copy; together they hold every row once."""
+        source = self.files[0]
+        offsets = _offsets(self.uri)
+        held = np.empty(0, np.int64)
+        at = 0
+        for stop in self._cuts():
+            while len(held) < stop - at:
+                held = np.concatenate([held, next(offsets)])
+            here, held = np.sort(held[: stop - at]) + source.first_row, held[stop - at :]
+            rows = _ranges(here)
+            yield Descriptor(source, rows, Locator(rows.ranges[0][0], at, stop - at))
+            at = stop
+
+    def _cuts(self) -> Iterator[int]:
+        """Rows of the copy up to the end of each batch."""
+        rows, most = self.rows_total, (self.plan.batch_rows, self.batch_bytes)
+        names = [OFFSET] if self.columns is None else [OFFSET, *self.columns]
+        sizes = batch_cuts.group_sizes(self.uri, read_footer(self.uri), names, rows, most)
+        cuts = batch_cuts.cut_rows(sizes, *most)
+        if cuts is not None:
+            return iter(cuts)
+        return (min(start + most[0], rows) for start in range(0, rows, most[0]))
+
+
+def arranged_plan(
+    spec: JobSpec, plan: Plan, *, output_uri: str, cache_tokens: int | None
+) -> Plan | ArrangedPlan:
+    """The plan in the order that `batch.arrange` asks for, with a copy of its rows below the output.
+
+    The schema of `plan` is that of the job. `cache_tokens` are those that the engine's prefix cache
+    kept when it was loaded last. Raises BadInput where `prefix` asks for what cannot be done,
+    StorageUnavailable.
+    """
+    wanted = spec.batch.arrange
+    if wanted == "none" or plan.rows_total < 2:
+        return plan
+    try:
+        found = judged(spec, plan, cache_tokens)
+        if found is not None and not found.pays:
+            return plan
+        uri = copy_uri(spec, plan.files, output_uri)
+        if not storage.exists(uri):
+            _write(spec, plan, uri, output_uri)
+    except (BadInput, SourceChanged) as error:
+        if wanted == "prefix":
+            raise BadInput(f"{error}") from error
+        log.info("not_arranged", job=spec.name, why=str(error))
+        return plan
+    return ArrangedPlan(plan, uri, spec.batch.bytes, spec.read_columns)
+
+
+def judged(spec: JobSpec, plan: Plan, cache_tokens: int | None) -> Worth | None:
+    """What a sample says of an order of these rows; None where the spec asks for the order anyway.
+
+    Raises BadInput where there is no such order.
+    """
+    by = _sorted_by(spec, plan)
+    if spec.batch.arrange == "prefix":
+        return None
+    engine = spec.engine
+    if not isinstance(engine, VllmEngineSpec) or spec.task.runner != "generate":
+        raise BadInput("batch.arrange auto looks at rows for vLLM's prefix cache alone")
+    if engine.args.get("enable_prefix_caching") is False:
+        raise BadInput("the engine has no prefix cache (enable_prefix_caching)")
+    blocks = engine.args.get("num_gpu_blocks_override")
+    if isinstance(blocks, int):
+        cache_tokens = blocks * BLOCK_TOKENS
+    return worth(sharing_sample(spec, plan, by), cache_tokens)
+
+
+def restore(spec: JobSpec, files: Sequence[SourceFile], schema: pa.Schema) -> None:
+    """Makes missing arranged copies of a planned job again; raises what `arranged_plan` raises."""
+    copies: dict[str, list[SourceFile]] = {}
+    for file in files:
+        if file.arranged is not None:
+            copies.setdefault(file.arranged, []).append(file)
+    for uri, own in copies.items():
+        if not storage.exists(uri):
+            plan = _plan_of(spec, own, spec.output.uri, schema)
+            _write(spec, plan, uri, spec.output.uri)
+
+
+def copy_uri(spec: JobSpec, files: Sequence[SourceFile], output_uri: str) -> str:
+    """Where the copy of these files lies: its name is made of the files, of what the spec says about
+    reading them, and of the order.
+    """
+    facts = [(file.uri, file.size, file.fingerprint, file.rows) for file in files]
+    reading = spec.input.model_dump(
+        mode="json", include={"delimiter", "partitioning", "id", "limit"}
+    )
+    shown = [spec.task.model_dump(mode="json"), spec.read_columns]
+    folder = f"{output_uri.rstrip('/')}/{input_copies.FOLDER}"
+    return f"{folder}/{digest([facts, reading, shown])[:16]}{arranged.SUFFIX}"
+
+
+def _sorted_by(spec: JobSpec, plan: Plan) -> list[str]:
+    """The columns by which the rows are sorted; BadInput where they cannot be arranged."""
+    by = sort_columns(spec, plan.schema)
+    if not by:
+        raise BadInput("batch.arrange sorts rows by the columns of their requests, which show none")
+    stable = _is_stable(plan)
+    if spec.read_columns is None and not stable:
+        raise BadInput(
+            "batch.arrange carries rows of JSON lines with the columns that are known at submit: name "
+            "those that the function gets in input.columns"
+        )
+    left = Columns.of(plan.schema, stable=stable).left
+    bad = [name for name in left if name in (spec.read_columns or plan.schema.names)]
+    if bad:
+        kinds = [f"{name} ({plan.schema.field(name).type})" for name in bad]
+        raise BadInput(f"batch.arrange cannot carry the columns {first_few(kinds)}")
+    return by
+
+
+def _is_stable(plan: Plan) -> bool:
+    """Whether each row has the types of the schema, which only Parquet says."""
+    return all(file.format in ("parquet", "csv") for file in plan.files if file.rows)
+
+
+def _write(spec: JobSpec, plan: Plan, uri: str, output_uri: str) -> None:
+    by = _sorted_by(spec, plan)
+    columns = Columns.of(plan.schema, stable=_is_stable(plan))
+    copy.write(uri, spec, _plan_of(spec, plan.files, output_uri, plan.schema), columns, by)
+
+
+def _plan_of(
+    spec: JobSpec, files: Sequence[SourceFile], output_uri: str, schema: pa.Schema
+) -> Plan:
+    """A plan of the same files in pieces that are good to read, its rows numbered from 0."""
+    found = planner.plan(
+        spec.input,
+        READ_ROWS,
+        batch_bytes=READ_BYTES,
+        columns=spec.read_columns,
+        infos=[FileInfo(file.uri, file.size, file.fingerprint) for file in files],
+        output_uri=output_uri,
+    )
+    return replace(found, schema=schema)
+
+
+def _offsets(uri: str) -> Iterator["np.ndarray[tuple[int], np.dtype[np.int64]]"]:
+    with storage.open_input(uri, sequential=True) as handle:
+        for batch in pq.ParquetFile(handle).iter_batches(PAGE_ROWS, columns=[OFFSET]):
+            yield batch.column(0).to_numpy()
+
+
+def _ranges(ascending: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> RowRanges:
+    """Distinct row indices as ranges."""
+    ends = np.flatnonzero(np.diff(ascending) != 1)
+    starts = ascending[np.concatenate([[0], ends + 1])]
+    stops = ascending[np.concatenate([ends, [len(ascending) - 1]])] + 1
+    return RowRanges(tuple(zip(starts.tolist(), stops.tolist(), strict=True)))

@@ -1,0 +1,38 @@
+"""By which columns rows are sorted: those that a request shows, in the order in which it shows them."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from nightshift.common.spec import FunctionTask, GenerateTask, ImagePart, JobSpec, RequestsTask
+from nightshift.common.templates.sandbox import columns_in_order
+
+
+def sort_columns(spec: JobSpec, schema: pa.Schema) -> list[str]:
+    """The columns, the one that a request begins with first; none where requests show none.
+
+    Rows that agree in the first of them have requests with the same beginning, at least up to the
+    place where the second is shown. A function is given its columns in their order, without the id.
+    """
+    task = spec.task
+    if isinstance(task, RequestsTask):
+        return ["body"]
+    if isinstance(task, FunctionTask):
+        names = spec.read_columns or schema.names
+        return [name for name in names if name != spec.input.id]
+    shown = _shown(task) if isinstance(task, GenerateTask) else _named(task.templates)
+    return list(dict.fromkeys(shown))
+
+
+def _shown(task: GenerateTask) -> Iterator[str]:
+    if task.messages is None:
+        yield from _named(task.templates)
+        return
+    for message in task.messages:
+        for part in message.parts:
+            yield from [part.column] if isinstance(part, ImagePart) else _named([part.text])
+
+
+def _named(templates: list[str]) -> Iterator[str]:
+    for template in templates:
+        yield from columns_in_order(template)

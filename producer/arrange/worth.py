@@ -1,0 +1,129 @@
+"""Whether arranging pays: what a sample of rows shares, against what the engine's cache keeps anyway.
+
+How many beginnings a dataset has is estimated from repeats within the sample. A value that comes three
+times or more in a sample counts as one beginning. Of the other rows the number of pairs says how many
+partners m such a row has in the whole dataset: a pair is seen with the share of the dataset that was
+sampled. Where the sizes of groups are Poisson, (1 - exp(-m)) / m of these rows are the first of a group.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LEAST_SHARE = 0.1
+"""Share of the prompt tokens that an arranged job must save; less is within the noise of a fleet."""
+
+LEAST_TOKENS = 50_000
+"""Tokens that it must save; fewer are a second of a GPU, and the pass takes about that."""
+
+UNKNOWN_CACHE_TOKENS = 32_768
+"""Cache of an engine that was never loaded. Low, since a pass for nothing costs seconds, and a job in the
+wrong order up to half of its time."""
+
+CHARACTERS_A_TOKEN = 4
+"""A rule of thumb for English text; other languages and code take more tokens."""
+
+SHORTEST = 64
+"""Characters of the shortest beginning that is compared; a cache keeps whole blocks of tokens."""
+
+MANY = 3
+"""A value that comes so often in a sample belongs to a large group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The beginnings of sampled rows up to some length: their digests, and the mean tokens that they have
+    beyond the level before.
+    """
+
+    digests: Sequence[int]
+    tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class SharingSample:
+    """What sampled rows begin with. Rows come in runs of `run_rows` neighbours, out of `rows_total`;
+    `row_tokens` is the mean of a whole prompt.
+    """
+
+    rows_total: int
+    run_rows: int
+    row_tokens: float
+    levels: Sequence[Level]
+
+
+def levels_of(texts: Sequence[str]) -> tuple[float, list[Level]]:
+    """The mean tokens of what rows show, guessed by their characters, and the beginnings of these texts
+    at lengths that grow by a quarter each.
+    """
+    lengths = [len(text) for text in texts]
+    levels: list[Level] = []
+    before, upto = 0, SHORTEST
+    while texts and before < max(lengths):
+        new = sum(min(length, upto) - min(length, before) for length in lengths)
+        digests = [hash(text[:upto]) for text in texts]
+        levels.append(Level(digests, new / CHARACTERS_A_TOKEN / len(texts)))
+        before, upto = upto, upto * 5 // 4
+    return sum(level.tokens for level in levels), levels
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What arranging would bring: tokens of prompts that need not be computed, of all of them."""
+
+    pays: bool
+    saved_tokens: int
+    prompt_tokens: int
+    cache_tokens: int
+
+    @property
+    def share(self) -> float:
+        """Saved tokens as a part of all."""
+        return self.saved_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+
+def worth(sample: SharingSample, cache_tokens: int | None) -> Worth:
+    """Judges a sample for an engine whose cache keeps so many tokens; None where that is unknown."""
+    cache = UNKNOWN_CACHE_TOKENS if cache_tokens is None else cache_tokens
+    total, saved = sample.rows_total, 0.0
+    reach = int(cache / sample.row_tokens) if sample.row_tokens else 0
+    for level in sample.levels:
+        distinct = distinct_values(level.digests, total)
+        repeated = 1 - distinct / total
+        # In dataset order the cache has what it had a moment ago, and by chance what came long before:
+        # between two rows with one beginning stand as many others as there are beginnings.
+        kept = repeated * min(1.0, cache / max(1.0, distinct * sample.row_tokens))
+        near = _near(level.digests, sample.run_rows, reach)
+        saved += level.tokens * max(0.0, repeated - max(near, kept))
+    saved_tokens, prompt_tokens = round(saved * total), round(sample.row_tokens * total)
+    pays = saved_tokens >= max(LEAST_TOKENS, LEAST_SHARE * prompt_tokens)
+    return Worth(pays, saved_tokens, prompt_tokens, cache)
+
+
+def distinct_values(digests: Sequence[int], rows_total: int) -> float:
+    """How many different values the rows of a dataset have, by a sample of them."""
+    rows = len(digests)
+    if not rows:
+        return 0.0
+    counts = Counter(digests).values()
+    if rows >= rows_total:
+        return float(len(counts))
+    often = [count for count in counts if count >= MANY]
+    few, pairs = rows - sum(often), sum(count == 2 for count in counts)
+    partners = 2 * pairs / few * rows_total / rows if few else 0.0
+    fresh = -math.expm1(-partners) / partners if partners else 1.0
+    return len(often) + few * fresh * rows_total / rows
+
+
+def _near(digests: Sequence[int], run_rows: int, reach: int) -> float:
+    """The share of rows whose value one of the `reach` rows before them in their own run has."""
+    if not digests:
+        return 0.0
+    repeated, last = 0, dict[int, int]()
+    for at, digest in enumerate(digests):
+        if at % run_rows == 0:
+            last.clear()
+        repeated += at - last.get(digest, -reach - 1) <= reach and digest in last
+        last[digest] = at
+    return repeated / len(digests)

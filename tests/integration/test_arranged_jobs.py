@@ -1,0 +1,265 @@
+"""Arranged jobs: run, fail, retry, grow and are read as any other job, with the rows of the dataset."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightshift.common.descriptor import RowRanges
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger, jobs, loads, schema
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.job_submit import SCHEMA_OF_ARRANGED
+from nightshift.common.settings import Settings
+from nightshift.common.spec import parse_spec
+from nightshift.common.states import JobState
+from nightshift.producer.control import lost_parts
+from nightshift.producer.control.deletion import delete
+from nightshift.producer.judge.judge import prepare
+from nightshift.producer.judge.scores import Scale
+from nightshift.producer.results import dataset_order
+from nightshift.producer.results.collect import collect
+from nightshift.producer.submit.submit import Submitted, submit
+from tests.integration.test_growth import Grown
+from tests.integration.test_retry import moody
+from tests.support.fleet import function_spec
+
+
+class Arranged(Grown):
+    """A job that grows whose rows are sorted by their text, which is not the order of the dataset."""
+
+    def submit_again(self, **of_input: Any) -> Submitted:
+        data = function_spec(
+            "moody",
+            self.folder / "in",
+            self.folder / "out",
+            batch={"rows": 10, "arrange": "prefix"},
+        )
+        data["input"] |= {"columns": ["text"], **of_input}
+        done = submit(self.ledger, parse_spec(data, "test"), Settings())
+        self.job_id = done.job_id
+        return done
+
+    @property
+    def copies(self) -> list[Path]:
+        return sorted((self.folder / "out" / "_input").glob("*.arranged"))
+
+    def batches(self) -> list[RowRanges]:
+        return [row.rows for row in self.ask("SELECT rows FROM batches ORDER BY seq, id")]
+
+    def collected(self, **how: Any) -> list[dict[str, Any]]:
+        target = self.folder / "collected.parquet"
+        collect(self.ledger, self.job, str(target), force=True, **how)
+        rows: list[dict[str, Any]] = pq.read_table(target).to_pylist()
+        return rows
+
+
+@pytest.fixture
+def site(ledger: Ledger, tmp_path: Path) -> Arranged:
+    return Arranged(ledger, tmp_path)
+
+
+def test_failed_rows_are_those_of_the_dataset_and_run_again(site: Arranged) -> None:
+    site.submit_files(("a.parquet", 25), ("b.jsonl", 17))
+    assert list(site.batches()[0]) == [0, 1, 10, 11, 12, 13, 14, 15, 16, 17]
+    site.work(moody(3))
+    wrong = {at for at, row_id in enumerate(site.ids) if row_id.endswith("3")}
+    assert site.agrees().keys() == wrong
+    assert [row["id"] for row in site.output()] == site.ids
+    assert site.retry() == len(wrong)
+    assert site.work(moody()) is JobState.COMPLETED
+    assert site.agrees() == {}
+    rows = site.collected()
+    assert [row["row_index"] for row in rows] == list(range(42))
+    assert [(row["id"], row["loud"]) for row in rows] == [
+        (row_id, f"SAY {row_id.upper()}") for row_id in site.ids
+    ]
+
+
+def test_columns_of_the_input_and_a_judge_read_the_copy(site: Arranged) -> None:
+    site.submit_files(("a.jsonl", 25))
+    site.work(moody(3))
+    (site.folder / "in" / "a.jsonl").unlink()
+    rows = site.collected(inputs=["text"])
+    assert [row["text"] for row in rows] == [f"say {row_id}" for row_id in site.ids]
+    spec = function_spec("judge", site.folder, site.folder / "verdicts")
+    del spec["input"]
+    file = site.folder / "judge.yaml"
+    file.write_text(json.dumps(spec))
+    _, judged = prepare(site.ledger, site.job, file, Scale(), Settings(), count=None, seed=0)
+    assert judged.rows == 22
+    found = pq.read_table(site.folder / "verdicts" / "_judged" / "rows.judged").to_pylist()
+    assert sorted(row["judged_row_index"] for row in found) == [n for n in range(25) if n % 10 != 3]
+    assert {(row["id"], row["text"]) for row in found} == {
+        (row_id, f"say {row_id}") for row_id in site.ids if not row_id.endswith("3")
+    }
+
+
+def test_each_generation_is_arranged_by_itself(site: Arranged) -> None:
+    site.submit_files(("a.parquet", 25))
+    assert site.done() is JobState.COMPLETED
+    site.come(("b.jsonl", 30), ("c.parquet", 12))
+    taken = site.append()
+    assert (taken.appended.rows, taken.appended.generation) == (42, 2)
+    assert len(site.copies) == 2
+    assert site.done() is JobState.COMPLETED
+    assert site.agrees() == {}
+    assert [row["id"] for row in site.collected()] == site.ids
+    assert sorted(site.follow()) == sorted(site.ids)
+    assert len(site.copies) == 2, "a retry needs them"
+    later = [row for rows in site.batches()[3:] for row in rows]
+    assert sorted(later) == list(range(25, 67))
+    assert later != sorted(later)
+
+
+def test_a_changed_file_of_an_arranged_job_is_not_run_again(site: Arranged) -> None:
+    site.submit_files(("a.parquet", 25))
+    site.done()
+    pq.write_table(pa.table({"id": site.ids, "text": ["new"] * 25}), site.folder / "in/a.parquet")
+    with pytest.raises(BadInput, match=r"are arranged \(batch.arrange\) and stand in batches"):
+        site.append(site.folder / "in/a.parquet", redo=True)
+    assert site.agrees() == {}
+
+
+def test_a_second_submit_makes_a_copy_again_that_is_gone(site: Arranged) -> None:
+    site.submit_files(("a.parquet", 25))
+    (copy,) = site.copies
+    before = copy.read_bytes()
+    copy.unlink()
+    site.work(moody())
+    assert {kind for kind, _ in site.agrees().values()} == {"batch_dead"}
+    assert not site.submit_again().is_new
+    assert copy.read_bytes() == before
+    assert site.retry(dead=True) == 25
+    assert site.work(moody()) is JobState.COMPLETED
+    assert site.agrees() == {}
+
+
+def test_a_submit_that_was_cut_off_leaves_a_copy_that_the_next_one_takes(site: Arranged) -> None:
+    def cut_off(connection: Connection, job_id: int) -> None:
+        raise KeyboardInterrupt
+
+    site.come(("a.parquet", 25))
+    data = function_spec("moody", site.folder / "in", site.folder / "out", batch={"rows": 10})
+    data["batch"]["arrange"] = "prefix"
+    data["input"]["columns"] = ["text"]
+    with pytest.raises(KeyboardInterrupt):
+        submit(site.ledger, parse_spec(data, "test"), Settings(), within=cut_off)
+    (copy,) = site.copies
+    made = copy.stat().st_mtime_ns
+    site.submit_again()
+    assert site.copies == [copy]
+    assert copy.stat().st_mtime_ns == made
+    assert site.done() is JobState.COMPLETED
+    assert site.agrees() == {}
+
+
+def test_lost_parts_run_again_also_where_the_copy_is_lost(site: Arranged) -> None:
+    site.submit_files(("a.parquet", 25))
+    site.done()
+    for file in [*site.copies, *(site.folder / "out").glob("part-00000[01]*")]:
+        file.unlink()
+    answer = lost_parts.redo(site.ledger, site.job, sure=False, nobody_works=True)
+    assert answer.facts["rows"] == 20
+    assert site.done() is JobState.COMPLETED
+    assert site.agrees() == {}
+
+
+def test_a_deleted_job_leaves_no_copy(site: Arranged) -> None:
+    site.submit_files(("a.parquet", 25))
+    site.done()
+    delete(site.ledger, site.job, Settings(), output=True)
+    assert not (site.folder / "out").exists()
+
+
+def test_older_code_may_use_the_tables_until_the_first_job_is_arranged(
+    site: Arranged, ledger: Ledger
+) -> None:
+    def compatible_from() -> int:
+        return int(site.ask("SELECT compatible_from FROM ledger_meta")[0][0])
+
+    assert compatible_from() < SCHEMA_OF_ARRANGED <= schema.SCHEMA
+    site.submit_files(("a.parquet", 25))
+    assert compatible_from() == SCHEMA_OF_ARRANGED
+    with ledger.transaction() as connection:
+        assert jobs.is_arranged(connection, site.job_id)
+
+
+# ---------------------------------------------------------------- auto
+
+
+def vllm_job(site: Arranged, name: str, rows: list[dict[str, str]], **engine: Any) -> bool:
+    """Whether the rows of a job with `batch.arrange: auto`, which is the default, are arranged."""
+    pq.write_table(pa.Table.from_pylist(rows), site.folder / f"{name}.parquet")
+    data = {
+        "name": name,
+        "input": {"uri": str(site.folder / f"{name}.parquet")},
+        "task": {"kind": "generate", "prompt": "{{ doc }} {{ question }}"},
+        "engine": {"backend": "vllm", "model": "some/model", **engine},
+        "output": {"uri": str(site.folder / name)},
+    }
+    job_id = submit(site.ledger, parse_spec(data, "test"), Settings()).job_id
+    with site.ledger.transaction() as connection:
+        return jobs.is_arranged(connection, job_id)
+
+
+def shared(documents: int, questions: int, characters: int = 2000) -> list[dict[str, str]]:
+    """Rows of which each document has some, far apart."""
+    return [
+        {"doc": f"{doc} " + "word " * (characters // 5), "question": f"question {at} of {doc}"}
+        for at in range(questions)
+        for doc in range(documents)
+    ]
+
+
+def test_auto_arranges_where_rows_share_more_than_the_cache_keeps(site: Arranged) -> None:
+    assert vllm_job(site, "documents", shared(200, 8))
+    assert not vllm_job(site, "each-its-own", shared(1600, 1))
+    assert not vllm_job(site, "few-tokens", shared(20, 8))
+    in_order = sorted(shared(200, 8), key=lambda row: row["doc"])
+    assert not vllm_job(site, "in-order", in_order)
+    none = {"args": {"enable_prefix_caching": False}}
+    assert not vllm_job(site, "no-cache", shared(200, 8), **none)
+    large = {"args": {"num_gpu_blocks_override": 20_000}}
+    assert not vllm_job(site, "large-cache", shared(200, 8), **large)
+
+
+def test_auto_knows_the_cache_of_an_engine_that_was_loaded(site: Arranged) -> None:
+    rows = shared(200, 8)
+    assert vllm_job(site, "first", rows)
+    key = site.ask("SELECT engine_key FROM jobs")[0][0]
+    site.ask(
+        f"INSERT INTO engines (pool, engine_key, cache_tokens) VALUES ('default', '{key}', 400000)"
+        " RETURNING pool"
+    )
+    with site.ledger.transaction() as connection:
+        assert loads.cache_tokens(connection, "default", key) == 400_000
+    assert not vllm_job(site, "second", rows)
+
+
+# ---------------------------------------------------------------- collect
+
+
+def test_rows_come_back_in_order_out_of_many_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset_order, "BOX_BYTES", 700)
+    monkeypatch.setattr(dataset_order, "HEAD_BYTES", 500)
+    monkeypatch.setattr(dataset_order, "HELD_BYTES", 900)
+    order = [(7 * at) % 1000 for at in range(1000)]
+    kind = pa.list_(pa.float16(), 2)
+    table = pa.table(
+        {
+            "row_index": order,
+            "half": pa.FixedSizeListArray.from_arrays(
+                pa.array(range(2000)).cast(pa.float16()), type=kind
+            ),
+            "text": pa.array([f"row {at}" for at in order]).dictionary_encode(),
+        }
+    )
+    batches = table.to_batches(max_chunksize=13)
+    found = pa.Table.from_batches(dataset_order.in_dataset_order(iter(batches), 1000))
+    assert found.num_rows == 1000
+    assert found.equals(table.sort_by("row_index"))
+    assert list(dataset_order.in_dataset_order(iter(()), 0)) == []

@@ -1,0 +1,391 @@
+"""Arranged copies: every row comes out as it would have come out of its file, in another order."""
+
+import gzip
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightshift.common import storage
+from nightshift.common.descriptor import Descriptor
+from nightshift.common.errors import BadInput, SourceChanged
+from nightshift.common.formats import input_rows
+from nightshift.common.formats.parquet.read_cache import ReadCache
+from nightshift.common.formats.values import to_rows
+from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.producer.arrange import arrange
+from nightshift.producer.arrange.arrange import ArrangedPlan, arranged_plan
+from nightshift.producer.arrange.order import sort_columns
+from nightshift.producer.planning import planner
+from nightshift.producer.planning.planner import Plan
+
+
+@dataclass
+class Given:
+    """Batches that were planned before."""
+
+    schema: pa.Schema
+    given: list[Descriptor]
+
+    def batches(self) -> list[Descriptor]:
+        return self.given
+
+
+def spec_of(
+    tmp_path: Path, *uris: Path, template: str = "{{ doc }} {{ question }}", **more: Any
+) -> JobSpec:
+    return parse_spec(
+        {
+            "name": "arranged",
+            "input": {"uri": [str(uri) for uri in uris], **more.pop("input", {})},
+            "task": {"kind": "generate", "prompt": template},
+            "engine": {"backend": "vllm", "model": "some/model", **more.pop("engine", {})},
+            "output": {"uri": str(tmp_path / "out"), **more.pop("output", {})},
+            "batch": {"rows": 7, "arrange": "prefix", **more.pop("batch", {})},
+        },
+        "a test",
+    )
+
+
+def plan_of(spec: JobSpec) -> Plan:
+    return planner.plan(
+        spec.input,
+        spec.batch.rows,
+        batch_bytes=spec.batch.bytes,
+        columns=spec.read_columns,
+        output_uri=spec.output.uri,
+    )
+
+
+def ordered(spec: JobSpec, plan: Plan, cache_tokens: int | None = None) -> Plan | ArrangedPlan:
+    return arranged_plan(spec, plan, output_uri=spec.output.uri, cache_tokens=cache_tokens)
+
+
+def read_all(
+    spec: JobSpec, plan: Plan | ArrangedPlan | Given, columns: Sequence[str] | None
+) -> tuple[list[int], dict[int, Any], dict[int, Any]]:
+    """The row indices as they come, good rows and bad ones by index."""
+    cache = ReadCache(2**24)
+    order: list[int] = []
+    good: dict[int, Any] = {}
+    bad: dict[int, Any] = {}
+    for batch in plan.batches():
+        rows = input_rows.read_rows(spec, batch, columns, cache, plan.schema, as_arranged=True)
+        assert sorted([*rows.row_index, *rows.bad]) == list(batch.rows)
+        assert len(rows.row_index) + len(rows.bad) <= spec.batch.rows
+        order += rows.row_index
+        good |= dict(zip(rows.row_index, to_rows(rows.table), strict=True))
+        passed = to_rows(rows.bad_table.select([spec.input.id] if spec.input.id else []))
+        bad |= {
+            index: (failure, row)
+            for (index, failure), row in zip(
+                rows.bad.items(), passed or [{}] * len(rows.bad), strict=True
+            )
+        }
+        lone = replace(batch, rows=type(batch.rows).from_indices([list(batch.rows)[-1]]))
+        found = input_rows.read_rows(spec, lone, columns, cache, plan.schema)
+        assert [*found.row_index, *found.bad] == list(lone.rows)
+    return order, good, bad
+
+
+def documents(count: int = 20, each: int = 3, seed: int = 1) -> list[dict[str, Any]]:
+    rows = [
+        {"id": f"{doc}-{at}", "doc": f"the document {doc} says", "question": f"what of {at}?"}
+        for doc in range(count)
+        for at in range(each)
+    ]
+    random.Random(seed).shuffle(rows)
+    return rows
+
+
+def write_lines(path: Path, rows: Sequence[Any]) -> Path:
+    path.write_text(
+        "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
+    )
+    return path
+
+
+def same_rows(spec: JobSpec, columns: Sequence[str] | None = None) -> list[int]:
+    """Both plans give the same rows, good and bad; the order of the arranged one."""
+    plan = plan_of(spec)
+    arranged = ordered(spec, plan)
+    assert isinstance(arranged, ArrangedPlan)
+    wanted = spec.read_columns if columns is None else columns
+    _, good, bad = read_all(spec, plan, wanted)
+    order, found, found_bad = read_all(spec, arranged, wanted)
+    assert found == good
+    assert found_bad == bad
+    assert sorted([*found, *found_bad]) == list(range(plan.rows_total))
+    return order
+
+
+def without_more(row: dict[str, Any]) -> dict[str, Any]:
+    more = row["doc"].get("more")
+    return {**row, "doc": {**row["doc"], "more": more}}
+
+
+# ---------------------------------------------------------------- which order
+
+
+def sorted_by(task: dict[str, Any], **more: Any) -> list[str]:
+    base: dict[str, Any] = {
+        "name": "x",
+        "input": {"uri": "rows.parquet", **more},
+        "task": task,
+        "engine": {"backend": "vllm", "model": "m"},
+        "output": {"uri": "out"},
+    }
+    if task["kind"] == "function":
+        base["engine"] = {"backend": "function", "callable": "rules:mark"}
+    schema = pa.schema([(name, pa.string()) for name in ("id", "a", "b", "c")])
+    return sort_columns(parse_spec(base, "a test"), schema)
+
+
+@pytest.mark.parametrize(
+    ("task", "columns"),
+    [
+        ({"kind": "generate", "prompt": "{{ b }} and {{ a }} and {{ b }}"}, ["b", "a"]),
+        (
+            {"kind": "generate", "prompt": "{% if c %}{{ a }}{% else %}{{ b | upper }}{% endif %}"},
+            ["c", "a", "b"],
+        ),
+        ({"kind": "generate", "prompt": "nothing of the row"}, []),
+        (
+            {
+                "kind": "generate",
+                "messages": [
+                    {"role": "system", "content": "{{ c }}"},
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "image", "column": "a"},
+                            {"type": "text", "text": "{{ b }}"},
+                        ],
+                    },
+                ],
+            },
+            ["c", "a", "b"],
+        ),
+        ({"kind": "embed", "text": "{{ a }}"}, ["a"]),
+        ({"kind": "score", "text": "{{ b }}", "text_pair": "{{ a }}"}, ["b", "a"]),
+        ({"kind": "function"}, ["a", "b", "c"]),
+    ],
+)
+def test_rows_are_sorted_by_the_columns_of_their_requests_in_the_order_shown(
+    task: dict[str, Any], columns: list[str]
+) -> None:
+    assert sorted_by(task, id="id") == columns
+
+
+# ---------------------------------------------------------------- the copy
+
+
+def test_rows_with_one_document_stand_side_by_side(tmp_path: Path) -> None:
+    rows = documents()
+    spec = spec_of(tmp_path, write_lines(tmp_path / "rows.jsonl", rows), input={"id": "id"})
+    order = same_rows(spec)
+    assert [rows[at]["id"] for at in order] == [
+        row["id"] for row in sorted(rows, key=lambda row: (row["doc"], row["question"]))
+    ]
+
+
+def test_equal_rows_keep_the_order_of_the_dataset(tmp_path: Path) -> None:
+    rows = [{"doc": "one", "question": "same"}] * 30
+    assert same_rows(spec_of(tmp_path, write_lines(tmp_path / "rows.jsonl", rows))) == list(
+        range(30)
+    )
+
+
+def test_lines_that_are_broken_nested_or_of_another_type_come_out_as_out_of_their_files(
+    tmp_path: Path,
+) -> None:
+    rows: list[Any] = [
+        {**row, "doc": {"text": row["doc"], "tags": ["a", at]}, "n": at}
+        for at, row in enumerate(documents())
+    ]
+    late = [{**rows[at], "doc": {"text": "late", "more": {"deep": at}}} for at in range(5)]
+    rows[1000:] = []
+    filler = [{**rows[0], "id": f"filler-{at}"} for at in range(1000)]
+    broken = [
+        "{broken",
+        json.dumps({"id": None, "doc": {"text": "x"}, "question": "q", "n": 1}),
+        "",
+    ]
+    file = write_lines(tmp_path / "rows.jsonl", [*rows, *filler, *late, *broken])
+    other = write_lines(tmp_path / "z.jsonl", [*rows[:3], {**rows[4], "n": "no number"}])
+    spec = spec_of(
+        tmp_path,
+        file,
+        other,
+        template="{{ doc.text }} {{ question }} {{ n }}",
+        input={"id": "id"},
+        batch={"rows": 64},
+    )
+    plan = plan_of(spec)
+    _, good, bad = read_all(spec, plan, spec.read_columns)
+    order, found, found_bad = read_all(spec, ordered(spec, plan), spec.read_columns)
+    assert len(order) == 60 + 1000 + 5 + 3 + 1  # n is text, since one file has a text
+    assert found_bad == bad
+    assert len(bad) == 2
+    # Keys that the first rows lack come with the rows that were read together.
+    assert {at: without_more(row) for at, row in found.items()} == {
+        at: without_more(row) for at, row in good.items()
+    }
+    assert sum(row["doc"].get("more") is not None for row in found.values()) == 5
+    assert sum("more" not in row["doc"] for row in found.values()) > 500
+
+
+def test_a_column_that_the_job_does_not_read_is_carried_and_makes_no_row_bad(
+    tmp_path: Path,
+) -> None:
+    head = [{**row, "score": 1} for row in documents()]
+    filler = [{**head[0], "id": f"filler-{at}"} for at in range(1000)]
+    file = write_lines(tmp_path / "rows.jsonl", [*head, *filler, {**head[1], "score": "high"}])
+    spec = spec_of(tmp_path, file, batch={"rows": 64})
+    plan = plan_of(spec)
+    order, _, bad = read_all(spec, ordered(spec, plan), spec.read_columns)
+    assert len(order) == 1061
+    assert not bad
+    _, scores, bad = read_all(spec, ordered(spec, plan), ["score"])
+    assert {row["score"] for row in scores.values()} == {1, None}
+    assert not bad
+
+
+def test_types_of_parquet_come_out_as_they_went_in(tmp_path: Path) -> None:
+    count = 40
+    rng = random.Random(3)
+    table = pa.table(
+        {
+            "doc": pa.array([f"d{rng.randrange(9)}\0ü" for _ in range(count)]),
+            "question": pa.array([None if at % 7 == 0 else f"q{at}" for at in range(count)]),
+            "i8": pa.array(range(count), pa.int8()),
+            "u64": pa.array([2**64 - 1 - at for at in range(count)], pa.uint64()),
+            "f32": pa.array([0.1 * at for at in range(count)], pa.float32()),
+            "nan": pa.array([float("nan") if at == 3 else -0.0 for at in range(count)]),
+            "day": pa.array([date(2026, 1, 1 + at % 28) for at in range(count)]),
+            "at": pa.array(
+                [datetime(2026, 1, 1, 1, at, tzinfo=UTC) for at in range(count)],
+                pa.timestamp("us", "Europe/Berlin"),
+            ),
+            "ns": pa.array([10**18 + at for at in range(count)], pa.timestamp("ns")),
+            "money": pa.array([Decimal(f"{at}.25") for at in range(count)], pa.decimal128(12, 2)),
+            "bytes": pa.array([bytes([at, 0, 255]) for at in range(count)]),
+            "list": pa.array(
+                [[at, None] if at % 3 else None for at in range(count)], pa.list_(pa.int16())
+            ),
+            "nested": pa.array([{"a": at, "b": [{"c": str(at)}]} for at in range(count)]),
+            "none": pa.nulls(count),
+            "large": pa.array(["x" * at for at in range(count)], pa.large_string()),
+            "row_index": pa.array(range(count)),
+        }
+    )
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=11)
+    spec = spec_of(tmp_path, tmp_path / "rows.parquet")
+    plan = plan_of(spec)
+    arranged = ordered(spec, plan)
+    names = table.column_names
+    cache = ReadCache(2**24)
+    plain = pa.concat_tables(
+        [
+            input_rows.read_rows(spec, each, names, cache, plan.schema).table
+            for each in plan.batches()
+        ]
+    )
+    pieces, order = [], []
+    for batch in arranged.batches():
+        rows = input_rows.read_rows(spec, batch, names, cache, plan.schema)
+        pieces.append(rows.table)
+        order += rows.row_index
+    found = pa.concat_tables(pieces).take(pa.array(sorted(range(count), key=order.__getitem__)))
+    assert found.schema.equals(plain.schema)
+    without = [name for name in names if name != "nan"]
+    assert found.select(without).equals(plain.select(without))
+    assert str(found.column("nan").to_pylist()) == str(plain.column("nan").to_pylist())
+
+
+def test_csv_compressed_lines_and_folders_are_arranged_together(tmp_path: Path) -> None:
+    rows = documents()
+    folder = tmp_path / "in"
+    for day, half in (("1", rows[:30]), ("2", rows[30:])):
+        place = folder / f"day={day}"
+        place.mkdir(parents=True)
+        header = "id,doc,question\n"
+        lines = [f"{row['id']},{row['doc']},{row['question']}\n" for row in half[:15]]
+        (place / "rows.csv").write_text(header + "".join(lines))
+        with gzip.open(place / "rows.jsonl.gz", "wt") as file:
+            file.writelines(json.dumps(row) + "\n" for row in half[15:])
+    spec = spec_of(
+        tmp_path,
+        folder,
+        template="{{ day }} {{ doc }}",
+        input={"id": "id", "partitioning": "hive"},
+    )
+    same_rows(spec)
+
+
+def test_a_limit_and_batches_of_large_rows_hold(tmp_path: Path) -> None:
+    rows = [{**row, "doc": row["doc"] * 100} for row in documents()]
+    file = write_lines(tmp_path / "rows.jsonl", rows)
+    spec = spec_of(tmp_path, file, input={"limit": 25}, batch={"bytes": 8000})
+    arranged = ordered(spec, plan_of(spec))
+    sizes = [len(batch.rows) for batch in arranged.batches()]
+    assert sum(sizes) == 25
+    assert max(sizes) < 7
+
+
+def test_rows_are_numbered_behind_those_of_an_earlier_generation(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "rows.jsonl", documents())
+    spec = spec_of(tmp_path, file)
+    arranged = ordered(spec, plan_of(spec))
+    assert isinstance(arranged, ArrangedPlan)
+    order, good, _ = read_all(spec, arranged.behind(1000), spec.read_columns)
+    assert sorted(order) == list(range(1000, 1060))
+    _, first, _ = read_all(spec, arranged, spec.read_columns)
+    assert {index - 1000: row for index, row in good.items()} == first
+
+
+def test_a_copy_that_is_gone_is_made_again_and_missed_until_then(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "rows.jsonl", documents())
+    spec = spec_of(tmp_path, file)
+    plan = plan_of(spec)
+    arranged = ordered(spec, plan)
+    assert isinstance(arranged, ArrangedPlan)
+    first = storage.checksum(arranged.uri)
+    before = read_all(spec, arranged, spec.read_columns)
+    lost = Given(arranged.schema, list(arranged.batches()))
+    Path(arranged.uri).unlink()
+    with pytest.raises(SourceChanged, match=r"is gone.*submit the same spec once more"):
+        read_all(spec, lost, spec.read_columns)
+    arrange.restore(spec, arranged.files, plan.schema)
+    assert storage.checksum(arranged.uri) == first
+    assert read_all(spec, arranged, spec.read_columns) == before
+
+
+def test_what_cannot_be_arranged_is_refused_in_one_sentence_and_auto_leaves_it(
+    tmp_path: Path,
+) -> None:
+    halves = pa.table({"doc": pa.array([1.0, 2.0], pa.float16()), "question": ["a", "b"]})
+    pq.write_table(halves, tmp_path / "rows.parquet")
+    spec = spec_of(tmp_path, tmp_path / "rows.parquet")
+    plan = plan_of(spec)
+    with pytest.raises(BadInput, match=r"cannot carry the columns doc \(halffloat\)"):
+        ordered(spec, plan)
+    assert (
+        ordered(spec_of(tmp_path, tmp_path / "rows.parquet", batch={"arrange": "auto"}), plan)
+        is plan
+    )
+    assert (
+        ordered(spec_of(tmp_path, tmp_path / "rows.parquet", batch={"arrange": "none"}), plan)
+        is plan
+    )
+    constant = spec_of(tmp_path, tmp_path / "rows.parquet", template="the same for all")
+    with pytest.raises(BadInput, match="which show none"):
+        ordered(constant, plan_of(constant))
