@@ -99,6 +99,7 @@ gpu-check: $(READY)  ## Measure the transformers engine beside the library's own
 	$(BIN)/python -m benchmarks.gpu_check
 
 bench-arranged: $(READY)  ## Measure rows that share something: raw vLLM beside the fleet, four datasets
+	$(BIN)/python -m benchmarks.arranged.pass_memory
 	$(BIN)/python -m benchmarks.arranged
 
 bench-engine: $(READY)  ## Measure the fleet beside raw vLLM and a naive loop, ROUNDS=7

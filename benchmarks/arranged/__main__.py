@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +26,9 @@ from benchmarks.engine.contender import ENVIRONMENT, START_SECONDS, WORK_SECONDS
 from benchmarks.engine.fleet import run_job
 from benchmarks.report import Line, Median, keep, show, spread
 from nightshift.common.settings import child_environment, load_settings
+from nightshift.common.spec import parse_spec
+from nightshift.producer.arrange.arrange import arranged_plan
+from nightshift.producer.planning import planner
 
 MAX_TOKENS = 8
 
@@ -36,6 +40,9 @@ ARGS: dict[str, Any] = {
     "enable_prefix_caching": True,
 }
 
+FLEETS = {"fleet": "in dataset order", "arranged": "arranged"}
+"""The fleets that are held against raw vLLM in dataset order."""
+
 console = Console(highlight=False)
 
 Found = dict[str, Any]
@@ -46,9 +53,9 @@ def main(
     rounds: Annotated[int, typer.Option(min=1)] = 3,
     only: Annotated[str, typer.Option(help="Datasets, by name, with commas between.")] = "",
 ) -> None:
-    """Measure raw vLLM and the fleet over each dataset, in turn, and compare their answers."""
+    """Measure raw vLLM, the fleet and the arranged fleet over each dataset, in turn."""
     chosen = [each for each in DATASETS if not only or each.name in only.split(",")]
-    ratios: dict[str, list[float]] = defaultdict(list)
+    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
     rates: dict[tuple[str, str], list[float]] = defaultdict(list)
     said: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="bench-arranged-") as name:
@@ -68,12 +75,13 @@ def main(
                     }
                     turns: list[tuple[str, Callable[[], Found]]] = [
                         ("raw", partial(_raw, made, rows, place, args)),
-                        ("fleet", partial(_fleet, made, rows, place, args, servers)),
+                        ("fleet", partial(_fleet, made, rows, place, args, servers, "none")),
+                        ("arranged", partial(_fleet, made, rows, place, args, servers, "prefix")),
                     ]
-                    # Neither of the two always follows the other.
+                    # None of them always follows the other.
                     found = {who: turn() for who, turn in turns[:: 1 if number % 2 == 0 else -1]}
                     said[dataset.name] = _note(dataset, made_rows, found, rates, ratios)
-    lines = [_line(each, rates, ratios, said[each.name]) for each in chosen]
+    lines = [_line(each, rates, ratios, who, said[each.name]) for each in chosen for who in FLEETS]
     (keep if not only and rounds >= 3 else show)("arranged", lines)
 
 
@@ -102,9 +110,13 @@ def _raw(made: str, rows: Path, place: Path, args: dict[str, Any]) -> Found:
 
 
 def _fleet(
-    made: str, rows: Path, place: Path, args: dict[str, Any], servers: dict[str, str]
+    made: str, rows: Path, place: Path, args: dict[str, Any], servers: dict[str, str], order: str
 ) -> Found:
-    """A warm worker; from the first claim to the last commit, by the ledger's own clock."""
+    """A warm worker; from the first claim to the last commit, by the ledger's own clock, and the time
+    of the pass that arranges the rows.
+    """
+    place = place / order
+    place.mkdir()
     reaper = [sys.executable, "-m", "nightshift.producer.cli", "reaper"]
     worker = [sys.executable, "-m", "nightshift.worker.cli"]
     warm = place / "warm.parquet"
@@ -116,27 +128,30 @@ def _fleet(
         process(worker, place / "worker.log", **servers) as group,
     ):
         log = place / "worker.log"
-        _job(made, warm, place / "warm", args, servers, group, log, START_SECONDS)
-        seconds, cached = _job(made, rows, place / "out", args, servers, group, log, WORK_SECONDS)
+        warming = _spec(made, warm, place / "warm", args, "none")
+        _job(warming, servers, group, log, START_SECONDS)
+        spec = _spec(made, rows, place / "out", args, order)
+        seconds, cached = _job(spec, servers, group, log, WORK_SECONDS)
+    passed = _pass_seconds({**spec, "output": {"uri": str(place / "again")}})
     found = ds.dataset(place / "out", format="parquet", exclude_invalid_files=True).to_table(
         columns=["row_index", "output", "error"]
     )
     assert found.column("error").null_count == len(found), "rows failed"
     texts = found.sort_by("row_index").column("output").to_pylist()
-    return {"seconds": seconds, "texts": texts, "cached": cached}
+    return {"seconds": seconds + passed, "texts": texts, "cached": cached, "pass": passed}
 
 
-def _job(
-    made: str,
-    rows: Path,
-    output: Path,
-    args: dict[str, Any],
-    servers: dict[str, str],
-    group: Any,
-    log: Path,
-    most_seconds: float,
-) -> tuple[float, float]:
-    spec = {
+def _pass_seconds(data: dict[str, Any]) -> float:
+    """How long the rows of a job take to be arranged, into another directory."""
+    spec = parse_spec(data, "the benchmark")
+    plan = planner.plan(spec.input, spec.batch.rows, columns=spec.read_columns)
+    began = time.monotonic()
+    arranged_plan(spec, plan, output_uri=spec.output.uri, cache_tokens=None)
+    return time.monotonic() - began
+
+
+def _spec(made: str, rows: Path, output: Path, args: dict[str, Any], order: str) -> dict[str, Any]:
+    return {
         "name": "bench",
         "input": {"uri": str(rows)},
         "task": {
@@ -146,8 +161,13 @@ def _job(
         },
         "engine": {"backend": "vllm", "model": made, "args": args},
         "output": {"uri": str(output)},
-        "batch": {"rows": 64},
+        "batch": {"rows": 64, "arrange": order},
     }
+
+
+def _job(
+    spec: dict[str, Any], servers: dict[str, str], group: Any, log: Path, most_seconds: float
+) -> tuple[float, float]:
     job, span = run_job(spec, servers, group, log, most_seconds)
     question = """
         SELECT cached_tokens::float8 / nullif(prompt_tokens_spent, 0) FROM job_sharing WHERE job = %s
@@ -162,40 +182,47 @@ def _note(
     rows: list[dict[str, str]],
     found: dict[str, Found],
     rates: dict[tuple[str, str], list[float]],
-    ratios: dict[str, list[float]],
+    ratios: dict[tuple[str, str], list[float]],
 ) -> str:
     """Keeps the rates; says how many answers differ, and what the caches had."""
     for who, each in found.items():
         rates[dataset.name, who].append(len(rows) / each["seconds"])
-    ratios[dataset.name].append(found["raw"]["seconds"] / found["fleet"]["seconds"])
+    for who in FLEETS:
+        ratio = found["raw"]["seconds"] / found[who]["seconds"]
+        ratios[dataset.name, who].append(ratio)
     differing = sum(
         one != other
-        for one, other in zip(found["raw"]["texts"], found["fleet"]["texts"], strict=True)
+        for one, other in zip(found["fleet"]["texts"], found["arranged"]["texts"], strict=True)
     )
     cached = ", ".join(f"{who} {100 * each['cached']:.0f} %" for who, each in found.items())
-    said = f"{differing} of {len(rows)} answers differ; cached {cached}"
-    ratio = ratios[dataset.name][-1]
-    console.print(f"{dataset.what}: {ratio:.2f} of raw vLLM; {said}")
+    said = (
+        f"{differing} of {len(rows)} answers differ by the order; cached {cached}; the pass took "
+        f"{found['arranged']['pass']:.1f} s"
+    )
+    figures = ", ".join(f"{who} {ratios[dataset.name, who][-1]:.2f}" for who in FLEETS)
+    console.print(f"{dataset.what}: {figures} of raw vLLM; {said}")
     return said
 
 
 def _line(
     dataset: Dataset,
     rates: dict[tuple[str, str], list[float]],
-    ratios: dict[str, list[float]],
+    ratios: dict[tuple[str, str], list[float]],
+    who: str,
     said: str,
 ) -> Line:
-    ratio, rate = Median.of(ratios[dataset.name]), Median.of(rates[dataset.name, "fleet"])
+    ratio, rate = Median.of(ratios[dataset.name, who]), Median.of(rates[dataset.name, who])
     raw = Median.of(rates[dataset.name, "raw"])
+    judged = who == dataset.judged
     return Line(
         section="arranged",
-        contender=f"{dataset.what} ({said})",
+        contender=f"{dataset.what}, {FLEETS[who]}{f' ({said})' if judged else ''}",
         rate=f"{rate.value:.1f} rows/s, raw {raw.value:.1f}",
         ratio=str(ratio),
         rounds=ratio.rounds,
-        spread=spread(rates[dataset.name, "fleet"]),
-        wanted=f"at least {dataset.wanted}",
-        verdict=ratio.verdict(dataset.wanted),
+        spread=spread(rates[dataset.name, who]),
+        wanted=f"at least {dataset.wanted}" if judged else "",
+        verdict=ratio.verdict(dataset.wanted) if judged else "",
     )
 
 

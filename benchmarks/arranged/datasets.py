@@ -20,7 +20,7 @@ Rows = list[dict[str, str]]
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """`make(generator)` gives the rows; `cache_tokens` are those that the engine keeps, `wanted` is the
-    least rate of the arranged fleet over raw vLLM in dataset order.
+    least rate of the `judged` fleet over raw vLLM in dataset order.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Dataset:
     make: Callable[[np.random.Generator], Rows]
     cache_tokens: int
     wanted: float
+    judged: str = "arranged"
 
 
 def _text(generator: np.random.Generator, count: int) -> str:

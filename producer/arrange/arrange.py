@@ -102,8 +102,8 @@ def arranged_plan(
     if wanted == "none" or plan.rows_total < 2:
         return plan
     try:
-        found = judged(spec, plan, cache_tokens)
-        if found is not None and not found.pays:
+        _sorted_by(spec, plan)
+        if wanted == "auto" and not judged(spec, plan, cache_tokens).pays:
             return plan
         uri = copy_uri(spec, plan.files, output_uri)
         if not storage.exists(uri):
@@ -116,17 +116,14 @@ def arranged_plan(
     return ArrangedPlan(plan, uri, spec.batch.bytes, spec.read_columns)
 
 
-def judged(spec: JobSpec, plan: Plan, cache_tokens: int | None) -> Worth | None:
-    """What a sample says of an order of these rows; None where the spec asks for the order anyway.
-
-    Raises BadInput where there is no such order.
+def judged(spec: JobSpec, plan: Plan, cache_tokens: int | None) -> Worth:
+    """What a sample says of an order of these rows. Raises BadInput where there is no such order, and
+    for an engine whose prefix cache is not vLLM's.
     """
     by = _sorted_by(spec, plan)
-    if spec.batch.arrange == "prefix":
-        return None
     engine = spec.engine
     if not isinstance(engine, VllmEngineSpec) or spec.task.runner != "generate":
-        raise BadInput("batch.arrange auto looks at rows for vLLM's prefix cache alone")
+        raise BadInput("an order is judged by what vLLM's prefix cache keeps")
     if engine.args.get("enable_prefix_caching") is False:
         raise BadInput("the engine has no prefix cache (enable_prefix_caching)")
     blocks = engine.args.get("num_gpu_blocks_override")

@@ -1,16 +1,19 @@
 """What a job will take before it runs: prompts from a sample, speed from earlier jobs."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
 
-from nightshift.common.ledger import Ledger, spending
+from nightshift.common.errors import BadInput, SourceChanged
+from nightshift.common.ledger import Ledger, loads, spending
 from nightshift.common.ledger.spending import SimilarJob
 from nightshift.common.settings import Settings
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngineSpec
 from nightshift.common.text import money
+from nightshift.producer.arrange import arrange
+from nightshift.producer.arrange.worth import Worth
 from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.forecast import Range
 from nightshift.producer.estimate.prompt_lengths import PromptLengths, measure_prompts
@@ -47,7 +50,8 @@ class Estimate:
     """What is expected of a job; None where a figure is not known.
 
     Tokens are those of one row, `engine_seconds` and `cost` those of the whole job, and `seconds`
-    the time from the start to the end with so many `workers`.
+    the time from the start to the end with so many `workers`. `order` is what an order of the rows
+    would bring.
     """
 
     spec: JobSpec
@@ -65,6 +69,7 @@ class Estimate:
     cost: Range | None
     seconds: Range | None
     made_at: datetime
+    order: Worth | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -89,12 +94,26 @@ def estimate(
         prompts = measure_prompts(
             spec, sample_rows(plan, spec, SAMPLE_ROWS, SAMPLE_SEED), tokenizes=tokenizes
         )
+        order = _order(ledger, spec, plan)
     measured, living = (None, 0) if ledger is None else _measured_speed(ledger, spec, pilot)
     source = (
         f"living in the pool {spec.pool}" if living else "none lives now: --workers says how many"
     )
     given = (living or 1, source) if workers is None else (workers, "as you say")
-    return _estimate(spec, plan, prompts, measured, given)
+    return replace(_estimate(spec, plan, prompts, measured, given), order=order)
+
+
+def _order(ledger: Ledger | None, spec: JobSpec, plan: Plan) -> Worth | None:
+    """What `batch.arrange` would bring; None where no order is asked for, or none can be judged."""
+    if spec.batch.arrange == "none":
+        return None
+    cache_tokens = None
+    if ledger is not None:
+        with ledger.transaction() as connection:
+            cache_tokens = loads.cache_tokens(connection, spec.pool, spec.engine_key)
+    with suppress(BadInput, SourceChanged):
+        return arrange.judged(spec, plan, cache_tokens)
+    return None
 
 
 def _estimate(

@@ -28,6 +28,7 @@ def render(made: Estimate) -> RenderableType:
     batches = "1 batch" if made.batches == 1 else f"{made.batches:,} batches"
     table.add_row("rows", f"{made.rows:,} in {batches} of {made.spec.batch.rows:,}{files}")
     _prompts(table, made)
+    _order(table, made)
     _answers(table, made)
     _speed(table, made)
     if made.cost is not None:
@@ -60,6 +61,18 @@ def _prompts(table: Table, made: Estimate) -> None:
     if found.refused:
         text = f"{found.refused:,} of {found.sampled:,} sampled rows cannot be used: {found.why}"
         table.add_row("refused", Text(text, "red"))
+
+
+def _order(table: Table, made: Estimate) -> None:
+    found = made.order
+    if found is None:
+        return
+    sorts = made.spec.batch.arrange == "prefix" or found.pays
+    table.add_row("order", "sorted by what rows begin with" if sorts else "as in the dataset")
+    would = "saves" if sorts else "sorting would save"
+    share = f"{would} about {100 * found.share:.0f} % of the prompt tokens"
+    cache = f", in a prefix cache of {found.cache_tokens:,}"
+    table.add_row("", Text(share + cache, "bright_black"))
 
 
 def _histogram(made: Estimate) -> Table:
@@ -150,6 +163,14 @@ def as_json(made: Estimate) -> dict[str, Any]:
             "longest_allowed": found.longest,
             "too_long": found.too_long,
             "histogram": [list(each) for each in forecast.bins(lengths)] if len(lengths) else [],
+        },
+        "order": None
+        if made.order is None
+        else {
+            "arranges": made.spec.batch.arrange == "prefix" or made.order.pays,
+            "saved_prompt_tokens": made.order.saved_tokens,
+            "saved_share": round(made.order.share, 3),
+            "cache_tokens": made.order.cache_tokens,
         },
         "prompt_tokens_a_row": _range(made.prompt_tokens),
         "output_tokens_a_row": _range(made.output_tokens),
