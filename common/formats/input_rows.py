@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, SourceFile
@@ -21,6 +20,7 @@ from nightshift.common.formats.jsonl import reader as jsonl
 from nightshift.common.formats.jsonl.lines import parse_line
 from nightshift.common.formats.parquet import reader as parquet
 from nightshift.common.formats.parquet.read_cache import ReadCache
+from nightshift.common.formats.values import table_of
 from nightshift.common.row_errors import Failure
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import RowErrorKind
@@ -65,9 +65,9 @@ def read_rows(
         columns = list(dict.fromkeys([*columns, column]))
     if source.arranged is not None:
         table, indices, failures = arranged.read(descriptor, columns, cache, schema)
-        if not as_arranged and table.num_columns:
-            table = table.take(pc.sort_indices(pa.array(indices, pa.int64())))
-        indices = indices if as_arranged else sorted(indices)
+        if not as_arranged:
+            table = _taken(table, sorted(range(len(indices)), key=indices.__getitem__))
+            indices.sort()
         return _divided(table, indices, failures)
     path = hive.columns(spec.input, source.uri)
     rows = read_file_rows(
@@ -162,11 +162,17 @@ def _divided(table: pa.Table, indices: list[int], bad: dict[int, Failure]) -> Ro
     ascending = sorted(bad)
     good = [place for index, place in places.items() if index not in bad]
     return Rows(
-        table=table.take(pa.array(good, pa.int64())),
+        table=_taken(table, good),
         row_index=[indices[place] for place in good],
         bad={index: bad[index] for index in ascending},
-        bad_table=table.take(pa.array([places[index] for index in ascending], pa.int64())),
+        bad_table=_taken(table, [places[index] for index in ascending]),
     )
+
+
+def _taken(table: pa.Table, places: Sequence[int]) -> pa.Table:
+    """The rows at these places; Arrow's take forgets the rows of a table without columns."""
+    taken = table.take(pa.array(places, pa.int64()))
+    return taken if table.num_columns else table_of({}, len(places))
 
 
 def _read(

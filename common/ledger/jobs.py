@@ -124,14 +124,6 @@ def files(connection: Connection, job_id: int) -> list[SourceFile]:
     return [SourceFile(*row) for row in connection.execute(statement, {"job_id": job_id})]
 
 
-def is_arranged(connection: Connection, job_id: int) -> bool:
-    """Whether rows of the job are read from an arranged copy, so that its parts are not in dataset order."""
-    statement = text("""
-        SELECT EXISTS (SELECT FROM input_files WHERE job_id = :id AND arranged IS NOT NULL)
-    """)
-    return bool(connection.scalar(statement, {"id": job_id}))
-
-
 def listed(connection: Connection, limit: int = 1000) -> list[RowMapping]:
     """Rows of the view job_progress, newest job first."""
     statement = text("SELECT * FROM job_progress ORDER BY job DESC LIMIT :limit")

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import structlog
 
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
@@ -23,8 +22,6 @@ from nightshift.producer.arrange.sample import sharing_sample
 from nightshift.producer.arrange.worth import Worth, worth
 from nightshift.producer.planning import batch_cuts, planner
 from nightshift.producer.planning.planner import Plan
-
-log = structlog.get_logger(__name__)
 
 READ_ROWS = 4096
 READ_BYTES = 16 * 2**20
@@ -111,7 +108,6 @@ def arranged_plan(
     except (BadInput, SourceChanged) as error:
         if wanted == "prefix":
             raise BadInput(f"{error}") from error
-        log.info("not_arranged", job=spec.name, why=str(error))
         return plan
     return ArrangedPlan(plan, uri, spec.batch.bytes, spec.read_columns)
 

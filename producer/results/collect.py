@@ -9,6 +9,7 @@ from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.formats import part_rows
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.queries import job_facts
 from nightshift.producer.results import csv_file, dataset_order, part_files, target_file, vectors
 from nightshift.producer.results.with_input import with_input
 
@@ -113,7 +114,7 @@ def _in_order(
     """
     rows = _as_they_lie(ledger, job, expected, rows_of)
     with ledger.transaction() as connection:
-        arranged = jobs.is_arranged(connection, job.id)
+        arranged = job_facts.is_arranged(connection, job.id)
         total = jobs.progress(connection, job.id)["rows_total"]
     yield from dataset_order.in_dataset_order(rows, total) if arranged else rows
 

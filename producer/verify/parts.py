@@ -208,7 +208,7 @@ class PartsAudit:
             for row in range(start, stop)
         }
         with self._ledger.transaction() as connection:
-            found = failed_rows.in_parts(connection, self._job.id, [part["batch"] for part in page])
+            found = failed_rows.in_parts(connection, [part["batch"] for part in page])
         listed: dict[int, tuple[Any, ...]] = {
             row["row_index"]: tuple(row.values()) for row in found
         }

@@ -10,9 +10,10 @@ import pytest
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, jobs, loads, schema
+from nightshift.common.ledger import Ledger, loads, schema
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.job_submit import SCHEMA_OF_ARRANGED
+from nightshift.common.ledger.queries import job_facts
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
@@ -185,7 +186,7 @@ def test_older_code_may_use_the_tables_until_the_first_job_is_arranged(
     site.submit_files(("a.parquet", 25))
     assert compatible_from() == SCHEMA_OF_ARRANGED
     with ledger.transaction() as connection:
-        assert jobs.is_arranged(connection, site.job_id)
+        assert job_facts.is_arranged(connection, site.job_id)
 
 
 # ---------------------------------------------------------------- auto
@@ -203,7 +204,7 @@ def vllm_job(site: Arranged, name: str, rows: list[dict[str, str]], **engine: An
     }
     job_id = submit(site.ledger, parse_spec(data, "test"), Settings()).job_id
     with site.ledger.transaction() as connection:
-        return jobs.is_arranged(connection, job_id)
+        return job_facts.is_arranged(connection, job_id)
 
 
 def shared(documents: int, questions: int, characters: int = 2000) -> list[dict[str, str]]:

@@ -209,9 +209,9 @@ class Hang:
                 reached.set()
                 assert self.over.wait(60)
 
-        def slow_read(spec: Any, descriptor: Any, *more: Any) -> Any:
+        def slow_read(spec: Any, descriptor: Any, *more: Any, **how: Any) -> Any:
             hang_if(stage == "read" and row in descriptor.rows)
-            return read(spec, descriptor, *more)
+            return read(spec, descriptor, *more, **how)
 
         def slow_write(uri: str, data: Any, *, replace: bool = True) -> storage.Written:
             hang_if(stage == "written" and part in uri)

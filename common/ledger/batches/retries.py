@@ -111,12 +111,11 @@ MAKE_PENDING = text("""
         WHERE job_id = :id AND seq > :after AND seq <= coalesce(CAST(:last AS integer), seq)
           AND (state = 'dead' OR state = 'done' AND rows_failed > 0)
     ), failing AS (
-        -- The same rows as in the view failed_rows, batch by batch by the index of row_errors.
+        -- The same rows as in the view failed_rows, batch by batch by an index of row_errors.
         SELECT p.id, int8range(e.row_index, e.row_index + 1) AS rows
         FROM piece p CROSS JOIN LATERAL (
             SELECT row_index, kind FROM row_errors
-            WHERE job_id = :id AND batch_id = p.id
-              AND row_index >= lower(p.rows) AND row_index < upper(p.rows)
+            WHERE batch_id = p.id -- with job_id, too, old statistics may choose a worse index
         ) AS e
         WHERE (p.redo IS NULL OR NOT p.redo @> e.row_index)
           AND (:dead AND p.state = 'dead'

@@ -8,14 +8,13 @@ from nightshift.common.descriptor import RowRanges
 from nightshift.common.ledger.connection import Connection, Row
 
 
-def in_parts(connection: Connection, job_id: int, batches: Sequence[int]) -> list[Row]:
+def in_parts(connection: Connection, batches: Sequence[int]) -> list[Row]:
     """The errors that stand in the parts of these batches, ascending."""
     statement = text("""
         SELECT row_index, row_id, kind, message FROM row_errors
-        WHERE job_id = :id AND batch_id = ANY (CAST(:batches AS bigint[])) ORDER BY row_index
+        WHERE batch_id = ANY (CAST(:batches AS bigint[])) ORDER BY row_index
     """)
-    found = connection.execute(statement, {"id": job_id, "batches": list(batches)})
-    return list(found.mappings())
+    return list(connection.execute(statement, {"batches": list(batches)}).mappings())
 
 
 def count_in_parts(connection: Connection, job_id: int) -> int:

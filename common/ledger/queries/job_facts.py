@@ -194,3 +194,11 @@ def code_versions(connection: Connection) -> dict[str, int]:
     """Living children by the version of their code."""
     found = connection.execute(VERSIONS, {"alive": LIVING_SECONDS})
     return {row.code_version: row.children for row in found}
+
+
+def is_arranged(connection: Connection, job_id: int) -> bool:
+    """Whether rows of the job are read from an arranged copy, so that its parts are not in dataset order."""
+    statement = text("""
+        SELECT EXISTS (SELECT FROM input_files WHERE job_id = :id AND arranged IS NOT NULL)
+    """)
+    return bool(connection.scalar(statement, {"id": job_id}))

@@ -18,7 +18,7 @@ COMMENT ON COLUMN engines.cache_tokens IS
     'Tokens that the prefix cache keeps, by the last load; null for an engine without one.';
 """
 
-INDEX = "CREATE INDEX row_errors_of_batch ON row_errors (batch_id, row_index);"
+INDEX = "CREATE INDEX row_errors_of_batch ON row_errors (batch_id);"
 # The rows of an arranged batch lie all over the dataset, so that their errors are found by the batch.
 
 
