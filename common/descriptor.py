@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 InputFormat = Literal["parquet", "jsonl", "csv", "openai"]
@@ -39,11 +40,14 @@ class RowRanges:
     def minus(self, other: "RowRanges") -> "RowRanges":
         """The rows of these ranges that `other` has not."""
         left: list[tuple[int, int]] = []
+        first = 0  # both ascend, and a batch of an arranged job has as many ranges as rows
         for start, stop in self.ranges:
             at = start
-            for other_start, other_stop in other.ranges:
-                if other_stop <= at or other_start >= stop:
-                    continue
+            while first < len(other.ranges) and other.ranges[first][1] <= at:
+                first += 1
+            for other_start, other_stop in islice(other.ranges, first, None):
+                if other_start >= stop:
+                    break
                 left.append((at, other_start))
                 at = other_stop
             left.append((at, stop))
@@ -62,11 +66,6 @@ class RowRanges:
             taken.append((start, min(stop, start + rows)))
             rows -= stop - start
         return RowRanges.of(*taken)
-
-    def within(self, low: int, high: int) -> "RowRanges":
-        """Those of the rows that lie from `low` to before `high`."""
-        cut = ((max(start, low), min(stop, high)) for start, stop in self.ranges)
-        return RowRanges.of(*cut)
 
     def halves(self) -> tuple["RowRanges", "RowRanges"]:
         """Two sets of neighbouring rows, the first with half of them, rounded down."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
-from nightshift.common.errors import BadInput, SourceChanged
+from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
 from nightshift.common.formats import arranged, input_copies
 from nightshift.common.formats.arranged import OFFSET, Columns
 from nightshift.common.formats.parquet.footer import read_footer
@@ -105,10 +106,12 @@ def arranged_plan(
         uri = copy_uri(spec, plan.files, output_uri)
         if not storage.exists(uri):
             _write(spec, plan, uri, output_uri)
-    except (BadInput, SourceChanged) as error:
-        if wanted == "prefix":
+    except (BadInput, SourceChanged, StorageUnavailable) as error:
+        if wanted == "auto":
+            return plan  # as it would run without an order
+        if isinstance(error, SourceChanged):
             raise BadInput(f"{error}") from error
-        return plan
+        raise
     return ArrangedPlan(plan, uri, spec.batch.bytes, spec.read_columns)
 
 
@@ -116,7 +119,9 @@ def judged(spec: JobSpec, plan: Plan, cache_tokens: int | None) -> Worth:
     """What a sample says of an order of these rows. Raises BadInput where there is no such order, and
     for an engine whose prefix cache is not vLLM's.
     """
-    by = _sorted_by(spec, plan)
+    by = list(takewhile(lambda name: _is_text(plan, name), _sorted_by(spec, plan)))
+    if not by:
+        raise BadInput("requests that begin with an image are not judged")
     engine = spec.engine
     if not isinstance(engine, VllmEngineSpec) or spec.task.runner != "generate":
         raise BadInput("an order is judged by what vLLM's prefix cache keeps")
@@ -170,6 +175,12 @@ def _sorted_by(spec: JobSpec, plan: Plan) -> list[str]:
         kinds = [f"{name} ({plan.schema.field(name).type})" for name in bad]
         raise BadInput(f"batch.arrange cannot carry the columns {first_few(kinds)}")
     return by
+
+
+def _is_text(plan: Plan, name: str) -> bool:
+    """Whether a sample of the column is small; images would take gigabytes."""
+    kind = plan.schema.field(name).type
+    return not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _is_stable(plan: Plan) -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import random
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from nightshift.common.descriptor import Descriptor, RowRanges
 from nightshift.common.formats import input_rows
@@ -17,6 +18,9 @@ RUNS = 64
 RUN_ROWS = 64
 """Rows that stand side by side show what a cache has in dataset order, the others what it has not."""
 
+READING_THREADS = 8
+"""Runs that are read at once: reading from object stores is mostly waiting."""
+
 CACHE_BYTES = 64 * 2**20
 
 SEED = 7
@@ -28,19 +32,20 @@ def sharing_sample(spec: JobSpec, plan: Plan, columns: Sequence[str]) -> Sharing
     Raises what reading the rows of a batch raises.
     """
     cache = ReadCache(CACHE_BYTES)
-    texts: list[str] = []
-    for batch in _runs(plan):
-        rows = input_rows.read_rows(spec, batch, spec.read_columns, cache, plan.schema)
+
+    def read(batch: Descriptor) -> list[str]:
+        rows = input_rows.read_rows(spec, batch, columns, cache, plan.schema)
         values = [to_list(rows.table.column(name)) for name in columns]
-        texts += ["\0".join(map(_text, row)) for row in zip(*values, strict=True)]
+        return ["\0".join(map(_text, row)) for row in zip(*values, strict=True)]
+
+    with ThreadPoolExecutor(READING_THREADS) as threads:
+        texts = [text for found in threads.map(read, _runs(plan)) for text in found]
     row_tokens, levels = levels_of(texts)
     return SharingSample(plan.rows_total, RUN_ROWS, row_tokens, levels)
 
 
 def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return value.hex() if isinstance(value, bytes) else json.dumps(value, default=str)
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _runs(plan: Plan) -> Iterator[Descriptor]:
@@ -52,9 +57,15 @@ def _runs(plan: Plan) -> Iterator[Descriptor]:
         places = range(total // RUN_ROWS)
         firsts = [RUN_ROWS * place for place in sorted(random.Random(SEED).sample(places, RUNS))]
         length = RUN_ROWS
-    wanted = RowRanges.of(*((first, first + length) for first in firsts))
+    at = 0
     for batch in plan.batches():
         low, high = batch.rows.ranges[0][0], batch.rows.ranges[-1][1]
-        here = wanted.within(low, high)
-        if len(here):
-            yield dataclasses.replace(batch, rows=here)
+        pieces: list[tuple[int, int]] = []
+        while at < len(firsts) and firsts[at] < high:
+            stop = firsts[at] + length
+            pieces.append((max(firsts[at], low), min(stop, high)))
+            if stop > high:
+                break
+            at += 1
+        if pieces:
+            yield dataclasses.replace(batch, rows=RowRanges.of(*pieces))

@@ -168,6 +168,8 @@ def _spec(settings: Settings, batch: Batch, file: File, model: ServedModel) -> J
             "task": {"kind": "requests", "endpoint": batch.endpoint},
             "engine": model.engine.model_dump(mode="json", exclude_unset=True),
             "output": {"uri": layout.output(settings, batch.tenant, batch.id)},
+            # Sorting takes memory and disk, which reapers have little of.
+            "batch": {"arrange": "none"},
             "limits": {
                 # All rows may fail: the batch is completed, and says so line by line.
                 "max_failed_fraction": 1,

@@ -38,6 +38,10 @@ def submit_for(
     from nightshift.producer.submit.submit import submit
 
     settings, spec = bounded(ledger, settings, caller, spec)
+    if spec.batch.arrange == "auto":
+        # Sorting takes memory and disk, which many callers share here.
+        batch = spec.batch.model_copy(update={"arrange": "none"})
+        spec = spec.model_copy(update={"batch": batch})
     tenant = caller.tenant
 
     def within(connection: Connection, job_id: int) -> None:

@@ -126,7 +126,8 @@ def append(
         plan = plan_files(ledger, job, infos)
         empty = tuple(file.uri for file in plan.files if not file.rows)
         filled = plan.only({file.uri for file in plan.files}.difference(empty))
-        done = _store(ledger, job, _arranged(ledger, job, filled), source, by_command)
+        ordered = _arranged(ledger, job, filled, by_command=by_command)
+        done = _store(ledger, job, ordered, source, by_command)
         if done is not None:
             if done.reopened:
                 withdraw(ledger, job)
@@ -136,8 +137,12 @@ def append(
     )
 
 
-def _arranged(ledger: Ledger, job: Job, plan: Plan) -> Plan | ArrangedPlan:
-    """Each generation is arranged by itself, with the columns of the job."""
+def _arranged(ledger: Ledger, job: Job, plan: Plan, *, by_command: bool) -> Plan | ArrangedPlan:
+    """Each generation is arranged by itself, with the columns of the job. A reaper that looks at an input
+    does so only where the spec asks for it: its memory and its disk are small.
+    """
+    if job.spec.batch.arrange == "auto" and not by_command:
+        return plan
     with ledger.transaction() as connection:
         cache_tokens = loads.cache_tokens(connection, job.spec.pool, job.spec.engine_key)
     planned = replace(plan, schema=output_schema.deserialize(job.input_schema))

@@ -17,7 +17,7 @@ from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.queries import failed_rows, live_parts
+from nightshift.common.ledger.queries import failed_rows, job_facts, live_parts
 from nightshift.common.spec import ANSWERED_BY
 from nightshift.producer.archive.come_back import bring_back
 from nightshift.producer.results import part_files
@@ -25,6 +25,9 @@ from nightshift.producer.results import part_files
 USAGE_COLUMNS = ("row_index", "finish_reason", "prompt_tokens", "output_tokens", ANSWERED_BY)
 
 READERS = 4
+MOST_ROWS = 1_000_000
+"""Rows of an arranged job that runs among which are drawn: each is a range of its own."""
+
 READ_BYTES = 256 * 2**20
 """Size of the cache of decoded input: neighbouring rows share a row group."""
 
@@ -53,16 +56,20 @@ def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool
     """
     bring_back(ledger, job)
     with ledger.transaction() as connection:
-        finished = live_parts.finished_rows(connection, job.id)
         if errors_only:
-            finished = failed_rows.among(connection, job.id, finished)
+            finished = failed_rows.with_lines(connection, job.id)
+        else:
+            arranged = job_facts.is_arranged(connection, job.id)
+            most = MOST_ROWS // job.spec.batch.rows + 1 if arranged else None
+            finished = live_parts.finished_rows(connection, job.id, most)
         if not finished.ranges:
             kind = "failed" if errors_only else "finished"
             raise BadInput(f"job {job.id} has no {kind} rows{'' if errors_only else ' yet'}")
         total = len(finished)
+        known = total if errors_only else live_parts.count_finished(connection, job.id)
         places = random.Random(seed).sample(range(total), min(count, total))
         indices = _rows_at(finished, places)
-    drawn = Sample(total, seed, errors_only)
+    drawn = Sample(known, seed, errors_only)
     _fill(ledger, job, indices, drawn)
     drawn.rows.sort(key=lambda row: int(row["row_index"]))
     return drawn

@@ -13,7 +13,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger, loads, schema
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.job_submit import SCHEMA_OF_ARRANGED
-from nightshift.common.ledger.queries import job_facts
+from nightshift.common.ledger.queries import job_facts, live_parts
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
@@ -22,6 +22,7 @@ from nightshift.producer.control.deletion import delete
 from nightshift.producer.judge.judge import prepare
 from nightshift.producer.judge.scores import Scale
 from nightshift.producer.results import dataset_order
+from nightshift.producer.results import sample as results
 from nightshift.producer.results.collect import collect
 from nightshift.producer.submit.submit import Submitted, submit
 from tests.integration.test_growth import Grown
@@ -78,6 +79,29 @@ def test_failed_rows_are_those_of_the_dataset_and_run_again(site: Arranged) -> N
     assert [(row["id"], row["loud"]) for row in rows] == [
         (row_id, f"SAY {row_id.upper()}") for row_id in site.ids
     ]
+
+
+def test_a_sample_of_a_job_that_runs_is_drawn_from_some_of_its_batches(
+    site: Arranged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.submit_files(("a.parquet", 95))
+    site.run(moody(3), most=6)
+    site.agrees()
+    with site.ledger.transaction() as connection:
+        done = set(live_parts.finished_rows(connection, site.job_id))
+        some = set(live_parts.finished_rows(connection, site.job_id, 2))
+        assert live_parts.count_finished(connection, site.job_id) == len(done) == 60
+    assert len(some) == 20
+    assert some < done
+    monkeypatch.setattr(results, "MOST_ROWS", 10)
+    drawn = results.sample(site.ledger, site.job, 5, 0)
+    assert drawn.total == 60
+    assert {row["row_index"] for row in drawn.rows} < some
+    failed = results.sample(site.ledger, site.job, 100, 0, errors_only=True)
+    assert {row["row_index"] for row in failed.rows} == {at for at in done if at % 10 == 3}
+    site.work(moody())
+    with site.ledger.transaction() as connection:
+        assert live_parts.finished_rows(connection, site.job_id, 1).ranges == ((0, 95),)
 
 
 def test_columns_of_the_input_and_a_judge_read_the_copy(site: Arranged) -> None:

@@ -69,11 +69,12 @@ def first(
     return list(connection.execute(statement, given).mappings())
 
 
-def among(connection: Connection, job_id: int, rows: RowRanges) -> RowRanges:
-    """The rows of `rows` that failed."""
+def with_lines(connection: Connection, job_id: int) -> RowRanges:
+    """The failed rows that have a line in a part which counts."""
     statement = text("""
-        SELECT coalesce(range_agg(int8range(row_index, row_index, '[]')), '{}') * :among
-        FROM failed_rows WHERE job = :id
+        SELECT coalesce(range_agg(int8range(e.row_index, e.row_index, '[]')), '{}') FROM row_errors e
+        WHERE e.job_id = :id
+          AND NOT EXISTS (SELECT FROM batches b WHERE b.id = e.batch_id AND b.redo @> e.row_index)
     """)
-    found: RowRanges = connection.execute(statement, {"id": job_id, "among": rows}).scalar_one()
+    found: RowRanges = connection.execute(statement, {"id": job_id}).scalar_one()
     return found

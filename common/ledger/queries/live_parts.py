@@ -99,12 +99,16 @@ def parts_holding(connection: Connection, job_id: int, indices: Sequence[int]) -
                b.byte_length, f.uri, f.format, f.size, f.fingerprint,
                f.row_count AS file_rows, f.first_row, f.arranged
         FROM batches b
-        JOIN unnest(CAST(:indices AS bigint[])) AS row_index ON b.rows @> row_index
         JOIN input_files f USING (job_id, file_index)
+        -- All rows at once: those of a batch may lie all over the dataset, and take long to read.
+        CROSS JOIN LATERAL unnest(b.rows * CAST(:wanted AS int8multirange)) AS piece
+        CROSS JOIN LATERAL generate_series(lower(piece), upper(piece) - 1) AS row_index
         WHERE b.job_id = :id AND b.part_name IS NOT NULL AND b.state <> 'split'
+          AND b.rows && CAST(:wanted AS int8multirange)
         ORDER BY b.seq, b.id, row_index
     """)
-    return list(connection.execute(statement, {"id": job_id, "indices": list(indices)}).mappings())
+    wanted = RowRanges.from_indices(indices)
+    return list(connection.execute(statement, {"id": job_id, "wanted": wanted}).mappings())
 
 
 def part_is_live(connection: Connection, job_id: int, part_name: str) -> bool:
@@ -116,16 +120,45 @@ def part_is_live(connection: Connection, job_id: int, part_name: str) -> bool:
     return bool(connection.scalar(statement, {"id": job_id, "name": part_name}))
 
 
-def finished_rows(connection: Connection, job_id: int) -> RowRanges:
-    """The rows that have a line that counts; one range when the job is finished."""
+def finished_rows(
+    connection: Connection, job_id: int, most_batches: int | None = None
+) -> RowRanges:
+    """The rows that have a line that counts; one range when the job is finished. Of a job that is not, those
+    of `most_batches` of its batches, chosen by a hash: the rows of ten million arranged ones are as many
+    ranges.
+    """
+    whole = connection.execute(WHOLE, {"id": job_id}).one()
+    if whole.is_whole:
+        return RowRanges.of((0, int(whole.rows)))
     statement = text("""
         SELECT coalesce(range_agg(piece), '{}') AS rows FROM (
-            SELECT unnest(rows - coalesce(redo, '{}')) AS piece FROM batches
-            WHERE job_id = :id AND part_name IS NOT NULL AND state <> 'split'
+            SELECT unnest(rows - coalesce(redo, '{}')) AS piece FROM (
+                SELECT rows, redo FROM batches
+                WHERE job_id = :id AND part_name IS NOT NULL AND state <> 'split'
+                ORDER BY CASE WHEN CAST(:most AS bigint) IS NOT NULL THEN hashint8(id) END
+                LIMIT :most) AS chosen
         ) AS live
     """)
-    found: RowRanges = connection.execute(statement, {"id": job_id}).scalar_one()
+    chosen = {"id": job_id, "most": most_batches}
+    found: RowRanges = connection.execute(statement, chosen).scalar_one()
     return found
+
+
+WHOLE = text("""
+    SELECT coalesce(bool_and(part_name IS NOT NULL AND redo IS NULL), false) AS is_whole,
+           coalesce(sum(row_count), 0) AS rows
+    FROM batches WHERE job_id = :id AND state <> 'split'
+""")
+"""Whether every row of a job has a line that counts, and how many rows the job has."""
+
+
+def count_finished(connection: Connection, job_id: int) -> int:
+    """How many rows have a line that counts."""
+    statement = text("""
+        SELECT coalesce(sum(row_count - redo_count), 0) FROM batches
+        WHERE job_id = :id AND part_name IS NOT NULL AND state <> 'split'
+    """)
+    return int(connection.execute(statement, {"id": job_id}).scalar_one())
 
 
 def latest_rows(connection: Connection, job_id: int, most: int) -> list[int]:
