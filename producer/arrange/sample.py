@@ -21,6 +21,10 @@ RUN_ROWS = 64
 READING_THREADS = 8
 """Runs that are read at once: reading from object stores is mostly waiting."""
 
+MOST_CHARACTERS = 16_384
+"""Characters of a row that are looked at: of documents of a megabyte the sample would take gigabytes.
+Longer rows count as if they ended here, with the cache as large as it is, so that less seems to be saved."""
+
 CACHE_BYTES = 64 * 2**20
 
 SEED = 7
@@ -36,7 +40,7 @@ def sharing_sample(spec: JobSpec, plan: Plan, columns: Sequence[str]) -> Sharing
     def read(batch: Descriptor) -> list[str]:
         rows = input_rows.read_rows(spec, batch, columns, cache, plan.schema)
         values = [to_list(rows.table.column(name)) for name in columns]
-        return ["\0".join(map(_text, row)) for row in zip(*values, strict=True)]
+        return ["\0".join(map(_text, row))[:MOST_CHARACTERS] for row in zip(*values, strict=True)]
 
     with ThreadPoolExecutor(READING_THREADS) as threads:
         texts = [text for found in threads.map(read, _runs(plan)) for text in found]

@@ -25,7 +25,7 @@ from nightshift.common.spec import (
 )
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
-from nightshift.producer.arrange.arrange import arranged_plan
+from nightshift.producer.arrange.arrange import ArrangedPlan, arranged_plan
 from nightshift.producer.planning import planner
 from nightshift.producer.planning.planner import Plan
 from nightshift.producer.submit import checks, openai_batch_file, output_owner
@@ -109,6 +109,7 @@ def submit(
         JobState.RUNNING,
         beside=beside,
         watch_seconds=watch_seconds,
+        arranged=isinstance(ordered, ArrangedPlan),
     )
 
 

@@ -47,7 +47,8 @@ class Submitted:
 
     `kept` are the fields in which the spec differs from that of a job that was found; `beside` are
     the names of files that are no job's in the output directory of a new one. `new_files` of its
-    input a job that was found does not have; a watched one takes them by itself.
+    input a job that was found does not have; a watched one takes them by itself. `arranged` says of a new
+    job that its rows run in another order than the dataset's.
     """
 
     job_id: int
@@ -59,6 +60,7 @@ class Submitted:
     beside: tuple[str, ...] = ()
     new_files: int = 0
     watch_seconds: int | None = None
+    arranged: bool = False
 
     @property
     def remarks(self) -> list[str]:
@@ -71,6 +73,11 @@ class Submitted:
             found.append(
                 "the output directory is not empty: the parts will lie beside "
                 f"{first_few(self.beside, 3)}"
+            )
+        if self.arranged:
+            found.append(
+                "the rows run sorted by what their requests begin with (batch.arrange): "
+                f"`nightshift collect {self.job_id}` gives them in dataset order"
             )
         if self.watch_seconds is not None:
             found.append(

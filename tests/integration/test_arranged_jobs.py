@@ -65,7 +65,8 @@ def site(ledger: Ledger, tmp_path: Path) -> Arranged:
 
 
 def test_failed_rows_are_those_of_the_dataset_and_run_again(site: Arranged) -> None:
-    site.submit_files(("a.parquet", 25), ("b.jsonl", 17))
+    submitted = site.submit_files(("a.parquet", 25), ("b.jsonl", 17))
+    assert ["batch.arrange" in remark for remark in submitted.remarks] == [True]
     assert list(site.batches()[0]) == [0, 1, 10, 11, 12, 13, 14, 15, 16, 17]
     site.work(moody(3))
     wrong = {at for at, row_id in enumerate(site.ids) if row_id.endswith("3")}
