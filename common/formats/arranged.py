@@ -25,6 +25,9 @@ from nightshift.common.states import RowErrorKind
 SUFFIX = ".arranged"
 """Of copies: no reader of `**/*.parquet` counts their rows."""
 
+VERSION = 1
+"""Of what a copy holds; part of its name, so that no release reads what another means."""
+
 OFFSET, KIND, WHY = "\0offset", "\0kind", "\0why"
 """Columns of a copy: how many rows of its files stand before the row, and why the row cannot be read."""
 

@@ -155,7 +155,7 @@ def copy_uri(spec: JobSpec, files: Sequence[SourceFile], output_uri: str) -> str
     )
     shown = [spec.task.model_dump(mode="json"), spec.read_columns]
     folder = f"{output_uri.rstrip('/')}/{input_copies.FOLDER}"
-    return f"{folder}/{digest([facts, reading, shown])[:16]}{arranged.SUFFIX}"
+    return f"{folder}/{digest([arranged.VERSION, facts, reading, shown])[:16]}{arranged.SUFFIX}"
 
 
 def _sorted_by(spec: JobSpec, plan: Plan) -> list[str]:
