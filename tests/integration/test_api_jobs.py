@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from nightshift.common.ledger import Ledger
+from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.gateway import keys, tenants
+from nightshift.common.ledger.queries import job_facts
 from tests.support.fleet import function_spec, write_rows
 from tests.support.gateway import Door, free_port
 
@@ -90,6 +91,23 @@ def test_a_spec_becomes_a_job_that_is_looked_at_and_changed(people: Tenants) -> 
     ]
     assert people.ask("acme", "DELETE", f"{place}?output=true").status_code == 200
     assert people.ask("acme", "GET", place).status_code == 404
+
+
+def test_a_job_by_http_is_sorted_only_where_its_spec_says_so(
+    people: Tenants, ledger: Ledger
+) -> None:
+    orders = {}
+    for name, batch in (("auto", {}), ("asked", {"arrange": "prefix"})):
+        spec = people.spec(name) | {"batch": batch}
+        spec["input"]["columns"] = ["text"]
+        made = people.ask("acme", "POST", "/api/jobs", json=spec)
+        assert made.status_code == 201, made.text
+        with ledger.transaction() as connection:
+            job = jobs.get(connection, made.json()["job"])
+            assert job is not None
+            sorted_now = job_facts.is_arranged(connection, job.id)
+        orders[name] = (job.spec.batch.arrange, sorted_now)
+    assert orders == {"auto": ("none", False), "asked": ("prefix", True)}
 
 
 def test_a_tenant_sees_and_reaches_nothing_of_another(people: Tenants) -> None:
