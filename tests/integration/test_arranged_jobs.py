@@ -19,6 +19,7 @@ from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.control import lost_parts
 from nightshift.producer.control.deletion import delete
+from nightshift.producer.estimate.pilot import submit_pilot
 from nightshift.producer.judge.judge import prepare
 from nightshift.producer.judge.scores import Scale
 from nightshift.producer.results import dataset_order
@@ -289,3 +290,21 @@ def test_rows_come_back_in_order_out_of_many_boxes(monkeypatch: pytest.MonkeyPat
     assert found.num_rows == 1000
     assert found.equals(table.sort_by("row_index"))
     assert list(dataset_order.in_dataset_order(iter(()), 0)) == []
+
+
+def test_a_pilot_of_an_arranged_job_is_arranged_and_runs(site: Arranged) -> None:
+    site.come(("a.parquet", 95))
+    data = function_spec("whole", site.folder / "in", site.folder / "out", batch={"rows": 10})
+    data["batch"]["arrange"] = "prefix"
+    data["input"]["columns"] = ["text"]
+    spec = parse_spec(data, "test")
+    submitted, unreadable = submit_pilot(site.ledger, spec, Settings(), 20)
+    assert not unreadable
+    assert submitted.arranged
+    site.job_id = submitted.job_id
+    assert site.done() is JobState.COMPLETED
+    target = site.folder / "pilot.parquet"
+    assert collect(site.ledger, site.job, str(target)) == 20
+    rows = pq.read_table(target).to_pylist()
+    assert [row["row_index"] for row in rows] == list(range(20))
+    assert all(row["loud"] == f"SAY {row['id'].upper()}" for row in rows)
