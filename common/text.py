@@ -17,6 +17,9 @@ MARK = "\N{REPLACEMENT CHARACTER}"
 MESSAGE_CHARACTERS = 500
 """Longest message of an error that is kept, in a part and in the ledger alike."""
 
+CHARACTERS_A_TOKEN = 4
+"""A rule of thumb for English text; other languages and code take more tokens."""
+
 HALF_CHARACTER = "holds half of a character (a lone surrogate)"
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

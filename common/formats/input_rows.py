@@ -45,6 +45,13 @@ class Rows:
     bad: dict[int, Failure]
     bad_table: pa.Table
 
+    def whole(self) -> pa.Table:
+        """Good and bad rows together, ascending."""
+        if not self.bad:
+            return self.table
+        table = pa.concat_tables([self.table, self.bad_table], promote_options="permissive")
+        return _taken(table, _ascending([*self.row_index, *self.bad]))
+
 
 def read_rows(
     spec: JobSpec,
@@ -66,7 +73,7 @@ def read_rows(
     if source.arranged is not None:
         table, indices, failures = arranged.read(descriptor, columns, cache, schema)
         if not as_arranged:
-            table = _taken(table, sorted(range(len(indices)), key=indices.__getitem__))
+            table = _taken(table, _ascending(indices))
             indices.sort()
         return _divided(table, indices, failures)
     path = hive.columns(spec.input, source.uri)
@@ -167,6 +174,11 @@ def _divided(table: pa.Table, indices: list[int], bad: dict[int, Failure]) -> Ro
         bad={index: bad[index] for index in ascending},
         bad_table=_taken(table, [places[index] for index in ascending]),
     )
+
+
+def _ascending(indices: Sequence[int]) -> list[int]:
+    """The places of these numbers in their order."""
+    return sorted(range(len(indices)), key=indices.__getitem__)
 
 
 def _taken(table: pa.Table, places: Sequence[int]) -> pa.Table:

@@ -100,18 +100,15 @@ def arranged_plan(
     if wanted == "none" or plan.rows_total < 2:
         return plan
     try:
-        _sorted_by(spec, plan)
         if wanted == "auto" and not judged(spec, plan, cache_tokens).pays:
             return plan
         uri = copy_uri(spec, plan.files, output_uri)
         if not storage.exists(uri):
             _write(spec, plan, uri, output_uri)
-    except (BadInput, SourceChanged, StorageUnavailable) as error:
-        if wanted == "auto":
-            return plan  # as it would run without an order
-        if isinstance(error, SourceChanged):
-            raise BadInput(f"{error}") from error
-        raise
+    except (BadInput, SourceChanged, StorageUnavailable):
+        if wanted == "prefix":
+            raise
+        return plan  # as it would run without an order
     return ArrangedPlan(plan, uri, spec.batch.bytes, spec.read_columns)
 
 

@@ -14,7 +14,6 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
 from nightshift.common.formats import arranged, input_rows
 from nightshift.common.formats.arranged import Columns
-from nightshift.common.formats.input_rows import Rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.parquet.writer import regrouped
 from nightshift.common.formats.values import table_of, to_list
@@ -100,10 +99,10 @@ def _rows(spec: JobSpec, plan: Plan, columns: Columns) -> Iterator[pa.RecordBatc
     schema = columns.schema(plan.schema)
     for batch in plan.batches():
         rows = input_rows.read_rows(spec, batch, read, cache, plan.schema)
-        table = _whole(rows)
+        table = rows.whole()
         more = table
         if others:
-            more = _whole(input_rows.read_rows(spec, batch, others, cache, plan.schema))
+            more = input_rows.read_rows(spec, batch, others, cache, plan.schema).whole()
         wanted = sorted([*rows.row_index, *rows.bad])
         failures = [rows.bad.get(index) for index in wanted]
         values = {
@@ -123,15 +122,6 @@ def _rows(spec: JobSpec, plan: Plan, columns: Columns) -> Iterator[pa.RecordBatc
             else:
                 values[name] = column.cast(schema.field(name).type)
         yield from table_of(values, len(wanted)).select(schema.names).to_batches()
-
-
-def _whole(rows: Rows) -> pa.Table:
-    """Good and bad rows together, ascending."""
-    if not rows.bad:
-        return rows.table
-    both = pa.concat_tables([rows.table, rows.bad_table], promote_options="permissive")
-    indices = [*rows.row_index, *rows.bad]
-    return both.take(pa.array(sorted(range(len(indices)), key=indices.__getitem__), pa.int64()))
 
 
 def _json(value: object) -> str | None:

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nightshift.common.text import CHARACTERS_A_TOKEN
+
 LEAST_SHARE = 0.1
 """Share of the prompt tokens that an arranged job must save; less is within the noise of a fleet."""
 
@@ -20,9 +22,6 @@ LEAST_TOKENS = 50_000
 UNKNOWN_CACHE_TOKENS = 32_768
 """Cache of an engine that was never loaded. Low, since a pass for nothing costs seconds, and a job in the
 wrong order up to half of its time."""
-
-CHARACTERS_A_TOKEN = 4
-"""A rule of thumb for English text; other languages and code take more tokens."""
 
 SHORTEST = 64
 """Characters of the shortest beginning that is compared; a cache keeps whole blocks of tokens."""

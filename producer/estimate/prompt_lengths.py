@@ -22,10 +22,8 @@ from nightshift.common.spec import (
     VllmEngineSpec,
 )
 from nightshift.common.templates.sandbox import compiled, rendered
+from nightshift.common.text import CHARACTERS_A_TOKEN
 from nightshift.producer.estimate import forecast
-
-CHARACTERS_A_TOKEN = 4
-"""A rule of thumb for English text; other languages and code take more tokens."""
 
 Messages = list[dict[str, str]]
 Prompt = Messages | str | tuple[str, str]

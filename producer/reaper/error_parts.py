@@ -3,7 +3,6 @@ that output rows equal input rows.
 """
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 
 from nightshift.common import provenance
@@ -77,6 +76,4 @@ def _passed_columns(job: Job, batch: Row, failed: RowRanges) -> pa.Table | None:
     except NightshiftError as error:
         log.warning("dead_source_unreadable", job_id=job.id, error=str(error))
         return None
-    table = pa.concat_tables([rows.table, rows.bad_table])
-    order = pa.array([*rows.row_index, *rows.bad], pa.int64())
-    return table.take(pc.sort_indices(order))
+    return rows.whole()

@@ -201,12 +201,6 @@ class PartsAudit:
 
     def _check_errors(self, page: Sequence[Row], contents: Sequence[PartContent]) -> None:
         """The rows of these parts that have an error, in the parts and in the ledger."""
-        rows = {
-            row
-            for content in contents
-            for start, stop in content.ranges
-            for row in range(start, stop)
-        }
         with self._ledger.transaction() as connection:
             found = failed_rows.in_parts(connection, [part["batch"] for part in page])
         listed: dict[int, tuple[Any, ...]] = {
@@ -214,11 +208,12 @@ class PartsAudit:
         }
         carried = {error[0]: error for content in contents for error in content.errors}
         only_listed = listed.keys() - carried.keys()
+        if not self._complete:  # of a part that is no longer live nothing was kept
+            held = [pair for content in contents for pair in content.ranges]
+            only_listed &= {row for start, stop in held for row in range(start, stop)}
         wrong = {
             "rows {} failed, and the ledger does not say so": carried.keys() - listed.keys(),
-            "the ledger says that rows {} failed, and their parts do not": (
-                only_listed if self._complete else only_listed & rows
-            ),
+            "the ledger says that rows {} failed, and their parts do not": only_listed,
             "rows {} carry another error in the part than in the ledger": {
                 row for row in carried.keys() & listed.keys() if carried[row] != listed[row]
             },
