@@ -1,6 +1,6 @@
 """The composition root of a child: one Celery worker, one warm engine, one process group.
 
-Run by the supervisor as `python -m nightshift.worker.celery_app CONFIG`, CONFIG being a ChildConfig as JSON.
+Run by `worker/child.py`.
 """
 
 import gc
@@ -24,12 +24,14 @@ from nightshift.common import logs
 from nightshift.common.allocation.load_errors import case_of
 from nightshift.common.broker import make_app, queue_name
 from nightshift.common.errors import EngineLoadFailed, Permanent, Retryable, RevisionChanged
-from nightshift.common.ledger import Ledger, jobs, loads, workers
+from nightshift.common.ledger import Ledger, jobs, workers
 from nightshift.common.ledger.batches.records import Claimant
+from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.fleet import Machine
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.spec import JobSpec
+from nightshift.common.telemetry.steps import Step, StepFile
 from nightshift.worker import engines, tasks
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.heartbeat import Heartbeat
@@ -39,6 +41,7 @@ from nightshift.worker.supervisor.channel import ToSupervisor
 from nightshift.worker.supervisor.children import ChildConfig, ExitCode, load_policy
 from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildLiveness
 from nightshift.worker.telemetry.counts import Counts
+from nightshift.worker.telemetry.engine_steps import ChildSteps
 from nightshift.worker.telemetry.log_lines import LogLines
 from nightshift.worker.telemetry.recorder import EngineLoaded, Recorder, Subscriber
 from nightshift.worker.telemetry.report import ProfileFile
@@ -291,12 +294,15 @@ class ChildTelemetry:
     def __init__(self, config: ChildConfig, engine: Engine) -> None:
         self._outputs: list[ProfileFile | Counts] = []
         self._ended = threading.Event()
+        path = None if config.profile is None else Path(config.profile)
+        self._steps = StepFile(path, {"supervisor": config.supervisor, "worker_id": config.id})
         subscribers: list[Subscriber] = [LogLines()]
-        if config.profile is not None or config.metrics is not None:
+        if path is not None or config.metrics is not None:
             utilization = Utilization(engine.concurrency)
             subscribers.append(utilization)
-            if config.profile is not None:
-                file = ProfileFile(Path(config.profile), utilization, config.id, config.supervisor)
+            if path is not None:
+                file = ProfileFile(path, utilization, config.id, config.supervisor)
+                subscribers.append(ChildSteps(self._steps))
                 self._outputs.append(file)
             if config.metrics is not None:
                 counts = Counts.in_folder(
@@ -316,6 +322,7 @@ class ChildTelemetry:
     def finish(self) -> None:
         """Brings each output up to date for the last time."""
         self._ended.set()
+        self._steps.note(Step.CLOSED)
         for output in self._outputs:
             output.update()
 
@@ -325,7 +332,7 @@ class ChildTelemetry:
 
 
 def main() -> None:
-    """Entry of `python -m nightshift.worker.celery_app`."""
+    """Serves with the ChildConfig of the command line."""
     config = ChildConfig(**{**json.loads(sys.argv[1]), "pid": os.getpid()})
     settings = load_settings()
     logs.configure(settings, worker_id=config.id)
@@ -339,7 +346,3 @@ def main() -> None:
     except Retryable as error:
         log.error("ledger_away", error=str(error))
         os._exit(ExitCode.LEDGER_AWAY)
-
-
-if __name__ == "__main__":
-    main()

@@ -15,6 +15,8 @@ from nightshift.common.errors import BadInput, NightshiftError, Retryable
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.permits import engine_args
 from nightshift.common.settings import load_settings, visible_gpus
+from nightshift.common.telemetry import step_table, steps
+from nightshift.common.telemetry.steps import Step, StepFile
 from nightshift.worker.supervisor import probes
 from nightshift.worker.supervisor.liveness import QUICK_ANSWER_SECONDS
 from nightshift.worker.supervisor.supervisor import Supervisor
@@ -60,7 +62,7 @@ def serve(
     if settings.database_url is None:
         raise BadInput("NIGHTSHIFT_DATABASE_URL is not set: a worker needs the ledger")
     engine_args.words(settings.allowed_engine_args or ())
-    profile = None if profile is None else report.checked(profile)
+    profile = None if profile is None else steps.checked(profile)
     gpus = visible_gpus()
     # Short answers: the supervisor waits for them, and neither drains nor sees a child end meanwhile.
     ledger = Ledger(
@@ -81,9 +83,12 @@ def serve(
             metrics=metrics,
             preempt_file=preempt_file,
         )
+        StepFile(profile, {"supervisor": supervisor.identity}).note(Step.WORKER)
         _run_until_signal(supervisor, ledger)
     if profile is not None:
-        report.show(report.Figures.read(profile, supervisor.identity), Console())
+        console = Console()
+        step_table.show(step_table.way(step_table.read(profile, supervisor.identity)), console)
+        report.show(report.Figures.read(profile, supervisor.identity), console)
 
 
 def slot_count(wanted: int | None, gpus: int) -> int:

@@ -4,9 +4,10 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import RowMapping, text
 
-from nightshift.common.ledger import fleet, loads
+from nightshift.common.ledger import fleet
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.engines import loads
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,8 @@ def status(
 ) -> None:
     """Say where a job stands, or all of them."""
     from nightshift.common.ledger import jobs as ledger_jobs
-    from nightshift.common.ledger import loads, workers
+    from nightshift.common.ledger import workers
+    from nightshift.common.ledger.engines import loads
     from nightshift.common.ledger.queries import job_pace
     from nightshift.producer.views import rates, tables, watching
     from nightshift.producer.views.deadlines import with_deadlines

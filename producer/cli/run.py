@@ -3,6 +3,7 @@
 import dataclasses
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -69,6 +70,13 @@ def run(
     ui: Annotated[
         bool, typer.Option("--ui", help="Print a link to pages that show the job while it runs.")
     ] = False,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Append to FILE where the time goes, and print the steps of this run at its end.",
+        ),
+    ] = None,
 ) -> None:
     """Run a job on this machine to its end; the same command again goes on after a crash.
 
@@ -97,6 +105,7 @@ def run(
         agreed=yes,
         results=to,
         beside=partial(serve.pages, settings, messages) if ui else nullcontext,
+        profile=profile,
     )
     raise typer.Exit(code)
 

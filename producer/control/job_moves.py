@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from nightshift.common.ledger import Connection, Ledger, jobs, loads, spending
+from nightshift.common.ledger import Connection, Ledger, jobs, spending
 from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer.control.answer import Answer, detail
 

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
 
 from nightshift.common.errors import BadInput, SourceChanged
-from nightshift.common.ledger import Ledger, loads, spending
+from nightshift.common.ledger import Ledger, spending
+from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.spending import SimilarJob
 from nightshift.common.settings import Settings
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngineSpec

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from nightshift.common.ledger import Connection, Row, jobs, loads
+from nightshift.common.ledger import Connection, Row, jobs
 from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.gateway import tenant_jobs
 from nightshift.common.ledger.growth import watches
 from nightshift.common.ledger.jobs import Job

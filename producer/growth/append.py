@@ -12,8 +12,9 @@ from nightshift.common.descriptor import SourceFile
 from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import hive, input_copies, output_schema
-from nightshift.common.ledger import Connection, Ledger, archives, job_submit, jobs, loads
+from nightshift.common.ledger import Connection, Ledger, archives, job_submit, jobs
 from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.growth import generations, watches
 from nightshift.common.ledger.growth.generations import End, Source
 from nightshift.common.ledger.jobs import Job

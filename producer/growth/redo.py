@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from nightshift.common import storage
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_names
-from nightshift.common.ledger import Ledger, job_submit, jobs, loads
+from nightshift.common.ledger import Ledger, job_submit, jobs
 from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.growth import changed_files, generations, watches
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.storage import FileInfo

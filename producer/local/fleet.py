@@ -119,6 +119,9 @@ class LocalFleet:
 
     def stop(self) -> None:
         """Drains the workers, ends the reaper, and all processes that they started."""
+        for process in self._processes:
+            if process.group is not None and process.supervisor is not None:
+                process.group.terminate()
         for process in reversed(self._processes):
             if process.group is not None:
                 process.group.stop(2 * self._drain_seconds + LEAVE_SECONDS)

@@ -17,6 +17,7 @@ from nightshift.common.processes.redis_server import EmbeddedRedis
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
+from nightshift.common.telemetry.steps import Step, StepFile
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.pilot import FinishedPilot
 from nightshift.producer.local.fleet import LocalFleet, Servers, for_spec, running
@@ -40,6 +41,7 @@ class Machine:
     servers: Servers
     started: ExitStack
     console: Console
+    steps: StepFile
     fleet: LocalFleet | None = None
     serves: tuple[str, str] | None = None
     """Pool and engine key of the fleet's worker."""
@@ -48,6 +50,7 @@ class Machine:
         """The job of the spec, new or known; a known one goes on, see `known_job`."""
         settings = permits.of_operator(spec, self.settings)
         submitted = submit(self.ledger, spec, settings, new=new, adopt=adopt)
+        self.steps.note(Step.SUBMITTED)
         job = open_job(self.ledger, submitted, spec, self.console)
         if submitted.watch_seconds is not None:
             self.console.print(
@@ -63,6 +66,7 @@ class Machine:
         """Runs a pilot of so many rows to its end."""
         settings = permits.of_operator(spec, self.settings)
         submitted, unreadable = pilot.submit_pilot(self.ledger, spec, settings, rows, adopt=adopt)
+        self.steps.note(Step.SUBMITTED)
         job = self.work_on(open_job(self.ledger, submitted, spec, self.console))
         return FinishedPilot(job, unreadable)
 
@@ -75,9 +79,12 @@ class Machine:
             self.started.close()
             self.serves = wanted
             arguments = ["--pool", pool, "--engine-key", engine_key]
+            if self.steps.path is not None:
+                arguments += ["--profile", str(self.steps.path)]
             self.fleet = self.new_fleet(for_spec(job.spec, self.settings), {"worker": arguments})
             self.started.enter_context(running(self.fleet, self.console))
         job = progress.follow(self.ledger, job.id, self.console, stop=self.fleet.is_broken).job
+        self.steps.note(Step.OVER)
         self.fleet.raise_if_broken()
         if job.state is JobState.PAUSED:
             # The worker finishes or releases its batches now, so that the summary counts them.
@@ -91,7 +98,13 @@ class Machine:
 
 
 @contextmanager
-def machine(settings: Settings, console: Console, *, connections: int = 8) -> Iterator[Machine]:
+def machine(
+    settings: Settings,
+    console: Console,
+    *,
+    connections: int = 8,
+    steps: StepFile = StepFile(None),  # noqa: B008
+) -> Iterator[Machine]:
     """The machine for the time of one command, under the lock of the home folder.
 
     Starts a Postgres and a Redis where the environment names none, and ends everything that was
@@ -108,8 +121,9 @@ def machine(settings: Settings, console: Console, *, connections: int = 8) -> It
         )
         stack.callback(ledger.close)
         _prepare(ledger, home)
+        steps.note(Step.SERVERS)
         started = stack.enter_context(ExitStack())
-        yield Machine(ledger, settings, home, servers, started, console)
+        yield Machine(ledger, settings, home, servers, started, console, steps)
 
 
 def _with_servers(settings: Settings, home: Path, stack: ExitStack, servers: Servers) -> Settings:

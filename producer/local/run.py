@@ -5,6 +5,7 @@ The same command after a crash goes on where the job stood.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
 from rich.console import Console
 
@@ -12,6 +13,8 @@ from nightshift.common import permits
 from nightshift.common.ledger import Ledger, spending
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
+from nightshift.common.telemetry import step_table
+from nightshift.common.telemetry.steps import Step, StepFile, checked, process_began
 from nightshift.producer.connect import has_ledger, open_ledger
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.estimate import Estimate, estimate
@@ -37,19 +40,24 @@ def run(
     agreed: bool = False,
     results: str | None = None,
     beside: Beside = nullcontext,
+    profile: Path | None = None,
 ) -> int:
     """Submits or continues the job and works until it is over; returns the exit code.
 
     0 every row has an answer, 1 finished with row errors, 3 failed, paused, cancelled, or stopped
     after the pilot. `new` and `adopt` are those of the submit. After a pilot of `pilot_rows`
     somebody is asked, unless it is `agreed` to run the rest. `results` is where the lines of an OpenAI batch go. `beside` goes on while
-    the job runs. Raises BadInput when the spec, the input, `results` or the home folder cannot be used.
+    the job runs. The worker appends its times to `profile`, and the steps are printed at the end. Raises BadInput when the spec, the input, `results` or the home folder cannot be used.
     """
     settings = permits.of_operator(spec, settings)
     check_before(spec, settings, has_ledger=has_ledger(settings), adopt=adopt)
     if results is not None:
         openai_batch_results.check_targets(*spec_and_identity(spec, settings), results)
-    with machine(settings, console) as here, beside(here.ledger):
+    with (
+        _profiled(profile, console) as steps,
+        machine(settings, console, steps=steps) as here,
+        beside(here.ledger),
+    ):
         # A known job has passed its pilot: nobody is asked again after a crash.
         if pilot_rows is not None and not is_known(here.ledger, spec):
             finished = here.run_pilot(spec, pilot_rows, adopt=adopt)
@@ -66,6 +74,21 @@ def run(
         if results is not None:
             openai_batch_results.report(here.ledger, job, results, console)
         return code
+
+
+@contextmanager
+def _profiled(profile: Path | None, console: Console) -> Iterator[StepFile]:
+    """Notes the steps of a run in its profile, and prints them at its end."""
+    if profile is None:
+        yield StepFile(None)
+        return
+    began = process_began()
+    steps = StepFile(checked(profile))
+    steps.note(Step.BEGUN, at=began)
+    steps.note(Step.READ)
+    yield steps
+    steps.note(Step.LEFT)
+    step_table.show(step_table.way(step_table.read(profile, since=began)), console)
 
 
 def run_estimate(

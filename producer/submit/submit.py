@@ -10,8 +10,9 @@ from nightshift.common import permits, storage
 from nightshift.common.errors import BadInput
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import hive, output_schema
-from nightshift.common.ledger import Connection, Ledger, job_submit, jobs, loads
+from nightshift.common.ledger import Connection, Ledger, job_submit, jobs
 from nightshift.common.ledger.control import audit_log
+from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.growth import generations, watches
 from nightshift.common.ledger.job_submit import NewJob
 from nightshift.common.settings import Settings

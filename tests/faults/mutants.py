@@ -744,14 +744,14 @@ MUTANTS = (
     ),
     Mutant(
         "machines that are gone are no evidence",
-        "common/ledger/loads.py",
+        "common/ledger/engines/loads.py",
         "r.supervisor = :supervisor OR EXISTS (",
         "true OR EXISTS (",
         (f"{LOADS}::test_the_failures_of_machines_that_are_gone_are_no_evidence",),
     ),
     Mutant(
         "a load after a failure of the machine",
-        "common/ledger/loads.py",
+        "common/ledger/engines/loads.py",
         "AND r.concern = :job\n",
         "AND :job <> ''\n",
         (f"{LOADS}::test_a_load_after_a_failure_that_is_no_evidence_holds_up_the_end",),
@@ -765,14 +765,14 @@ MUTANTS = (
     ),
     Mutant(
         "a revision that a load has read",
-        "common/ledger/loads.py",
+        "common/ledger/engines/loads.py",
         "AND (state = 'loading'\n",
         "AND (false\n",
         (f"{LOADS}::test_a_pinned_revision_is_released_when_nobody_has_the_model",),
     ),
     Mutant(
         "a run beside a fleet",
-        "common/ledger/loads.py",
+        "common/ledger/engines/loads.py",
         "and not _others_live(connection, machine, policy.alive_seconds)",
         "",
         (f"{LOADS}::test_a_run_beside_the_machines_of_a_fleet_fails_no_job_of_the_fleet",),

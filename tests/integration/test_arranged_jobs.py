@@ -10,8 +10,9 @@ import pytest
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger, loads, schema
+from nightshift.common.ledger import Ledger, schema
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.job_submit import SCHEMA_OF_ARRANGED
 from nightshift.common.ledger.queries import job_facts, live_parts
 from nightshift.common.settings import Settings

@@ -34,8 +34,8 @@ from nightshift.common.ledger.batches.claims import fair_share
 from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.engines.loads import LoadPolicy
 from nightshift.common.ledger.fleet import Machine, SlotReport
-from nightshift.common.ledger.loads import LoadPolicy
 from nightshift.common.ledger.queries import audit, live_parts
 from nightshift.common.ledger.workers import Child
 from nightshift.common.states import JobState, RowErrorKind

@@ -12,9 +12,10 @@ from nightshift.common.errors import (
     MachineCannotLoad,
     RevisionChanged,
 )
-from nightshift.common.ledger import fleet, jobs, loads, workers
+from nightshift.common.ledger import fleet, jobs, workers
+from nightshift.common.ledger.engines import loads
+from nightshift.common.ledger.engines.loads import LoadPolicy
 from nightshift.common.ledger.fleet import Machine, SlotReport
-from nightshift.common.ledger.loads import LoadPolicy
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
 from nightshift.producer.views import tables

@@ -10,6 +10,8 @@ import psycopg
 import pyarrow.dataset as ds
 import pytest
 
+from nightshift.common.telemetry import step_table
+from nightshift.common.telemetry.steps import Step
 from tests.support.fleet import (
     Fleet,
     function_spec,
@@ -38,9 +40,14 @@ def test_a_mixed_dataset_comes_out_once_each_and_a_second_run_costs_nothing(flee
     output = fleet.folder / "out"
     spec = fleet.spec(function_spec("mixed", fleet.folder / "in", output, batch={"rows": 16}))
 
-    first = fleet.command("run", str(spec))
+    profile = fleet.folder / "profile.jsonl"
+    first = fleet.command("run", str(spec), "--profile", str(profile))
     assert first.returncode == 0, first.stderr + logs(fleet.folder)
     assert output_ids(output) == ids
+    way = [each.step for each in step_table.way(step_table.read(profile))]
+    engines_own = (Step.PROCESS, Step.LOAD, Step.WEIGHTS, Step.WARM_UP)
+    assert way == [step for step in Step if step not in engines_own]
+    assert "first row answered" in first.stdout
     manifest = json.loads((output / "_manifest.json").read_text())
     assert (manifest["rows"], manifest["complete"]) == (200, True)
     assert sorted(path.name for path in output.iterdir()) == sorted(
@@ -151,7 +158,7 @@ def test_nothing_outlives_a_run_that_was_killed_alone(fleet: Fleet) -> None:
         )
     )
     process = fleet.start("nightshift.producer.cli", "run", str(spec))
-    wait_until(lambda: runs(process, "nightshift.worker.celery_app"), what="a worker child")
+    wait_until(lambda: runs(process, "nightshift.worker.child"), what="a worker child")
     members = tree(process)
     assert len(members) > 5
     process.kill()

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from nightshift.common.errors import BadInput, Retryable
-from nightshift.common.ledger import Ledger, job_submit, jobs, loads, schema
+from nightshift.common.ledger import Ledger, job_submit, jobs, schema
+from nightshift.common.ledger.engines import loads
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.producer.planning import planner

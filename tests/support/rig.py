@@ -155,7 +155,7 @@ class Rig(Fleet):
 
     def children(self, process: subprocess.Popen[bytes]) -> list[psutil.Process]:
         """The worker children below a supervisor, alive now; Celery renames them when they serve."""
-        titles = ("nightshift.worker.celery_app", "[celeryd:")
+        titles = ("nightshift.worker.child", "[celeryd:")
         return [
             member
             for member in tree(process)

@@ -441,7 +441,6 @@ def main() -> None:
             importlib.import_module(module)
         except ImportError as error:
             print(f"{TITLE}: {error}", file=sys.stderr)
-    sys.modules.pop("nightshift.worker.celery_app", None)  # a process runs it, nobody imports it
     _show([TITLE], environment)
     gc.collect()
     gc.freeze()  # what is here now is copied by nobody's collection

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from nightshift.common.errors import BadInput
+from nightshift.common.telemetry import steps
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.telemetry import report
 from nightshift.worker.telemetry.recorder import Recorder, Subscriber
@@ -186,7 +187,7 @@ def test_the_last_line_of_each_child_counts_and_only_of_the_asked_supervisor(
 
 
 def test_children_that_never_came_up_leave_an_empty_summary(tmp_path: Path) -> None:
-    path = report.checked(tmp_path / "profile.jsonl")
+    path = steps.checked(tmp_path / "profile.jsonl")
     shown = io.StringIO()
     report.show(Figures.read(path), Console(file=shown))
     assert "never had work" in shown.getvalue()
@@ -194,4 +195,4 @@ def test_children_that_never_came_up_leave_an_empty_summary(tmp_path: Path) -> N
 
 def test_a_file_that_cannot_be_written_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"cannot be written to .*nowhere"):
-        report.checked(tmp_path / "nowhere" / "profile.jsonl")
+        steps.checked(tmp_path / "nowhere" / "profile.jsonl")

@@ -19,7 +19,7 @@ from nightshift.worker.telemetry.machine import FOLDERS_VARIABLE, MachineMetrics
 
 log = structlog.get_logger(__name__)
 
-CHILD_MODULE = "nightshift.worker.celery_app"
+CHILD_MODULE = "nightshift.worker.child"
 
 
 def start(
@@ -49,7 +49,7 @@ def start(
         profile=None if profile is None else str(profile),
         metrics=counts.get(FOLDERS_VARIABLE),
     )
-    extra = {"VLLM_NO_USAGE_STATS": "1", **counts}
+    extra = {"VLLM_NO_USAGE_STATS": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn", **counts}
     unless_given = {}
     if own.log_format == "json":
         extra |= logs.NO_BARS

@@ -20,7 +20,8 @@ from nightshift.common.errors import (
     Retryable,
     SchemaMismatch,
 )
-from nightshift.common.ledger import Connection, Ledger, fleet, jobs, loads, schema, workers
+from nightshift.common.ledger import Connection, Ledger, fleet, jobs, schema, workers
+from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.fleet import Machine, SlotOrder
 from nightshift.common.settings import Settings
 from nightshift.worker.supervisor import planning, starting

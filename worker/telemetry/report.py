@@ -16,8 +16,8 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
-from nightshift.common.errors import BadInput
 from nightshift.common.telemetry.metrics import Stage
+from nightshift.common.telemetry.steps import append
 from nightshift.worker.telemetry.utilization import Occupancy, StageTotals, Utilization
 
 log = structlog.get_logger(__name__)
@@ -52,21 +52,6 @@ class ProfileFile:
             log.warning("profile_failed", error=str(error))
 
 
-def append(path: Path, text: str) -> None:
-    """Appends in one write, so that lines of several processes never mix."""
-    with path.open("ab", buffering=0) as file:
-        file.write(text.encode())
-
-
-def checked(path: Path) -> Path:
-    """The absolute path of a file that lines can be appended to; BadInput where they cannot."""
-    try:
-        append(path, "")
-    except OSError as error:
-        raise BadInput(f"the profile cannot be written to {path}: {error.strerror}") from error
-    return path.absolute()
-
-
 @dataclass(frozen=True, slots=True)
 class Figures:
     """The sums of several children; `cpu_seconds` are those of their whole processes, from
@@ -96,7 +81,11 @@ class Figures:
 def read(path: Path, supervisor: str | None = None) -> dict[str, dict[str, Any]]:
     """The last line of each child by its worker id; of one supervisor's children if it is named."""
     lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-    return {line["worker_id"]: line for line in lines if supervisor in (None, line["supervisor"])}
+    return {
+        line["worker_id"]: line
+        for line in lines
+        if "step" not in line and supervisor in (None, line["supervisor"])
+    }
 
 
 def show(figures: Figures, console: Console) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from sqlalchemy import text
 
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import dispatch, jobs, loads
+from nightshift.common.ledger import dispatch, jobs
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.engines import loads
 from nightshift.common.spec.changes import changed
 from nightshift.common.states import JobState
 

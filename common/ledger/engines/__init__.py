@@ -1,0 +1,1 @@
+"""What the ledger knows of engines: loads that failed, revisions, settings that were tuned."""
