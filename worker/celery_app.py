@@ -138,14 +138,14 @@ class ChildProcess:
         gc.collect()
         gc.freeze()
         self._report_ready(ledger, engine)
-        self._heartbeat.start()
-        threading.Thread(target=self._poll, name="poll", daemon=True).start()
-        threading.Thread(target=self._claim, name="claim", daemon=True).start()
-        threading.Thread(target=self._drain, name="drain", daemon=True).start()
         rows, seconds = self._runner.window.rows, time.monotonic() - began
         recorder.engine_loaded(
             EngineLoaded(engine.name, engine.version, engine.concurrency, rows, seconds)
         )
+        self._heartbeat.start()
+        threading.Thread(target=self._poll, name="poll", daemon=True).start()
+        threading.Thread(target=self._claim, name="claim", daemon=True).start()
+        threading.Thread(target=self._drain, name="drain", daemon=True).start()
         self._telemetry.start()
 
     def _load(self, spec: JobSpec) -> Engine:

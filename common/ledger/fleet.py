@@ -35,7 +35,7 @@ class SlotReport:
 
     `leaves` says that the child was asked to make room, `lost` that the kernel keeps the killed child,
     `idle` that the child lives, holds nothing and does not beat for itself. `gpu_figures` is what its
-    GPUs do, as the column of that name has it.
+    GPUs do, as the column of that name has it; `hardware` is what the slot is made of.
     """
 
     slot: int
@@ -46,6 +46,7 @@ class SlotReport:
     lost: bool = False
     idle: bool = False
     gpu_figures: str | None = None
+    hardware: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def report(
             SELECT coalesce(array_agg(engine_key ORDER BY engine_key), '{}') AS keys FROM refusals
             WHERE pool = :pool AND supervisor = :supervisor AND retry_at > now()
         ), found AS (
-            SELECT g.slot, g.gpus, g.gpu_figures, g.worker_id, g.engine_key,
+            SELECT g.slot, g.gpus, g.gpu_figures, g.hardware, g.worker_id, g.engine_key,
                    w.state AS child_state, w.ready_at,
                    extract(epoch FROM now() - w.seen_at)::float8 AS silent_seconds,
                    CASE WHEN g.worker_id IS NULL THEN 'free' WHEN g.lost THEN 'lost'
@@ -104,8 +105,8 @@ def report(
             FROM unnest(CAST(:slots AS integer[]), CAST(:gpus AS text[]),
                         CAST(:worker_ids AS text[]), CAST(:engine_keys AS text[]),
                         CAST(:leaves AS boolean[]), CAST(:lost AS boolean[]),
-                        CAST(:gpu_figures AS jsonb[]))
-                 AS g (slot, gpus, worker_id, engine_key, leaves, lost, gpu_figures)
+                        CAST(:gpu_figures AS jsonb[]), CAST(:hardware AS text[]))
+                 AS g (slot, gpus, worker_id, engine_key, leaves, lost, gpu_figures, hardware)
             LEFT JOIN workers w ON w.id = g.worker_id
         ), held AS (
             -- Not the view cordoned_slots: the rows of the slots may not be written yet.
@@ -132,9 +133,10 @@ def report(
                 ORDER BY b.priority DESC, b.rank, b.id LIMIT 1) AS next
         ), written AS (
             INSERT INTO slots AS s (supervisor, slot, pool, host, gpus, serves, state, worker_id,
-                                    engine_key, ready_at, idle_at, refused, gpu_figures)
+                                    engine_key, ready_at, idle_at, refused, gpu_figures, hardware)
             SELECT :supervisor, f.slot, :pool, :host, f.gpus, :serves, f.state, f.worker_id,
-                   f.engine_key, f.ready_at, f.idle_at, r.keys, f.gpu_figures FROM found f, refused r
+                   f.engine_key, f.ready_at, f.idle_at, r.keys, f.gpu_figures, f.hardware
+            FROM found f, refused r
             ON CONFLICT (supervisor, slot) DO UPDATE
             SET state = excluded.state, worker_id = excluded.worker_id,
                 engine_key = excluded.engine_key, ready_at = excluded.ready_at,
@@ -184,6 +186,7 @@ def report(
             "leaves": [each.leaves for each in slots],
             "lost": [each.lost for each in slots],
             "gpu_figures": [each.gpu_figures for each in slots],
+            "hardware": [each.hardware for each in slots],
             "idle_ids": [each.worker_id for each in slots if each.idle],
             "idle": idle_seconds,
             "seen_every": seen_every_seconds,

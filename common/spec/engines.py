@@ -1,8 +1,8 @@
 """Engines: what runs the task, and which arguments a loaded engine has."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from nightshift.common.spec.sections import STORED, Absent, Section
 
@@ -60,6 +60,12 @@ class EngineSection(Section):
         return any(getattr(self, name) is not None for name in PRICES)
 
 
+def _or_auto(schema: dict[str, Any]) -> None:
+    """The JSON schema of a field that may also be the word auto."""
+    form = {key: schema.pop(key) for key in ("type", "additionalProperties") if key in schema}
+    schema["anyOf"] = [form, {"const": "auto", "type": "string"}]
+
+
 class VllmEngineSpec(EngineSection):
     """A model in vLLM, loaded once a worker."""
 
@@ -71,8 +77,29 @@ class VllmEngineSpec(EngineSection):
     args: dict[str, Any] = Field(
         default_factory=dict,
         description="Passed to vLLM's AsyncEngineArgs as they are; those of its OpenAI server, such "
-        "as tool_call_parser and chat_template, are for task.kind requests only.",
+        "as tool_call_parser and chat_template, are for task.kind requests only. The word auto stands "
+        "for what `nightshift tune` kept for the model and the hardware.",
+        json_schema_extra=_or_auto,
     )
+    args_auto: bool = Field(
+        False,
+        description="Set by args: auto, whose arguments are filled in at submit.",
+        # Workers of a release before this field read the specs of most jobs.
+        exclude_if=lambda value: not value,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_auto(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("args") == "auto":
+            return {**data, "args": {}, "args_auto": True}
+        return data
+
+    @model_validator(mode="after")
+    def _auto_stands_alone(self, info: ValidationInfo) -> Self:
+        if self.args_auto and self.args and info.context != STORED:
+            raise ValueError("args: auto stands alone: name arguments, or say auto")
+        return self
 
     @field_validator("args")
     @classmethod

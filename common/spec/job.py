@@ -143,9 +143,9 @@ class JobSpec(Section):
         hashed["input"].pop("watch", None)
         if not hashed["task"].get("image_roots"):
             hashed["task"].pop("image_roots", None)  # as before there were any
-        hashed["engine"] = {
-            key: each for key, each in hashed["engine"].items() if key not in PRICES
-        }
+        # A job with `args: auto` stays the same work when the model is tuned again.
+        apart = {*PRICES, "args"} if hashed["engine"].get("args_auto") else PRICES
+        hashed["engine"] = {key: each for key, each in hashed["engine"].items() if key not in apart}
         return digest(hashed)
 
     @property
@@ -167,7 +167,7 @@ class JobSpec(Section):
     @property
     def engine_key(self) -> str:
         """Hash of what changes the loaded engine: 16 hexadecimal digits."""
-        engine = self.engine.model_dump(mode="json", exclude=set(PRICES))
+        engine = self.engine.model_dump(mode="json", exclude={*PRICES, "args_auto"})
         return digest({"engine": engine, "runner": self.task.runner})[:16]
 
 

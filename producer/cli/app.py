@@ -12,9 +12,18 @@ from typer.core import TyperGroup
 from nightshift.common.errors import NightshiftError, Permanent, Retryable
 from nightshift.common.text import one_line
 from nightshift.producer.cli import control, fleet, inspect, look, results, run, serve
+from nightshift.producer.cli.tune import tune
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Run": (run.run, run.estimate, run.submit, look.wait, results.collect, results.judge),
+    "Run": (
+        run.run,
+        run.estimate,
+        run.submit,
+        look.wait,
+        results.collect,
+        results.judge,
+        tune,
+    ),
     "Look": (
         look.status,
         inspect.explain,

@@ -20,6 +20,7 @@ from nightshift.producer.estimate.forecast import Range
 from nightshift.producer.estimate.prompt_lengths import PromptLengths, measure_prompts
 from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.planning.planner import Plan
+from nightshift.producer.submit.auto_args import filled_in
 from nightshift.producer.submit.submit import survey
 
 SAMPLE_ROWS = 1_000
@@ -90,6 +91,8 @@ def estimate(
     a submit would refuse the input.
     """
     own = TemporaryDirectory(prefix="nightshift-") if pilot is None else nullcontext()
+    if ledger is not None:
+        spec = filled_in(ledger, spec)
     with own as copies:
         spec, plan = survey(spec, settings, copies=copies)
         prompts = measure_prompts(

@@ -20,7 +20,8 @@ from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import failed_rows
 from nightshift.common.row_errors import Failure
 from nightshift.common.settings import Settings
-from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, RequestsTask, digest, parse_spec
+from nightshift.common.spec import REQUEST_COLUMNS, JobSpec, RequestsTask, digest
+from nightshift.common.spec.sections import STORED
 from nightshift.common.states import JobState
 from nightshift.producer.estimate import estimate_report
 from nightshift.producer.estimate.estimate import Estimate, estimate
@@ -118,7 +119,8 @@ def _spec(spec: JobSpec, source: str, output: str, rows: int) -> JobSpec:
     }
     sections["output"]["uri"] = output
     sections["batch"]["rows"] = batch_rows
-    return parse_spec(sections, "the pilot")
+    # What fits the spec fits its pilot; arguments that auto stands for are filled in already.
+    return JobSpec.model_validate(sections, context=STORED)
 
 
 def shown_estimate(

@@ -26,7 +26,8 @@ from nightshift.producer.judge.verdict import Verdict
 from nightshift.producer.results import part_files
 from nightshift.producer.submit import output_owner
 from nightshift.producer.submit.checks import check_columns, check_output
-from nightshift.producer.submit.submit import resolved, submit
+from nightshift.producer.submit.paths import resolved
+from nightshift.producer.submit.submit import submit
 from nightshift.producer.views import progress
 
 JUDGED_FILE = "rows.judged"

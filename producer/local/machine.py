@@ -11,6 +11,7 @@ from rich.console import Console
 from nightshift.common import permits
 from nightshift.common.ledger import Ledger, schema, workers
 from nightshift.common.ledger.jobs import Job
+from nightshift.common.processes import hardware
 from nightshift.common.processes.home import home_lock, write_whole
 from nightshift.common.processes.postgres import EmbeddedPostgres
 from nightshift.common.processes.redis_server import EmbeddedRedis
@@ -22,6 +23,7 @@ from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.pilot import FinishedPilot
 from nightshift.producer.local.fleet import LocalFleet, Servers, for_spec, running
 from nightshift.producer.local.known_job import open_job
+from nightshift.producer.submit.auto_args import filled_in
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.views import progress, watching
 
@@ -48,6 +50,7 @@ class Machine:
 
     def submit(self, spec: JobSpec, *, new: bool = False, adopt: bool = False) -> Job:
         """The job of the spec, new or known; a known one goes on, see `known_job`."""
+        spec = self._filled_in(spec)
         settings = permits.of_operator(spec, self.settings)
         submitted = submit(self.ledger, spec, settings, new=new, adopt=adopt)
         self.steps.note(Step.SUBMITTED)
@@ -64,6 +67,7 @@ class Machine:
 
     def run_pilot(self, spec: JobSpec, rows: int, *, adopt: bool = False) -> FinishedPilot:
         """Runs a pilot of so many rows to its end."""
+        spec = self._filled_in(spec)
         settings = permits.of_operator(spec, self.settings)
         submitted, unreadable = pilot.submit_pilot(self.ledger, spec, settings, rows, adopt=adopt)
         self.steps.note(Step.SUBMITTED)
@@ -91,6 +95,10 @@ class Machine:
             self.started.close()
             self.fleet = None
         return job
+
+    def _filled_in(self, spec: JobSpec) -> JobSpec:
+        """The spec with the arguments that auto stands for on this machine, whose worker will run it."""
+        return filled_in(self.ledger, spec, {hardware.of_this_machine(): 1})
 
     def new_fleet(self, settings: Settings, workers: Mapping[str, Sequence[str]]) -> LocalFleet:
         """A reaper and workers for the ledger of this machine; see LocalFleet."""

@@ -3,14 +3,17 @@
 The same command after a crash goes on where the job stood.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from nightshift.common import permits
 from nightshift.common.ledger import Ledger, spending
+from nightshift.common.ledger.engines import tunings
+from nightshift.common.processes import hardware
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.telemetry import step_table
@@ -106,32 +109,45 @@ def run_estimate(
         known = open_ledger(settings) if has_ledger(settings) else nullcontext((None, False))
         with known as (ledger, _):
             return estimate(spec, settings, ledger, workers=workers)
-    with _finished_pilot(spec, settings, pilot_rows, console) as (ledger, finished):
+    with pilots(spec, settings, console) as place:
+        finished = place.run(spec, pilot_rows)
         # The pilot has run, so its engine is allowed.
         settings = permits.of_operator(spec, settings)
-        return pilot.shown_estimate(ledger, spec, settings, finished, console, workers=workers)
+        return pilot.shown_estimate(
+            place.ledger, spec, settings, finished, console, workers=workers
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PilotPlace:
+    """Where pilots run: their ledger, how one runs to its end, and how many slots have which hardware."""
+
+    ledger: Ledger
+    run: Callable[[JobSpec, int], FinishedPilot]
+    slots: Mapping[str, int]
 
 
 @contextmanager
-def _finished_pilot(
-    spec: JobSpec, settings: Settings, rows: int, console: Console
-) -> Iterator[tuple[Ledger, FinishedPilot]]:
-    """Runs a pilot, and gives its ledger.
+def pilots(spec: JobSpec, settings: Settings, console: Console) -> Iterator[PilotPlace]:
+    """The place for pilots of a spec.
 
-    Where workers of the pool live in the ledger that the environment names, they run the pilot: the
-    speed of another machine would say little. Else this machine runs it.
+    Where workers of the pool live in the ledger that the environment names, they run the pilots: the
+    speed of another machine would say little. Else this machine runs them.
     """
     if settings.database_url is not None:
         with open_ledger(settings) as (ledger, _):
             with ledger.transaction() as connection:
                 living, _ = spending.slots(connection, spec.pool)
+                slots = tunings.hardware(connection, spec.pool)
             if living:
-                submitted, unreadable = pilot.submit_pilot(ledger, spec, settings, rows)
-                job = open_job(ledger, submitted, spec, console)
-                yield (
-                    ledger,
-                    FinishedPilot(progress.follow(ledger, job.id, console).job, unreadable),
-                )
+
+                def run_there(spec: JobSpec, rows: int) -> FinishedPilot:
+                    submitted, unreadable = pilot.submit_pilot(ledger, spec, settings, rows)
+                    job = open_job(ledger, submitted, spec, console)
+                    followed = progress.follow(ledger, job.id, console).job
+                    return FinishedPilot(followed, unreadable)
+
+                yield PilotPlace(ledger, run_there, slots)
                 return
     with machine(settings, console) as here:
-        yield here.ledger, here.run_pilot(spec, rows)
+        yield PilotPlace(here.ledger, here.run_pilot, {hardware.of_this_machine(): 1})

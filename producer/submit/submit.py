@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -19,8 +18,6 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import (
     JobSpec,
     RequestsTask,
-    TransformersEngineSpec,
-    VllmEngineSpec,
     digest,
     finish_by,
 )
@@ -30,7 +27,9 @@ from nightshift.producer.arrange.arrange import ArrangedPlan, arranged_plan
 from nightshift.producer.planning import planner
 from nightshift.producer.planning.planner import Plan
 from nightshift.producer.submit import checks, openai_batch_file, output_owner
+from nightshift.producer.submit.auto_args import filled_in, remark
 from nightshift.producer.submit.existing import existing_job
+from nightshift.producer.submit.paths import resolved
 from nightshift.producer.submit.submitted import Submitted
 
 Within = Callable[[Connection, int], object]
@@ -53,7 +52,7 @@ def submit(
     `within` runs in the transaction of a new job: what it raises leaves no job.
     Raises BadInput with one sentence for everything that can be refused without a worker.
     """
-    spec, infos = _prepared(spec, settings)
+    spec, infos = _prepared(filled_in(ledger, spec), settings)
     existing = existing_job(ledger, spec, infos, new)
     if existing is not None:
         return existing
@@ -111,6 +110,7 @@ def submit(
         beside=beside,
         watch_seconds=watch_seconds,
         arranged=isinstance(ordered, ArrangedPlan),
+        auto_args=remark(spec),
     )
 
 
@@ -128,6 +128,8 @@ def survey(
     A folder for `copies` of the input takes the place of the output directory, which is then not
     checked.
     """
+    if ledger is not None:
+        spec = filled_in(ledger, spec)
     spec, infos = _prepared(spec, settings, copies)
     if copies is None:
         _check_output(ledger, spec, infos, adopt)
@@ -192,27 +194,6 @@ def _prepared(
     # A link below an allowed folder may lead out of it.
     storage.check_roots([info.uri for info in infos], settings.allowed_roots)
     return openai_batch_file.with_endpoint(with_partitioning(spec, infos), infos), infos
-
-
-def resolved(spec: JobSpec) -> JobSpec:
-    """The spec with local paths made absolute, so that it means the same in every folder."""
-    uris = [storage.resolve(uri) for uri in spec.input.uris]
-    engine = spec.engine
-    if isinstance(engine, VllmEngineSpec | TransformersEngineSpec):
-        folder = Path(engine.model)
-        if engine.model.startswith(("./", "../")) and not folder.is_dir():
-            raise BadInput(f"engine.model {engine.model} is no folder here")
-        if folder.is_dir():
-            engine = engine.model_copy(update={"model": str(folder.resolve())})
-    return spec.model_copy(
-        update={
-            "input": spec.input.model_copy(update={"uri": uris}),
-            "output": spec.output.model_copy(
-                update={"uri": storage.resolve(spec.output.uri).rstrip("/")}
-            ),
-            "engine": engine,
-        }
-    )
 
 
 def with_partitioning(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:

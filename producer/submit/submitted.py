@@ -48,7 +48,8 @@ class Submitted:
     `kept` are the fields in which the spec differs from that of a job that was found; `beside` are
     the names of files that are no job's in the output directory of a new one. `new_files` of its
     input a job that was found does not have; a watched one takes them by itself. `arranged` says of a new
-    job that its rows run in another order than the dataset's.
+    job that its rows run in another order than the dataset's; `auto_args` what `engine.args: auto` stands
+    for in it.
     """
 
     job_id: int
@@ -61,6 +62,7 @@ class Submitted:
     new_files: int = 0
     watch_seconds: int | None = None
     arranged: bool = False
+    auto_args: str | None = None
 
     @property
     def remarks(self) -> list[str]:
@@ -74,6 +76,8 @@ class Submitted:
                 "the output directory is not empty: the parts will lie beside "
                 f"{first_few(self.beside, 3)}"
             )
+        if self.auto_args is not None:
+            found.append(self.auto_args)
         if self.arranged:
             found.append(
                 "the rows run sorted by what their requests begin with (batch.arrange): "

@@ -21,7 +21,7 @@ from packaging.version import Version
 from pathspec import PathSpec
 
 from nightshift.common.spec import VllmEngineSpec, load_spec
-from nightshift.producer.submit.submit import resolved
+from nightshift.producer.submit.paths import resolved
 from tests.deploy.commands import FOREIGN, refusal, settings_variables
 from tests.deploy.images import (
     IMAGES,

@@ -18,7 +18,6 @@ from nightshift.common.ledger import (
     job_end,
     job_submit,
     jobs,
-    loads,
     schema,
     workers,
 )
@@ -34,6 +33,7 @@ from nightshift.common.ledger.batches.claims import fair_share
 from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.engines.loads import LoadPolicy
 from nightshift.common.ledger.fleet import Machine, SlotReport
 from nightshift.common.ledger.queries import audit, live_parts

@@ -117,6 +117,7 @@ class Slot:
 
     number: int
     gpus: Sequence[str]
+    hardware: str | None = None
     config: ChildConfig | None = None
     group: ProcessGroup | None = None
     channel: ToChild | None = None
@@ -150,6 +151,7 @@ class Slot:
             lost=self.lost,
             idle=self.idle and self.leaving_since is None and self.killed_at is None,
             gpu_figures=gpu_figures,
+            hardware=self.hardware,
         )
 
     def reported(self, order: SlotOrder) -> None:

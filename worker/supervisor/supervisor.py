@@ -23,6 +23,7 @@ from nightshift.common.errors import (
 from nightshift.common.ledger import Connection, Ledger, fleet, jobs, schema, workers
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.fleet import Machine, SlotOrder
+from nightshift.common.processes import hardware
 from nightshift.common.settings import Settings
 from nightshift.worker.supervisor import planning, starting
 from nightshift.worker.supervisor.channel import Word
@@ -64,9 +65,11 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         each = len(self.gpus) // self.slot_count
+        shares = [
+            self.gpus[number * each : (number + 1) * each] for number in range(self.slot_count)
+        ]
         self._slots = [
-            Slot(number, self.gpus[number * each : (number + 1) * each])
-            for number in range(self.slot_count)
+            Slot(number, gpus, hardware.of_slot(gpus)) for number, gpus in enumerate(shares)
         ]
         self._unreported: list[EndedChild] = []
         self._gpu_figures = GpuFigures.watch(self.gpus)

@@ -1,0 +1,28 @@
+"""A spec with absolute paths, so that it means the same in every folder."""
+
+from pathlib import Path
+
+from nightshift.common import storage
+from nightshift.common.errors import BadInput
+from nightshift.common.spec import JobSpec, TransformersEngineSpec, VllmEngineSpec
+
+
+def resolved(spec: JobSpec) -> JobSpec:
+    """The spec with local paths made absolute, so that it means the same in every folder."""
+    uris = [storage.resolve(uri) for uri in spec.input.uris]
+    engine = spec.engine
+    if isinstance(engine, VllmEngineSpec | TransformersEngineSpec):
+        folder = Path(engine.model)
+        if engine.model.startswith(("./", "../")) and not folder.is_dir():
+            raise BadInput(f"engine.model {engine.model} is no folder here")
+        if folder.is_dir():
+            engine = engine.model_copy(update={"model": str(folder.resolve())})
+    return spec.model_copy(
+        update={
+            "input": spec.input.model_copy(update={"uri": uris}),
+            "output": spec.output.model_copy(
+                update={"uri": storage.resolve(spec.output.uri).rstrip("/")}
+            ),
+            "engine": engine,
+        }
+    )

@@ -1,0 +1,1 @@
+"""Tune: which engine arguments run the rows of a spec fastest on the hardware that is there."""

@@ -1,0 +1,86 @@
+"""Which arguments are tried with how many rows, and which of them go on: successive halving.
+
+All candidates run few rows, the fastest third of them three times as many, and so on. After
+K. Jamieson and A. Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter
+Optimization" (AISTATS 2016); a third instead of half, as in "Hyperband" (JMLR 18, 2018).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from nightshift.common.errors import BadInput
+
+TRIED: Mapping[str, tuple[Any, ...]] = {
+    "max_num_seqs": (64, 256, 1024),
+    "max_num_batched_tokens": (2048, 8192, 16384),
+}
+"""From well below vLLM's own defaults to those for the largest GPUs: 256 to 1,024 sequences and 2,048
+to 16,384 tokens a step (EngineArgs of vLLM 0.32)."""
+
+ETA = 3
+"""The share of candidates that goes on is one in ETA, and each gets ETA times as many rows."""
+
+FINALISTS = 2
+"""So many run the whole sample."""
+
+MOST = 64
+"""More candidates than these would take a night by themselves: each loads the engine anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A step of the search: so many of the candidates run so many rows each."""
+
+    candidates: int
+    rows: int
+
+
+def candidates(base: Mapping[str, Any], tried: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """The arguments to compare: the spec's own first, then those with each combination of the values
+    to try. BadInput for none to compare, and for more than MOST.
+
+    A combination with fewer tokens a step than sequences is left out: vLLM refuses it.
+    """
+    found = [dict(base)]
+    for values in product(*tried.values()):
+        made = {**base, **dict(zip(tried, values, strict=True))}
+        if made not in found and _can_load(made):
+            found.append(made)
+    if len(found) < 2:
+        raise BadInput("nothing to compare: the values to try are the arguments of the spec")
+    if len(found) > MOST:
+        raise BadInput(
+            f"{len(found):,} combinations are more than {MOST}, and each loads the engine anew: try "
+            "fewer values"
+        )
+    return found
+
+
+def _can_load(args: Mapping[str, Any]) -> bool:
+    tokens, sequences = args.get("max_num_batched_tokens"), args.get("max_num_seqs")
+    if not (isinstance(tokens, int) and isinstance(sequences, int)):
+        return True
+    return tokens >= sequences
+
+
+def rungs(candidates: int, rows: int) -> list[Rung]:
+    """The steps for so many candidates, of which the last ones run all `rows`."""
+    counts = [candidates]
+    while counts[-1] > FINALISTS:
+        counts.append(-(-counts[-1] // ETA))
+    last = len(counts) - 1
+    return [
+        Rung(count, max(1, rows // ETA ** (last - number))) for number, count in enumerate(counts)
+    ]
+
+
+def survivors(rates: Mapping[int, float | None], keep: int) -> list[int]:
+    """The candidates that go on: the fastest `keep`, and the first one, which is the measure of all,
+    if it ran. A rate is None for a candidate that did not run to its end.
+    """
+    ran = {number: rate for number, rate in rates.items() if rate is not None}
+    fastest = sorted(ran, key=lambda number: (-ran[number], number))[:keep]
+    first = [number for number in ran if number == 0]
+    return sorted({*fastest, *first})
