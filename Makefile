@@ -41,7 +41,7 @@ SECONDS ?= 120
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-busy deploy-check faults faults-long faults-mutants bench bench-engine bench-control \
-	bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged gpu-check lint docs format clean
+	bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged bench-tokenizing gpu-check lint docs format clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -92,7 +92,7 @@ faults-long: $(READY)  ## Pass the fault suite with random kills for MINUTES=20
 faults-mutants: $(READY)  ## See the fault suite fail without each protection
 	$(BIN)/python -m tests.faults.mutants
 
-bench: bench-control bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged bench-engine  ## Measure everything, and write docs/performance.md: about two hours, on a quiet machine
+bench: bench-control bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged bench-tokenizing bench-engine  ## Measure everything, and write docs/performance.md: about two hours, on a quiet machine
 	$(BIN)/python -m benchmarks.report
 
 gpu-check: $(READY)  ## Measure the transformers engine beside the library's own loop, on the GPU where there is one
@@ -101,6 +101,9 @@ gpu-check: $(READY)  ## Measure the transformers engine beside the library's own
 bench-arranged: $(READY)  ## Measure rows that share something: raw vLLM beside the fleet, four datasets
 	$(BIN)/python -m benchmarks.arranged.pass_memory
 	$(BIN)/python -m benchmarks.arranged
+
+bench-tokenizing: $(READY)  ## Measure tokenizing in threads beside 1, 2 and 4 processes, with an engine that answers at once
+	$(BIN)/python -m benchmarks.tokenizing
 
 bench-engine: $(READY)  ## Measure the fleet beside raw vLLM and a naive loop, ROUNDS=7
 	$(BIN)/python -m benchmarks.engine --rounds $(ROUNDS)
