@@ -195,7 +195,7 @@ def test_the_embedded_ledger_answers_psql_while_a_job_runs(fleet: Fleet) -> None
 def test_sigterm_drains_a_run_and_the_same_command_goes_on(fleet: Fleet) -> None:
     ids = write_rows(fleet.folder / "in", [("a.parquet", 3_000)])
     output = fleet.folder / "out"
-    engine = {"backend": "function", "callable": "rules:slow"}
+    engine = {"backend": "function", "callable": "rules:slow_at_first"}
     spec = fleet.spec(
         function_spec("asked", fleet.folder / "in", output, engine=engine, batch={"rows": 4})
     )
@@ -206,5 +206,6 @@ def test_sigterm_drains_a_run_and_the_same_command_goes_on(fleet: Fleet) -> None
     charged = json.loads(fleet.command("status", "asked", "--json").stdout)
     assert charged["batches_leased"] == 0
     assert 0 < charged["rows_done"] < 3_000
+    (fleet.folder / "hurry").touch()
     assert fleet.command("run", str(spec)).returncode == 0
     assert output_ids(output) == ids

@@ -23,6 +23,7 @@ from tests.support import homes
 
 RULES = """
 import time
+from pathlib import Path
 
 def shout(rows):
     return [{"loud": row["text"].upper()} for row in rows]
@@ -30,6 +31,9 @@ def shout(rows):
 def slow(rows):
     time.sleep(0.01 * len(rows))
     return shout(rows)
+
+def slow_at_first(rows):
+    return shout(rows) if Path(__file__).with_name("hurry").exists() else slow(rows)
 
 def late(rows):
     if any(int(row["id"].rpartition("-")[2]) < 30 for row in rows):
