@@ -1,5 +1,8 @@
 """The HTTP API for a test: `nightshift serve` beside reapers and a worker, with a store and models."""
 
+import contextlib
+import itertools
+import os
 import socket
 from http.client import HTTPConnection
 from pathlib import Path
@@ -13,10 +16,21 @@ from tests.support.fleet import Fleet, wait_until
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 
+FIRST_PORT, PORTS_EACH = 20_000, 1_000
+"""Below the ports that Linux gives to whoever asks for any; each process of the run has its own."""
+
+_process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS = itertools.cycle(
+    range(FIRST_PORT + _process * PORTS_EACH, FIRST_PORT + (_process + 1) * PORTS_EACH)
+)
+
+
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port that nobody listens on now, and that no other test takes before the server has it."""
+    for port in itertools.islice(_PORTS, PORTS_EACH):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
 
 
 class Door(Fleet):
@@ -49,6 +63,7 @@ class Door(Fleet):
         """Starts a server and waits until it answers."""
         process = self.start("nightshift.producer.cli", "serve")
         wait_until(self._answers, what="an answer of the server")
+        assert process.poll() is None, "another server has answered"
         return process
 
     def client(self, key: str = "none", **options: Any) -> OpenAI:
