@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nightshift.common import storage
 from nightshift.common.errors import Retryable
-from nightshift.common.ledger.batches import claims, leasing
+from nightshift.common.ledger.batches import claims, leasing, neighbours
 from nightshift.common.ledger.batches.records import Claimant, Lease
 from nightshift.common.ledger.connection import IDLE_IN_TRANSACTION_SECONDS, Connection
 from nightshift.common.settings import Settings
@@ -42,7 +42,8 @@ class Runner:
 
     A thread runs a group of claimed batches up to their commits; the engine mixes the rows of all
     groups. `engine_died` is called when the engine can serve no batch any more, and `leave` where no
-    batch is to blame for that. Nothing is claimed while the slot is `cordoned`. `asked_at` is when Postgres was last asked for batches (monotonic seconds).
+    batch is to blame for that. Nothing is claimed while the slot is `cordoned`. `asked_at` is when
+    Postgres was last asked for batches (monotonic seconds).
     """
 
     who: Claimant
@@ -74,6 +75,7 @@ class Runner:
         self._claiming, self._told = threading.Lock(), threading.Event()
         self._unsure_until = self._looked_at = -math.inf
         self._usual_rows = 1
+        self._last_claimed: dict[int, int] = {}
         self._share_until = -math.inf
         self._threads = ThreadPoolExecutor(MOST_BATCHES, thread_name_prefix="batch")
 
@@ -207,7 +209,15 @@ class Runner:
         self.recorder.batches_claimed(len(leases))
         if leases:
             self._usual_rows = max(1, sum(len(lease.todo) for lease in leases) // len(leases))
+            self._note_last(leases)
         return leases
+
+    def _note_last(self, leases: Sequence[Lease]) -> None:
+        """Keeps the last number that was claimed of each arranged job which the child still holds."""
+        held = {batch.lease.job_id for batch in self.window.held()}
+        known = {job: seq for job, seq in self._last_claimed.items() if job in held}
+        arranged = (lease for lease in leases if lease.descriptor.source.arranged is not None)
+        self._last_claimed = known | {lease.job_id: lease.seq for lease in arranged}
 
     def _claim_share(self, connection: Connection, woken: str) -> list[Lease]:
         """Claims as much as there is room for; where little is left, no more than a fair share."""
@@ -222,12 +232,14 @@ class Runner:
         rows, most = self.window.room()
         if most == 0:
             return []
+        # No more than may fit: what a claim looks at is locked for its siblings.
+        most = min(most, rows // self._usual_rows + 1)
+        neighbours.bring_forward(connection, self.who, self._last_claimed, most)
         return claims.claim(
             connection,
             self.who,
             room_rows=rows,
-            # No more than may fit: what a claim looks at is locked for its siblings.
-            max_batches=min(most, rows // self._usual_rows + 1),
+            max_batches=most,
             idle=not held,
             woken=woken,
             lease_seconds=lease_seconds,
