@@ -6,9 +6,8 @@ ones before still has the beginning in its prefix cache.
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
-from sqlalchemy import Row, text
+from sqlalchemy import text
 
 from nightshift.common.ledger.batches.records import LONE_LOSSES, Claimant
 from nightshift.common.ledger.connection import Connection
@@ -17,7 +16,7 @@ MOST_READ = 1_000
 """Queued batches of a job that are looked at to find a new place: the next in line."""
 
 HEAD = text("""
-    SELECT id, job_id, seq, rank FROM batches
+    SELECT job_id, seq FROM batches
     WHERE queue = :queue AND state = 'queued'
     ORDER BY priority DESC, rank, id LIMIT :most
 """)
@@ -49,7 +48,7 @@ HELD = text("""
 SWAP = text("""
     WITH taken AS MATERIALIZED (
         -- Who is locked is being claimed, or on the way out of the queue.
-        SELECT id, job_id, seq, rank FROM batches
+        SELECT id, seq, rank FROM batches
         WHERE job_id = :job AND seq = ANY (CAST(:seqs AS int[])) AND state = 'queued'
           AND queue = :queue AND losses < :lone_losses
         ORDER BY id FOR UPDATE SKIP LOCKED
@@ -79,14 +78,14 @@ def bring_forward(
         return
     head = connection.execute(HEAD, {"queue": who.queue, "most": most}).all()
     for job_id in last.keys() & {batch.job_id for batch in head}:
-        mine = [batch for batch in head if batch.job_id == job_id]
+        mine = [batch.seq for batch in head if batch.job_id == job_id]
         _bring_forward(connection, who, job_id, mine, last[job_id])
 
 
 def _bring_forward(
-    connection: Connection, who: Claimant, job_id: int, head: Sequence[Row[Any]], last: int
+    connection: Connection, who: Claimant, job_id: int, head: Sequence[int], last: int
 ) -> None:
-    if head[0].seq == last + 1:
+    if head[0] == last + 1:
         return
     asked = {"queue": who.queue, "job": job_id, "lone_losses": LONE_LOSSES}
     queued = connection.scalars(FOLLOWING, {**asked, "after": last, "most": len(head)}).all()
@@ -99,7 +98,7 @@ def _bring_forward(
     if start is None:
         return
     at = bisect_left(queued, start)
-    seqs = {batch.seq for batch in head}.union(queued[at : at + len(head)])
+    seqs = {*head, *queued[at : at + len(head)]}
     connection.execute(SWAP, {**asked, "seqs": sorted(seqs), "start": start})
 
 
