@@ -110,7 +110,8 @@ class Contract:
     def test_rows_that_are_withdrawn_leave_and_all_others_are_answered(
         self, engine: Engine
     ) -> None:
-        requests = [self.request(index) for index in range(60)]
+        # An arranged batch has its rows in another order than that of the dataset.
+        requests = [self.request(index) for index in [*range(30, 60), *range(30)]]
         outcomes: dict[int, Outcome] = {}
         rows = self.rows(requests)
         work = Work(self.task, requests, 600, outcomes.__setitem__, rows=rows)

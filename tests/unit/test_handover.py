@@ -121,6 +121,14 @@ def test_the_last_rows_that_have_not_begun_are_withdrawn() -> None:
     assert work.withdraw(9) == []
 
 
+def test_the_last_rows_are_those_of_the_last_requests_in_any_order_of_the_rows() -> None:
+    work = Work(TASK, [Request(row) for row in (8, 3, 9, 1, 0, 7)], 60, lambda *_: None)
+    work.wait(lambda _: None, range(10))
+    assert work.withdraw(3) == [0, 1, 7]
+    assert work.withdraw(1) == [9]
+    assert work.begin_all() == 2
+
+
 def test_of_an_engine_that_says_nothing_no_row_is_withdrawn() -> None:
     work = work_of(3)
     assert work.rows_waiting == 0

@@ -264,6 +264,8 @@ class BatchRunner:
             self.leave(str(error))
         batch.publishing = True
         finished = RowRanges.from_indices(loaded.results.finished())
+        if len(finished.minus(lease.todo)):
+            raise RuntimeError("the engine answered rows that the batch does not hold")
         if len(finished) == len(lease.todo):
             return self._table(lease, loaded)
         if batch.unwanted or not len(finished):

@@ -108,7 +108,7 @@ class Work:
             return row_index not in self._withdrawn
 
     def begin_all(self) -> int:
-        """Every row that is left begins now; how many were not withdrawn. These are the first ones."""
+        """Every row that is left begins now; how many were not withdrawn. These are the first requests."""
         with self._changing:
             self._waiting.clear()
             return self.rows_left
@@ -120,12 +120,13 @@ class Work:
             return len(self._waiting)
 
     def withdraw(self, most_rows: int) -> list[int]:
-        """Takes the last rows that have not begun, at most so many, out of the engine; returns their
+        """Takes the last requests that have not begun, at most so many, out of the engine; returns their
         row_index, ascending. They get no outcome.
         """
         with self._changing:
-            waiting = sorted(self._waiting)
-            taken = waiting[len(waiting) - min(most_rows, len(waiting)) :]
+            # In the order of the requests, which in an arranged batch is not that of row_index.
+            waiting = [each.row_index for each in self.requests if each.row_index in self._waiting]
+            taken = sorted(waiting[len(waiting) - min(most_rows, len(waiting)) :])
             self._waiting.difference_update(taken)
             self._withdrawn.update(taken)
             drop = self._drop
