@@ -33,6 +33,7 @@ from nightshift.common.settings import Settings, load_settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.telemetry.steps import Step, StepFile
 from nightshift.worker import engines, tasks
+from nightshift.worker.bootstep import once_signals_are_handled
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.heartbeat import Heartbeat
 from nightshift.worker.outages import PatientLedger
@@ -92,6 +93,7 @@ class ChildProcess:
                 os._exit(1)
 
         signals.worker_init.connect(load, weak=False)
+        once_signals_are_handled(self._app, self._begin)
         signals.worker_shutting_down.connect(lambda **_: self._drain_asked.set(), weak=False)
         signals.worker_shutdown.connect(lambda **_: self._finish(), weak=False)
         self._app.worker_main(
@@ -117,8 +119,9 @@ class ChildProcess:
         self._telemetry = ChildTelemetry(config, engine)
         recorder = self._telemetry.recorder
         ledger = PatientLedger(self._ledger, recorder)
+        engine_gone = partial(self._leave, ExitCode.ENGINE_GONE)
         self._runner = Runner(
-            who, ledger, engine, self._settings, self._engine_died, self._engine_gone, recorder
+            who, ledger, engine, self._settings, self._engine_died, engine_gone, recorder
         )
         self._heartbeat = Heartbeat(
             config.id,
@@ -142,10 +145,13 @@ class ChildProcess:
         recorder.engine_loaded(
             EngineLoaded(engine.name, engine.version, engine.concurrency, rows, seconds)
         )
+
+    def _begin(self) -> None:
+        """Claims from now on: what the child holds is drained at SIGTERM."""
         self._heartbeat.start()
-        threading.Thread(target=self._poll, name="poll", daemon=True).start()
-        threading.Thread(target=self._claim, name="claim", daemon=True).start()
-        threading.Thread(target=self._drain, name="drain", daemon=True).start()
+        loops = {"poll": self._poll, "claim": self._claim, "drain": self._drain}
+        for name, loop in loops.items():
+            threading.Thread(target=loop, name=name, daemon=True).start()
         self._telemetry.start()
 
     def _load(self, spec: JobSpec) -> Engine:
@@ -264,13 +270,8 @@ class ChildProcess:
         log.info("drained")
         os._exit(self._exit_code)
 
-    def _engine_gone(self, why: str) -> None:
-        self._leave(ExitCode.ENGINE_GONE, why)
-
     def _leave(self, code: ExitCode, why: str) -> None:
-        """Begins the drain that SIGTERM begins, once: what the child holds is finished or released,
-        and nothing is charged.
-        """
+        """Begins the drain that SIGTERM begins, once, in which nothing is charged."""
         if not self._leaving.acquire(blocking=False):
             return
         log.error("child_leaves", why=why)

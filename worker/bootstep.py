@@ -1,0 +1,19 @@
+"""The moment of a Celery worker's start at which its signal handlers are set, before the broker is asked."""
+
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery, bootsteps
+
+
+def once_signals_are_handled(app: Celery, begin: Callable[[], None]) -> None:
+    """Calls `begin` at that moment. A SIGTERM that comes earlier ends the process by the signal's default."""
+
+    class Begin(bootsteps.StartStopStep):
+        """Celery sets its handlers before the first step of the worker, and its consumer is the last."""
+
+        def start(self, parent: Any) -> None:
+            """In the main thread."""
+            begin()
+
+    app.steps["worker"].add(Begin)
