@@ -100,6 +100,7 @@ gpu-check: $(READY)  ## Measure the transformers engine beside the library's own
 
 bench-arranged: $(READY)  ## Measure rows that share something: raw vLLM beside the fleet, four datasets
 	$(BIN)/python -m benchmarks.arranged.pass_memory
+	$(BIN)/python -m benchmarks.arranged.pass_memory --rows 300000 --row-bytes 8000
 	$(BIN)/python -m benchmarks.arranged
 
 bench-tokenizing: $(READY)  ## Measure tokenizing in threads beside 1, 2 and 4 processes, with an engine that answers at once

@@ -124,6 +124,11 @@ def judged(spec: JobSpec, plan: Plan, cache_tokens: int | None) -> Worth:
         raise BadInput("an order is judged by what vLLM's prefix cache keeps")
     if engine.args.get("enable_prefix_caching") is False:
         raise BadInput("the engine has no prefix cache (enable_prefix_caching)")
+    unread = _unread_bytes(spec, plan)
+    if unread:
+        raise BadInput(
+            f"a sorted copy would carry {first_few(unread)}, binary values that the job does not read"
+        )
     blocks = engine.args.get("num_gpu_blocks_override")
     if isinstance(blocks, int):
         cache_tokens = blocks * BLOCK_TOKENS
@@ -180,6 +185,12 @@ def _is_text(plan: Plan, name: str) -> bool:
     return not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
+def _unread_bytes(spec: JobSpec, plan: Plan) -> list[str]:
+    """Columns of images and the like that the job does not read."""
+    read = plan.schema.names if spec.read_columns is None else spec.read_columns
+    return [name for name in plan.schema.names if name not in read and not _is_text(plan, name)]
+
+
 def _is_stable(plan: Plan) -> bool:
     """Whether each row has the types of the schema, which only Parquet says."""
     return all(file.format in ("parquet", "csv") for file in plan.files if file.rows)
@@ -194,12 +205,16 @@ def _write(spec: JobSpec, plan: Plan, uri: str, output_uri: str) -> None:
 def _plan_of(
     spec: JobSpec, files: Sequence[SourceFile], output_uri: str, schema: pa.Schema
 ) -> Plan:
-    """A plan of the same files in pieces that are good to read, its rows numbered from 0."""
+    """A plan of the same files in pieces that are good to read with all columns that a copy carries, its
+    rows numbered from 0.
+    """
+    columns = Columns.of(schema, stable=False)
+    names = [*columns.plain, *columns.as_json]
     found = planner.plan(
         spec.input,
         READ_ROWS,
         batch_bytes=READ_BYTES,
-        columns=spec.read_columns,
+        columns=names,
         infos=[FileInfo(file.uri, file.size, file.fingerprint) for file in files],
         output_uri=output_uri,
     )

@@ -1,16 +1,21 @@
-"""The arranged copy is made: one pass over the rows, sorted by DuckDB in bounded memory."""
+"""The arranged copy is made: the rows are read once for their order, which DuckDB finds, and once more to
+be written in that order; both in bounded memory.
+"""
 
 import json
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
+from threading import Lock
 from typing import BinaryIO
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nightshift.common import storage
+from nightshift.common.descriptor import Descriptor
 from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
 from nightshift.common.formats import arranged, input_rows
 from nightshift.common.formats.arranged import Columns
@@ -18,22 +23,37 @@ from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.parquet.writer import regrouped
 from nightshift.common.formats.values import table_of, to_list
 from nightshift.common.spec import JobSpec
+from nightshift.producer.external_sort.boxes import in_order
+from nightshift.producer.external_sort.spill import spill_folder
 from nightshift.producer.planning.planner import Plan
 
-MEMORY = "1GB"
-"""What DuckDB holds; the rest of a sort is spilled to the folder of temporary files."""
+MEMORY = "512MB"
+"""What DuckDB holds; the rest of the sort is spilled to the folder of temporary files."""
 
 THREADS = 2
 
 CACHE_BYTES = 128 * 2**20
 
-OUT_ROWS = 2048
-"""Rows that come out of the sort at once, as DuckDB has them in memory."""
+LEAD_CHARACTERS = 512
+"""Characters of a row, over all columns that sort it, that DuckDB compares as they are: its sort fails on
+rows of more than a few kilobytes with the memory that it gets."""
+
+LEAST_LEAD_CHARACTERS = 16
+"""Of one column, however many there are."""
+
+LENGTHS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768, 65_536)
+"""Beginnings of these lengths (characters) stand together where they are equal, in any order."""
+
+PLACE = "\0place"
+"""Column of the rows on their way: the place of the row in the copy."""
+
+_sorts = Lock()
+"""Held by the sort of this process: a server has the memory of one."""
 
 
 def write(uri: str, spec: JobSpec, plan: Plan, columns: Columns, by: Sequence[str]) -> None:
     """Writes the copy of a plan's rows to `uri`, whole or not at all, sorted by the columns `by` and then
-    by their place. Its batches are those in which the rows are read.
+    by their place. Its batches are those in which the rows are read, once for the order and once more.
 
     Raises BadInput for rows that cannot be carried, for files that change meanwhile, StorageUnavailable
     also where the folder of temporary files is full.
@@ -41,52 +61,102 @@ def write(uri: str, spec: JobSpec, plan: Plan, columns: Columns, by: Sequence[st
     schema = columns.schema(plan.schema)
 
     def make(sink: BinaryIO) -> None:
+        places = _places(_key_rows(spec, plan, columns, by), plan.rows_total)
+        rows = in_order(_placed(_rows(spec, plan, columns), places), PLACE, plan.rows_total)
         with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-            for table in regrouped(_sorted(_rows(spec, plan, columns), schema, by), schema):
+            ordered = (batch.select(schema.names) for batch in rows)
+            for table in regrouped(ordered, schema):
                 writer.write_table(table)
             writer.add_key_value_metadata(columns.metadata)
 
-    with _errors():
+    with _errors(), _sorts:
         storage.write_whole(uri, make, replace=True)
 
 
-def _sorted(
-    rows: Iterator[pa.RecordBatch], schema: pa.Schema, by: Sequence[str]
+def _placed(
+    rows: Iterator[pa.RecordBatch], places: "np.ndarray[tuple[int], np.dtype[np.uint32]]"
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows in order; DuckDB sees columns by numbers, whatever their names are."""
-    plain = pa.schema([(f"c{at}", field.type) for at, field in enumerate(schema)])
-    numbers = [schema.names.index(name) for name in [*by, arranged.OFFSET] if name in schema.names]
+    """The rows with the place of each."""
+    for batch in rows:
+        place = places[batch.column(arranged.OFFSET).to_numpy()].astype(np.int64)
+        yield batch.append_column(PLACE, pa.array(place))
+
+
+def _places(
+    rows: Iterator[pa.RecordBatch], rows_total: int
+) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
+    """The place in the copy of each row, by how many rows stand before it in the dataset."""
+    # Four bytes a row: no dataset of one job has 4,294,967,296 rows.
+    places = np.empty(rows_total, np.uint32)
+    placed = 0
+    for offsets in _sorted_offsets(rows):
+        places[offsets] = np.arange(placed, placed + len(offsets), dtype=np.uint32)
+        placed += len(offsets)
+    assert placed == rows_total
+    return places
+
+
+def _sorted_offsets(
+    rows: Iterator[pa.RecordBatch],
+) -> Iterator["np.ndarray[tuple[int], np.dtype[np.int64]]"]:
+    """The offsets of the rows in order, sorted by DuckDB, which sees columns by numbers, whatever their
+    names are.
+    """
+    first = next(rows)
+    keys = [pa.field(f"c{at}", field.type) for at, field in enumerate(list(first.schema)[1:])]
+    plain = pa.schema([pa.field("place", pa.int64()), *keys])
     failed: list[BaseException] = []
 
     def renamed() -> Iterator[pa.RecordBatch]:
         try:
-            for batch in rows:
+            for batch in chain([first], rows):
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=plain)
         except BaseException as error:
             failed.append(error)  # on its way through Arrow and DuckDB an error becomes another
             raise
 
     given = pa.RecordBatchReader.from_batches(plain, renamed())
-    with tempfile.TemporaryDirectory(prefix="nightshift-arrange-") as spill:
+    with spill_folder() as spill:
         options: dict[str, str | int | float | list[str]] = {
             "memory_limit": MEMORY,
             "threads": THREADS,
-            "temp_directory": spill,
+            "temp_directory": str(spill / "duckdb"),
         }
         connection = duckdb.connect(config={**options, "preserve_insertion_order": False})
         try:
             connection.register("given", given)
-            order = ", ".join(f"c{number}" for number in numbers)
-            found = connection.sql(f"SELECT * FROM given ORDER BY {order}")
-            for batch in found.to_arrow_reader(OUT_ROWS):
-                table = pa.Table.from_batches([batch]).cast(plain)
-                yield from pa.Table.from_arrays(table.columns, schema=schema).to_batches()
+            order = ", ".join([*_compared(keys), "place"])
+            found = connection.sql(f"SELECT place FROM given ORDER BY {order}")
+            for batch in found.to_arrow_reader():
+                yield batch.column(0).to_numpy()
         except (duckdb.Error, pa.ArrowException, OSError):
             if failed:
                 raise failed[0] from None
             raise
         finally:
             connection.close()
+
+
+def _compared(keys: Sequence[pa.Field]) -> Iterator[str]:
+    """What DuckDB compares of the columns: short values, so that a row of the sort is small. The digests are
+    MD5 and not DuckDB's own hash, since a copy that is gone must come again in the same order.
+    """
+    types = pa.types
+    texts = [key for key in keys if types.is_string(key.type) or types.is_large_string(key.type)]
+    lead = max(LEAST_LEAD_CHARACTERS, LEAD_CHARACTERS // max(1, len(texts)))
+    for key in keys:
+        name, kind = key.name, key.type
+        if key in texts:
+            yield f"left({name}, {lead})"
+            for length in LENGTHS:
+                yield f"CASE WHEN length({name}) > {length} THEN md5_number(left({name}, {length})) END"
+            yield f"CASE WHEN length({name}) > {lead} THEN md5_number({name}) END"
+        elif types.is_binary(kind) or types.is_large_binary(kind):
+            yield f"md5_number({name})"
+        elif types.is_nested(kind):
+            yield f"md5_number({name}::VARCHAR)"
+        else:
+            yield name
 
 
 def _rows(spec: JobSpec, plan: Plan, columns: Columns) -> Iterator[pa.RecordBatch]:
@@ -110,18 +180,41 @@ def _rows(spec: JobSpec, plan: Plan, columns: Columns) -> Iterator[pa.RecordBatc
             arranged.KIND: pa.array([each and str(each.kind) for each in failures], pa.string()),
             arranged.WHY: pa.array([each and each.message for each in failures], pa.string()),
         }
-        texts = {}
-        if columns.as_json and batch.source.format == "jsonl":
-            # Out of a table objects come with the keys of all that were read together.
-            texts = input_rows.json_texts(spec, batch, columns.as_json)
-        for name in names:
+        texts = _json_texts(spec, batch, table, [n for n in columns.as_json if n not in others])
+        texts |= _json_texts(spec, batch, more, [n for n in columns.as_json if n in others])
+        for name in columns.plain:
             column = (more if name in others else table).column(name)
-            if name in columns.as_json:
-                found = texts[name] if texts else map(_json, to_list(column))
-                values[name] = pa.array(found, pa.string())
-            else:
-                values[name] = column.cast(schema.field(name).type)
-        yield from table_of(values, len(wanted)).select(schema.names).to_batches()
+            values[name] = column.cast(schema.field(name).type)
+        yield from table_of(values | texts, len(wanted)).select(schema.names).to_batches()
+
+
+def _key_rows(
+    spec: JobSpec, plan: Plan, columns: Columns, by: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The offset of each row of a plan in dataset order, and the columns that sort the rows."""
+    cache = ReadCache(CACHE_BYTES)
+    names = [name for name in by if name not in columns.empty]
+    for batch in plan.batches():
+        rows = input_rows.read_rows(spec, batch, by, cache, plan.schema)
+        table = rows.whole()
+        offsets = pa.array(sorted([*rows.row_index, *rows.bad]), pa.int64())
+        texts = _json_texts(spec, batch, table, [n for n in names if n in columns.as_json])
+        values = {
+            name: texts.get(name, table.column(name).cast(plan.schema.field(name).type))
+            for name in names
+        }
+        yield from table_of({arranged.OFFSET: offsets} | values, len(offsets)).to_batches()
+
+
+def _json_texts(
+    spec: JobSpec, batch: Descriptor, table: pa.Table, names: Sequence[str]
+) -> dict[str, pa.Array]:
+    """The values of nested columns as JSON text."""
+    if names and batch.source.format == "jsonl":
+        # Out of a table objects come with the keys of all that were read together.
+        found = input_rows.json_texts(spec, batch, names)
+        return {name: pa.array(found[name], pa.string()) for name in names}
+    return {name: pa.array(map(_json, to_list(table.column(name))), pa.string()) for name in names}
 
 
 def _json(value: object) -> str | None:
@@ -134,7 +227,7 @@ def _errors() -> Iterator[None]:
         yield
     except SourceChanged as error:
         raise BadInput(f"{error}") from error
-    except (duckdb.OutOfMemoryException, duckdb.IOException, MemoryError) as error:
+    except (duckdb.OutOfMemoryException, duckdb.IOException, MemoryError, OSError) as error:
         raise StorageUnavailable(f"the rows cannot be sorted: {_first_line(error)}") from error
     except (duckdb.Error, pa.ArrowException, TypeError) as error:
         raise BadInput(

@@ -14,6 +14,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngineSpec
 from nightshift.common.text import money
 from nightshift.producer.arrange import arrange
+from nightshift.producer.arrange.cost import PassCost, pass_cost
 from nightshift.producer.arrange.worth import Worth
 from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.forecast import Range
@@ -53,7 +54,7 @@ class Estimate:
 
     Tokens are those of one row, `engine_seconds` and `cost` those of the whole job, and `seconds`
     the time from the start to the end with so many `workers`. `order` is what an order of the rows
-    would bring.
+    would bring, `order_cost` what the pass over the rows would take.
     """
 
     spec: JobSpec
@@ -72,6 +73,7 @@ class Estimate:
     seconds: Range | None
     made_at: datetime
     order: Worth | None = None
+    order_cost: PassCost | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -104,7 +106,8 @@ def estimate(
         f"living in the pool {spec.pool}" if living else "none lives now: --workers says how many"
     )
     given = (living or 1, source) if workers is None else (workers, "as you say")
-    return replace(_estimate(spec, plan, prompts, measured, given), order=order)
+    cost = None if order is None else pass_cost(plan)
+    return replace(_estimate(spec, plan, prompts, measured, given), order=order, order_cost=cost)
 
 
 def _order(ledger: Ledger | None, spec: JobSpec, plan: Plan) -> Worth | None:

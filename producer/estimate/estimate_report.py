@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.bar import Bar
 from rich.console import Group, RenderableType
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
@@ -73,6 +74,11 @@ def _order(table: Table, made: Estimate) -> None:
     share = f"{would} about {100 * found.share:.0f} % of the prompt tokens"
     cache = f", in a prefix cache of {found.cache_tokens:,}"
     table.add_row("", Text(share + cache, "bright_black"))
+    if made.order_cost is not None:
+        room = decimal(made.order_cost.copy_bytes)
+        took = duration(made.order_cost.seconds)
+        cost = f"the pass takes about {took}, and a copy of at most {room} below the output"
+        table.add_row("", Text(cost, "bright_black"))
 
 
 def _histogram(made: Estimate) -> Table:
@@ -171,6 +177,8 @@ def as_json(made: Estimate) -> dict[str, Any]:
             "saved_prompt_tokens": made.order.saved_tokens,
             "saved_share": round(made.order.share, 3),
             "cache_tokens": made.order.cache_tokens,
+            "pass_seconds": made.order_cost and round(made.order_cost.seconds, 1),
+            "copy_bytes": made.order_cost and made.order_cost.copy_bytes,
         },
         "prompt_tokens_a_row": _range(made.prompt_tokens),
         "output_tokens_a_row": _range(made.output_tokens),

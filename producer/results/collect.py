@@ -10,7 +10,8 @@ from nightshift.common.formats import part_rows
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_facts
-from nightshift.producer.results import csv_file, dataset_order, part_files, target_file, vectors
+from nightshift.producer.external_sort.boxes import in_order
+from nightshift.producer.results import csv_file, part_files, target_file, vectors
 from nightshift.producer.results.with_input import with_input
 
 CSV = ".csv"
@@ -116,7 +117,7 @@ def _in_order(
     with ledger.transaction() as connection:
         arranged = job_facts.is_arranged(connection, job.id)
         total = jobs.progress(connection, job.id)["rows_total"]
-    yield from dataset_order.in_dataset_order(rows, total) if arranged else rows
+    yield from in_order(rows, "row_index", total) if arranged else rows
 
 
 def _as_they_lie(

@@ -39,9 +39,11 @@ class WithInput:
             wanted = RowRanges.from_indices(index)
             found = part_files.read_input(self.job, parts[0], wanted, list(self.names), self._cache)
         except SourceChanged as error:
+            copy = parts[0]["arranged"]
+            read = parts[0]["uri"] if copy is None else f"{copy}, the sorted copy of its rows,"
             raise BadInput(
-                f"the input of job {self.job.id} cannot stand beside its output: {parts[0]['uri']} is "
-                "gone, or is not what it was at submit; leave --with-input out"
+                f"the input of job {self.job.id} cannot stand beside its output: {read} is gone, or is "
+                "not what it was at submit; leave --with-input out"
             ) from error
         place = {row: at for at, row in enumerate(found.row_index)}
         places = pa.array([place.get(row) for row in index], pa.int64())

@@ -1,5 +1,6 @@
 """Arranged jobs: run, fail, retry, grow and are read as any other job, with the rows of the dataset."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput
@@ -20,10 +22,11 @@ from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.control import lost_parts
 from nightshift.producer.control.deletion import delete
+from nightshift.producer.estimate import estimate_report
+from nightshift.producer.estimate.estimate import estimate
 from nightshift.producer.estimate.pilot import submit_pilot
 from nightshift.producer.judge.judge import prepare
 from nightshift.producer.judge.scores import Scale
-from nightshift.producer.results import dataset_order
 from nightshift.producer.results import sample as results
 from nightshift.producer.results.collect import collect
 from nightshift.producer.submit.submit import Submitted, submit
@@ -219,16 +222,21 @@ def test_older_code_may_use_the_tables_until_the_first_job_is_arranged(
 # ---------------------------------------------------------------- auto
 
 
-def vllm_job(site: Arranged, name: str, rows: list[dict[str, str]], **engine: Any) -> bool:
-    """Whether the rows of a job with `batch.arrange: auto`, which is the default, are arranged."""
-    pq.write_table(pa.Table.from_pylist(rows), site.folder / f"{name}.parquet")
-    data = {
-        "name": name,
-        "input": {"uri": str(site.folder / f"{name}.parquet")},
+def vllm_spec(file: Path, output: Path, **engine: Any) -> dict[str, Any]:
+    return {
+        "name": file.stem,
+        "input": {"uri": str(file)},
         "task": {"kind": "generate", "prompt": "{{ doc }} {{ question }}"},
         "engine": {"backend": "vllm", "model": "some/model", **engine},
-        "output": {"uri": str(site.folder / name)},
+        "output": {"uri": str(output)},
     }
+
+
+def vllm_job(site: Arranged, name: str, rows: list[dict[str, str]], **engine: Any) -> bool:
+    """Whether the rows of a job with `batch.arrange: auto`, which is the default, are arranged."""
+    file = site.folder / f"{name}.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    data = vllm_spec(file, site.folder / name, **engine)
     job_id = submit(site.ledger, parse_spec(data, "test"), Settings()).job_id
     with site.ledger.transaction() as connection:
         return job_facts.is_arranged(connection, job_id)
@@ -268,29 +276,23 @@ def test_auto_knows_the_cache_of_an_engine_that_was_loaded(site: Arranged) -> No
     assert not vllm_job(site, "second", rows)
 
 
-# ---------------------------------------------------------------- collect
+def test_an_estimate_says_what_the_order_brings_and_costs(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist(shared(200, 8)), file)
+    spec = parse_spec(vllm_spec(file, tmp_path / "out"), "test")
+    made = estimate(spec, Settings(), None, tokenizes=False)
+    told = estimate_report.as_json(made)["order"]
+    assert told["arranges"]
+    assert told["saved_share"] > 0.5
+    assert told["copy_bytes"] == file.stat().st_size
+    assert 0 <= told["pass_seconds"] < 1
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as shown:
+        console.print(estimate_report.render(made))
+    assert "a copy of at most" in shown.get()
 
 
-def test_rows_come_back_in_order_out_of_many_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset_order, "BOX_BYTES", 700)
-    monkeypatch.setattr(dataset_order, "HEAD_BYTES", 500)
-    monkeypatch.setattr(dataset_order, "HELD_BYTES", 900)
-    order = [(7 * at) % 1000 for at in range(1000)]
-    kind = pa.list_(pa.float16(), 2)
-    table = pa.table(
-        {
-            "row_index": order,
-            "half": pa.FixedSizeListArray.from_arrays(
-                pa.array(range(2000)).cast(pa.float16()), type=kind
-            ),
-            "text": pa.array([f"row {at}" for at in order]).dictionary_encode(),
-        }
-    )
-    batches = table.to_batches(max_chunksize=13)
-    found = pa.Table.from_batches(dataset_order.in_dataset_order(iter(batches), 1000))
-    assert found.num_rows == 1000
-    assert found.equals(table.sort_by("row_index"))
-    assert list(dataset_order.in_dataset_order(iter(()), 0)) == []
+# ---------------------------------------------------------------- pilot
 
 
 def test_a_pilot_of_an_arranged_job_is_arranged_and_runs(site: Arranged) -> None:

@@ -1,5 +1,6 @@
 """Arranged copies: every row comes out as it would have come out of its file, in another order."""
 
+import errno
 import gzip
 import json
 import random
@@ -7,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,16 @@ import pytest
 
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor
-from nightshift.common.errors import BadInput, SourceChanged
+from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
 from nightshift.common.formats import input_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import JobSpec, parse_spec
-from nightshift.producer.arrange import arrange
+from nightshift.producer.arrange import arrange, copy
 from nightshift.producer.arrange.arrange import ArrangedPlan, arranged_plan
 from nightshift.producer.arrange.order import sort_columns
+from nightshift.producer.arrange.worth import Worth
+from nightshift.producer.external_sort import boxes
 from nightshift.producer.planning import planner
 from nightshift.producer.planning.planner import Plan
 
@@ -195,6 +199,48 @@ def test_rows_with_one_document_stand_side_by_side(tmp_path: Path) -> None:
     assert [rows[at]["id"] for at in order] == [
         row["id"] for row in sorted(rows, key=lambda row: (row["doc"], row["question"]))
     ]
+
+
+def test_long_rows_with_the_same_beginning_stand_side_by_side(tmp_path: Path) -> None:
+    def text(*numbers: int) -> str:
+        return "".join(f"{number} " * 1500 for number in numbers)  # 3,000 characters each
+
+    beginnings = [(0, part, last) for part in range(3) for last in range(3)]
+    rows = [
+        {"doc": text(*beginning, at), "question": f"{beginning}"}
+        for at in range(4)
+        for beginning in beginnings
+    ]
+    random.Random(5).shuffle(rows)
+    order = same_rows(spec_of(tmp_path, write_lines(tmp_path / "rows.jsonl", rows)))
+    in_order = [tuple(json.loads(f"[{rows[at]['question'][1:-1]}]")) for at in order]
+    # Each group of rows with the first 6,000, and with the first 9,000, characters is in one piece.
+    for length in (2, 3):
+        found = [beginning[:length] for beginning in in_order]
+        changes = sum(one != other for one, other in pairwise(found))
+        assert changes + 1 == len(set(found))
+
+
+def test_rows_larger_than_the_memory_of_the_sort_are_arranged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy, "MEMORY", "64MB")
+    rng = random.Random(4)
+    words = "".join(rng.choice("abcdefgh ") for _ in range(40_000))
+    docs = [f"{rng.randrange(300):06} {words}" for _ in range(3000)]  # 120 MB
+    pq.write_table(
+        pa.table({"doc": docs, "question": [f"q{at}" for at in range(3000)]}),
+        tmp_path / "rows.parquet",
+        row_group_size=250,
+    )
+    spec = spec_of(tmp_path, tmp_path / "rows.parquet")
+    arranged = ordered(spec, plan_of(spec))
+    assert isinstance(arranged, ArrangedPlan)
+    order = [row for batch in arranged.batches() for row in batch.rows]
+    assert sorted(order) == list(range(3000))
+    with storage.open_input(arranged.uri) as handle:
+        found = pq.read_table(handle, columns=["doc"]).column("doc").to_pylist()
+    assert found == sorted(docs)
 
 
 def test_equal_rows_keep_the_order_of_the_dataset(tmp_path: Path) -> None:
@@ -389,3 +435,43 @@ def test_what_cannot_be_arranged_is_refused_in_one_sentence_and_auto_leaves_it(
     constant = spec_of(tmp_path, tmp_path / "rows.parquet", template="the same for all")
     with pytest.raises(BadInput, match="which show none"):
         ordered(constant, plan_of(constant))
+
+
+def test_auto_copies_no_binary_column_that_the_job_does_not_read(tmp_path: Path) -> None:
+    rows = documents(400, 20)
+    table = pa.table(
+        {
+            "doc": [row["doc"] * 40 for row in rows],
+            "question": [row["question"] for row in rows],
+            "image": [b"png"] * len(rows),
+        }
+    )
+    pq.write_table(table.select(["doc", "question"]), tmp_path / "texts.parquet")
+    pq.write_table(table, tmp_path / "images.parquet")
+    texts = spec_of(tmp_path, tmp_path / "texts.parquet", batch={"arrange": "auto"})
+    assert isinstance(ordered(texts, plan_of(texts), 1_000), ArrangedPlan)
+    auto = spec_of(tmp_path, tmp_path / "images.parquet", batch={"arrange": "auto"})
+    plan = plan_of(auto)
+    assert ordered(auto, plan, 1_000) is plan
+    prefix = spec_of(tmp_path, tmp_path / "images.parquet")
+    assert isinstance(ordered(prefix, plan_of(prefix)), ArrangedPlan)
+
+
+@pytest.mark.parametrize("wanted", ["prefix", "auto"])
+def test_a_full_folder_of_temporary_files_is_an_outage_and_auto_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(boxes, "_boxed", full)
+    monkeypatch.setattr(arrange, "judged", lambda *_: Worth(True, 1, 1, 1))
+    spec = spec_of(
+        tmp_path, write_lines(tmp_path / "rows.jsonl", documents()), batch={"arrange": wanted}
+    )
+    plan = plan_of(spec)
+    if wanted == "auto":
+        assert ordered(spec, plan) is plan
+    else:
+        with pytest.raises(StorageUnavailable, match="No space left"):
+            ordered(spec, plan)
