@@ -1,5 +1,6 @@
 """Which rows of a batch run, which get the answer of another row, and what equal means."""
 
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,6 +77,64 @@ def test_answers_of_earlier_batches_are_taken_at_once() -> None:
     assert second.taken == [(2, 10)]
 
 
+def two_at_once(first: str, second: str) -> tuple[Batch, Batch]:
+    """Both begin their first rounds before a row of them is answered."""
+    one = Batch(first)
+    other = Batch(second, one.answers)
+    assert one.rounds.next() == list(range(len(first)))
+    return one, other
+
+
+def test_rows_of_a_batch_that_runs_at_the_same_time_are_followed() -> None:
+    one, other = two_at_once("ab", "bcba")
+    assert other.rounds.next() == [1]
+    one.rounds.ran(1, Answer({}))
+    assert other.taken == [(0, 11), (2, 11)]
+    other.rounds.ran(1, Answer({}))
+    one.rounds.ran(0, Answer({}))
+    assert other.taken[2:] == [(3, 10)]
+    assert other.rounds.over() == one.rounds.over() == 0
+
+
+@pytest.mark.parametrize("ends", ["refused", "stopped"])
+def test_rows_whose_leader_in_another_batch_gets_no_answer_run_in_the_next_round(ends: str) -> None:
+    one, other = two_at_once("a", "aab")
+    assert other.rounds.next() == [2]
+    if ends == "refused":
+        one.rounds.ran(0, LATE)
+    else:
+        one.rounds.end()
+    third = Batch("a", one.answers)
+    assert third.rounds.next() == [0], "nobody leads any more"
+    other.rounds.ran(2, Answer({}))
+    assert other.rounds.over() == 2
+    assert other.rounds.next() == [0]
+    other.rounds.ran(0, Answer({}))
+    assert other.taken == [(1, 10)]
+    assert third.rounds.over() == other.rounds.over() == 0
+
+
+def test_a_batch_does_not_wait_for_another_and_takes_no_answer_after_that() -> None:
+    one, other = two_at_once("a", "a")
+    assert other.rounds.next() == []
+    assert other.rounds.over() == 1
+    assert other.rounds.next() == [0]
+    one.rounds.ran(0, Answer({}))
+    assert other.taken == []
+
+
+def test_a_row_that_runs_by_itself_ends_no_leader_of_another_batch() -> None:
+    one, other = two_at_once("a", "a")
+    other.rounds.next()
+    other.rounds.over()
+    assert other.rounds.next() == [0]
+    other.rounds.ran(0, LATE)
+    third = Batch("a", one.answers)
+    assert third.rounds.next() == []
+    one.rounds.ran(0, Answer({}))
+    assert third.taken == [(0, 10)]
+
+
 def test_a_row_whose_leader_went_elsewhere_runs_itself() -> None:
     batch = Batch("aab")
     assert batch.rounds.next() == [0, 2]
@@ -104,6 +163,20 @@ def test_answers_are_kept_up_to_some_bytes_the_last_used_longest() -> None:
     for _ in range(10):
         answers.keep((1, b"d"), Answer({"output": "d"}))
     assert answers.get((1, b"d")) is not None
+
+
+def test_nested_answers_count_with_all_that_is_in_them() -> None:
+    def nested(number: int) -> Answer:
+        spans = [{"begin": number * 1000 + at, "word": f"{number}-{at}"} for at in range(100)]
+        return Answer({"found": {"spans": spans}, "vector": [number / 7] * 100})
+
+    answers = Answers(most_bytes=2**20)
+    tracemalloc.start()
+    for number in range(1000):
+        answers.keep((1, str(number).encode()), nested(number))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 2**19 < held < 1.5 * 2**20
 
 
 def chat(content: Any, **own: Any) -> Request:

@@ -72,7 +72,14 @@ class Inference:
         runs = loaded.rounds.next()
         # Rows whose answer is known, and those that wait for one, leave the engine to others.
         self.window.set_aside(batch, len(loaded.requests) - len(runs))
-        return self._run(loaded, runs)
+        rounds = loaded.rounds
+        try:
+            future = self._run(loaded, runs)
+        except BaseException:
+            rounds.end()
+            raise
+        future.add_done_callback(lambda _: rounds.end())
+        return future
 
     def goes_on(self, loaded: LoadedBatch, future: "Future[None]") -> "Future[None] | None":
         """Runs the rows of a batch that waited for another row in vain, once the batch has left the
@@ -123,9 +130,12 @@ class Inference:
         return self.engine.start(work)
 
     def _emit(self, loaded: LoadedBatch, position: int, outcome: Outcome) -> None:
-        cached = outcome.cached_tokens if isinstance(outcome, Answer) else 0
         self.window.spending.run(
-            loaded.job.id, 1, outcome.prompt_tokens, outcome.output_tokens, cached
+            loaded.job.id,
+            1,
+            outcome.prompt_tokens,
+            outcome.output_tokens,
+            outcome.cached_tokens,
         )
         if loaded.take(position, outcome):
             self.window.row_finished(loaded.batch)

@@ -4,8 +4,9 @@ import json
 import sys
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -24,6 +25,9 @@ BESIDE_BYTES = 400
 
 Key = tuple[int, bytes]
 """A job, and the digest of a request."""
+
+Follower = Callable[[Answer], object]
+"""Takes the answer to an equal request, from any thread."""
 
 
 def keys(
@@ -77,26 +81,52 @@ def _digest(seen: Any) -> bytes:
 
 @dataclass(slots=True)
 class Answers:
-    """The answers that a child has given last, at most `most_bytes` of them. For many threads."""
+    """The answers that a child has given last, at most `most_bytes` of them, and the requests that run in
+    some batch now, each with the rows of other batches that follow it. For many threads.
+    """
 
     most_bytes: int = KEPT_BYTES
     _kept: OrderedDict[Key, tuple[Answer, int]] = field(default_factory=OrderedDict)
     _bytes: int = 0
+    _running: dict[Key, list[Follower]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, key: Key) -> Answer | None:
         """The answer to an equal request, as another row takes it; None where there is none."""
         with self._lock:
-            found = self._kept.get(key)
-            if found is None:
-                return None
-            self._kept.move_to_end(key)
-            return found[0]
+            return self._found(key)
+
+    def _found(self, key: Key) -> Answer | None:
+        found = self._kept.get(key)
+        if found is None:
+            return None
+        self._kept.move_to_end(key)
+        return found[0]
+
+    def lead(self, key: Key, follower: Follower) -> Answer | bool:
+        """The answer to an equal request. Where there is none, True for who leads from now on, until
+        `keep` or `give_up`; False where an equal request runs, whose answer `follower` gets then.
+        """
+        with self._lock:
+            if (found := self._found(key)) is not None:
+                return found
+            if key not in self._running:
+                self._running[key] = []
+                return True
+            self._running[key].append(follower)
+            return False
+
+    def give_up(self, keys: Iterable[Key]) -> None:
+        """Requests that led have ended without an answer: their followers get none."""
+        with self._lock:
+            for key in keys:
+                self._running.pop(key, None)
 
     def keep(self, key: Key, answer: Answer) -> None:
-        """Keeps an answer, as another row takes it."""
+        """Keeps an answer, as another row takes it, and gives it to the followers in other batches."""
         size = BESIDE_BYTES + _size(answer.columns)
         with self._lock:
+            followers = self._running.pop(key, ())
             if (known := self._kept.pop(key, None)) is not None:
                 self._bytes -= known[1]
             self._kept[key] = answer, size
@@ -104,21 +134,32 @@ class Answers:
             while self._bytes > self.most_bytes:
                 _, (_, gone) = self._kept.popitem(last=False)
                 self._bytes -= gone
+        for follower in followers:
+            follower(answer)
 
 
-def _size(value: Any) -> int:
-    """About the memory of a value, in bytes."""
-    if isinstance(value, Mapping):
-        return sum(_size(each) for each in value.values())
-    if isinstance(value, list):
-        return sys.getsizeof(value) + 32 * len(value)
-    return sys.getsizeof(value)
+def _size(columns: Mapping[str, Any]) -> int:
+    """About the memory of the values in bytes, at any depth; that of `columns` itself is in BESIDE_BYTES."""
+    numbers = {float, int, bool, type(None)}
+    total, waiting = 0, list(columns.values())
+    while waiting:
+        value = waiting.pop()
+        total += sys.getsizeof(value)
+        if isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list | tuple):
+            if numbers.issuperset(map(type, value)):  # an embedding has thousands
+                total += 32 * len(value)
+            else:
+                waiting += value
+    return total
 
 
 @dataclass(slots=True)
 class Rounds:
-    """The rows of one batch in rounds: in the first one row of each group of equal ones runs, in the
-    next those whose leader got no answer that counts for them, each by itself.
+    """The rows of one batch in rounds: in the first one row of each group of equal ones runs, unless an
+    equal one runs in another batch; in the next those whose leader got no answer that counts for them,
+    each by itself.
 
     `keys` and `row_index` are those of the requests, by position. `take(position, answer)` gets the
     answer of a row that did not run, from any thread.
@@ -129,16 +170,19 @@ class Rounds:
     answers: Answers
     take: Callable[[int, Answer], object]
     _left: list[int] = field(init=False)
+    _is_first: bool = True
     _led: set[Key] = field(default_factory=set)
+    _leading: set[Key] = field(default_factory=set)
     _followers: dict[Key, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _abroad: set[int] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._left = list(range(len(self.keys)))
 
     def next(self) -> list[int]:
-        """The positions that run now, ascending; the others that are left wait for one of them. Rows
-        whose answer is known get that answer.
+        """The positions that run now, ascending; the others that are left wait for one of them, or in
+        the first round for one of another batch. Rows whose answer is known get that answer.
         """
         runs: list[int] = []
         known: list[tuple[int, Answer]] = []
@@ -146,25 +190,48 @@ class Rounds:
             led_before = set(self._led)
             for position in self._left:
                 key = self.keys[position]
-                if key is not None and (answer := self.answers.get(key)) is not None:
-                    known.append((position, answer))
-                elif key is None or key in led_before or key not in self._led:
+                if key is None:
                     runs.append(position)
-                    if key is not None:
-                        self._led.add(key)
-                else:
+                elif key in self._led and key not in led_before:
                     self._followers[key].append(position)
-            self._left = []
+                elif isinstance(answer := self._leader_of(key, position), Answer):
+                    known.append((position, answer))
+                elif answer:
+                    runs.append(position)
+                    self._led.add(key)
+                    if self._is_first:
+                        self._leading.add(key)
+                else:
+                    self._abroad.add(position)
+            self._left, self._is_first = [], False
         for position, answer in known:
             self.take(position, answer)
         return runs
+
+    def _leader_of(self, key: Key, position: int) -> Answer | bool:
+        """The answer, or whether the row runs itself. A row follows one of another batch once: a batch
+        never waits for another.
+        """
+        if self._is_first:
+            return self.answers.lead(key, partial(self._answered_abroad, position))
+        return self.answers.get(key) or True
+
+    def _answered_abroad(self, position: int, answer: Answer) -> None:
+        with self._lock:
+            waited = position in self._abroad
+            self._abroad.discard(position)
+        if waited:
+            self.take(position, answer)
 
     def ran(self, position: int, outcome: Outcome) -> None:
         """A row that ran has an outcome: an answer is that of its followers, too. Anything else says
         nothing of them.
         """
         key = self.keys[position]
-        if key is None or not isinstance(outcome, Answer):
+        if key is None:
+            return
+        if not isinstance(outcome, Answer):
+            self._give_up([key])
             return
         shared = replace(
             outcome,
@@ -175,6 +242,7 @@ class Rounds:
         )
         self.answers.keep(key, shared)
         with self._lock:
+            self._leading.discard(key)
             followers = self._followers.pop(key, [])
         for follower in followers:
             self.take(follower, shared)
@@ -182,6 +250,18 @@ class Rounds:
     def over(self) -> int:
         """The round is over: how many rows still wait; they are left for the next."""
         with self._lock:
-            self._left = sorted(each for group in self._followers.values() for each in group)
+            waiting = {each for group in self._followers.values() for each in group}
+            self._left = sorted(waiting | self._abroad)
             self._followers.clear()
+            self._abroad.clear()
             return len(self._left)
+
+    def end(self) -> None:
+        """No row of the first round runs any more: rows of other batches wait for none of them."""
+        self._give_up(list(self._leading))
+
+    def _give_up(self, keys: Sequence[Key]) -> None:
+        with self._lock:
+            given_up = self._leading.intersection(keys)
+            self._leading -= given_up
+        self.answers.give_up(given_up)
