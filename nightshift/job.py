@@ -161,7 +161,11 @@ class Job:
             raise BadInput(f"kind {kind!r} is none of {', '.join(RowErrorKind)}")
         with self._opened() as (ledger, _):
             wanted = None if kind is None else RowErrorKind(kind)
-            retry.retry(ledger, self._job(ledger), failed=True, dead=kind is None, kind=wanted)
+            job = self._job(ledger)
+            from nightshift.producer.control import lost_parts  # loads DuckDB
+
+            lost_parts.restore_for_retry(ledger, job)
+            retry.retry(ledger, job, failed=True, dead=kind is None, kind=wanted)
             return self._status(ledger)
 
     def _changed(self, change: Callable[[Ledger, jobs.Job], object]) -> JobStatus:

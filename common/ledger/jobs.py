@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row, RowMapping, text
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from nightshift.common.spec import JobSpec
 
 JUDGE_AFTER_ROWS = 200
-"""Rows that must be over before a job's share of failed rows is judged."""
+"""Rows that must be over before a job's share of failed rows is judged. Of an arranged job a tenth of its
+rows, if that is more: rows that fail alike are neighbours there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +208,8 @@ def judge_anew(connection: Connection, job_id: int) -> None:
 
 def judge_failures(connection: Connection, job_id: int) -> bool:
     """Pauses a running job whose share of failed rows is above its limit; True if it did."""
-    share = connection.execute(FAILED_SHARE, {"id": job_id, "state": "running"}).one_or_none()
-    if not _above_limit(share):
-        return False
-    return _move(
+    share = _share_above_limit(connection, job_id, JobState.RUNNING)
+    return share is not None and _move(
         connection,
         job_id,
         JobState.PAUSED,
@@ -222,24 +221,27 @@ def judge_failures(connection: Connection, job_id: int) -> bool:
 
 def failed_too_often(connection: Connection, job_id: int) -> bool:
     """Whether the share of failed rows of a paused job is above its limit, which pauses a job."""
-    share = connection.execute(FAILED_SHARE, {"id": job_id, "state": "paused"}).one_or_none()
-    return _above_limit(share)
+    return _share_above_limit(connection, job_id, JobState.PAUSED) is not None
 
 
-def _above_limit(share: Row[Any] | None) -> TypeGuard[Row[Any]]:
-    if share is None or share.over < JUDGE_AFTER_ROWS:
-        return False
-    return bool(share.failed > share.allowed * float(share.over))
+def _share_above_limit(connection: Connection, job_id: int, state: JobState) -> Row[Any] | None:
+    given = {"id": job_id, "state": state, "least": JUDGE_AFTER_ROWS}
+    share = connection.execute(FAILED_SHARE, given).one_or_none()
+    if share is None or share.over < share.least:
+        return None
+    return share if share.failed > share.allowed * float(share.over) else None
 
 
 FAILED_SHARE = text("""
     SELECT sum(c.rows_failed) - j.judged_failed AS failed,
            sum(c.rows_done + c.rows_failed) - j.judged_done - j.judged_failed AS over,
-           j.max_failed_fraction AS allowed
+           j.max_failed_fraction AS allowed,
+           greatest(:least, sum(c.rows_total) / 10 * (SELECT (arranged IS NOT NULL)::int
+               FROM input_files WHERE job_id = j.id ORDER BY file_index LIMIT 1)) AS least
     FROM jobs j JOIN job_counters c ON c.job_id = j.id
     WHERE j.id = :id AND j.state = :state GROUP BY j.id
 """)
-"""Failed rows, and rows that are over, since the rows of a job are counted; and its limit."""
+"""Failed rows, and rows that are over, since a job is counted; its limit, and after how many rows."""
 
 
 def remark(connection: Connection, job_id: int, message: str) -> None:

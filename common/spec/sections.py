@@ -181,7 +181,11 @@ class LimitsSpec(Section):
         description="Batches of this job that are queued or leased at once.",
     )
     max_failed_fraction: float = Field(
-        0.5, ge=0, le=1, description="Share of failed rows that pauses the job, after 200 rows."
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of failed rows that pauses the job, after 200 rows; of an arranged job "
+        "after a tenth of its rows, if that is more.",
     )
     budget: Absent[float] = Field(
         None,

@@ -12,17 +12,36 @@ from nightshift.common.telemetry.steps import Reached, Step
 
 def read(path: Path, supervisor: str | None = None, since: float = 0.0) -> list[Reached]:
     """The steps in a profile's file that were reached `since` a time of day, by one supervisor and
-    its children, or by the command that started them, if a supervisor is named.
+    its children, or by the command that started them, if a supervisor is named. Other lines of the
+    file are left out, also those that are cut off.
     """
     steps = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        line = json.loads(text)
-        if "step" not in line or line["at"] < since:
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        reached = _reached(text)
+        if reached is None or reached.at < since:
             continue
-        reached = Reached(**{**line, "step": Step[line["step"]]})
         if supervisor in (None, reached.supervisor) or reached.supervisor is None:
             steps.append(reached)
     return steps
+
+
+def _reached(text: str) -> Reached | None:
+    """The step that a line tells of; None for a line of anything else."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict):
+        return None
+    step, at = line.get("step"), line.get("at")
+    if not isinstance(step, str) or step not in Step.__members__ or not isinstance(at, int | float):
+        return None
+    texts = {
+        name: line[name]
+        for name in ("name", "supervisor", "worker_id")
+        if isinstance(line.get(name), str)
+    }
+    return Reached(Step[step], float(at), **texts)
 
 
 def way(steps: Iterable[Reached]) -> list[Reached]:

@@ -20,7 +20,7 @@ from nightshift.common.text import first_few
 from nightshift.producer.arrange import copy
 from nightshift.producer.arrange.order import sort_columns
 from nightshift.producer.arrange.sample import sharing_sample
-from nightshift.producer.arrange.worth import Worth, worth
+from nightshift.producer.arrange.worth import Worth, kept_tokens, worth
 from nightshift.producer.planning import batch_cuts, planner
 from nightshift.producer.planning.planner import Plan
 
@@ -29,9 +29,6 @@ READ_BYTES = 16 * 2**20
 """Rows and bytes that are read at once."""
 
 PAGE_ROWS = 65_536
-
-BLOCK_TOKENS = 16
-"""vLLM's default; `num_gpu_blocks_override` counts blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +126,9 @@ def judged(spec: JobSpec, plan: Plan, cache_tokens: int | None) -> Worth:
         raise BadInput(
             f"a sorted copy would carry {first_few(unread)}, binary values that the job does not read"
         )
-    blocks = engine.args.get("num_gpu_blocks_override")
-    if isinstance(blocks, int):
-        cache_tokens = blocks * BLOCK_TOKENS
+    cache_tokens = kept_tokens(engine.args, cache_tokens)
+    if cache_tokens == 0:
+        raise BadInput("the engine has no prefix cache, by what it said when it was loaded last")
     return worth(sharing_sample(spec, plan, by), cache_tokens)
 
 

@@ -11,7 +11,7 @@ from nightshift.common.formats import input_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_list
 from nightshift.common.spec import JobSpec
-from nightshift.producer.arrange.worth import SharingSample, levels_of
+from nightshift.producer.arrange.worth import Beginnings, SharingSample, beginnings, levels_of
 from nightshift.producer.planning.planner import Plan
 
 RUNS = 64
@@ -21,10 +21,6 @@ RUN_ROWS = 64
 READING_THREADS = 8
 """Runs that are read at once: reading from object stores is mostly waiting."""
 
-MOST_CHARACTERS = 16_384
-"""Characters of a row that are looked at: of documents of a megabyte the sample would take gigabytes.
-Longer rows count as if they ended here, with the cache as large as it is, so that less seems to be saved."""
-
 CACHE_BYTES = 64 * 2**20
 
 SEED = 7
@@ -33,18 +29,19 @@ SEED = 7
 def sharing_sample(spec: JobSpec, plan: Plan, columns: Sequence[str]) -> SharingSample:
     """What 64 runs of 64 rows begin with, all rows of a smaller dataset; the same for each submit.
 
-    Raises what reading the rows of a batch raises.
+    Of each row only digests are kept: of documents of a megabyte the texts would take gigabytes. Raises
+    what reading the rows of a batch raises.
     """
     cache = ReadCache(CACHE_BYTES)
 
-    def read(batch: Descriptor) -> list[str]:
+    def read(batch: Descriptor) -> list[Beginnings]:
         rows = input_rows.read_rows(spec, batch, columns, cache, plan.schema)
         values = [to_list(rows.table.column(name)) for name in columns]
-        return ["\0".join(map(_text, row))[:MOST_CHARACTERS] for row in zip(*values, strict=True)]
+        return [beginnings("\0".join(map(_text, row))) for row in zip(*values, strict=True)]
 
     with ThreadPoolExecutor(READING_THREADS) as threads:
-        texts = [text for found in threads.map(read, _runs(plan)) for text in found]
-    row_tokens, levels = levels_of(texts)
+        sampled = [row for found in threads.map(read, _runs(plan)) for row in found]
+    row_tokens, levels = levels_of(sampled)
     return SharingSample(plan.rows_total, RUN_ROWS, row_tokens, levels)
 
 

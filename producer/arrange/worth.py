@@ -8,8 +8,9 @@ sampled. Where the sizes of groups are Poisson, (1 - exp(-m)) / m of these rows 
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from nightshift.common.text import CHARACTERS_A_TOKEN
 
@@ -23,11 +24,24 @@ UNKNOWN_CACHE_TOKENS = 32_768
 """Cache of an engine that was never loaded. Low, since a pass for nothing costs seconds, and a job in the
 wrong order up to half of its time."""
 
+BLOCK_TOKENS = 16
+"""vLLM's `block_size` on GPUs; `num_gpu_blocks_override` counts blocks."""
+
 SHORTEST = 64
 """Characters of the shortest beginning that is compared; a cache keeps whole blocks of tokens."""
 
 MANY = 3
 """A value that comes so often in a sample belongs to a large group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beginnings:
+    """What one row shows: its characters, and the digests of its beginnings at lengths that grow by a
+    quarter each, the last of them that of the whole text.
+    """
+
+    characters: int
+    digests: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +66,40 @@ class SharingSample:
     levels: Sequence[Level]
 
 
-def levels_of(texts: Sequence[str]) -> tuple[float, list[Level]]:
-    """The mean tokens of what rows show, guessed by their characters, and the beginnings of these texts
-    at lengths that grow by a quarter each.
+def beginnings(text: str) -> Beginnings:
+    """The beginnings of one text. Each digest is made of the one before and of what is new, so that a
+    long document is read once.
     """
-    lengths = [len(text) for text in texts]
+    digests: list[int] = []
+    digest = 0
+    for before, upto in pairwise(_lengths()):
+        digest = hash((digest, text[before:upto]))
+        digests.append(digest)
+        if upto >= len(text):
+            break
+    return Beginnings(len(text), digests)
+
+
+def levels_of(rows: Sequence[Beginnings]) -> tuple[float, list[Level]]:
+    """The mean tokens of what rows show, guessed by their characters, and what rows begin with, shortest
+    beginnings first.
+    """
     levels: list[Level] = []
-    before, upto = 0, SHORTEST
-    while texts and before < max(lengths):
-        new = sum(min(length, upto) - min(length, before) for length in lengths)
-        digests = [hash(text[:upto]) for text in texts]
-        levels.append(Level(digests, new / CHARACTERS_A_TOKEN / len(texts)))
-        before, upto = upto, upto * 5 // 4
+    most = max((len(row.digests) for row in rows), default=0)
+    for at, (before, upto) in zip(range(most), pairwise(_lengths()), strict=False):
+        new = sum(min(row.characters, upto) - min(row.characters, before) for row in rows)
+        digests = [row.digests[min(at, len(row.digests) - 1)] for row in rows]
+        levels.append(Level(digests, new / CHARACTERS_A_TOKEN / len(rows)))
     return sum(level.tokens for level in levels), levels
+
+
+def _lengths() -> Iterator[int]:
+    """0, and the lengths at which beginnings are compared."""
+    yield 0
+    length = SHORTEST
+    while True:
+        yield length
+        length = length * 5 // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +117,24 @@ class Worth:
         return self.saved_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
+def kept_tokens(args: Mapping[str, object], loaded: int | None) -> int | None:
+    """The tokens that the prefix cache of vLLM with these arguments keeps. `loaded` is what the engine
+    said when it was loaded last: 0 without a cache, None where it never was.
+    """
+    blocks, size = args.get("num_gpu_blocks_override"), args.get("block_size")
+    if loaded == 0 or not isinstance(blocks, int):
+        return loaded
+    return blocks * (size if isinstance(size, int) else BLOCK_TOKENS)
+
+
 def worth(sample: SharingSample, cache_tokens: int | None) -> Worth:
-    """Judges a sample for an engine whose cache keeps so many tokens; None where that is unknown."""
+    """Judges a sample for an engine whose cache keeps so many tokens; None where that is unknown. Without
+    a cache nothing is saved.
+    """
     cache = UNKNOWN_CACHE_TOKENS if cache_tokens is None else cache_tokens
     total, saved = sample.rows_total, 0.0
+    if not cache:
+        return Worth(False, 0, round(sample.row_tokens * total), 0)
     reach = int(cache / sample.row_tokens) if sample.row_tokens else 0
     for level in sample.levels:
         distinct = distinct_values(level.digests, total)

@@ -1,4 +1,4 @@
-"""Redo: rows whose part is gone from the store run again."""
+"""Redo: rows whose part is gone from the store run again; and copies of the input that are gone come again."""
 
 from contextlib import suppress
 
@@ -10,7 +10,10 @@ from nightshift.common.ledger.batches import lost_parts
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.queries import job_facts
+from nightshift.common.states import JobState
 from nightshift.producer import retry
+from nightshift.producer.archive.come_back import bring_back
 from nightshift.producer.arrange import arrange
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.planning.convert import Converter
@@ -62,6 +65,22 @@ def _restore_copies(ledger: Ledger, job: Job) -> None:
     with suppress(BadInput):
         Converter(job.spec.input, job.output_uri).restore(files)
         arrange.restore(job.spec, files, part_files.input_schema(job))
+
+
+def restore_for_retry(ledger: Ledger, job: Job) -> None:
+    """Makes the sorted copy of an arranged job again where it is gone and rows failed that may run again.
+    Batches of an archived job come back first; raises BadInput where its archive is gone.
+    """
+    if job.state is JobState.CANCELLED:
+        return
+    bring_back(ledger, job)
+    with ledger.transaction() as connection:
+        needed = (
+            job_facts.is_arranged(connection, job.id)
+            and jobs.progress(connection, job.id)["rows_failed"]
+        )
+    if needed:
+        _restore_copies(ledger, job)
 
 
 def missing(ledger: Ledger, job: Job) -> list[tuple[str, int]]:

@@ -6,7 +6,7 @@ from itertools import count
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import output_schema
-from nightshift.common.ledger import Ledger, archives, deadlines, job_submit, jobs
+from nightshift.common.ledger import Ledger, Row, archives, deadlines, job_submit, jobs
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import generations, watches
 from nightshift.common.ledger.jobs import Job
@@ -57,7 +57,7 @@ def existing_job(
         output_owner.keep(ledger, job)
     there = [file for file in files if file.uri not in found.gone]
     Converter(spec.input, spec.output.uri).restore(there)
-    if not found.gone:
+    if not found.gone and _reads_on(state, progress):
         restore(spec, files, output_schema.deserialize(job.input_schema))
     return Submitted(
         job.id,
@@ -72,6 +72,15 @@ def existing_job(
         new_files=len(found.new),
         watch_seconds=watch_seconds,
     )
+
+
+def _reads_on(state: JobState, progress: Row) -> bool:
+    """Whether rows of the job may still be read: it is open, or the same command or a retry of its dead
+    batches opens it again. Sorting the input of a completed job once more would be for nothing.
+    """
+    if state is JobState.COMPLETED:
+        return not progress["rows_done"]
+    return state is not JobState.CANCELLED
 
 
 def _refuse_other_spec(ledger: Ledger, job: Job, spec: JobSpec) -> None:

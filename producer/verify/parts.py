@@ -40,6 +40,7 @@ class PartContent:
     errors: list[tuple[int, str | None, str, str]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     ids_compared: int = 0
+    ids_of_copy: int = 0
 
     def problem(self, check: str, message: str) -> None:
         """Adds a problem to the check of this name."""
@@ -65,7 +66,7 @@ class PartsAudit:
         """Reads every part, and says what holds of parts, rows, ids and row errors."""
         held = np.zeros(rows_total, np.uint8)
         strange: list[Range] = []
-        compared = failed = size = rows = 0
+        compared = of_copy = failed = size = rows = 0
         with ThreadPoolExecutor(READERS) as readers:
             for page in part_files.pages(self._ledger, self._job):
                 for content in self._take(page, list(readers.map(self._read, page))):
@@ -75,6 +76,7 @@ class PartsAudit:
                         rows += stop - start
                     strange = [pair for pair in strange if pair[0] < pair[1]]
                     compared += content.ids_compared
+                    of_copy += content.ids_of_copy
                     failed += len(content.errors)
                 size += sum(part["part_bytes"] for part in page)
         self._check_rows(held, RowRanges.of(*strange))
@@ -82,7 +84,8 @@ class PartsAudit:
         summaries = {
             "parts": f"{len(self.facts):,} parts, {size:,} bytes, each with its size and checksum",
             "rows": f"{rows:,} of {rows_total:,} rows, each once",
-            "ids": f"{compared:,} ids equal those of the input",
+            "ids": f"{compared:,} ids equal those of the input"
+            + (f", {of_copy:,} of them in its sorted copy" if of_copy else ""),
             "row errors": f"the same in parts and ledger: {failed:,}",
         }
         for name, check in self._checks.items():
@@ -157,7 +160,9 @@ class PartsAudit:
         ]
 
     def _compare_ids(self, part: Row, table: pa.Table, content: PartContent) -> None:
-        """The ids of a part must be those of the input, where the source is still as planned."""
+        """The ids of a part must be those of the input, where the source is still as planned. Rows of an
+        arranged job are read from the sorted copy, as the worker did: in the files they lie apart.
+        """
         column = self._job.spec.input.id
         if column is None:
             return
@@ -171,9 +176,11 @@ class PartsAudit:
         if differing := _rows_of_other_id(rows, source, column, may_lack_id):
             content.problem(
                 "ids",
-                f"{part['part_name']}: the ids of rows {first_few(differing)} are not the input's",
+                f"{part['part_name']}: the ids of rows {first_few(differing)} are not "
+                + ("the input's" if part["arranged"] is None else "those of its sorted copy"),
             )
         content.ids_compared = len(rows)
+        content.ids_of_copy = 0 if part["arranged"] is None else len(rows)
 
     def _take(self, page: Sequence[Row], contents: Sequence[PartContent]) -> list[PartContent]:
         """Adds the problems of parts to their checks, and compares their errors with the ledger's.

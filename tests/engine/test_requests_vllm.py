@@ -1,12 +1,14 @@
 """OpenAI requests on the real vLLM engine: what a body asks for, and what its server refuses."""
 
+import asyncio
 import json
 from concurrent.futures import CancelledError
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from nightshift.common.spec import GenerateTask, RequestsTask
+from nightshift.common.spec import GenerateTask, RequestsTask, VllmEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 
@@ -259,6 +261,63 @@ def test_requests_and_prompts_share_an_engine(vllm_engine: Engine) -> None:
         assert answered(outcome)["choices"][0]["message"]["content"] == "positive"
     generated.result()
     assert len(outcomes) == 20
+
+
+def answered_by_server(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, args: dict[str, Any], usage: dict[str, Any]
+) -> Answer:
+    """The answer of a server in place of vLLM's; its details of the prompt's tokens are there only
+    where the server's arguments ask for them.
+    """
+    from nightshift.worker.engines.vllm import requests
+
+    async def respond(body: object) -> requests.JSONResponse:
+        return requests.JSONResponse({"usage": usage})
+
+    async def init_app_state(llm: object, state: Any, arguments: Any, tasks: object) -> None:
+        if not arguments.enable_prompt_tokens_details and "prompt_tokens_details" in usage:
+            usage["prompt_tokens_details"] = None
+        state.openai_serving_chat = SimpleNamespace(create_chat_completion=respond)
+        state.openai_serving_responses = SimpleNamespace(create_responses=respond)
+
+    async def tasks() -> list[str]:
+        return []
+
+    monkeypatch.setattr(requests, "init_app_state", init_app_state)
+    config = SimpleNamespace(structured_outputs_config=None)
+    llm = cast(Any, SimpleNamespace(vllm_config=config, get_supported_tasks=tasks))
+    spec = VllmEngineSpec(backend="vllm", model="m", args=args)
+    task = RequestsTask.model_validate({"kind": "requests", "endpoint": endpoint})
+    handler = requests.Requests(requests.Serving(llm, spec), task)
+    prompt = requests.ParsedBody(None, None)
+    outcome, _ = asyncio.run(handler.run(Request(0), prompt))
+    assert isinstance(outcome, Answer)
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [
+        ({}, None),
+        ({"enable_prompt_tokens_details": False}, None),
+        ({"enable_prompt_tokens_details": True}, {"cached_tokens": 48}),
+    ],
+)
+def test_cached_tokens_count_and_stand_in_an_answer_only_where_the_spec_asks(
+    monkeypatch: pytest.MonkeyPatch, args: dict[str, Any], shown: dict[str, int] | None
+) -> None:
+    usage = {"prompt_tokens": 60, "prompt_tokens_details": {"cached_tokens": 48}}
+    answer = answered_by_server(monkeypatch, CHAT, args, usage)
+    assert (answer.prompt_tokens, answer.cached_tokens) == (60, 48)
+    body = json.loads(answer.columns["response"])
+    assert body["usage"] == {"prompt_tokens": 60, "prompt_tokens_details": shown}
+
+
+def test_cached_tokens_of_a_response_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = {"input_tokens": 60, "input_tokens_details": {"cached_tokens": 48}}
+    answer = answered_by_server(monkeypatch, "/v1/responses", {}, usage)
+    assert answer.cached_tokens == 48
+    assert json.loads(answer.columns["response"])["usage"] == usage
 
 
 def test_embeddings_are_asked_of_a_pooling_model(vllm_embedder: Engine) -> None:

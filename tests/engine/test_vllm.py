@@ -4,7 +4,8 @@ import json
 import re
 import threading
 from concurrent.futures import CancelledError
-from typing import Any, NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -229,6 +230,18 @@ def test_batches_of_several_threads_share_the_engine(vllm_engine: Engine) -> Non
     for thread in threads:
         thread.join(60)
     assert found == [10, 10, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("caching", "size", "tokens"), [(True, 4096, 4096), (True, None, None), (False, 4096, 0)]
+)
+def test_an_engine_without_a_prefix_cache_keeps_no_tokens(
+    caching: bool, size: int | None, tokens: int | None
+) -> None:
+    from nightshift.worker.engines.vllm.engine import cache_tokens
+
+    cache = SimpleNamespace(enable_prefix_caching=caching, kv_cache_size_tokens=size)
+    assert cache_tokens(cast(Any, cache)) == tokens
 
 
 def test_an_idle_engine_is_not_stalled(vllm_engine: Engine) -> None:

@@ -673,6 +673,29 @@ def test_a_resumed_job_is_judged_by_the_rows_that_follow(world: World) -> None:
     assert world.run(jobs.judge_failures, job_id) is True
 
 
+def test_an_arranged_job_is_judged_once_a_tenth_of_its_rows_are_over(world: World) -> None:
+    """Rows that fail alike stand side by side there."""
+    job_id = world.job(400, 99, 1, 4500)
+    world.do("UPDATE input_files SET arranged = 'copy.arranged'")
+    world.commit(world.lease(job_id), errors=range(400))
+    assert world.run(jobs.judge_failures, job_id) is False
+    world.commit(world.lease(job_id))
+    assert world.run(jobs.judge_failures, job_id) is False
+    world.commit(world.lease(job_id))
+    assert world.run(jobs.judge_failures, job_id) is True
+    world.run(jobs.resume, job_id)
+    assert world.run(jobs.judge_failures, job_id) is False
+
+
+def test_a_small_arranged_job_is_judged_after_200_rows(world: World) -> None:
+    job_id = world.job(199, 1, 100)
+    world.do("UPDATE input_files SET arranged = 'copy.arranged'")
+    world.commit(world.lease(job_id), errors=range(199))
+    assert world.run(jobs.judge_failures, job_id) is False
+    world.commit(world.lease(job_id))
+    assert world.run(jobs.judge_failures, job_id) is True
+
+
 def test_a_retried_job_is_judged_by_the_rows_that_run_again(world: World) -> None:
     job_id = world.job(300)
     first = world.lease(job_id)

@@ -141,3 +141,35 @@ def test_what_somebody_has_locked_or_must_run_alone_stays(world: World, frozen: 
     assert team.claim("a", 2) == [4, 3]  # it would have been 4 and 5
     after = dict(world.ask("SELECT seq, rank FROM batches WHERE state = 'queued'"))
     assert {seq: after[seq] for seq in (2, 5, 7)} == {seq: ranks[seq] for seq in (2, 5, 7)}
+
+
+def test_a_batch_that_failed_once_keeps_its_turn(world: World) -> None:
+    team = Team(world, [world.job(*[1] * 60)], ["a"])
+    order: list[int] = []
+    while len(team.had) < 60 or order.count(2) < 2:
+        team.admit(16)
+        order += team.claim("a", 4)
+        failed = [lease for lease in team.held["a"] if lease.seq == 2 and lease.attempt == 1]
+        for lease in failed:
+            team.held["a"].remove(lease)
+            world.fail(lease)
+            world.do("UPDATE batches SET not_before = NULL")
+        team.commit("a", 4)
+    second = order.index(2, order.index(2) + 1)
+    assert second <= 2 + 4 + 16 + 4  # those that were queued or claimed before, and one claim
+
+
+def test_what_a_child_that_left_would_have_run_keeps_its_turn(world: World) -> None:
+    team = Team(world, [world.job(*[1] * 60)], ["a", "b"])
+    team.admit(16)
+    assert team.claim("a", 2) == [0, 1]
+    assert team.claim("b", 2) == [2, 3]
+    assert team.claim("a", 2) == [10, 11]  # b goes on with 4
+    team.commit("b", 2)  # and leaves
+    order: list[int] = []
+    while len(order) < 54:
+        team.admit(16)
+        order += team.claim("a", 2)
+        team.commit("a", 2)
+    assert sorted(order) == [*range(4, 10), *range(12, 60)]
+    assert order.index(9) < 16

@@ -139,13 +139,13 @@ def test_a_generate_part_has_the_documented_columns_in_order() -> None:
 def test_a_refused_row_keeps_its_line_its_id_and_its_tokens_but_no_output() -> None:
     part = table_of(
         spec(generate("{{ text }}")),
-        results({7: Refusal(RowErrorKind.TRUNCATED, "cut", prompt_tokens=4, output_tokens=9)}),
+        results({7: Refusal(RowErrorKind.TRUNCATED, "cut", 4, 9, cached_tokens=3)}),
     )
     (row,) = part.table.to_pylist()
     assert row["id"] == "r7"
     assert row["output"] is None
     assert row["error"] == {"kind": "truncated", "message": "cut"}
-    assert (row["prompt_tokens"], part.output_tokens) == (4, 9)
+    assert (row["prompt_tokens"], part.output_tokens, part.cached_tokens) == (4, 9, 3)
     assert [(error.row_index, error.row_id) for error in part.errors] == [(7, "r7")]
 
 

@@ -77,6 +77,30 @@ def test_a_file_gives_the_steps_of_one_run_back(tmp_path: Path) -> None:
     assert len(step_table.read(path)) == 5
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"step": "READ", "at": 1',
+        b'{"step": "READ"}',
+        b'{"at": 11.0}',
+        b'{"step": "READ", "at": "now"}',
+        b'{"step": ["READ"], "at": 11.0}',
+        b'{"step": "OTHER", "at": 11.0}',
+        b"[]",
+        b"7",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"",
+    ],
+)
+def test_a_line_that_is_no_step_is_left_out(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "profile.jsonl"
+    path.write_bytes(line + b"\n")
+    StepFile(path).note(Step.READ, at=10.0)
+    steps.append(path, '{"step": "SERVERS", "at": 11, "name": null, "other": 1}\n')
+    assert step_table.read(path) == [Reached(Step.READ, 10.0), Reached(Step.SERVERS, 11.0)]
+
+
 def test_without_a_file_nothing_is_noted_and_a_full_disk_stops_nobody() -> None:
     StepFile(None).note(Step.BEGUN)
     StepFile(Path("/dev/full")).note(Step.BEGUN)

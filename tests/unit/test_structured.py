@@ -1,6 +1,7 @@
 """Answers held against their form: cut off, invalid, asked again, and typed in their own column."""
 
 import asyncio
+import dataclasses
 import json
 import socket
 from typing import Any
@@ -210,7 +211,8 @@ def asked(output: dict[str, Any] | None, texts: list[str], **sampling: Any) -> t
     async def ask(one: RowSampling) -> Outcome:
         text = texts[len(seen)]
         seen.append(one)
-        return check.outcome(text, "length" if text == "{" else "stop", 10, len(text))
+        found = check.outcome(text, "length" if text == "{" else "stop", 10, len(text))
+        return dataclasses.replace(found, cached_tokens=len(seen))
 
     return asyncio.run(sample_until_valid(task, 7, ask)), seen
 
@@ -224,7 +226,11 @@ def test_a_row_is_asked_again_until_its_answer_fits_and_every_try_counts() -> No
     assert isinstance(outcome, Answer)
     assert outcome.columns == {"output": good}
     assert (outcome.prompt_tokens, outcome.output_tokens) == (30, 1 + 2 + len(good))
+    assert outcome.cached_tokens == 1 + 2 + 3
     assert len(seen) == 3
+    refused, _ = asked(RETRIED, ["no"] * 4)
+    assert isinstance(refused, Refusal)
+    assert refused.cached_tokens == 1 + 2 + 3 + 4
 
 
 def test_the_first_try_is_the_task_s_own_and_each_other_has_its_own_seed() -> None:

@@ -1,7 +1,7 @@
 """Whether arranging pays: a pure function of a sample, as a table of cases."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -9,7 +9,9 @@ from nightshift.producer.arrange.worth import (
     LEAST_TOKENS,
     SharingSample,
     Worth,
+    beginnings,
     distinct_values,
+    kept_tokens,
     levels_of,
     worth,
 )
@@ -17,22 +19,24 @@ from nightshift.producer.arrange.worth import (
 RUN = 64
 
 
-def sampled(texts: Sequence[str], rows_total: int) -> SharingSample:
-    row_tokens, levels = levels_of(texts)
+def sampled(texts: Iterable[str], rows_total: int) -> SharingSample:
+    row_tokens, levels = levels_of([beginnings(text) for text in texts])
     return SharingSample(rows_total, RUN, row_tokens, levels)
 
 
-def documents(count: int, rows: int, characters: int, seed: int = 1) -> list[str]:
+def each_document(count: int, rows: int, characters: int, seed: int = 1) -> Iterator[str]:
     """Rows that each show one of so many documents, and then something of their own."""
     chance = random.Random(seed)
-    found = []
     for at in range(rows):
         document = chance.randrange(count)
-        found.append(f"{document:09d}" + "d" * characters + f"{at:09d}" + "q" * 91)
-    return found
+        yield f"{document:09d}" + "d" * characters + f"{at:09d}" + "q" * 91
 
 
-def judged(texts: Sequence[str], rows_total: int, cache_tokens: int | None = 20_000) -> Worth:
+def documents(count: int, rows: int, characters: int) -> list[str]:
+    return list(each_document(count, rows, characters))
+
+
+def judged(texts: Iterable[str], rows_total: int, cache_tokens: int | None = 20_000) -> Worth:
     return worth(sampled(texts, rows_total), cache_tokens)
 
 
@@ -70,6 +74,22 @@ def test_equal_rows_are_the_longest_beginning() -> None:
     assert found.pays
 
 
+@pytest.mark.parametrize(
+    ("cache", "share"),
+    [(300_000, 0.68), (1_100_000, 0.0)],  # 12 of 40 documents, and all of them
+)
+def test_long_documents_are_compared_whole(cache: int, share: float) -> None:
+    found = judged(each_document(40, 2000, 99_900), 2000, cache)
+    assert found.prompt_tokens == pytest.approx(2000 * 25_000, rel=0.01)
+    assert found.share == pytest.approx(share, abs=0.15)
+    assert found.pays == (share > 0)
+
+
+def test_what_follows_a_long_beginning_is_not_taken_for_shared() -> None:
+    texts = ("s" * 20_000 + f"{at:09d}" + "d" * 80_000 for at in range(1000))
+    assert judged(texts, 1000, 10_000).share < 0.2
+
+
 def test_few_tokens_do_not_pay() -> None:
     small = judged(documents(10, 100, 991), 100, 1000)
     assert small.share > 0.4
@@ -81,6 +101,28 @@ def test_a_cache_that_is_not_known_counts_as_small() -> None:
     texts = documents(512, 4096, 1891)
     assert judged(texts, 4096, None).pays
     assert judged(texts, 4096, None).cache_tokens > 0
+
+
+def test_without_a_cache_no_order_pays() -> None:
+    found = judged(documents(512, 4096, 1891), 4096, 0)
+    assert (found.pays, found.saved_tokens, found.cache_tokens) == (False, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("args", "loaded", "kept"),
+    [
+        ({}, None, None),
+        ({}, 400_000, 400_000),
+        ({"num_gpu_blocks_override": 100}, 400_000, 1_600),
+        ({"num_gpu_blocks_override": 100, "block_size": 128}, None, 12_800),
+        ({"num_gpu_blocks_override": 100}, 0, 0),
+        ({"block_size": 128}, 400_000, 400_000),
+    ],
+)
+def test_what_a_cache_keeps_by_the_arguments_and_by_the_last_load(
+    args: dict[str, object], loaded: int | None, kept: int | None
+) -> None:
+    assert kept_tokens(args, loaded) == kept
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why one row has no answer, with the tokens that were spent nevertheless.
+    """Why one row has no answer, with the tokens that were spent nevertheless; of those of the prompt
+    `cached_tokens` were in the engine's cache.
 
     `columns` are columns of the task that describe the failure, such as a server's status.
     """
@@ -59,6 +60,7 @@ class Refusal:
     message: str
     prompt_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
     columns: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -169,7 +171,7 @@ class Engine(Protocol):
 
     `concurrency` is how many rows run at the same time, `version` that of the engine's library,
     `revision` the resolved revision of the model, None where there is none. `cache_tokens` are those
-    that its prefix cache keeps, None without one.
+    that its prefix cache keeps, 0 for an engine that has none, None where that is not known.
     """
 
     name: str

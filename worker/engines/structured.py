@@ -182,17 +182,23 @@ async def sample_until_valid(
     `sample_once` runs the model once and checks the answer.
     """
     on_invalid = task.output and task.output.on_invalid
-    prompt_tokens = output_tokens = 0
+    prompt_tokens = output_tokens = cached_tokens = 0
     for number in range(1 + (on_invalid.retries if on_invalid else 0)):
         outcome = await sample_once(_row_sampling(task, row_index, number))
         prompt_tokens += outcome.prompt_tokens
         output_tokens += outcome.output_tokens
+        cached_tokens += outcome.cached_tokens
         if not isinstance(outcome, Refusal) or outcome.kind not in RESAMPLED:
             break
     if isinstance(outcome, Refusal) and number:
         message = f"in {number + 1} tries, at last: {outcome.message}"
         outcome = dataclasses.replace(outcome, message=message)
-    return dataclasses.replace(outcome, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+    return dataclasses.replace(
+        outcome,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        cached_tokens=cached_tokens,
+    )
 
 
 def row_seed(seed: int, row_index: int, number: int = 0) -> int:

@@ -96,7 +96,7 @@ def part_table(spec: JobSpec, schema: pa.Schema, results: RowResults) -> PartTab
         errors=row_errors(table, spec.input.id),
         prompt_tokens=sum(outcome.prompt_tokens for outcome in results.outcomes.values()),
         output_tokens=sum(outcome.output_tokens for outcome in results.outcomes.values()),
-        cached_tokens=sum(answer.cached_tokens for answer in answers),
+        cached_tokens=sum(outcome.cached_tokens for outcome in results.outcomes.values()),
         rows_shared=sum(answer.answered_by is not None for answer in answers),
     )
 

@@ -16,11 +16,18 @@ MOST_READ = 1_000
 """Queued batches of a job that are looked at to find a new place: the next in line."""
 
 HEAD = text("""
-    SELECT job_id, seq FROM batches
+    SELECT job_id, seq, attempt > 0 AS tried FROM batches
     WHERE queue = :queue AND state = 'queued'
     ORDER BY priority DESC, rank, id LIMIT :most
 """)
 """The batches of a queue that are next in line."""
+
+BEFORE = text("""
+    SELECT state = 'leased' AND owner <> :owner FROM batches
+    WHERE job_id = :job AND seq < :seq AND state NOT IN ('queued', 'split')
+    ORDER BY seq DESC, state = 'leased' DESC LIMIT 1
+""")
+"""Whether another child holds the batch that stands before a run of queued ones."""
 
 FOLLOWING = text("""
     SELECT seq FROM batches
@@ -50,7 +57,7 @@ SWAP = text("""
         -- Who is locked is being claimed, or on the way out of the queue.
         SELECT id, seq, rank FROM batches
         WHERE job_id = :job AND seq = ANY (CAST(:seqs AS int[])) AND state = 'queued'
-          AND queue = :queue AND losses < :lone_losses
+          AND queue = :queue AND losses < :lone_losses AND attempt = 0
         ORDER BY id FOR UPDATE SKIP LOCKED
     ), ranks AS (
         SELECT rank, row_number() OVER (ORDER BY rank, id) AS place FROM taken
@@ -72,14 +79,16 @@ def bring_forward(
     batches as `most` come forward.
 
     Batches of one job change places among themselves, so that every other job keeps its turn. A batch
-    that somebody has locked stays where it is.
+    that somebody has locked stays where it is, and so does one that was tried before or that waits
+    where no other child goes on: at each claim it would be put behind newer ones, to the end of the job.
     """
     if not last:
         return
     head = connection.execute(HEAD, {"queue": who.queue, "most": most}).all()
     for job_id in last.keys() & {batch.job_id for batch in head}:
-        mine = [batch.seq for batch in head if batch.job_id == job_id]
-        _bring_forward(connection, who, job_id, mine, last[job_id])
+        fresh = [batch.seq for batch in head if batch.job_id == job_id and not batch.tried]
+        if fresh:
+            _bring_forward(connection, who, job_id, fresh, last[job_id])
 
 
 def _bring_forward(
@@ -95,11 +104,22 @@ def _bring_forward(
         before = [run[0] - 1 for run in runs(queued)]
         held = connection.scalars(HELD, {"job": job_id, "seqs": before, "owner": who.owner}).all()
         start = new_start(queued, held)
-    if start is None:
+    if start is None or not _others_go_on(connection, who, job_id, head, start):
         return
     at = bisect_left(queued, start)
     seqs = {*head, *queued[at : at + len(head)]}
     connection.execute(SWAP, {**asked, "seqs": sorted(seqs), "start": start})
+
+
+def _others_go_on(
+    connection: Connection, who: Claimant, job_id: int, head: Sequence[int], start: int
+) -> bool:
+    """Whether another child is at work right before the next in line, if that stands before `start`."""
+    first = min(head)
+    if first >= start:
+        return True
+    asked = {"job": job_id, "seq": first, "owner": who.owner}
+    return bool(connection.scalar(BEFORE, asked))
 
 
 def new_start(queued: Sequence[int], held: Collection[int]) -> int | None:

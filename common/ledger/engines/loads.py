@@ -97,8 +97,8 @@ def forgive(connection: Connection, pool: str, engine_key: str) -> None:
 
 
 def cache_tokens(connection: Connection, pool: str, engine_key: str) -> int | None:
-    """How many tokens the prefix cache of an engine kept when it was loaded last, None where that is not
-    known.
+    """How many tokens the prefix cache of an engine kept when it was loaded last: 0 for an engine without
+    one, None where that is not known.
     """
     statement = text("""
         SELECT cache_tokens FROM engines WHERE pool = :pool AND engine_key = :engine_key

@@ -15,7 +15,7 @@ COMMENT ON COLUMN input_files.arranged IS
     'The copy from which the rows of this file and of its neighbours are read, in another order.';
 ALTER TABLE engines ADD COLUMN cache_tokens bigint;
 COMMENT ON COLUMN engines.cache_tokens IS
-    'Tokens that the prefix cache keeps, by the last load; null for an engine without one.';
+    'Tokens that the prefix cache keeps, by the last load: 0 without one, null where that is not known.';
 """
 
 INDEX = "CREATE INDEX row_errors_of_batch ON row_errors (batch_id);"

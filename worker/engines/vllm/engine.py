@@ -75,7 +75,7 @@ class VllmEngine:
                 self._loop_thread.run(self._serving.state())  # refuses wrong arguments now
             failed.pop_all()
         self.concurrency = int(self._llm.vllm_config.scheduler_config.max_num_seqs)
-        self.cache_tokens = _cache_tokens(self._llm.vllm_config.cache_config)
+        self.cache_tokens = cache_tokens(self._llm.vllm_config.cache_config)
         self.revision = hub.loaded_commit(config.model, config.hf_config, config.revision)
         log.info("vllm_started", **effective(self._llm.vllm_config))
         # A row's deadline begins here, not in the queue of a large batch.
@@ -218,9 +218,11 @@ def effective(config: VllmConfig) -> dict[str, Any]:
     }
 
 
-def _cache_tokens(cache: CacheConfig) -> int | None:
-    """The tokens that the prefix cache keeps, as vLLM counts them; None without one."""
-    return cache.kv_cache_size_tokens if cache.enable_prefix_caching else None
+def cache_tokens(cache: CacheConfig) -> int | None:
+    """The tokens that the prefix cache keeps, as vLLM counts them; 0 without one, None where vLLM does
+    not say.
+    """
+    return cache.kv_cache_size_tokens if cache.enable_prefix_caching else 0
 
 
 def _fetch(config: VllmConfig) -> None:

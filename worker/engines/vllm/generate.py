@@ -16,7 +16,7 @@ from vllm.v1.structured_output.utils import grammar_is_likely_lark
 from nightshift.common.errors import JobRefused, Retryable
 from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
+from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
 from nightshift.worker.engines.structured import AnswerCheck, RowSampling, sample_until_valid
 from nightshift.worker.engines.vllm.model import Model, TaskHandler, finished, request_id
 
@@ -131,9 +131,7 @@ class Generation(TaskHandler):
             len(output.prompt_token_ids or ()),
             len(completion.token_ids),
         )
-        if isinstance(outcome, Answer):
-            return replace(outcome, cached_tokens=output.num_cached_tokens or 0)
-        return outcome
+        return replace(outcome, cached_tokens=output.num_cached_tokens or 0)
 
     def _answer_text(self, output: RequestOutput) -> str:
         """VLLM's text, or the decoded tokens where that text has a replacement character.

@@ -63,6 +63,9 @@ GENERATING = (
 )
 """What vLLM's server has for a model that generates, and lacks for others."""
 
+CACHED_TOKENS = "enable_prompt_tokens_details"
+"""The argument of vLLM's server that puts cached tokens into `usage`; it is always on here, for our count."""
+
 PROMPTS = ("prompt", "prompt_embeds", "input", "messages")
 """Fields of a body that hold a prompt or a list of them."""
 
@@ -70,7 +73,7 @@ PROMPTS = ("prompt", "prompt_embeds", "input", "messages")
 class Serving:
     """vLLM's OpenAI server over one loaded model, made for the first request.
 
-    For the engine's loop only.
+    `shows_cached` says that the spec wants cached tokens in the answers. For the engine's loop only.
     """
 
     def __init__(self, llm: AsyncLLM, spec: VllmEngineSpec) -> None:
@@ -78,6 +81,7 @@ class Serving:
         self._spec = spec
         self._making = asyncio.Lock()
         self._state: State | None = None
+        self.shows_cached = bool(spec.args.get(CACHED_TOKENS))
 
     async def handler(self, endpoint: str) -> Handler | None:
         """The function that answers requests of an endpoint; None where the model has none."""
@@ -110,6 +114,7 @@ class Serving:
                 **vars(AsyncEngineArgs(model=self._spec.model)),
                 **vars(BaseFrontendArgs()),
                 **self._spec.args,
+                CACHED_TOKENS: True,
                 "structured_outputs_config": self._llm.vllm_config.structured_outputs_config,
             }
         )
@@ -182,7 +187,7 @@ class Requests(TaskHandler):
             raise asyncio.CancelledError
         if isinstance(answer, ErrorResponse):
             return _refusal(answer, prompt.id), 0.0
-        return _answer(answer, prompt), 0.0
+        return _answer(answer, prompt, shows_cached=self._serving.shows_cached), 0.0
 
     async def _answer(self, prompt: ParsedBody) -> dict[str, Any] | ErrorResponse:
         handler = await self._serving.handler(self._endpoint)
@@ -234,15 +239,19 @@ def _media_urls(chats: list[Any]) -> Iterator[Any]:
                 yield each.get("url") if isinstance(each, dict) else each
 
 
-def _answer(body: dict[str, Any], prompt: ParsedBody) -> Answer:
+def _answer(body: dict[str, Any], prompt: ParsedBody, *, shows_cached: bool) -> Answer:
     if prompt.model is not None:
         body["model"] = prompt.model
     usage = body.get("usage") or {}
+    # Responses have details of their own, whatever the server's arguments say.
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+    if not shows_cached and "prompt_tokens_details" in usage:
+        usage["prompt_tokens_details"] = None
     return Answer(
         columns=_columns(200, prompt.id, body),
         prompt_tokens=usage.get("prompt_tokens") or usage.get("input_tokens") or 0,
         output_tokens=usage.get("completion_tokens") or usage.get("output_tokens") or 0,
-        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        cached_tokens=details.get("cached_tokens") or 0,
     )
 
 
