@@ -40,28 +40,24 @@ AS_JSON = f"{METADATA_PREFIX}json"
 @dataclass(frozen=True, slots=True)
 class Columns:
     """How the columns of an input stand in its copy: `plain` ones with their planned types, those in
-    `as_json` as text. `empty` ones have no value, `left` ones have a type that no copy carries.
+    `as_json` as text. `empty` ones have no value.
     """
 
     plain: tuple[str, ...]
     as_json: tuple[str, ...]
     empty: tuple[str, ...]
-    left: tuple[str, ...]
 
     @classmethod
     def of(cls, schema: pa.Schema, *, stable: bool) -> "Columns":
         """The columns of an input; `stable` says that every row has the types of the schema, which
         holds of Parquet.
         """
-        found: dict[str, list[str]] = {"plain": [], "as_json": [], "empty": [], "left": []}
+        found: dict[str, list[str]] = {"plain": [], "as_json": [], "empty": []}
         for column in schema:
-            nested = pa.types.is_nested(column.type)
             if pa.types.is_null(column.type):
                 kind = "empty"
-            elif nested and not stable:
-                kind = "as_json"
             else:
-                kind = "plain" if carried(column.type) else "left"
+                kind = "plain" if stable or not pa.types.is_nested(column.type) else "as_json"
             found[kind].append(column.name)
         return cls(**{kind: tuple(names) for kind, names in found.items()})
 
@@ -79,29 +75,6 @@ class Columns:
     def metadata(self) -> dict[str, str]:
         """For the copy."""
         return {AS_JSON: json.dumps(self.as_json)}
-
-
-def carried(kind: pa.DataType) -> bool:
-    """Whether values of this type come out of the sort as they went in. DuckDB has no half floats, no
-    durations, and no nanoseconds beside time zones.
-    """
-    types = pa.types
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return carried(kind.value_type)
-    if types.is_struct(kind):
-        return kind.num_fields > 0 and all(carried(field.type) for field in kind)
-    if types.is_timestamp(kind):
-        return kind.tz is None or kind.unit != "ns"
-    return bool(
-        types.is_boolean(kind)
-        or types.is_integer(kind)
-        or kind in (pa.float32(), pa.float64(), pa.date32(), pa.time64("us"))
-        or types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_decimal128(kind)
-    )
 
 
 def read(

@@ -200,10 +200,40 @@ def _key_rows(
         offsets = pa.array(sorted([*rows.row_index, *rows.bad]), pa.int64())
         texts = _json_texts(spec, batch, table, [n for n in names if n in columns.as_json])
         values = {
-            name: texts.get(name, table.column(name).cast(plan.schema.field(name).type))
+            name: texts.get(name, _comparable(table.column(name), plan.schema.field(name).type))
             for name in names
         }
         yield from table_of({arranged.OFFSET: offsets} | values, len(offsets)).to_batches()
+
+
+def _comparable(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """What DuckDB is given of a column: values of types that it lacks as texts, equal ones of equal values."""
+    if _compares(kind):
+        return column.cast(kind)
+    return pa.array([None if each is None else repr(each) for each in to_list(column)], pa.string())
+
+
+def _compares(kind: pa.DataType) -> bool:
+    """Whether DuckDB has this type. It has no half floats, for example, and no nanoseconds beside time
+    zones.
+    """
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _compares(kind.value_type)
+    if types.is_struct(kind):
+        return kind.num_fields > 0 and all(_compares(field.type) for field in kind)
+    if types.is_timestamp(kind):
+        return kind.tz is None or kind.unit != "ns"
+    return bool(
+        types.is_boolean(kind)
+        or types.is_integer(kind)
+        or kind in (pa.float32(), pa.float64(), pa.date32(), pa.time64("us"))
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_decimal128(kind)
+    )
 
 
 def _json_texts(
