@@ -6,7 +6,7 @@ allowed.
 from nightshift.common import remotes
 from nightshift.common.permits import engine_args, models
 from nightshift.common.settings import Settings
-from nightshift.common.spec import JobSpec, OpenaiEngineSpec
+from nightshift.common.spec import JobSpec, OpenaiEngineSpec, VllmEngineSpec
 
 
 def check(spec: JobSpec, settings: Settings) -> None:
@@ -27,9 +27,11 @@ def check_at_submit(spec: JobSpec, settings: Settings) -> None:
 
 def of_operator(spec: JobSpec, settings: Settings) -> Settings:
     """The settings, with the arguments of this spec's engine allowed: who types `nightshift run` is
-    the operator of the machine.
+    the operator of the machine. Nobody has typed the arguments that `args: auto` stands for.
     """
-    allowed = engine_args.with_own(spec.engine, settings.allowed_engine_args or ())
+    allowed = settings.allowed_engine_args or ()
+    if not (isinstance(spec.engine, VllmEngineSpec) and spec.engine.args_auto):
+        allowed = engine_args.with_own(spec.engine, allowed)
     return settings.model_copy(update={"allowed_engine_args": allowed})
 
 

@@ -183,6 +183,8 @@ def _openai_kind(name: str, value: Any) -> Kind:
 
 def _refusal(engine: EngineSpec, name: str, kind: Kind) -> str:
     what = f"engine.args.{name}"
+    if isinstance(engine, VllmEngineSpec) and engine.args_auto:
+        what += ", which auto stands for,"
     if kind is Kind.OPERATOR:
         return (
             f"{what} is not for jobs to set: the operator of the workers allows it as {name} in "

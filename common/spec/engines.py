@@ -87,6 +87,10 @@ class VllmEngineSpec(EngineSection):
         # Workers of a release before this field read the specs of most jobs.
         exclude_if=lambda value: not value,
     )
+    args_from: Absent[str] = Field(
+        None,
+        description="Set at submit: where the arguments come from that auto stands for.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -99,6 +103,8 @@ class VllmEngineSpec(EngineSection):
     def _auto_stands_alone(self, info: ValidationInfo) -> Self:
         if self.args_auto and self.args and info.context != STORED:
             raise ValueError("args: auto stands alone: name arguments, or say auto")
+        if self.args_from is not None and info.context != STORED:
+            raise ValueError("args_from is set at submit: leave it out")
         return self
 
     @field_validator("args")

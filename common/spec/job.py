@@ -34,6 +34,9 @@ RESERVED_ANSWERS = RESERVED_COLUMNS - {"output", ANSWERED_BY}
 IDENTITY = ("input", "task", "engine", "output")
 """Sections that make two specs the same work; of the engine all but its prices."""
 
+AUTO = frozenset({"args", "args_from"})
+"""Fields of an engine that `args: auto` fills in at submit; they are not identity there."""
+
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
 Name = Annotated[str, Field(pattern=NAME)]
@@ -144,7 +147,7 @@ class JobSpec(Section):
         if not hashed["task"].get("image_roots"):
             hashed["task"].pop("image_roots", None)  # as before there were any
         # A job with `args: auto` stays the same work when the model is tuned again.
-        apart = {*PRICES, "args"} if hashed["engine"].get("args_auto") else PRICES
+        apart = {*PRICES, *AUTO} if hashed["engine"].get("args_auto") else PRICES
         hashed["engine"] = {key: each for key, each in hashed["engine"].items() if key not in apart}
         return digest(hashed)
 
@@ -167,7 +170,7 @@ class JobSpec(Section):
     @property
     def engine_key(self) -> str:
         """Hash of what changes the loaded engine: 16 hexadecimal digits."""
-        engine = self.engine.model_dump(mode="json", exclude={*PRICES, "args_auto"})
+        engine = self.engine.model_dump(mode="json", exclude={*PRICES, "args_auto", "args_from"})
         return digest({"engine": engine, "runner": self.task.runner})[:16]
 
 

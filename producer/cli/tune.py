@@ -1,6 +1,7 @@
 """The command that finds engine arguments: tune."""
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -18,16 +19,22 @@ def tune(
     *,
     flags: Flags,
     rows: Annotated[
-        int, typer.Option(min=1, help="Rows of the last trials; the first have fewer.")
-    ] = 1152,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Rows of the last trials; the first have fewer. Without it 1,152, or more where the "
+            "largest max_num_seqs needs them.",
+            show_default=False,
+        ),
+    ] = None,
     values: Annotated[
         list[str] | None,
         typer.Option(
             "--try",
             metavar="NAME=VALUE,VALUE",
-            help="Values of an engine argument to try, each JSON or a string; several times for "
-            "several arguments. max_num_seqs and max_num_batched_tokens are tried in any case, with "
-            "the values that are named here or else with a few from small to large.",
+            help="Values of an engine argument to try: JSON, or words between commas; once for each "
+            "argument. max_num_seqs and max_num_batched_tokens are tried in any case, with the values "
+            "that are named here or else with a few from small to large.",
         ),
     ] = None,
     as_json: context.AsJson = False,
@@ -40,17 +47,29 @@ def tune(
     settings = context.command_settings()
     spec = job_spec(target, flags)
     from nightshift.producer.tune.halving import TRIED
-    from nightshift.producer.tune.tune import as_json as json_of
-    from nightshift.producer.tune.tune import show
+    from nightshift.producer.tune.table import as_json as json_of
+    from nightshift.producer.tune.table import show
     from nightshift.producer.tune.tune import tune as run_tune
 
-    tried = {**TRIED, **dict(_values(text) for text in values or ())}
+    tried = {**TRIED, **_tried(values or ())}
     messages = context.console(stderr=as_json)
     tuned = run_tune(spec, settings, tried, messages, rows=rows)
     if as_json:
         context.print_json(json_of(tuned))
     else:
         show(tuned, messages)
+    tuned.refuse_without_result()
+
+
+def _tried(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """The values of each argument; BadInput for an argument that is named twice."""
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        name, values = _values(text)
+        if name in found:
+            raise BadInput(f"--try names {name} twice: give all of its values at once")
+        found[name] = values
+    return found
 
 
 def _values(text: str) -> tuple[str, list[Any]]:
@@ -58,11 +77,25 @@ def _values(text: str) -> tuple[str, list[Any]]:
     name, equals, given = text.partition("=")
     if not (equals and name and given):
         raise BadInput(f"--try {text!r} is not NAME=VALUE,VALUE")
-    return name, [_value(each) for each in given.split(",")]
-
-
-def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return name, _json(f"[{given}]")
     except ValueError:
-        return text
+        return name, [_value(text, each.strip()) for each in given.split(",")]
+
+
+def _value(text: str, each: str) -> Any:
+    try:
+        return _json(each)
+    except ValueError:
+        pass
+    if not each or set(each) & set('[]{}"'):
+        raise BadInput(f"--try {text!r} is neither JSON nor words between commas")
+    return each
+
+
+def _json(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

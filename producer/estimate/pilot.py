@@ -27,6 +27,7 @@ from nightshift.producer.estimate import estimate_report
 from nightshift.producer.estimate.estimate import Estimate, estimate
 from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.results.sample import sample
+from nightshift.producer.submit import auto_args
 from nightshift.producer.submit.checks import refuse_read_as_input
 from nightshift.producer.submit.submit import Within, submit, survey
 from nightshift.producer.submit.submitted import Submitted
@@ -62,12 +63,13 @@ def submit_pilot(
     adopt: bool = False,
     tenant: str = "",
     within: Within | None = None,
+    batches: int = BATCHES,
 ) -> tuple[Submitted, Unreadable]:
     """Writes the sample, if it is not there yet, and submits its job.
 
     Both lie beside the output, in a folder that belongs to this spec, input and number of rows:
     a spec that was changed after a pilot gets a new folder. `adopt`, `tenant` and `within` are
-    those of the submit. Raises BadInput where a submit of the spec itself would.
+    those of the submit. The rows are cut into `batches` where batch.rows allows so few. Raises BadInput where a submit of the spec itself would.
     """
     spec, plan = survey(spec, settings, ledger=ledger, adopt=adopt)
     files = sorted((file.uri, file.size, file.fingerprint) for file in plan.files)
@@ -85,7 +87,7 @@ def submit_pilot(
         raise BadInput(f"none of the rows that were drawn can be read: {why}")
     if not storage.exists(source):
         (_write_requests if is_requests else _write)(source, sampled.table, sampled.row_index)
-    whole = _spec(spec, source, f"{folder}/out", rows)
+    whole = _spec(spec, source, f"{folder}/out", -(-rows // batches))
     submitted = submit(ledger, whole, settings, adopt=adopt, tenant=tenant, within=within)
     return submitted, sampled.bad
 
@@ -106,8 +108,7 @@ def _write(source: str, table: pa.Table, row_index: Sequence[int]) -> None:
     part_rows.write_batches(source, table.to_batches(), table.schema, "parquet", {})
 
 
-def _spec(spec: JobSpec, source: str, output: str, rows: int) -> JobSpec:
-    batch_rows = max(1, min(spec.batch.rows, -(-rows // BATCHES)))
+def _spec(spec: JobSpec, source: str, output: str, batch_rows: int) -> JobSpec:
     sections = spec.model_dump(mode="json", by_alias=True)
     sections["name"] = f"{spec.name[:57]}-pilot"
     sections["input"] = {
@@ -118,7 +119,7 @@ def _spec(spec: JobSpec, source: str, output: str, rows: int) -> JobSpec:
         "columns": spec.input.columns,
     }
     sections["output"]["uri"] = output
-    sections["batch"]["rows"] = batch_rows
+    sections["batch"]["rows"] = min(spec.batch.rows, batch_rows)
     # What fits the spec fits its pilot; arguments that auto stands for are filled in already.
     return JobSpec.model_validate(sections, context=STORED)
 
@@ -137,6 +138,7 @@ def shown_estimate(
     """
     if not show(ledger, pilot, console):
         return None
+    spec = auto_args.filled_as(spec, pilot.job.spec)
     return estimate(spec, settings, ledger, workers=workers, pilot=pilot.job.id)
 
 

@@ -1,6 +1,6 @@
 """One machine as a fleet: its ledger and broker, and the jobs that it works on."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.common.telemetry.steps import Step, StepFile
 from nightshift.producer.estimate import pilot
-from nightshift.producer.estimate.pilot import FinishedPilot
+from nightshift.producer.estimate.pilot import FinishedPilot, Unreadable
 from nightshift.producer.local.fleet import LocalFleet, Servers, for_spec, running
 from nightshift.producer.local.known_job import open_job
 from nightshift.producer.submit.auto_args import filled_in
@@ -50,8 +50,8 @@ class Machine:
 
     def submit(self, spec: JobSpec, *, new: bool = False, adopt: bool = False) -> Job:
         """The job of the spec, new or known; a known one goes on, see `known_job`."""
-        spec = self._filled_in(spec)
         settings = permits.of_operator(spec, self.settings)
+        spec = self._filled_in(spec)
         submitted = submit(self.ledger, spec, settings, new=new, adopt=adopt)
         self.steps.note(Step.SUBMITTED)
         job = open_job(self.ledger, submitted, spec, self.console)
@@ -67,15 +67,25 @@ class Machine:
 
     def run_pilot(self, spec: JobSpec, rows: int, *, adopt: bool = False) -> FinishedPilot:
         """Runs a pilot of so many rows to its end."""
-        spec = self._filled_in(spec)
-        settings = permits.of_operator(spec, self.settings)
-        submitted, unreadable = pilot.submit_pilot(self.ledger, spec, settings, rows, adopt=adopt)
-        self.steps.note(Step.SUBMITTED)
-        job = self.work_on(open_job(self.ledger, submitted, spec, self.console))
-        return FinishedPilot(job, unreadable)
+        job, unreadable = self.start_pilot(spec, rows, adopt=adopt)
+        return FinishedPilot(self.work_on(job), unreadable)
 
-    def work_on(self, job: Job) -> Job:
-        """Works until the job is over or paused; raises Permanent when the fleet cannot be kept up."""
+    def start_pilot(
+        self, spec: JobSpec, rows: int, *, adopt: bool = False, batches: int = pilot.BATCHES
+    ) -> tuple[Job, Unreadable]:
+        """The job of a pilot of so many rows, new or known, and the rows that it cannot read."""
+        settings = permits.of_operator(spec, self.settings)
+        spec = self._filled_in(spec)
+        submitted, unreadable = pilot.submit_pilot(
+            self.ledger, spec, settings, rows, adopt=adopt, batches=batches
+        )
+        self.steps.note(Step.SUBMITTED)
+        return open_job(self.ledger, submitted, spec, self.console), unreadable
+
+    def work_on(self, job: Job, stop: Callable[[], bool] = lambda: False) -> Job:
+        """Works until the job is over or paused, or `stop` says so; raises Permanent when the fleet
+        cannot be kept up.
+        """
         if job.state.over:
             return job
         pool, engine_key = wanted = job.spec.pool, job.spec.engine_key
@@ -87,9 +97,13 @@ class Machine:
                 arguments += ["--profile", str(self.steps.path)]
             self.fleet = self.new_fleet(for_spec(job.spec, self.settings), {"worker": arguments})
             self.started.enter_context(running(self.fleet, self.console))
-        job = progress.follow(self.ledger, job.id, self.console, stop=self.fleet.is_broken).job
+        fleet = self.fleet
+        ends = progress.follow(
+            self.ledger, job.id, self.console, stop=lambda: fleet.is_broken() or stop()
+        )
+        job = ends.job
         self.steps.note(Step.OVER)
-        self.fleet.raise_if_broken()
+        fleet.raise_if_broken()
         if job.state is JobState.PAUSED:
             # The worker finishes or releases its batches now, so that the summary counts them.
             self.started.close()

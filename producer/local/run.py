@@ -3,6 +3,7 @@
 The same command after a crash goes on where the job stood.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from pathlib import Path
 from rich.console import Console
 
 from nightshift.common import permits
-from nightshift.common.ledger import Ledger, spending
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.engines import tunings
+from nightshift.common.ledger.jobs import Job
 from nightshift.common.processes import hardware
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
@@ -21,7 +23,7 @@ from nightshift.common.telemetry.steps import Step, StepFile, checked, process_b
 from nightshift.producer.connect import has_ledger, open_ledger
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.estimate import Estimate, estimate
-from nightshift.producer.estimate.pilot import FinishedPilot
+from nightshift.producer.estimate.pilot import FinishedPilot, Unreadable
 from nightshift.producer.local.known_job import open_job
 from nightshift.producer.local.machine import machine
 from nightshift.producer.results import openai_batch_results
@@ -111,8 +113,8 @@ def run_estimate(
             return estimate(spec, settings, ledger, workers=workers)
     with pilots(spec, settings, console) as place:
         finished = place.run(spec, pilot_rows)
-        # The pilot has run, so its engine is allowed.
-        settings = permits.of_operator(spec, settings)
+        # The pilot has run, so its engine is allowed: nothing is left to be checked.
+        settings = settings.model_copy(update={"allowed_engine_args": None})
         return pilot.shown_estimate(
             place.ledger, spec, settings, finished, console, workers=workers
         )
@@ -120,34 +122,57 @@ def run_estimate(
 
 @dataclass(frozen=True, slots=True)
 class PilotPlace:
-    """Where pilots run: their ledger, how one runs to its end, and how many slots have which hardware."""
+    """Where pilots run: their ledger, how many slots have which hardware, and whether they are those of
+    this machine alone.
+
+    `start` submits a pilot of so many rows in so many batches, and `work_on` returns its job when it is
+    over or paused, or when the function says stop.
+    """
 
     ledger: Ledger
-    run: Callable[[JobSpec, int], FinishedPilot]
     slots: Mapping[str, int]
+    is_here: bool
+    start: Callable[[JobSpec, int, int], tuple[Job, Unreadable]]
+    work_on: Callable[[Job, Callable[[], bool]], Job]
+
+    def run(self, spec: JobSpec, rows: int) -> FinishedPilot:
+        """Runs a pilot of so many rows to its end."""
+        job, unreadable = self.start(spec, rows, pilot.BATCHES)
+        return FinishedPilot(self.work_on(job, lambda: False), unreadable)
 
 
 @contextmanager
 def pilots(spec: JobSpec, settings: Settings, console: Console) -> Iterator[PilotPlace]:
     """The place for pilots of a spec.
 
-    Where workers of the pool live in the ledger that the environment names, they run the pilots: the
+    Where slots of the pool live in the ledger that the environment names, they run the pilots: the
     speed of another machine would say little. Else this machine runs them.
     """
     if settings.database_url is not None:
         with open_ledger(settings) as (ledger, _):
             with ledger.transaction() as connection:
-                living, _ = spending.slots(connection, spec.pool)
+                is_served = tunings.is_served(connection, spec.pool, spec.engine_key)
                 slots = tunings.hardware(connection, spec.pool)
-            if living:
-
-                def run_there(spec: JobSpec, rows: int) -> FinishedPilot:
-                    submitted, unreadable = pilot.submit_pilot(ledger, spec, settings, rows)
-                    job = open_job(ledger, submitted, spec, console)
-                    followed = progress.follow(ledger, job.id, console).job
-                    return FinishedPilot(followed, unreadable)
-
-                yield PilotPlace(ledger, run_there, slots)
+            if is_served:
+                yield _in_pool(ledger, slots, settings, console)
                 return
     with machine(settings, console) as here:
-        yield PilotPlace(here.ledger, here.run_pilot, {hardware.of_this_machine(): 1})
+        slots = Counter([hardware.of_this_machine()])
+
+        def start(spec: JobSpec, rows: int, batches: int) -> tuple[Job, Unreadable]:
+            return here.start_pilot(spec, rows, batches=batches)
+
+        yield PilotPlace(here.ledger, slots, True, start, here.work_on)
+
+
+def _in_pool(
+    ledger: Ledger, slots: Mapping[str, int], settings: Settings, console: Console
+) -> PilotPlace:
+    def start(spec: JobSpec, rows: int, batches: int) -> tuple[Job, Unreadable]:
+        submitted, unreadable = pilot.submit_pilot(ledger, spec, settings, rows, batches=batches)
+        return open_job(ledger, submitted, spec, console), unreadable
+
+    def work_on(job: Job, stop: Callable[[], bool]) -> Job:
+        return progress.follow(ledger, job.id, console, stop=stop).job
+
+    return PilotPlace(ledger, slots, False, start, work_on)

@@ -9,7 +9,7 @@ from typing import Any
 
 from nightshift.common.spec import JobSpec, changes, finish_by
 from nightshift.common.spec.engines import PRICES
-from nightshift.common.spec.job import IDENTITY
+from nightshift.common.spec.job import AUTO, IDENTITY
 from nightshift.common.states import JobState
 from nightshift.common.text import first_few
 
@@ -142,7 +142,11 @@ def _value(spec: JobSpec, place: str) -> Any:
 
 
 def differing_sections(held: JobSpec, asked: JobSpec) -> list[str]:
-    """The places inside the identity in which two specs differ, at most one level deep: task.prompt."""
+    """The places inside the identity in which two specs differ, at most one level deep: task.prompt.
+    What auto stands for in both of them is no difference.
+    """
+    are_auto = all(getattr(spec.engine, "args_auto", False) for spec in (held, asked))
+    apart = {*PRICES, "watch", *(AUTO if are_auto else ("args_from",))}
     old, new = (
         spec.model_dump(mode="json", by_alias=True, include=set(IDENTITY)) for spec in (held, asked)
     )
@@ -150,7 +154,7 @@ def differing_sections(held: JobSpec, asked: JobSpec) -> list[str]:
         f"{section}.{key}"
         for section in IDENTITY
         for key in dict.fromkeys([*old[section], *new[section]])
-        if key not in {*PRICES, "watch"} and old[section].get(key) != new[section].get(key)
+        if key not in apart and old[section].get(key) != new[section].get(key)
     ]
 
 

@@ -25,6 +25,12 @@ ETA = 3
 FINALISTS = 2
 """So many run the whole sample."""
 
+ROWS = 1152
+"""So many rows run the last trials, where no more are needed."""
+
+FILLS = 3
+"""How often the rows of a trial fill its engine: fewer would measure how the engine fills and empties."""
+
 MOST = 64
 """More candidates than these would take a night by themselves: each loads the engine anew."""
 
@@ -65,15 +71,26 @@ def _can_load(args: Mapping[str, Any]) -> bool:
     return tokens >= sequences
 
 
-def rungs(candidates: int, rows: int) -> list[Rung]:
-    """The steps for so many candidates, of which the last ones run all `rows`."""
+def enough_rows(candidates: Sequence[Mapping[str, Any]]) -> int:
+    """So many rows fill the engine of each candidate FILLS times, by its max_num_seqs."""
+    named = (args.get("max_num_seqs") for args in candidates)
+    return FILLS * max((each for each in named if isinstance(each, int) and each > 0), default=1)
+
+
+def rungs(candidates: int, rows: int, least: int = 1) -> list[Rung]:
+    """The steps for so many candidates, of which the last ones run all `rows`, and the first ones
+    `least` if there are so many. A step with no more rows than the one before is left out.
+    """
     counts = [candidates]
     while counts[-1] > FINALISTS:
         counts.append(-(-counts[-1] // ETA))
     last = len(counts) - 1
-    return [
-        Rung(count, max(1, rows // ETA ** (last - number))) for number, count in enumerate(counts)
-    ]
+    found: list[Rung] = []
+    for number, count in enumerate(counts):
+        these = min(rows, max(1, least, rows // ETA ** (last - number)))
+        if not found or these > found[-1].rows:
+            found.append(Rung(count, these))
+    return found
 
 
 def survivors(rates: Mapping[int, float | None], keep: int) -> list[int]:

@@ -1,44 +1,37 @@
-"""The trials of a tuning: each is a pilot of the spec with other engine arguments."""
+"""Finds the fastest engine arguments for a spec by trials, and keeps them in the ledger."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from nightshift.common.errors import BadInput, Permanent
-from nightshift.common.ledger import Ledger, jobs, spending
+from nightshift.common import permits
+from nightshift.common.errors import BadInput
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.engines import tunings
 from nightshift.common.ledger.engines.tunings import Tuning
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, VllmEngineSpec
-from nightshift.common.states import JobState
 from nightshift.common.text import first_few
-from nightshift.producer.estimate.pilot import FinishedPilot
 from nightshift.producer.local.run import PilotPlace, pilots
 from nightshift.producer.submit import auto_args
+from nightshift.producer.submit.auto_args import as_text
 from nightshift.producer.submit.paths import resolved
+from nightshift.producer.submit.submit import survey
 from nightshift.producer.tune import halving
-
-
-@dataclass(slots=True)
-class Candidate:
-    """Arguments that are tried, the rows/s of an engine with each number of rows, and why a trial did
-    not come to its end.
-    """
-
-    args: Mapping[str, Any]
-    rates: dict[int, float] = field(default_factory=dict)
-    problem: str | None = None
+from nightshift.producer.tune.halving import Rung
+from nightshift.producer.tune.trials import Candidate, Trials
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What was tried, the spec's own arguments first, and which was fastest, on which hardware."""
+    """What was tried, the spec's own arguments first, and which was fastest, on which hardware; `best`
+    is None where no trial came to its end.
+    """
 
     candidates: Sequence[Candidate]
-    best: Candidate
+    best: Candidate | None
     hardware: str
     model: str
     task: str
@@ -46,9 +39,19 @@ class Tuned:
     @property
     def gain(self) -> float | None:
         """The best rate over that of the spec's own arguments, with the most rows that both ran."""
+        if self.best is None:
+            return None
         own = self.candidates[0].rates
         both = own.keys() & self.best.rates.keys()
         return self.best.rates[max(both)] / own[max(both)] if both else None
+
+    def refuse_without_result(self) -> None:
+        """BadInput where nothing is kept."""
+        if self.best is None:
+            problems = list(dict.fromkeys(each.problem or "" for each in self.candidates))
+            raise BadInput(
+                f"no trial came to its end: {first_few(list(filter(None, problems)), 2)}"
+            )
 
 
 def tune(
@@ -57,104 +60,85 @@ def tune(
     tried: Mapping[str, Sequence[Any]],
     console: Console,
     *,
-    rows: int,
+    rows: int | None,
 ) -> Tuned:
     """Finds the fastest of the arguments for the rows of a spec, and keeps them in the ledger.
 
-    The trials run where a pilot of the spec runs. Raises BadInput where a submit would, for another
-    backend than vLLM, for a pool of unequal machines, and where no trial came to its end.
+    The trials run where a pilot of the spec runs, the last ones with so many rows; None is as many as
+    the arguments need. Raises BadInput where a submit would, for another backend than vLLM, and for a
+    pool of unequal machines.
     """
     if not isinstance(spec.engine, VllmEngineSpec):
         raise BadInput(f"tune is for engine.backend vllm, not {spec.engine.backend}")
     with pilots(spec, settings, console) as place:
         hardware = _only(place.slots, spec.pool)
-        spec = auto_args.filled_in(place.ledger, spec, place.slots)
+        spec = auto_args.filled_in(place.ledger, spec, place.slots if place.is_here else None)
+        permits.check_at_submit(spec, _permitted(spec, settings, place))
         engine = resolved(spec).engine
         assert isinstance(engine, VllmEngineSpec)
-        before = _rounds(place.ledger, engine.model, spec.task.kind, hardware)
         found = [Candidate(args) for args in halving.candidates(engine.args, tried)]
-        best = _search(found, _Trials(spec, place, console, before), rows)
+        trials = Trials(
+            spec, place, console, _rounds(place.ledger, engine.model, spec.task.kind, hardware)
+        )
+        steps = _steps(found, _rows_there(found, trials, settings), rows)
+        try:
+            best = search(found, trials, steps)
+        finally:
+            trials.report_left()
         tuned = Tuned(found, best, hardware, engine.model, spec.task.kind)
-        kept = Tuning(hardware, best.args, max(best.rates.values()))
-        with place.ledger.transaction() as connection:
-            tunings.keep(connection, tuned.model, tuned.task, kept)
+        _keep(place.ledger, tuned)
         return tuned
 
 
-@dataclass(frozen=True, slots=True)
-class _Trials:
-    """Runs trials of a spec; `rounds` of tuning came before, and each has outputs of its own."""
-
-    spec: JobSpec
-    place: PilotPlace
-    console: Console
-    rounds: int
-
-    def run(self, candidate: Candidate, rows: int) -> float | None:
-        """The rows/s of an engine with these arguments; None, with the problem noted, for a trial that
-        did not come to its end.
-        """
-        try:
-            pilot = self.place.run(self._spec(candidate.args), rows)
-        except Permanent as error:  # the fleet of this machine broke with these arguments
-            candidate.problem = str(error)
-            return None
-        rate, candidate.problem = _rate(self.place.ledger, pilot)
-        if rate is not None:
-            candidate.rates[rows] = rate
-        return rate
-
-    def _spec(self, args: Mapping[str, Any]) -> JobSpec:
-        spec = self.spec
-        own = {"args": dict(args), "args_auto": False}
-        output = f"{resolved(spec).output.uri}-tune-{self.rounds + 1}"
-        return spec.model_copy(
-            update={
-                "name": f"{spec.name[:52]}-tune",
-                "engine": spec.engine.model_copy(update=own),
-                "output": spec.output.model_copy(update={"uri": output}),
-                "limits": spec.limits.model_copy(update={"finish_by": None}),
-            }
-        )
-
-
-def _search(found: Sequence[Candidate], trials: _Trials, rows: int) -> Candidate:
-    """Runs the rungs, and returns the fastest candidate of the last one; BadInput where none ran."""
+def search(found: Sequence[Candidate], trials: Trials, steps: Sequence[Rung]) -> Candidate | None:
+    """Runs the rungs, and returns the fastest candidate of the last one that any came through. A
+    candidate that broke in some trial is never returned; None where all did.
+    """
     going = list(range(len(found)))
-    steps = halving.rungs(len(found), rows)
-    for step, after in zip(steps, [*steps[1:], halving.Rung(1, rows)], strict=True):
+    for step, keep in zip(steps, [*(each.candidates for each in steps[1:]), 1], strict=True):
         rates: dict[int, float | None] = {}
         for number in going:
             each = found[number]
             trials.console.print(
-                f"trial {len(rates) + 1} of {len(going)} with {step.rows:,} rows: {_text(each.args)}",
+                f"trial {len(rates) + 1} of {len(going)} with {step.rows:,} rows: {as_text(each.args)}",
                 soft_wrap=True,
                 markup=False,
             )
             rates[number] = trials.run(each, step.rows)
-        going = halving.survivors(rates, after.candidates)
-        if not going:
-            problems = list(dict.fromkeys(str(each.problem) for each in found if each.problem))
-            raise BadInput(f"no trial came to its end: {first_few(problems, 2)}")
-    return found[max(going, key=lambda number: rates[number] or 0.0)]
+        going = halving.survivors(rates, keep)
+    sound = [each for each in found if each.rates and each.problem is None]
+    return max(sound, key=lambda each: each.last, default=None)
 
 
-def _rate(ledger: Ledger, pilot: FinishedPilot) -> tuple[float | None, str | None]:
-    """Rows/s of an engine at work, or why there is no rate."""
-    job = pilot.job
-    if job.state is not JobState.COMPLETED:
-        return None, job.reason or f"the trial was {job.state}"
+def _permitted(spec: JobSpec, settings: Settings, place: PilotPlace) -> Settings:
+    """The settings that the trials of a spec are held to: who tunes on this machine is its operator."""
+    return permits.of_operator(spec, settings) if place.is_here else settings
+
+
+def _rows_there(found: Sequence[Candidate], trials: Trials, settings: Settings) -> int:
+    """How many rows the input has. BadInput for a candidate that a submit would refuse."""
+    specs = [trials.spec_of(each.args, 1) for each in found]
+    for spec in specs:
+        permits.check_at_submit(spec, _permitted(spec, settings, trials.place))
+    own = specs[0]
+    _, plan = survey(own, _permitted(own, settings, trials.place), ledger=trials.place.ledger)
+    return plan.rows_total
+
+
+def _steps(found: Sequence[Candidate], there: int, rows: int | None) -> list[Rung]:
+    """The rungs, with as many rows as there are at most."""
+    least = halving.enough_rows([each.args for each in found])
+    wanted = max(halving.ROWS, halving.ETA * least) if rows is None else rows
+    return halving.rungs(len(found), min(wanted, there), least)
+
+
+def _keep(ledger: Ledger, tuned: Tuned) -> None:
+    if tuned.best is None:
+        return
+    _, rate = tuned.best.last
     with ledger.transaction() as connection:
-        row = jobs.progress(connection, job.id)
-        spent = spending.similar_jobs(
-            connection, job.spec.pool, job.spec.engine_key, "null", only=job.id
-        )
-    if row["rows_failed"]:
-        return None, f"{row['rows_failed']:,} rows failed: `nightshift errors {job.id}`"
-    seconds = sum(each.engine_seconds for each in spent)
-    if not seconds:
-        return None, "no row ran"
-    return sum(each.rows_run for each in spent) / seconds, None
+        kept = Tuning(tuned.hardware, tuned.best.args, rate)
+        tunings.keep(connection, tuned.model, tuned.task, kept)
 
 
 def _rounds(ledger: Ledger, model: str, task: str, hardware: str) -> int:
@@ -174,53 +158,4 @@ def _only(slots: Mapping[str, int], pool: str) -> str:
     raise BadInput(
         f"the pool {pool} has different hardware ({first_few(sorted(slots))}): tune in a pool of equal "
         "machines"
-    )
-
-
-def _text(args: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in args.items()) or "vLLM's own defaults"
-
-
-def as_json(tuned: Tuned) -> dict[str, Any]:
-    """What was tried and what is kept, for machines."""
-    return {
-        "model": tuned.model,
-        "task": tuned.task,
-        "hardware": tuned.hardware,
-        "kept": tuned.best.args,
-        "gain": tuned.gain,
-        "tried": [
-            {"args": each.args, "rows_per_second": each.rates, "problem": each.problem}
-            for each in tuned.candidates
-        ],
-    }
-
-
-def show(tuned: Tuned, console: Console) -> None:
-    """The table of what was tried, and what is kept."""
-    own, *_ = tuned.candidates
-    rungs = sorted({rows for each in tuned.candidates for rows in each.rates})
-    table = Table(title="Rows/s of an engine", title_justify="left")
-    table.add_column("arguments", overflow="fold")
-    for rows in rungs:
-        table.add_column(f"{rows:,} rows", justify="right")
-    table.add_column("", overflow="fold")
-    for each in tuned.candidates:
-        differs = {name: value for name, value in each.args.items() if own.args.get(name) != value}
-        rates = [f"{each.rates[rows]:,.1f}" if rows in each.rates else "" for rows in rungs]
-        said = "kept" if each is tuned.best else each.problem or ""
-        table.add_row("as in the spec" if each is own else _text(differs), *rates, said)
-    console.print(table, markup=False)
-    if tuned.best is own:
-        said = "None was faster than the arguments of the spec, which are kept"
-    elif tuned.gain is None:
-        said = f"Kept: {_text(tuned.best.args)}; the arguments of the spec did not run"
-    else:
-        said = (
-            f"Kept: {_text(tuned.best.args)}, {tuned.gain:.2f} times the rows/s of the spec's own"
-        )
-    console.print(
-        f"{said}, for {tuned.model}, {tuned.task}, on {tuned.hardware}. `engine.args: auto` uses them.",
-        soft_wrap=True,
-        markup=False,
     )

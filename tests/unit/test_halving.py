@@ -3,13 +3,10 @@
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from nightshift.common.errors import BadInput
-from nightshift.producer.cli import tune as command
-from nightshift.producer.tune import halving, tune
+from nightshift.producer.tune import halving
 from nightshift.producer.tune.halving import Rung
-from nightshift.producer.tune.tune import Candidate
 
 
 @pytest.mark.parametrize(
@@ -57,13 +54,43 @@ def test_too_few_and_too_many_combinations_are_refused(tried: dict[str, Any], wh
         (2, 100, [Rung(2, 100)]),
         (3, 100, [Rung(3, 33), Rung(1, 100)]),
         (10, 1152, [Rung(10, 128), Rung(4, 384), Rung(2, 1152)]),
-        (64, 10, [Rung(64, 1), Rung(22, 1), Rung(8, 1), Rung(3, 3), Rung(1, 10)]),
+        # A step with no more rows than the one before would run the same trials again.
+        (64, 10, [Rung(64, 1), Rung(3, 3), Rung(1, 10)]),
     ],
 )
 def test_each_step_has_a_third_of_the_candidates_and_three_times_the_rows(
     candidates: int, rows: int, steps: list[Rung]
 ) -> None:
     assert halving.rungs(candidates, rows) == steps
+
+
+@pytest.mark.parametrize(
+    ("rows", "least", "steps"),
+    [
+        (9216, 3072, [Rung(10, 3072), Rung(2, 9216)]),
+        (1152, 100, [Rung(10, 128), Rung(4, 384), Rung(2, 1152)]),
+        (1152, 300, [Rung(10, 300), Rung(4, 384), Rung(2, 1152)]),
+        # The input has no more rows than these.
+        (300, 3072, [Rung(10, 300)]),
+    ],
+)
+def test_the_first_trials_have_rows_enough_to_fill_the_engine(
+    rows: int, least: int, steps: list[Rung]
+) -> None:
+    assert halving.rungs(10, rows, least) == steps
+
+
+@pytest.mark.parametrize(
+    ("candidates", "rows"),
+    [
+        ([{}, {"max_num_seqs": 64}, {"max_num_seqs": 1024}], 3072),
+        ([{}, {"max_num_seqs": "many"}, {"max_num_seqs": 0}], 3),
+    ],
+)
+def test_the_largest_engine_decides_how_many_rows_are_enough(
+    candidates: list[dict[str, Any]], rows: int
+) -> None:
+    assert halving.enough_rows(candidates) == rows
 
 
 @pytest.mark.parametrize(
@@ -80,58 +107,3 @@ def test_the_fastest_go_on_and_the_arguments_of_the_spec_with_them(
     rates: dict[int, float | None], keep: int, on: list[int]
 ) -> None:
     assert halving.survivors(rates, keep) == on
-
-
-class Trials(tune._Trials):
-    """Trials whose rates are known: by the candidate's `speed`, in a row of numbers of rows."""
-
-    def __init__(self) -> None:
-        object.__setattr__(self, "console", Console(quiet=True))
-        self.ran: list[tuple[int, int]]
-        object.__setattr__(self, "ran", [])
-
-    def run(self, candidate: Candidate, rows: int) -> float | None:
-        speed = candidate.args["speed"]
-        self.ran.append((speed, rows))
-        if speed < 0:
-            candidate.problem = f"out of memory at {speed}"
-            return None
-        candidate.rates[rows] = float(speed)
-        return float(speed)
-
-
-def test_a_search_ends_with_the_fastest_and_a_trial_that_breaks_is_a_result() -> None:
-    found = [Candidate({"speed": speed}) for speed in (5, 1, -1, 9, 7)]
-    trials = Trials()
-    best = tune._search(found, trials, 30)
-    assert best.args == {"speed": 9}
-    assert trials.ran == [
-        (5, 10), (1, 10), (-1, 10), (9, 10), (7, 10),
-        (5, 30), (7, 30), (9, 30),
-    ] or trials.ran == [
-        (5, 10), (1, 10), (-1, 10), (9, 10), (7, 10),
-        (5, 30), (9, 30), (7, 30),
-    ]  # fmt: skip
-    assert found[2].problem == "out of memory at -1"
-    made = tune.Tuned(found, best, "2 CPU cores", "m", "generate")
-    assert made.gain == pytest.approx(9 / 5)
-    told = tune.as_json(made)
-    assert (told["kept"], told["tried"][3]["rows_per_second"]) == ({"speed": 9}, {10: 9.0, 30: 9.0})
-    out = Console(record=True, width=120, quiet=False)
-    with out.capture() as shown:
-        tune.show(made, out)
-    text = shown.get()
-    assert "out of memory at -1" in text
-    assert "Kept: speed=9, 1.80 times the rows/s of the spec's own, for m, generate" in text
-
-
-def test_without_a_trial_that_ran_the_reason_is_said() -> None:
-    with pytest.raises(BadInput, match="no trial came to its end: out of memory at -1"):
-        tune._search([Candidate({"speed": -1}), Candidate({"speed": -1})], Trials(), 30)
-
-
-def test_the_values_of_a_flag_are_json_or_strings() -> None:
-    assert command._values("a=1,0.5,true,auto,null") == ("a", [1, 0.5, True, "auto", None])
-    for wrong in ("a", "a=", "=1"):
-        with pytest.raises(BadInput, match="NAME=VALUE"):
-            command._values(wrong)
