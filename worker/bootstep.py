@@ -1,9 +1,13 @@
 """The moment of a Celery worker's start at which its signal handlers are set, before the broker is asked."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
+import structlog
 from celery import Celery, bootsteps
+
+log = structlog.get_logger(__name__)
 
 
 def once_signals_are_handled(app: Celery, begin: Callable[[], None]) -> None:
@@ -14,6 +18,11 @@ def once_signals_are_handled(app: Celery, begin: Callable[[], None]) -> None:
 
         def start(self, parent: Any) -> None:
             """In the main thread."""
-            begin()
+            try:
+                begin()
+            except BaseException:
+                # Celery would shut the worker down in order, and wait for what never began.
+                log.exception("start_failed")
+                os._exit(1)
 
     app.steps["worker"].add(Begin)

@@ -145,13 +145,13 @@ class ChildProcess:
         recorder.engine_loaded(
             EngineLoaded(engine.name, engine.version, engine.concurrency, rows, seconds)
         )
+        threading.Thread(target=self._drain, name="drain", daemon=True).start()
 
     def _begin(self) -> None:
         """Claims from now on: what the child holds is drained at SIGTERM."""
         self._heartbeat.start()
-        loops = {"poll": self._poll, "claim": self._claim, "drain": self._drain}
-        for name, loop in loops.items():
-            threading.Thread(target=loop, name=name, daemon=True).start()
+        threading.Thread(target=self._poll, name="poll", daemon=True).start()
+        threading.Thread(target=self._claim, name="claim", daemon=True).start()
         self._telemetry.start()
 
     def _load(self, spec: JobSpec) -> Engine:

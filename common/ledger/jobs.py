@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from nightshift.common.spec import JobSpec
 
 JUDGE_AFTER_ROWS = 200
-"""Rows that must be over before a job's share of failed rows is judged. Of an arranged job a tenth of its
-rows, if that is more: rows that fail alike are neighbours there."""
+"""Rows that are over before a job's share of failed rows is judged; of an arranged job, where rows that fail
+alike are neighbours, a tenth of those that were left, if that is more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +236,10 @@ FAILED_SHARE = text("""
     SELECT sum(c.rows_failed) - j.judged_failed AS failed,
            sum(c.rows_done + c.rows_failed) - j.judged_done - j.judged_failed AS over,
            j.max_failed_fraction AS allowed,
-           greatest(:least, sum(c.rows_total) / 10 * (SELECT (arranged IS NOT NULL)::int
-               FROM input_files WHERE job_id = j.id ORDER BY file_index LIMIT 1)) AS least
-    FROM jobs j JOIN job_counters c ON c.job_id = j.id
-    WHERE j.id = :id AND j.state = :state GROUP BY j.id
+           greatest(:least, (sum(c.rows_total) - j.judged_done - j.judged_failed) / 10
+               * (SELECT (arranged IS NOT NULL)::int FROM input_files
+                  WHERE job_id = j.id ORDER BY file_index LIMIT 1)) AS least
+    FROM jobs j JOIN job_counters c ON c.job_id = j.id WHERE (j.id, j.state) = (:id, :state) GROUP BY j.id
 """)
 """Failed rows, and rows that are over, since a job is counted; its limit, and after how many rows."""
 

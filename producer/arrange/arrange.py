@@ -205,7 +205,8 @@ def _plan_of(
         spec.input,
         READ_ROWS,
         batch_bytes=READ_BYTES,
-        columns=names,
+        columns=spec.read_columns,
+        sized=names,
         infos=[FileInfo(file.uri, file.size, file.fingerprint) for file in files],
         output_uri=output_uri,
     )

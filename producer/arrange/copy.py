@@ -5,7 +5,7 @@ be written in that order; both in bounded memory.
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, zip_longest
 from threading import Lock
 from typing import BinaryIO
 
@@ -41,8 +41,14 @@ rows of more than a few kilobytes with the memory that it gets."""
 LEAST_LEAD_CHARACTERS = 16
 """Of one column, however many there are."""
 
-LENGTHS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768, 65_536)
-"""Beginnings of these lengths (characters) stand together where they are equal, in any order."""
+MOST_CHARACTERS = 65_536
+"""Beginnings up to this length stand together where they are equal."""
+
+DIGESTED_COLUMNS = 4
+"""Columns whose beginnings are compared beyond their lead; of others the whole values are."""
+
+DIGEST_CHARACTERS = 12
+"""48 bits: where two digests are equal by chance, two rows are neighbours for nothing."""
 
 PLACE = "\0place"
 """Column of the rows on their way: the place of the row in the copy."""
@@ -52,8 +58,8 @@ _sorts = Lock()
 
 
 def write(uri: str, spec: JobSpec, plan: Plan, columns: Columns, by: Sequence[str]) -> None:
-    """Writes the copy of a plan's rows to `uri`, whole or not at all, sorted by the columns `by` and then
-    by their place. Its batches are those in which the rows are read, once for the order and once more.
+    """Writes the copy of a plan's rows to `uri`, unless there is one, whole or not at all, sorted by the
+    columns `by` and then by their place. Its batches are those in which the rows are read, once for the order and once more.
 
     Raises BadInput for rows that cannot be carried, for files that change meanwhile, StorageUnavailable
     also where the folder of temporary files is full.
@@ -70,7 +76,8 @@ def write(uri: str, spec: JobSpec, plan: Plan, columns: Columns, by: Sequence[st
             writer.add_key_value_metadata(columns.metadata)
 
     with _errors(), _sorts:
-        storage.write_whole(uri, make, replace=True)
+        if not storage.exists(uri):  # else another thread has made it meanwhile
+            storage.write_whole(uri, make, replace=True)
 
 
 def _placed(
@@ -148,15 +155,28 @@ def _compared(keys: Sequence[pa.Field]) -> Iterator[str]:
         name, kind = key.name, key.type
         if key in texts:
             yield f"left({name}, {lead})"
-            for length in LENGTHS:
-                yield f"CASE WHEN length({name}) > {length} THEN md5_number(left({name}, {length})) END"
-            yield f"CASE WHEN length({name}) > {lead} THEN md5_number({name}) END"
+            yield _digests(name, lead, fine=texts.index(key) < DIGESTED_COLUMNS)
         elif types.is_binary(kind) or types.is_large_binary(kind):
             yield f"md5_number({name})"
         elif types.is_nested(kind):
             yield f"md5_number({name}::VARCHAR)"
         else:
             yield name
+
+
+def _digests(name: str, lead: int, *, fine: bool) -> str:
+    """The digests of what follows the lead, piece by piece, each a quarter of what stands before: rows with
+    the same first pieces stand together.
+    """
+    starts = [lead]
+    while fine and starts[-1] < MOST_CHARACTERS:
+        starts.append(starts[-1] + max(64, starts[-1] // 4))
+    pieces = []
+    for start, stop in zip_longest(starts, starts[1:]):
+        length = "" if stop is None else f", {stop - start}"
+        digest = f"left(md5(substr({name}, {start + 1}{length})), {DIGEST_CHARACTERS})"
+        pieces.append(f"CASE WHEN length({name}) > {start} THEN {digest} END")
+    return f"concat({', '.join(pieces)})"
 
 
 def _rows(spec: JobSpec, plan: Plan, columns: Columns) -> Iterator[pa.RecordBatch]:

@@ -23,12 +23,8 @@ def spill_folder() -> Iterator[Path]:
     """
     try:
         _remove_left()
-        with (
-            tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as name,
-            ExitStack() as stack,
-        ):
-            stack.callback(os.close, _locked(Path(name) / LOCK))
-            yield Path(name)
+        with ExitStack() as stack:
+            yield _made(stack)
     except FileNotFoundError:
         raise  # of a file of the input: what it means is said elsewhere
     except OSError as error:
@@ -36,6 +32,17 @@ def spill_folder() -> Iterator[Path]:
             f"the rows cannot be sorted in {tempfile.gettempdir()}, the folder of temporary files "
             f"(TMPDIR): {error.strerror or error}"
         ) from error
+
+
+def _made(stack: ExitStack) -> Path:
+    """A folder that is locked before it has the name by which others know it."""
+    new = Path(tempfile.mkdtemp(prefix=f"new-{PREFIX}"))
+    folder = new.with_name(new.name.removeprefix("new-"))
+    for each in (new, folder):
+        stack.callback(shutil.rmtree, each, ignore_errors=True)
+    with suppress(OSError):  # without locks here, nobody removes what a killed process left
+        stack.callback(os.close, _locked(new / LOCK))
+    return new.rename(folder)
 
 
 def _locked(file: Path, flags: int = os.O_CREAT) -> int:
@@ -50,9 +57,7 @@ def _locked(file: Path, flags: int = os.O_CREAT) -> int:
 
 
 def _remove_left() -> None:
-    """Removes the folders of processes that ended in mid-sort; those of other users stay. A folder without
-    a lock is one whose process is about to lock it.
-    """
+    """Removes the folders of processes that ended in mid-sort; those of other users stay."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             descriptor = _locked(folder / LOCK, flags=0)

@@ -111,6 +111,7 @@ def plan(
     *,
     batch_bytes: int = BATCH_BYTES,
     columns: Sequence[str] | None = None,
+    sized: Sequence[str] | None = None,
     infos: Sequence[FileInfo] | None = None,
     output_uri: str | None = None,
     may_be_empty: bool = False,
@@ -120,7 +121,7 @@ def plan(
     of the lines of other files. A larger row is a batch by itself.
 
     `columns` are those that the job reads (JobSpec.read_columns; None: all): Parquet files must
-    agree on them. `infos` saves a second listing of the input. Copies go under `output_uri`;
+    agree on them. `sized` are those whose bytes count, without it the same. `infos` saves a second listing of the input. Copies go under `output_uri`;
     without one, an input that needs a copy cannot be planned. Raises BadInput with one sentence for
     what is missing, broken or changes meanwhile, and for files without a row unless they
     `may_be_empty`; StorageUnavailable for an outage.
@@ -146,7 +147,8 @@ def plan(
             footer = None
         if footer is not None:
             batch = (batch_rows, batch_bytes)
-            sizes = batch_cuts.group_sizes(read.uri, footer, columns, found.rows, batch)
+            counted = columns if sized is None else sized
+            sizes = batch_cuts.group_sizes(read.uri, footer, counted, found.rows, batch)
             found = replace(found, cuts=batch_cuts.cut_rows(sizes, batch_rows, batch_bytes))
         _check_unchanged(info)
         return found

@@ -114,10 +114,6 @@ class Trials:
         """The rows/s of an engine with these arguments; None, with the problem noted, for a trial that
         did not come to its end. Such a trial is cancelled, also when the command ends in it.
         """
-        left = self._budget_left()
-        if left is not None and left <= 0:
-            candidate.problem = "limits.budget is spent by the trials before"
-            return None
         job = self._start(candidate, rows)
         watch = Watch(self.place.ledger, job)
         try:
@@ -168,6 +164,11 @@ class Trials:
             self.console.print(
                 f"job {job.id} may still run: `nightshift cancel {job.id}` ends it", markup=False
             )
+
+    def is_budget_spent(self) -> bool:
+        """Whether the budget of the spec leaves nothing for a further trial."""
+        left = self._budget_left()
+        return left is not None and left <= 0
 
     def _budget_left(self) -> float | None:
         """What the budget of the spec leaves for further trials, None without a budget."""

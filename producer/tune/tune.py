@@ -91,13 +91,18 @@ def tune(
 
 
 def search(found: Sequence[Candidate], trials: Trials, steps: Sequence[Rung]) -> Candidate | None:
-    """Runs the rungs, and returns the fastest candidate of the last one that any came through. A
-    candidate that broke in some trial is never returned; None where all did.
+    """Runs the rungs while the budget lasts, and returns the fastest candidate of the last one that any
+    came through. A candidate that broke in some trial is never returned; None where all did.
     """
     going = list(range(len(found)))
+    before: Mapping[int, float | None] = {}
     for step, keep in zip(steps, [*(each.candidates for each in steps[1:]), 1], strict=True):
         rates: dict[int, float | None] = {}
         for number in going:
+            if trials.is_budget_spent():
+                trials.console.print("limits.budget is spent: the trials end here")
+                # A step that is cut short compares nobody with those that did not run it.
+                return _fastest(before or rates, found)
             each = found[number]
             trials.console.print(
                 f"trial {len(rates) + 1} of {len(going)} with {step.rows:,} rows: {as_text(each.args)}",
@@ -105,9 +110,19 @@ def search(found: Sequence[Candidate], trials: Trials, steps: Sequence[Rung]) ->
                 markup=False,
             )
             rates[number] = trials.run(each, step.rows)
-        going = halving.survivors(rates, keep)
+        going, before = halving.survivors(rates, keep), rates
     sound = [each for each in found if each.rates and each.problem is None]
     return max(sound, key=lambda each: each.last, default=None)
+
+
+def _fastest(rates: Mapping[int, float | None], found: Sequence[Candidate]) -> Candidate | None:
+    """By the rates of one step, which compare; None where nobody ran it."""
+    ran = {
+        number: rate
+        for number, rate in rates.items()
+        if rate is not None and found[number].problem is None
+    }
+    return found[max(ran, key=ran.__getitem__)] if ran else None
 
 
 def _permitted(spec: JobSpec, settings: Settings, place: PilotPlace) -> Settings:

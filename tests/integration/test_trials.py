@@ -24,6 +24,7 @@ from nightshift.producer.estimate import pilot
 from nightshift.producer.local.known_job import open_job
 from nightshift.producer.local.run import PilotPlace
 from nightshift.producer.tune import tune
+from nightshift.producer.tune.halving import Rung
 from nightshift.producer.tune.trials import Candidate, Trials
 from tests.integration.test_plan import empty, report
 from tests.integration.test_tunings import CPU, auto_spec
@@ -209,9 +210,11 @@ def test_the_budget_of_the_spec_is_that_of_all_trials_together(
 
     made = trials(world, tmp_path, work_on, engine={"price_per_hour": 3.6}, limits={"budget": 3.0})
     candidates = [Candidate({"max_num_seqs": number}) for number in (1, 2, 3)]
-    assert [made.run(each, 20) is not None for each in candidates] == [True, True, False]
+    best = tune.search(candidates, made, [Rung(3, 10), Rung(1, 20)])
     assert budgets == [pytest.approx(3), pytest.approx(1)]
-    assert candidates[2].problem == "limits.budget is spent by the trials before"
+    assert best in candidates[:2]
+    assert [each.problem for each in candidates] == [None] * 3
+    assert [len(each.rates) for each in candidates] == [1, 1, 0]
 
 
 def test_arguments_that_a_submit_refuses_are_refused_before_the_first_trial(

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 SCRIPT = """
-import os, signal
+import os, signal, sys
 from celery import Celery, signals
 from nightshift.worker.bootstep import once_signals_are_handled
 
@@ -16,6 +16,8 @@ def tell(moment):
 
 def begin():
     tell("begins")
+    if sys.argv[1:] == ["fails"]:
+        raise RuntimeError("no thread can be started")
     os._exit(0)
 
 signals.worker_init.connect(lambda **_: tell("loads"), weak=False)
@@ -26,7 +28,17 @@ app.worker_main(["--quiet", "worker", "--pool=threads", "--concurrency=1", "--wi
 
 
 def test_a_child_begins_once_celery_handles_sigterm_and_waits_for_no_broker() -> None:
-    argv = [sys.executable, "-W", "ignore", "-c", SCRIPT]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = started()
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["loads False", "begins True"]
+
+
+def test_a_child_that_cannot_begin_ends() -> None:
+    done = started("fails")
+    assert done.returncode == 1
+    assert "no thread can be started" in done.stdout + done.stderr
+
+
+def started(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-W", "ignore", "-c", SCRIPT, *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)

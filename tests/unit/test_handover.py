@@ -1,5 +1,6 @@
 """What a busy child hands over to idle siblings, as a table; and which rows an engine lets go."""
 
+import asyncio
 import itertools
 import random
 from dataclasses import replace
@@ -8,7 +9,8 @@ import pytest
 
 from nightshift.common.ledger.batches.handovers import Siblings
 from nightshift.worker.engines.line import Line
-from nightshift.worker.engines.protocol import Request, Work
+from nightshift.worker.engines.loop_thread import run_rows
+from nightshift.worker.engines.protocol import Outcome, Request, Work
 from nightshift.worker.handover.decision import NOTHING, Gift, Load, gift, part_sizes
 from tests.support.functions import TASK
 
@@ -127,6 +129,32 @@ def test_the_last_rows_are_those_of_the_last_requests_in_any_order_of_the_rows()
     assert work.withdraw(3) == [0, 1, 7]
     assert work.withdraw(1) == [9]
     assert work.begin_all() == 2
+
+
+@pytest.mark.parametrize("is_withdrawn", [False, True])
+def test_a_row_that_ends_before_it_began_is_answered_or_given_away(is_withdrawn: bool) -> None:
+    """As an image that cannot be read: the row waits for its turn, and is refused."""
+    outcomes: dict[int, Outcome] = {}
+    requests = [Request(10), Request(11)]
+    work = Work(TASK, requests, 60, outcomes.__setitem__)
+
+    async def answer(request: Request, _: int) -> Outcome:
+        if request.row_index == 10:
+            await asyncio.Event().wait()
+        if is_withdrawn:
+            assert work.withdraw(1) == [11]
+        raise ValueError("no image")
+
+    async def run() -> list[int]:
+        rows = asyncio.ensure_future(run_rows(work, [(0, 0), (1, 1)], answer, str))
+        while len(outcomes) + len(work._withdrawn) == 0:
+            await asyncio.sleep(0)
+        left = work.withdraw(9)
+        await rows
+        return left
+
+    assert asyncio.run(asyncio.wait_for(run(), 30)) == [10]
+    assert list(outcomes) == ([] if is_withdrawn else [1])
 
 
 def test_of_an_engine_that_says_nothing_no_row_is_withdrawn() -> None:

@@ -22,9 +22,14 @@ class KnownTrials(Trials):
     rows has no rate with them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 100) -> None:
+        """The budget is spent after `most` trials."""
         self.console = Console(quiet=True)
+        self.most = most
         self.ran: list[tuple[int, int]] = []
+
+    def is_budget_spent(self) -> bool:
+        return len(self.ran) >= self.most
 
     def run(self, candidate: Candidate, rows: int) -> float | None:
         speed = candidate.args["speed"]
@@ -82,6 +87,17 @@ def test_candidates_that_break_later_leave_what_was_known_before(
     best = search(found, KnownTrials(), STEPS)
     assert best is not None
     assert best.args["speed"] == kept
+
+
+@pytest.mark.parametrize(("most", "kept"), [(3, 5), (5, 9), (6, 9), (7, 9), (8, 9)])
+def test_where_the_budget_ends_the_fastest_of_the_last_whole_step_is_kept(
+    most: int, kept: int
+) -> None:
+    found = candidates(5, 1, 2, 9, 7)
+    best = search(found, KnownTrials(most), STEPS)
+    assert best is not None
+    assert best.args["speed"] == kept
+    assert all(each.problem is None for each in found)
 
 
 def test_without_a_trial_that_ran_the_table_and_the_reason_are_shown() -> None:

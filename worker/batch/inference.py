@@ -105,8 +105,8 @@ class Inference:
             return None
 
         def take(position: int, answer: Answer) -> None:
-            self.window.spending.share(job.id)
             if loaded.take(position, answer):
+                self.window.spending.share(job.id)
                 reached(Moment.ANSWERED)
 
         found = keys(job.id, job.spec, loaded.requests, loaded.rows)

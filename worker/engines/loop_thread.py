@@ -64,9 +64,10 @@ async def run_rows(
 ) -> None:
     """Runs the rows of a batch side by side, and emits the outcome of each.
 
-    Each prompt comes with the position of its row. A row may be withdrawn until `answer` begins it. EngineDead and EngineUnavailable of one row end
-    the others. StorageUnavailable is raised when all rows are over. Any other exception is an error
-    of its row alone, with the message that `refused` makes.
+    Each prompt comes with the position of its row. A row may be withdrawn until `answer` begins it.
+    EngineDead and EngineUnavailable of one row end the others. StorageUnavailable is raised when all
+    rows are over. Any other exception is an error of its row alone, with the message that `refused`
+    makes.
     """
     began_at = work.recorder.clock()
     sent = list(prompts)
@@ -120,7 +121,9 @@ async def _run_row(
         outcome = Refusal(RowErrorKind.RENDER_ERROR, str(error))
     except Exception as error:
         outcome = Refusal(RowErrorKind.REFUSED, refused(f"{type(error).__name__}: {error}"))
-    work.emit(position, outcome)
+    # A row may be refused, or be too late, before it began: from now on nobody withdraws it.
+    if work.begin(row_index):
+        work.emit(position, outcome)
     return None
 
 

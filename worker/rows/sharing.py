@@ -217,11 +217,10 @@ class Rounds:
         return self.answers.get(key) or True
 
     def _answered_abroad(self, position: int, answer: Answer) -> None:
-        with self._lock:
-            waited = position in self._abroad
-            self._abroad.discard(position)
-        if waited:
-            self.take(position, answer)
+        with self._lock:  # until the row has its answer: a round that is over leaves no row out
+            if position in self._abroad:
+                self._abroad.discard(position)
+                self.take(position, answer)
 
     def ran(self, position: int, outcome: Outcome) -> None:
         """A row that ran has an outcome: an answer is that of its followers, too. Anything else says
