@@ -68,7 +68,7 @@ class Size:
 GPU = Size("cuda", "bfloat16", 768, 12, 40_000, 256)
 """A BERT of about 100 M parameters."""
 
-CPU = Size("cpu", "float32", 384, 6, 1_000, 32)
+CPU = Size("cpu", "float32", 128, 2, 2_000, 32)
 
 
 @dataclass

@@ -59,7 +59,7 @@ _sorts = Lock()
 
 def write(uri: str, spec: JobSpec, plan: Plan, columns: Columns, by: Sequence[str]) -> None:
     """Writes the copy of a plan's rows to `uri`, unless there is one, whole or not at all, sorted by the
-    columns `by` and then by their place. Its batches are those in which the rows are read, once for the order and once more.
+    columns `by` and then by their place. The rows are read in the batches of the plan, twice.
 
     Raises BadInput for rows that cannot be carried, for files that change meanwhile, StorageUnavailable
     also where the folder of temporary files is full.
