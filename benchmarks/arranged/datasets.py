@@ -75,7 +75,8 @@ def equal(generator: np.random.Generator, rows: int = 1_500, share: float = 0.4)
 
 
 DATASETS = (
-    Dataset("nothing", "no sharing", nothing, 10_000, 0.97),
+    # `auto`, the default, does not sort such rows.
+    Dataset("nothing", "no sharing", nothing, 10_000, 0.97, judged="fleet"),
     Dataset("documents", "200 documents, 8 questions each", documents, 22_000, 1.8),
     Dataset("systems", "20 system prompts of 1,500 tokens", systems, 7_500, 1.5),
     Dataset("equal", "40 % equal requests", equal, 10_000, 1.45),
