@@ -220,7 +220,9 @@ def _key_rows(
         offsets = pa.array(sorted([*rows.row_index, *rows.bad]), pa.int64())
         texts = _json_texts(spec, batch, table, [n for n in names if n in columns.as_json])
         values = {
-            name: texts.get(name, _comparable(table.column(name), plan.schema.field(name).type))
+            name: texts[name]
+            if name in texts
+            else _comparable(table.column(name), plan.schema.field(name).type)
             for name in names
         }
         yield from table_of({arranged.OFFSET: offsets} | values, len(offsets)).to_batches()

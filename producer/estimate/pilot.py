@@ -69,7 +69,8 @@ def submit_pilot(
 
     Both lie beside the output, in a folder that belongs to this spec, input and number of rows:
     a spec that was changed after a pilot gets a new folder. `adopt`, `tenant` and `within` are
-    those of the submit. The rows are cut into `batches` where batch.rows allows so few. Raises BadInput where a submit of the spec itself would.
+    those of the submit. The rows are cut into `batches` where batch.rows allows so few. Raises BadInput
+    where a submit of the spec itself would.
     """
     spec, plan = survey(spec, settings, ledger=ledger, adopt=adopt)
     files = sorted((file.uri, file.size, file.fingerprint) for file in plan.files)

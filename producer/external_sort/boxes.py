@@ -27,7 +27,6 @@ HEAD_BYTES = 16 * 2**20
 HELD_BYTES = 64 * 2**20
 """Rows that wait in memory before they go to their boxes, so that few small pieces are written."""
 
-
 LARGE_BYTES = 4 * BOX_BYTES
 """A box with more is boxed once more: of many rows, or where the first ones are smaller than the others."""
 
