@@ -9,7 +9,7 @@ from celery import Celery
 from kombu import Connection
 from kombu.exceptions import ChannelError, OperationalError
 
-from nightshift.common.errors import Retryable
+from nightshift.common.errors import BadInput, Retryable
 
 WAKE = "nightshift.wake"
 """Name of the only task."""
@@ -55,7 +55,9 @@ def make_app(url: str | None) -> Celery:
 
 
 def ping(url: str) -> float:
-    """Seconds that the broker takes to answer. Raises Retryable when it cannot be reached."""
+    """Seconds that the broker takes to answer. Raises Retryable when it cannot be reached, BadInput
+    for a URL of no broker.
+    """
     app, began = make_app(url), time.monotonic()
     try:
         with app.connection_for_write() as connection:
@@ -63,6 +65,8 @@ def ping(url: str) -> float:
             _depth(connection, app.conf.task_default_queue)
     except (OperationalError, OSError) as error:
         raise Retryable(f"the broker cannot be reached: {error}") from error
+    except (KeyError, ValueError) as error:
+        raise _no_broker(error) from None
     return time.monotonic() - began
 
 
@@ -93,6 +97,8 @@ class Announcer:
         except (OperationalError, OSError) as error:
             self.close()
             raise Retryable(f"the broker cannot be reached: {error}") from error
+        except (KeyError, ValueError) as error:
+            raise _no_broker(error) from None
         return max(0, missing)
 
     def close(self) -> None:
@@ -106,6 +112,17 @@ class Announcer:
             self._connection = self._app.connection_for_write()
             self._connection.ensure_connection(max_retries=1, timeout=5)
         return self._connection
+
+
+def _no_broker(error: KeyError | ValueError) -> BadInput:
+    """What is said of a URL that kombu does not take. A port that is no number may be a piece of a
+    password: only the name of a transport is repeated.
+    """
+    why = f" ({error.args[0]})" if isinstance(error, KeyError) else ""
+    return BadInput(
+        f"NIGHTSHIFT_BROKER_URL is no redis:// URL{why}: redis://host:6379/0, rediss:// with TLS, or "
+        "redis+socket:///path; in a password %, :, /, @ and ? are percent-encoded"
+    )
 
 
 def _depth(connection: Connection, queue: str) -> int:

@@ -12,17 +12,13 @@ import psycopg
 from psycopg.abc import Buffer
 from psycopg.adapt import Dumper, Loader
 from psycopg.errors import _WaitTimeout
-from sqlalchemy import Connection, RowMapping, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import Connection, RowMapping, create_engine, event
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from nightshift.common.descriptor import RowRanges
-from nightshift.common.errors import (
-    BadInput,
-    LedgerRefused,
-    LedgerUnavailable,
-    StatementRefused,
-)
+from nightshift.common.errors import LedgerRefused, LedgerUnavailable, StatementRefused
+from nightshift.common.ledger import server_url
 
 __all__ = ["Connection", "Ledger", "Row"]
 
@@ -71,16 +67,11 @@ class Ledger:
     def __init__(
         self, url: str, *, connections: int = 8, answer_seconds: float = ANSWER_SECONDS
     ) -> None:
-        try:
-            parsed = make_url(url)
-        except ArgumentError as error:
-            raise BadInput("NIGHTSHIFT_DATABASE_URL is no postgresql:// URL") from error
-        if parsed.get_backend_name() not in ("postgresql", "postgres"):
-            raise BadInput("NIGHTSHIFT_DATABASE_URL is no postgresql:// URL")
+        parsed = server_url.parsed(url)
         self.url = url
-        self.place = f"{parsed.host or 'localhost'}:{parsed.port or 5432}/{parsed.database or ''}"
+        self.place = server_url.place(parsed)
         self.engine = create_engine(
-            parsed.set(drivername="postgresql+psycopg"),
+            parsed,
             pool_size=connections,
             max_overflow=connections,
             pool_timeout=10,

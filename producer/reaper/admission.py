@@ -15,7 +15,7 @@ import structlog
 from nightshift.common.allocation.deadlines import Work, with_deadlines
 from nightshift.common.allocation.demand import JobDemand
 from nightshift.common.broker import Announcer
-from nightshift.common.errors import Retryable
+from nightshift.common.errors import BadInput, Retryable
 from nightshift.common.ledger import deadlines, dispatch
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.dispatch import Capacity, OpenJob
@@ -260,7 +260,7 @@ class Hints:
                 queue.pool, queue.engine_key, queue.hints, self._left, until
             )
             self._pause_seconds = 0.0
-        except Retryable as error:
+        except (Retryable, BadInput) as error:
             self._pause_seconds = min(
                 BROKER_PAUSE_SECONDS, 2 * self._pause_seconds or self._first_pause_seconds
             )

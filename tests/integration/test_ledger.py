@@ -9,8 +9,15 @@ import psycopg
 import pytest
 
 from nightshift.common.allocation.load_errors import UNEXPLAINED
+from nightshift.common.broker import ping
 from nightshift.common.descriptor import Descriptor, Locator, RowRanges, SourceFile
-from nightshift.common.errors import BadInput, LeaseLost, Retryable, SchemaMismatch
+from nightshift.common.errors import (
+    BadInput,
+    LeaseLost,
+    LedgerUnavailable,
+    Retryable,
+    SchemaMismatch,
+)
 from nightshift.common.ledger import (
     Ledger,
     dispatch,
@@ -1352,6 +1359,29 @@ def test_a_url_of_something_else_is_refused_without_showing_it() -> None:
         with pytest.raises(BadInput, match="no postgresql:// URL") as refused:
             Ledger(url)
         assert "secret" not in str(refused.value)
+
+
+def test_a_socket_without_a_server_is_named_in_the_error() -> None:
+    ledger = Ledger("postgresql://postgres:secret@/ns?host=/nowhere&port=54399")
+    with pytest.raises(LedgerUnavailable) as error, ledger.transaction():
+        pass
+    assert "Postgres at /nowhere/.s.PGSQL.54399 (ns) cannot be reached" in str(error.value)
+    assert "secret" not in str(error.value)
+    assert "localhost" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("redis://:secret@127.0.0.1:1/0", "127.0.0.1:1"),
+        ("redis+socket:///nowhere/redis.sock", "/nowhere/redis.sock"),
+    ],
+)
+def test_a_broker_that_is_away_is_named_without_its_password(url: str, named: str) -> None:
+    with pytest.raises(Retryable, match="the broker cannot be reached") as error:
+        ping(url)
+    assert named in str(error.value)
+    assert "secret" not in str(error.value)
 
 
 def test_every_transaction_has_its_time_limits(world: World) -> None:
