@@ -75,6 +75,19 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and dicts are nested in each other beyond so many levels."""
+    layer = [value]
+    for _ in range(levels + 1):
+        nested = [each for each in layer if isinstance(each, dict | list)]
+        if not nested:
+            return False
+        layer = [
+            one for each in nested for one in (each.values() if isinstance(each, dict) else each)
+        ]
+    return True
+
+
 def printable(text: str) -> str:
     """The text with a mark in the place of each character that a terminal would obey."""
     return text if text.isprintable() else _STEERING.sub(MARK, text)

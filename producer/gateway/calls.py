@@ -22,13 +22,18 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway.keys import Caller, Role
 from nightshift.common.settings import Settings
-from nightshift.common.text import has_half_characters, map_leaves
+from nightshift.common.text import has_half_characters, is_deeper, map_leaves
 from nightshift.producer.batch_api.models import ModelTable
 from nightshift.producer.gateway import access
 from nightshift.producer.gateway.errors import ApiError, not_found
 
 MOST_BODY_BYTES = 2 * 2**20
 """Largest body of a request that is JSON."""
+
+MOST_DEPTH = 100
+"""Most levels of a body that is JSON, as many as a spec may have: what reads the body after its parser may
+be recursive.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +72,14 @@ class Call:
         """The body as a JSON object, {} for none; ApiError 400 for anything else."""
         try:
             found = json.loads(self.body or b"{}")
-        except (ValueError, RecursionError) as error:
+        except RecursionError as error:
+            raise _too_deep() from error
+        except ValueError as error:
             raise ApiError(400, f"the body is no JSON: {error}", code="invalid_json") from error
         if not isinstance(found, dict):
             raise ApiError(400, "the body is no JSON object", code="invalid_json")
+        if is_deeper(found, MOST_DEPTH):
+            raise _too_deep()
         map_leaves(found, kept)
         return found
 
@@ -148,6 +157,10 @@ def _handled(handler: Handler, call: Call) -> Response | dict[str, Any]:
     """What the handler answers; what it changes stands in the audit log under the name of the key."""
     with audit_log.acting(call.who, call.host):
         return handler(call)
+
+
+def _too_deep() -> ApiError:
+    return ApiError(400, f"the body is nested more than {MOST_DEPTH} deep", code="invalid_json")
 
 
 def kept(value: Any) -> Any:

@@ -1,5 +1,7 @@
 """What text may hold, decided in one place: NULs, half characters, control characters, money."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,3 +51,11 @@ def test_what_steers_a_terminal_or_makes_a_line_is_marked() -> None:
 )
 def test_an_amount_has_two_digits_that_say_something(amount: float, written: str) -> None:
     assert text.money(amount) == written
+
+
+@pytest.mark.parametrize("nested", ["[" * 500 + "]" * 500, '{"a": ' * 500 + "1" + "}" * 500])
+def test_the_depth_of_nested_values_is_known_however_deep_they_are(nested: str) -> None:
+    assert text.is_deeper(json.loads(nested), 499)
+    assert not text.is_deeper(json.loads(nested), 500)
+    assert text.is_deeper([], 0)
+    assert not text.is_deeper("[[", 0)

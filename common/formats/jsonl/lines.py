@@ -43,17 +43,21 @@ def parse_line(line: bytes) -> dict[str, Any]:
     try:
         # Not json.loads(line): for bytes it would guess UTF-16 and UTF-32 as well.
         row = json.loads(line.decode("utf-8"))
+        if _ESCAPED_SURROGATE.search(line):
+            row = map_leaves(row, _whole)
     except UnicodeDecodeError as error:
         raise ValueError(f"not valid UTF-8 at byte {error.start + 1}") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"no valid JSON, {error.msg} at column {error.colno}") from error
-    except RecursionError as error:
+    except (
+        RecursionError
+    ) as error:  # of the parser, or of the look for surrogates, which goes less deep
         raise ValueError("nested too deeply") from error
     except ValueError as error:
         raise ValueError("a number has too many digits") from error
     if not isinstance(row, dict):
         raise ValueError(f"a JSON {_KINDS[type(row)]}, not an object")
-    return map_leaves(row, _whole) if _ESCAPED_SURROGATE.search(line) else row
+    return row
 
 
 _KINDS = {
