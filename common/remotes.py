@@ -42,9 +42,11 @@ Resolve = Callable[[str], Iterable[str]]
 def address(url: str) -> str:
     """The address in its one form: the same text whatever its case, default port and last slash.
 
-    BadInput for text that is no http or https address, and for a path that servers may read in two
-    ways.
+    BadInput for text that is no http or https address, for a path that servers may read in two ways,
+    and for control characters and spaces around it: readers of addresses leave them out without a word.
     """
+    if not url.isprintable() or url != url.strip():
+        raise BadInput(f"the address {url[:200]!r} holds a control character, or a space around it")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

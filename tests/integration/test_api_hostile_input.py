@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from httpx2 import Response
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from nightshift.common.errors import (
@@ -22,6 +23,7 @@ from nightshift.common.ledger.gateway import keys, tenants, uploads
 from nightshift.common.settings import load_settings
 from nightshift.producer.gateway import app as gateway
 from nightshift.producer.gateway import errors
+from nightshift.producer.gateway.calls import JSON_OBJECT
 from nightshift.producer.gateway.v1 import uploads as api_uploads
 from tests.support.world import World
 
@@ -33,7 +35,7 @@ class Site:
 
     def __init__(self, ledger: Ledger, folder: Path) -> None:
         self.ledger = ledger
-        settings = load_settings(serve_store=str(folder / "store"))
+        settings = load_settings(serve_store=str(folder / "store"), webhook_key="0123456789abcdef")
         with ledger.transaction() as connection:
             tenants.ensure(connection, "acme")
             key = keys.create(connection, "acme", "any", "user", None)[1]
@@ -203,3 +205,42 @@ def test_an_answer_names_no_machine_of_the_operator(
     assert answer.status_code == status
     assert errors.message(answer).startswith(says)
     assert "db-1" not in bytes(answer.body).decode()
+
+
+CHANGES = sorted(
+    (route.path.replace("{id}", "1"), route.operation.method)  # type: ignore[attr-defined]
+    for route in gateway.ROUTES
+    if isinstance(route, Route) and route.operation.takes is JSON_OBJECT  # type: ignore[attr-defined]
+)
+
+
+@pytest.mark.parametrize("depth", [100, 500, 100_000])
+def test_json_that_is_nested_deep_is_refused_everywhere(site: Site, depth: int) -> None:
+    assert len(CHANGES) >= 6
+    for path, method in CHANGES:
+        for opened, closed in (('{"a":', "}"), ("[", "]")):
+            body = f'{{"metadata": {opened * depth}1{closed * depth}}}'
+            answer = is_refused(site.client.request(method, path, content=body))
+            assert answer["code"] == "invalid_json", (path, opened)
+
+
+def test_a_webhook_keeps_each_event_once_and_no_address_with_a_break(site: Site) -> None:
+    def made(url: str) -> Response:
+        events = ["batch.failed", "batch.completed"] * 50_000
+        return site.client.post("/api/webhooks", json={"url": url, "events": events})
+
+    done = made("https://1.1.1.1/a?b=c")
+    assert done.status_code == 201, done.text
+    assert done.json()["events"] == ["batch.completed", "batch.failed"]
+    (kept,) = site.client.get("/api/webhooks").json()["data"]
+    assert kept["events"] == ["batch.completed", "batch.failed"]
+    for url in (
+        "https://1.1.1.1/a\r\nx: y",
+        "https://1.1.1.1\r\n/a",
+        "https://1.1.1.1/a\t",
+        " https://1.1.1.1/a",
+        "https://1.1.1.1/?\x7f",
+        "https://1.1.1.1/" + "a" * 3000,
+    ):
+        is_refused(made(url))
+    assert len(site.client.get("/api/webhooks").json()["data"]) == 1

@@ -33,6 +33,11 @@ def test_an_address_lies_under_its_prefix_however_both_are_written(url: str) -> 
         "https://:443/v1",
         "ftp://api.example.com/v1",
         "https://api.example.com:no/v1",
+        "https://api.example.com/v1\r\nx: y",
+        "https://api.exam\tple.com/v1",
+        "https://api.example.com/v1\n",
+        " https://api.example.com/v1",
+        "https://api.example.com/v1\x7f",
     ],
 )
 def test_what_only_looks_like_it_is_refused(url: str) -> None:

@@ -13,6 +13,9 @@ from nightshift.producer.gateway.errors import ApiError, not_found
 MOST_ENDPOINTS = 20
 """Addresses of one tenant."""
 
+MOST_URL = 2000
+"""Characters of an address."""
+
 
 def create_webhook(call: Call) -> JSONResponse:
     """Adds an address, and answers with the secret that its events are signed with."""
@@ -24,8 +27,11 @@ def create_webhook(call: Call) -> JSONResponse:
     url, events = given.get("url"), given.get("events", list(outbox.EVENTS))
     if not isinstance(url, str) or not url:
         raise ApiError(400, "url is missing or no text", param="url", code="missing_parameter")
+    if len(url) > MOST_URL:
+        raise ApiError(400, f"url has more than {MOST_URL:,} characters", param="url")
     if not isinstance(events, list) or not events or set(map(str, events)) - set(outbox.EVENTS):
         raise ApiError(400, f"events are some of {', '.join(outbox.EVENTS)}", param="events")
+    events = [each for each in outbox.EVENTS if each in events]
     webhooks.check(url, private=settings.webhook_private)
     id = ids.new("we_")
     with call.ledger.transaction() as connection:
