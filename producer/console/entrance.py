@@ -7,8 +7,9 @@ from starlette.routing import Route
 
 from nightshift.producer.console import render
 from nightshift.producer.console.looker import COOKIE, SESSION_SECONDS, Session, refuse_foreign
+from nightshift.producer.console.visits import form_fields
 from nightshift.producer.gateway import access
-from nightshift.producer.gateway.calls import Context
+from nightshift.producer.gateway.calls import Context, body
 from nightshift.producer.gateway.errors import ApiError
 
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -21,11 +22,11 @@ async def show_login(request: Request) -> Response:
 
 async def login(request: Request) -> Response:
     """Takes the key, if it opens something."""
-    form = await request.form(max_files=0, max_fields=10)
-    key, target = str(form.get("key", "")).strip(), str(form.get("next", "/"))
     context: Context = request.app.state.context
     try:
         refuse_foreign(request)
+        form = form_fields(await body(request))
+        key, target = (form.get(name, [""])[0].strip() for name in ("key", "next"))
         await run_in_threadpool(access.caller, request, context.ledger, context.settings, key=key)
     except ApiError as error:
         return _login(request, str(error), error.status)

@@ -117,7 +117,7 @@ def action(path: str, handler: Handler, threads: CapacityLimiter | None = None) 
         try:
             found = await run_in_threadpool(looker, request)
             _refuse_change(request, found)  # whoever may not is read no further
-            form = _form(await body(request))
+            form = form_fields(await body(request))
         except Exception as error:
             return _told(request, error)
 
@@ -130,7 +130,7 @@ def action(path: str, handler: Handler, threads: CapacityLimiter | None = None) 
     return Route(path, endpoint, methods=["POST"], name=handler.__name__)
 
 
-def _form(given: bytes) -> dict[str, list[str]]:
+def form_fields(given: bytes) -> dict[str, list[str]]:
     """The fields of a form without files; ApiError 400 for what is none."""
     try:
         return parse_qs(

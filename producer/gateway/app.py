@@ -6,6 +6,7 @@ from typing import Any
 import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import BaseRoute, Route
@@ -19,6 +20,7 @@ from nightshift.producer.gateway import errors, openapi
 from nightshift.producer.gateway.api import jobs, webhooks
 from nightshift.producer.gateway.calls import Context
 from nightshift.producer.gateway.errors import ApiError
+from nightshift.producer.gateway.headers import Headers
 from nightshift.producer.gateway.v1 import batches, content, files, models, results, uploads
 
 log = structlog.get_logger(__name__)
@@ -48,7 +50,9 @@ def build(
     }
     bare = [Route("/healthz", _healthy), Route("/openapi.json", _document)]
     app = Starlette(
-        routes=[*bare, *(ROUTES if routes is None else routes)], exception_handlers=handlers
+        routes=[*bare, *(ROUTES if routes is None else routes)],
+        exception_handlers=handlers,
+        middleware=[Middleware(Headers)],
     )
     app.router.redirect_slashes = False
     app.state.context = Context(ledger, settings, lambda: _models(settings))

@@ -15,6 +15,7 @@ from nightshift.common.errors import (
     StatementRefused,
     StorageUnavailable,
 )
+from nightshift.producer.gateway.headers import ALWAYS
 
 log = structlog.get_logger(__name__)
 
@@ -100,4 +101,5 @@ def _json(
     code: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    return JSONResponse(body(message, kind, param, code), status, dict(headers or {}))
+    # Starlette sends the answer to what crashed outside of every middleware.
+    return JSONResponse(body(message, kind, param, code), status, {**ALWAYS, **(headers or {})})

@@ -1,10 +1,12 @@
 """Pages of batches, files and rows: who sees them, what their forms do, what they draw."""
 
+import asyncio
 import base64
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from starlette.requests import Request
@@ -20,7 +22,7 @@ from nightshift.producer.console import job as job_page
 from nightshift.producer.console.visits import Visit
 from tests.support import batch_site
 from tests.support.batch_site import line
-from tests.support.console_site import Site, send
+from tests.support.console_site import ORIGIN, Site, send
 from tests.support.world import World
 
 HOSTILE = "<script>alert(1)</script>"
@@ -342,3 +344,77 @@ def test_a_live_page_tells_the_state_of_now_and_that_its_job_was_deleted(
     world.do("DELETE FROM job_counters; DELETE FROM batches; DELETE FROM input_files")
     world.do("DELETE FROM jobs")
     assert "This job was deleted" in shown["look"]()
+
+
+STRANGE = ["\0", "\ud800", "a" * 5000, "..%2f..%2fetc", "%00", "-1", "9" * 30, "[" * 5000]
+"""Words of an address or a form that no browser sends."""
+
+
+def test_whatever_stands_in_an_address_or_a_form_no_page_crashes_and_each_answer_is_bounded(
+    site: Site, world: World
+) -> None:
+    world.job(3, tenant="acme")
+    user = site.browser("user")
+    routes = [each for each in site.app.routes if isinstance(each, Route)]
+    assert len(routes) > 40
+    for route in routes:
+        for method in {*(route.methods or ())} - {"HEAD"}:
+            for word in STRANGE:
+                text = quote(word, safe="%", errors="surrogatepass")
+                path = re.sub(r"\{\w+(:\w+)?\}", text, route.path)
+                for place in (
+                    path,
+                    re.sub(r"\{\w+(:\w+)?\}", "1", route.path) + f"?{text}={text}&id={text}",
+                ):
+                    if route.path.startswith("/live") and (place != path or "{" not in route.path):
+                        continue  # a stream does not end by itself
+                    answer = user.request(
+                        method,
+                        place,
+                        content=f"{text}={text}&do={text}",
+                        headers={"origin": ORIGIN},
+                    )
+                    assert answer.status_code < 500, (method, place, answer.text)
+                    assert answer.headers["x-content-type-options"] == "nosniff", (method, place)
+                    assert "cache-control" in answer.headers
+
+
+def test_a_form_whose_sender_leaves_is_no_crash(site: Site) -> None:
+    """Each form of a page, cut off in the middle by whoever sends the form."""
+    key = site.keys["user"]
+    headers = [
+        (b"host", b"console"),
+        (b"origin", ORIGIN.encode()),
+        (b"authorization", f"Bearer {key}".encode()),
+        (b"content-type", b"application/x-www-form-urlencoded"),
+        (b"content-length", b"100"),
+    ]
+    for route in (each for each in site.app.routes if isinstance(each, Route)):
+        if "POST" not in (route.methods or ()):
+            continue
+        path = re.sub(r"\{\w+(:\w+)?\}", "1", route.path)
+        sent: list[Any] = []
+        told = iter([{"type": "http.request", "body": b"key=", "more_body": True}])
+
+        async def receive(told: Any = told) -> Any:
+            return next(told, {"type": "http.disconnect"})
+
+        async def send_(message: Any, sent: list[Any] = sent) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": headers,
+            "client": ("127.0.0.1", 1),
+            "server": ("console", 80),
+        }
+        asyncio.run(site.app(scope, receive, send_))
+        assert sent[0]["status"] < 500, path
