@@ -21,6 +21,7 @@ from nightshift.producer.gateway.api import jobs, webhooks
 from nightshift.producer.gateway.calls import Context
 from nightshift.producer.gateway.errors import ApiError
 from nightshift.producer.gateway.headers import Headers
+from nightshift.producer.gateway.health import Health
 from nightshift.producer.gateway.v1 import batches, content, files, models, results, uploads
 
 log = structlog.get_logger(__name__)
@@ -39,7 +40,10 @@ ROUTES: list[BaseRoute] = [
 
 
 def build(
-    ledger: Ledger, settings: Settings, routes: Sequence[BaseRoute] | None = None
+    ledger: Ledger,
+    settings: Settings,
+    routes: Sequence[BaseRoute] | None = None,
+    health: Health | None = None,
 ) -> Starlette:
     """The application of one server process: every address of the HTTP API, or these `routes`."""
     handlers: Any = {
@@ -56,6 +60,7 @@ def build(
     )
     app.router.redirect_slashes = False
     app.state.context = Context(ledger, settings, lambda: _models(settings))
+    app.state.health = health or Health()
     return app
 
 
@@ -77,6 +82,9 @@ async def _document(_request: Request) -> JSONResponse:
     return JSONResponse(openapi.document(ROUTES))
 
 
-async def _healthy(_request: Request) -> PlainTextResponse:
-    """Says that this process answers; asks nobody else."""
-    return PlainTextResponse("ok\n")
+async def _healthy(request: Request) -> PlainTextResponse:
+    """Says that this process answers, and below that what is wrong beside it; asks nobody else. The status
+    is 200 all the same: no outage of Postgres ends by a restart of its clients.
+    """
+    health: Health = request.app.state.health
+    return PlainTextResponse("".join(f"{line}\n" for line in ("ok", *health.sentences())))

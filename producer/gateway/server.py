@@ -15,6 +15,8 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.producer.gateway import access, app
+from nightshift.producer.gateway.health import Health
+from nightshift.producer.local.fleet import LocalFleet
 
 log = structlog.get_logger(__name__)
 
@@ -32,12 +34,12 @@ LOOK_SECONDS = 1.0
 def run(
     ledger: Ledger,
     settings: Settings,
-    is_broken: Callable[[], bool] | None = None,
+    fleet: LocalFleet | None = None,
     *,
     add_pages: Callable[[Starlette], None],
 ) -> None:
-    """Serves the API and the pages until SIGTERM or SIGINT, or until `is_broken`. BadInput when the
-    address is taken.
+    """Serves the API and the pages until SIGTERM or SIGINT, or until the `fleet` of this machine is
+    broken, which is kept up here. BadInput when the address is taken.
     """
     if access.nobody_enters(ledger, settings):
         log.warning("serve_closed", host=settings.serve_host, next="nightshift key create")
@@ -48,7 +50,8 @@ def run(
     listener = _listener(settings)
     host, port = listener.getsockname()[:2]
     log.info("serve_started", host=host, port=port)
-    served = app.build(ledger, settings)
+    health = Health() if fleet is None else Health(fleet.troubles)
+    served = app.build(ledger, settings, health=health)
     add_pages(served)
     config = uvicorn.Config(
         served,
@@ -61,13 +64,20 @@ def run(
     server, done = uvicorn.Server(config), threading.Event()
 
     def look() -> None:
-        while is_broken is not None and not done.wait(LOOK_SECONDS):
-            if is_broken():
+        while fleet is not None and not done.wait(LOOK_SECONDS):
+            try:
+                broken = fleet.is_broken()
+            except Exception:  # without this thread nothing would be started again
+                log.exception("fleet_look_failed")
+                continue
+            if broken:
                 server.should_exit = True
                 return
 
     looking = threading.Thread(target=look, daemon=True)
     looking.start()
+    # Not joined: a frozen Postgres may hold up its question for a while.
+    threading.Thread(target=health.watch, args=(ledger, done), daemon=True).start()
     try:
         with listener:
             server.run(sockets=[listener])

@@ -10,11 +10,11 @@ from nightshift.common.permits import engine_args
 from nightshift.common.settings import Settings
 from nightshift.producer.batch_api import models
 from nightshift.producer.batch_api.models import ModelTable
-from nightshift.producer.local.fleet import on_one_machine, running
+from nightshift.producer.local.fleet import LocalFleet, on_one_machine, running
 from nightshift.producer.local.machine import machine
 
-Serve = Callable[[Ledger, Settings, Callable[[], bool]], None]
-"""Answers until it is asked to end, or until the function says that the fleet is broken."""
+Serve = Callable[[Ledger, Settings, LocalFleet], None]
+"""Answers until it is asked to end, or until the fleet is broken; says what is wrong with the fleet."""
 
 FILES = "files"
 """Folder for the files of the HTTP API, in the home folder."""
@@ -24,7 +24,7 @@ def serve_alone(settings: Settings, console: Console, serve: Serve, connections:
     """Serves the HTTP API over a fleet on this machine, with a worker for each pool of the models.
 
     Raises BadInput without a table of models and when another command uses the home folder, Permanent
-    when the fleet cannot be kept up.
+    when one of its servers ended. Workers and the reaper are started again for ever, see `restarts`.
     """
     table = models.load(settings.serve_models)
     with machine(for_table(table, settings), console, connections=connections) as here:
@@ -32,7 +32,8 @@ def serve_alone(settings: Settings, console: Console, serve: Serve, connections:
         workers = {
             f"worker-{pool}" if len(pools) > 1 else "worker": ["--pool", pool] for pool in pools
         }
-        fleet = here.new_fleet(here.settings, workers)
+        # A worker that ends again and again is no reason to shut the door: what was computed is read here.
+        fleet = here.new_fleet(here.settings, workers, most_ends=None)
         with running(fleet, console):
             console.print(
                 f"a fleet of this machine in {here.home}; models: {', '.join(table.models)}; Ctrl-C "
@@ -40,7 +41,7 @@ def serve_alone(settings: Settings, console: Console, serve: Serve, connections:
                 soft_wrap=True,
                 markup=False,
             )
-            serve(here.ledger, here.settings, fleet.is_broken)
+            serve(here.ledger, here.settings, fleet)
         fleet.raise_if_broken()
 
 

@@ -4,9 +4,10 @@ import secrets
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -21,6 +22,7 @@ from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.common.processes.redis_server import EmbeddedRedis
 from nightshift.common.settings import Settings, child_environment, python_path
 from nightshift.common.spec import FunctionEngineSpec, JobSpec
+from nightshift.producer.local.restarts import Restarts
 
 log = structlog.get_logger(__name__)
 
@@ -29,27 +31,28 @@ LEAVE_SECONDS = 40.0
 
 Servers = list[EmbeddedPostgres | EmbeddedRedis]
 
-MOST_RESTARTS = 5
-"""Times that the reaper or the worker is started again before `run` gives up."""
+MOST_ENDS = 6
+"""Ends in a row of the reaper or the worker with which `run` gives up."""
 
 
 @dataclass(slots=True)
 class FleetProcess:
-    """A process of the fleet, and how often it was started."""
+    """A process of the fleet, `group` while it runs, and how it ended before."""
 
     name: str
     argv: list[str]
     environment: dict[str, str]
     supervisor: str | None = None
     group: ProcessGroup | None = None
-    starts: int = 0
+    restarts: Restarts = field(default_factory=Restarts)
 
 
 class LocalFleet:
     """A reaper and a worker for each of some pools, started again when they end by themselves.
 
     `settings` are those of `for_worker`; `workers` are arguments of `nightshift-worker`, by a name for
-    the log file.
+    the log file. After `most_ends` ends in a row of one process the fleet is broken; without a number
+    that process is started for ever, at last once in LONGEST_PAUSE_SECONDS.
     """
 
     def __init__(
@@ -59,8 +62,10 @@ class LocalFleet:
         ledger: Ledger,
         servers: Servers,
         workers: Mapping[str, Sequence[str]],
+        most_ends: int | None = MOST_ENDS,
     ) -> None:
         self._home = home
+        self._most_ends = most_ends
         self._ledger = ledger
         self._servers = servers
         self._drain_seconds = settings.drain_seconds
@@ -82,7 +87,9 @@ class LocalFleet:
             self._start(process)
 
     def is_broken(self) -> bool:
-        """Restarts a process that ended; True when a server ended, or a process too often."""
+        """Starts what ended by itself again, once it is due; True when a server ended, or a process too
+        often in a row.
+        """
         for server in self._servers:
             if (code := server.poll()) is not None:
                 name = type(server).__name__.removeprefix("Embedded")
@@ -92,20 +99,44 @@ class LocalFleet:
                 )
                 return True
         for process in self._processes:
-            if process.group is None or (code := process.group.poll()) is None:
-                continue
-            process.group.kill()
-            if process.starts > MOST_RESTARTS:
+            self._see_end(process)
+            if self._most_ends is not None and process.restarts.ends >= self._most_ends:
                 self._broken = (
-                    f"the {process.name} ended {process.starts} times, last with exit code {code}: "
-                    f"see {self._log(process)}"
+                    f"the {process.name} ended {process.restarts.ends} times in a row, last "
+                    f"{process.restarts.why}: see {self._log(process)}"
                 )
                 return True
-            log.warning("restarted", process=process.name, code=code)
-            if process.supervisor is not None:
-                self._free_leases(process.supervisor)
-            self._start(process)
+            if process.group is None and process.restarts.is_due(time.monotonic()):
+                self._start(process)
         return False
+
+    def troubles(self) -> list[str]:
+        """What is wrong with each process, in one sentence without a path; none while all live."""
+        now = time.monotonic()
+        found = (process.restarts.trouble(process.name, now) for process in self._processes)
+        return [each for each in found if each is not None]
+
+    def _see_end(self, process: FleetProcess) -> None:
+        if process.group is None or (code := process.group.poll()) is None:
+            return
+        process.group.kill()
+        process.group = None
+        self._note_end(process, f"with exit code {code}")
+        if process.supervisor is not None:
+            self._free_leases(process.supervisor)
+
+    def _note_end(self, process: FleetProcess, why: str, **more: str) -> None:
+        now = time.monotonic()
+        process.restarts.ended(now, why)
+        log.warning(
+            "process_ended",
+            process=process.name,
+            why=why,
+            in_a_row=process.restarts.ends,
+            again_in_seconds=round(max(0.0, process.restarts.due_at - now)),
+            log=str(self._log(process)),
+            **more,
+        )
 
     def _free_leases(self, supervisor: str) -> None:
         """Releases the batches of a dead worker; a reaper would do it later, and count losses."""
@@ -127,15 +158,18 @@ class LocalFleet:
                 process.group.stop(2 * self._drain_seconds + LEAVE_SECONDS)
 
     def _start(self, process: FleetProcess) -> None:
-        process.starts += 1
-        with self._log(process).open("ab") as output:
-            process.group = ProcessGroup.start(
-                process.argv,
-                env=process.environment,
-                stdout=output,
-                stderr=output,
-                record=self._home / "processes",
-            )
+        process.restarts.began(time.monotonic())
+        try:
+            with self._log(process).open("ab") as output:
+                process.group = ProcessGroup.start(
+                    process.argv,
+                    env=process.environment,
+                    stdout=output,
+                    stderr=output,
+                    record=self._home / "processes",
+                )
+        except (Permanent, OSError) as error:  # no process or no room: both may pass
+            self._note_end(process, "before it ran", error=str(error))
 
     def _log(self, process: FleetProcess) -> Path:
         return self._home / f"{process.name}.log"

@@ -21,7 +21,7 @@ from nightshift.common.states import JobState
 from nightshift.common.telemetry.steps import Step, StepFile
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.pilot import FinishedPilot, Unreadable
-from nightshift.producer.local.fleet import LocalFleet, Servers, for_spec, running
+from nightshift.producer.local.fleet import MOST_ENDS, LocalFleet, Servers, for_spec, running
 from nightshift.producer.local.known_job import open_job
 from nightshift.producer.submit.auto_args import filled_in
 from nightshift.producer.submit.submit import submit
@@ -114,9 +114,14 @@ class Machine:
         """The spec with the arguments that auto stands for on this machine, whose worker will run it."""
         return filled_in(self.ledger, spec, {hardware.of_this_machine(): 1})
 
-    def new_fleet(self, settings: Settings, workers: Mapping[str, Sequence[str]]) -> LocalFleet:
+    def new_fleet(
+        self,
+        settings: Settings,
+        workers: Mapping[str, Sequence[str]],
+        most_ends: int | None = MOST_ENDS,
+    ) -> LocalFleet:
         """A reaper and workers for the ledger of this machine; see LocalFleet."""
-        return LocalFleet(settings, self.home, self.ledger, self.servers, workers)
+        return LocalFleet(settings, self.home, self.ledger, self.servers, workers, most_ends)
 
 
 @contextmanager

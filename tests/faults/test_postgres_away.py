@@ -5,12 +5,15 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
 from nightshift.common.failpoints import Moment
 from tests.support.fleet import wait_until
+from tests.support.gateway import Door
 from tests.support.proxy import Mode, Proxy
 from tests.support.rig import Rig
 from tests.support.servers import Server
@@ -146,3 +149,29 @@ def leases_of(rig: Rig, pid: int) -> int:
             pid,
         )
     )
+
+
+def test_a_server_says_within_ten_seconds_that_postgres_is_away_and_answers_meanwhile(
+    tmp_path: Path, database_url: str, redis_url: str, postgres: Server
+) -> None:
+    engine = {"backend": "openai", "model": "m", "base_url": "http://127.0.0.1:9/v1"}
+    door = Door(tmp_path / "door", database_url, redis_url, {"m": {"engine": engine}})
+    health = f"http://127.0.0.1:{door.port}/healthz"
+    try:
+        door.serve()
+        assert httpx.get(health).text == "ok\n"
+        for away, back in ((postgres.freeze, postgres.thaw), (postgres.kill, postgres.start)):
+            away()
+            said = wait_until(
+                lambda: (
+                    "Postgres has not answered for" in (told := httpx.get(health)).text and told
+                ),
+                20,
+                "a sentence about Postgres",
+            )
+            assert (said.status_code, said.text.splitlines()[0]) == (200, "ok")
+            assert postgres.url.rpartition("@")[2] not in said.text, "whoever asks brings no key"
+            back()
+            wait_until(lambda: httpx.get(health).text == "ok\n", what="Postgres again")
+    finally:
+        door.end()

@@ -3,14 +3,24 @@
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
+from rich.console import Console
+from starlette.testclient import TestClient
 
+from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings, load_settings
 from nightshift.producer.batch_api import models
-from nightshift.producer.local.door import for_table
+from nightshift.producer.gateway import app as gateway
+from nightshift.producer.gateway.health import Health
+from nightshift.producer.local import restarts
+from nightshift.producer.local.door import for_table, serve_alone
+from nightshift.producer.local.fleet import LocalFleet
+from tests.support import homes
 from tests.support.fleet import is_alive, logs, tree, wait_until
 from tests.support.gateway import Door
 from tests.support.remote import Remote
@@ -54,6 +64,53 @@ def test_a_batch_runs_where_there_is_no_fleet_and_is_there_after_a_second_start(
         assert "HI" in line
     finally:
         door.end()
+
+
+ENDS = 8
+"""More ends of the worker than `run` would take in a row."""
+
+
+def test_the_door_stays_open_however_often_its_worker_ends_and_says_so_meanwhile(
+    tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once shut for good at the sixth end of its worker in its whole life."""
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_SECONDS", 0.001)
+    table = tmp_path / "models.yaml"
+    engine = {"backend": "openai", "model": "m", "base_url": remote.url}
+    table.write_text(yaml.safe_dump({"models": {"shout": {"engine": engine}}}))
+    home = tmp_path / "home"
+    homes.furnish(home)
+    seen: list[str] = []
+
+    def serve(ledger: Ledger, settings: Settings, fleet: LocalFleet) -> None:
+        served = TestClient(gateway.build(ledger, settings, health=Health(fleet.troubles)))
+        said = f"the worker ended {ENDS} times in a row"
+
+        def ends_again() -> bool:
+            assert not fleet.is_broken()
+            if said in served.get("/healthz").text:
+                return True
+            for each in psutil.Process().children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    if "nightshift.worker.cli" in each.cmdline():
+                        each.kill()
+            return False
+
+        wait_until(ends_again, what=said)
+        answer = served.get("/healthz")
+        assert answer.status_code == 200
+        seen.extend(answer.text.splitlines())
+        monkeypatch.setattr(restarts, "LIVED_SECONDS", 0.0)
+        wait_until(
+            lambda: not fleet.is_broken() and not fleet.troubles(), what="a worker that lives"
+        )
+        assert served.get("/healthz").text == "ok\n"
+
+    settings = load_settings(serve_models=table, home=home)
+    serve_alone(settings, Console(quiet=True), serve, 4)
+    assert seen[0] == "ok"
+    assert "last with exit code -9" in seen[1]
+    assert str(tmp_path) not in seen[1], "whoever asks brings no key"
 
 
 def test_a_model_beside_the_table_is_found_and_its_arguments_are_the_operators(
