@@ -133,7 +133,12 @@ def append(
             if done.reopened:
                 withdraw(ledger, job)
             return replace(done, empty=empty)
-    raise StorageUnavailable(
+    raise vanishing(job, infos)
+
+
+def vanishing(job: Job, infos: Sequence[FileInfo]) -> StorageUnavailable:
+    """The error of a plan whose copies were gone MOST_PLANS times when it was to be stored."""
+    return StorageUnavailable(
         f"copies of {infos[0].uri} in {job.output_uri}/{input_copies.FOLDER} vanish: append again"
     )
 
@@ -168,8 +173,7 @@ def _store(
             plan = plan.only(left)
         elif len(left) < len(plan.files):
             return None
-        # Finish sweeps copies under the same lock, so that what is there now stays.
-        if not _copies_are_there(job, plan.files):
+        if not copies_are_there(job, plan.files):
             return None
         generations.begin(connection, job.id)
         first = generations.end(connection, job.id)
@@ -205,7 +209,10 @@ def _unknown(connection: Connection, job: Job, files: Sequence[SourceFile]) -> s
     return {file.uri for file in files} - known.keys()
 
 
-def _copies_are_there(job: Job, files: Sequence[SourceFile]) -> bool:
+def copies_are_there(job: Job, files: Sequence[SourceFile]) -> bool:
+    """Whether every copy that a plan needs is there. Asked under the lock of the job's submit: finish sweeps
+    copies under the same lock, so that what is there now stays until the plan is stored.
+    """
     copies = [input_copies.copies_of(job.spec.input, job.output_uri, file) for file in files]
     copies += [(uri,) for uri in {file.arranged for file in files} if uri is not None]
     folder = f"{job.output_uri.rstrip('/')}/{input_copies.FOLDER}"

@@ -12,7 +12,14 @@ from nightshift.common.ledger.growth import changed_files, generations, watches
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.storage import FileInfo
 from nightshift.producer.archive.come_back import bring_back
-from nightshift.producer.growth.append import open_job, plan_files
+from nightshift.producer.growth.append import (
+    MOST_PLANS,
+    copies_are_there,
+    open_job,
+    plan_files,
+    vanishing,
+)
+from nightshift.producer.planning.planner import Plan
 from nightshift.producer.retry import withdraw
 
 
@@ -21,13 +28,29 @@ def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> int:
 
     Returns how many rows. The old answers go, at the end of the job where this command is cut off.
     Raises BadInput for a file with another number of rows than before, with columns that do not fit, or
-    with a leased batch.
+    with a leased batch; StorageUnavailable where the copies of the files vanish again and again.
     """
     bring_back(ledger, job)
-    plan = plan_files(ledger, job, infos)
+    for _ in range(MOST_PLANS):
+        plan = plan_files(ledger, job, infos)
+        old_parts = _store(ledger, job, plan)
+        if old_parts is not None:
+            # Behind the files that name the parts. Names are never used again, so no part of another goes.
+            for place in (part_names.staged, part_names.final):
+                storage.delete_all(place(job.output_uri, name) for name in old_parts)
+            return plan.rows_total
+    raise vanishing(job, infos)
+
+
+def _store(ledger: Ledger, job: Job, plan: Plan) -> list[str] | None:
+    """One transaction, then the files about what is open again go. Returns the names of the old parts; None
+    where a copy of the new version is gone, and then nothing has changed.
+    """
     old_parts: list[str] = []
     with ledger.transaction() as connection:
         job_submit.lock(connection, job.identity)
+        if not copies_are_there(job, plan.files):
+            return None
         # The engine before the job, as where failed loads fail jobs.
         loads.lock(connection, job.id)
         reopened = open_job(connection, job)
@@ -43,7 +66,4 @@ def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> int:
         reached(Moment.APPENDING)
     if reopened or stale:
         withdraw(ledger, job, stale)
-    # Behind the files that name the parts. Names are never used again, so no part of another goes.
-    for place in (part_names.staged, part_names.final):
-        storage.delete_all(place(job.output_uri, name) for name in old_parts)
-    return plan.rows_total
+    return old_parts

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 
-from nightshift.common.errors import BadInput
+from nightshift.common.errors import BadInput, StorageUnavailable
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.growth import watches
 from nightshift.common.ledger.queries import job_pace
@@ -22,7 +22,7 @@ from nightshift.common.states import JobState
 from nightshift.producer.control.deletion import delete
 from nightshift.producer.growth import look
 from nightshift.producer.growth.look import Taken
-from nightshift.producer.reaper import generation_files
+from nightshift.producer.reaper import generation_files, output_directory
 from nightshift.producer.submit.submit import Submitted, submit
 from nightshift.producer.verify.verify import verify
 from nightshift.producer.views.cells import job_state
@@ -281,6 +281,58 @@ def test_copies_of_an_append_outlive_a_finish_that_sweeps(
 
 
 # ---------------------------------------------------------------- changed files
+
+
+def test_the_copy_of_a_changed_file_outlives_a_finish_that_sweeps(
+    site: Grown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finish sweeps the copy of the new version after it was made, before the new state is stored."""
+    from nightshift.producer.growth import redo
+
+    place = site.folder / "in" / "a.csv"
+    place.parent.mkdir()
+    place.write_text("id,text\na-0,old\n")
+    site.submit_again()
+    site.run(SHOUT)
+    place.write_text("id,text\na-0,newer\n")
+    plan_files, plans = redo.plan_files, []
+
+    def plan_then_finish(*given: Any) -> Any:
+        plans.append(plan_files(*given))
+        if len(plans) == 1:
+            assert site.finish() is JobState.COMPLETED
+        return plans[-1]
+
+    monkeypatch.setattr(redo, "plan_files", plan_then_finish)
+    assert site.append(redo=True).redone_rows == 1
+    assert len(plans) == 2
+    assert site.done() is JobState.COMPLETED
+    assert [row["loud"] for row in site.output()] == ["NEWER"]
+
+
+def test_old_answers_stay_where_the_copy_of_a_changed_file_vanishes_again_and_again(
+    site: Grown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nightshift.producer.growth import redo
+
+    place = site.folder / "in" / "a.csv"
+    place.parent.mkdir()
+    place.write_text("id,text\na-0,old\n")
+    site.submit_again()
+    assert site.done() is JobState.COMPLETED
+    place.write_text("id,text\na-0,newer\n")
+    plan_files = redo.plan_files
+
+    def plan_then_sweep(*given: Any) -> Any:
+        plan = plan_files(*given)
+        output_directory.sweep_copies(site.ledger, site.job)
+        return plan
+
+    monkeypatch.setattr(redo, "plan_files", plan_then_sweep)
+    with pytest.raises(StorageUnavailable, match=r"a\.csv .* vanish: append again"):
+        site.append(redo=True)
+    assert site.job.state is JobState.COMPLETED
+    assert [row["loud"] for row in site.output()] == ["OLD"]
 
 
 @pytest.mark.parametrize("name", ["b.parquet", "b.jsonl", "b.csv"])
