@@ -91,9 +91,16 @@ MUTANTS = (
     Mutant(
         "an append looks for its copies under the lock of the sweep",
         "producer/growth/append.py",
-        "        if not _copies_are_there(job, plan.files):\n",
+        "        if not copies_are_there(job, plan.files):\n",
         "        if False:\n",
         (f"{GROWTH}::test_copies_of_an_append_outlive_a_finish_that_sweeps",),
+    ),
+    Mutant(
+        "redone files look for their copies under the lock of the sweep",
+        "producer/growth/redo.py",
+        "        if not copies_are_there(job, plan.files):\n",
+        "        if False:\n",
+        (f"{GROWTH}::test_the_copy_of_a_changed_file_outlives_a_finish_that_sweeps",),
     ),
     Mutant(
         "an append makes a manifest stale that is being written",
