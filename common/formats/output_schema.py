@@ -1,12 +1,13 @@
 """The columns of the parts of a job: by its task, by its spec, or by the first answers."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
 from nightshift.common.formats.arrow_types import arrow_type, storable_type
-from nightshift.common.formats.values import arrow_value
+from nightshift.common.formats.values import CAST_ERRORS, arrow_value, whole_array
 from nightshift.common.spec import (
     ANSWERED_BY,
     PARSED,
@@ -135,9 +136,6 @@ def deserialize(schema: bytes) -> pa.Schema:
 def _type_of(values: list[Any]) -> pa.DataType:
     # The first that Arrow holds: a whole number beyond 64 bits says nothing of the others.
     for sample in (values, *([value] for value in values if value is not None), [None]):
-        try:
-            found = pa.array(arrow_value(sample)).type
-        except (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError):
-            continue
-        return storable_type(found)
+        with suppress(*CAST_ERRORS):
+            return storable_type(whole_array(sample).type)
     return pa.string()

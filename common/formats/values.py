@@ -1,6 +1,11 @@
 """Arrow's values as Python's and back, where one side cannot hold all that the other can."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -10,6 +15,17 @@ from nightshift.common.formats.arrow_types import map_type
 from nightshift.common.text import map_leaves, whole_characters
 
 _ROW_COUNTER = "\0rows"
+
+CAST_ERRORS = (pa.ArrowException, ArithmeticError, TypeError, ValueError, RecursionError)
+"""What Arrow and Python raise for a value that a type cannot hold; UnicodeError is a ValueError."""
+
+LOST = "the value would come back as another one"
+
+_NUMPY = (np.number, np.datetime64)
+"""The same of NumPy's types; timedelta64 is a number there."""
+
+_PLAIN = {bool, int, float, str, bytes, date, timedelta}
+"""Types of which the values of one make an array that gives them back."""
 
 
 def table_of(columns: Mapping[str, pa.Array | pa.ChunkedArray], rows: int) -> pa.Table:
@@ -73,23 +89,163 @@ def _arrow_leaf(value: Any) -> Any:
     return value
 
 
-def is_kept(value: Any, got: Any) -> bool:
-    """True when a cast lost no key, item or fraction of a value."""
-    if isinstance(value, dict):
-        return isinstance(got, dict) and all(
-            key in got and is_kept(each, got[key]) for key, each in value.items()
+def whole_array(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:
+    """The values as an array of this type, else of the type that Arrow finds for them.
+
+    One of CAST_ERRORS where a value would come back as another one: Arrow takes a text apart for a
+    list, cuts times to a coarser unit, and leaves out keys that a struct does not have.
+    """
+    types = set(map(type, values)) - {NoneType}
+    if len(types) == 1 and (types <= _PLAIN or issubclass(next(iter(types)), _NUMPY)):
+        with suppress(*CAST_ERRORS):  # as for half of a character
+            found = pa.array(values)
+            if kind is None or found.type == kind:
+                return found
+    # arrow_value raises for a value that contains itself, for which Arrow would crash.
+    taken = arrow_value(values)
+    if kind is not None and pa.types.is_nested(kind):
+        for value in taken:
+            _check_shape(value, kind)
+    found = pa.array(taken, kind)
+    if not all(is_kept(*pair, found.type) for pair in zip(taken, found.to_pylist(), strict=True)):
+        raise ValueError(LOST)
+    return found
+
+
+def whole_value(value: Any, kind: pa.DataType) -> pa.Array:
+    """An array of the value alone; one of CAST_ERRORS where the type cannot hold it whole."""
+    with suppress(*CAST_ERRORS):
+        return whole_array([value], kind)
+    # Some values have to be cast, such as NumPy's nanoseconds to microseconds.
+    found = whole_array([value])
+    if pa.types.is_nested(found.type) or pa.types.is_nested(kind):
+        raise ValueError(LOST)
+    cast = found.cast(kind)
+    if not is_kept(arrow_value(value), cast[0].as_py(), kind):
+        raise ValueError(LOST)
+    return cast
+
+
+def _check_shape(value: Any, kind: pa.DataType) -> None:
+    """ValueError where a nested type is given something else: Arrow takes texts apart, and ends the
+    process over a map without keys.
+    """
+    types = pa.types
+    if value is None or not types.is_nested(kind):
+        return
+    if types.is_struct(kind):
+        if not isinstance(value, Mapping):
+            raise ValueError(LOST)
+        for field in kind:
+            _check_shape(value.get(field.name), field.type)
+    elif types.is_map(kind):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        if not isinstance(value, Mapping | list | tuple) or not all(map(_is_pair, pairs)):
+            raise ValueError(LOST)
+        for key, each in pairs:
+            _check_shape(key, kind.key_type)
+            _check_shape(each, kind.item_type)
+    elif not isinstance(value, list | tuple | set | np.ndarray):
+        raise ValueError(LOST)
+    elif types.is_nested(kind.value_type):
+        for each in value:
+            _check_shape(each, kind.value_type)
+
+
+def _is_pair(pair: Any) -> bool:
+    return isinstance(pair, list | tuple) and len(pair) == 2 and pair[0] is not None
+
+
+def is_kept(value: Any, got: Any, kind: pa.DataType) -> bool:
+    """True where `got`, which came back from a column of this type, is the value: of the same kind,
+    and equal.
+
+    A key that is absent is as good as one that is null, numbers are equal across their types, and a
+    fraction may be the nearest one that the width of the column has.
+    """
+    if value is None or got is None:
+        return value is got or (
+            isinstance(value, np.datetime64 | np.timedelta64) and np.isnat(value)
         )
-    if isinstance(value, list | tuple):
-        return (
-            isinstance(got, list)
-            and len(got) == len(value)
-            and all(is_kept(one, other) for one, other in zip(value, got, strict=True))
-        )
+    if isinstance(value, Mapping):
+        return _is_object_kept(value, got, kind)
+    if isinstance(value, list | tuple | set | np.ndarray):
+        return _are_items_kept(list(value), got, kind)
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return _is_numpy_moment_kept(value, got)
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, bool) or isinstance(got, bool):
-        return type(value) is type(got) and value == got
-    if isinstance(value, int | float) and isinstance(got, int | float):
-        return value == got or value != value
-    return True
+        return type(value) is type(got) and bool(value == got)
+    if isinstance(value, int | float | Decimal) and isinstance(got, int | float | Decimal):
+        return _is_number_kept(value, got, kind)
+    if isinstance(value, bytearray | memoryview):
+        value = bytes(value)
+    for known in (str, bytes, datetime, date, time, timedelta):  # a datetime is a date, too
+        if isinstance(value, known) or isinstance(got, known):
+            alike = isinstance(value, known) and isinstance(got, known)
+            return alike and bool(value == got) and _is_zoned(value) == _is_zoned(got)
+    return type(value) is type(got) and bool(value == got)
+
+
+def _is_object_kept(value: Mapping[Any, Any], got: Any, kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return _are_items_kept(list(value.items()), got, kind)
+    return (
+        pa.types.is_struct(kind)
+        and all(
+            is_kept(each, got[name], kind.field(name).type)
+            for name, each in value.items()
+            if name in got
+        )
+        and all(each is None for name, each in value.items() if name not in got)
+    )
+
+
+def _are_items_kept(value: list[Any], got: Any, kind: pa.DataType) -> bool:
+    if not isinstance(got, list) or len(got) != len(value):
+        return False
+    if pa.types.is_map(kind):
+        return all(
+            isinstance(pair, list | tuple)
+            and len(pair) == 2
+            and is_kept(pair[0], key, kind.key_type)
+            and is_kept(pair[1], each, kind.item_type)
+            for pair, (key, each) in zip(value, got, strict=True)
+        )
+    inner = kind.value_type
+    types = set(map(type, value))
+    # Without a call for each of the many numbers of a vector.
+    is_plain = len(types) == 1 and types <= _PLAIN
+    if is_plain and (bool in types) == pa.types.is_boolean(inner) and value == got:
+        return True
+    return all(is_kept(one, other, inner) for one, other in zip(value, got, strict=True))
+
+
+def _is_number_kept(value: Any, got: Any, kind: pa.DataType) -> bool:
+    if value != value or got != got:
+        return bool(value != value and got != got)
+    if isinstance(value, float) and isinstance(got, Decimal):
+        return float(got) == value
+    is_narrow = pa.types.is_floating(kind) and kind.bit_width < 64
+    if isinstance(value, float) and is_narrow:
+        return math.isinf(got) == math.isinf(value)
+    return bool(value == got)
+
+
+def _is_numpy_moment_kept(value: "np.datetime64 | np.timedelta64", got: Any) -> bool:
+    # NumPy compares its own types across their units. Nanoseconds come back as a type of pandas.
+    if isinstance(value, np.timedelta64):
+        return isinstance(got, timedelta) and bool(value == np.timedelta64(got))
+    is_day = not isinstance(got, datetime)
+    if not isinstance(got, date) or is_day != (np.datetime_data(value)[0] == "D"):
+        return False
+    same = got.to_datetime64() if hasattr(got, "to_datetime64") else np.datetime64(got)
+    return not _is_zoned(got) and bool(value == same)
+
+
+def _is_zoned(value: Any) -> bool:
+    return getattr(value, "tzinfo", None) is not None
 
 
 def _coarse(kind: pa.DataType) -> pa.DataType:

@@ -652,7 +652,7 @@ MUTANTS = (
     ),
     Mutant(
         "the bad_type of a function's value",
-        "worker/engines/function/host.py",
+        "worker/engines/function/reply.py",
         '"bad_type", message',
         '"function_error", message',
         (

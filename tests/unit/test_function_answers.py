@@ -13,9 +13,10 @@ from nightshift.common.formats import output_schema
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.function import host
-from nightshift.worker.engines.function.answers import packed, unpacked
+from nightshift.worker.engines.function.answers import packed
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
 from nightshift.worker.rows.results import PartTable, RowResults, part_table
+from tests.support.functions import through_the_host
 
 INPUTS = pa.schema([("id", pa.string())])
 
@@ -29,17 +30,6 @@ def spec(**output: Any) -> JobSpec:
         "output": {"uri": "out", **output},
     }
     return parse_spec(data, "test")
-
-
-def through_the_host(results: list[Any], given: pa.Table | None = None) -> list[Outcome]:
-    given = given or pa.table({"id": [f"r{at}" for at in range(len(results))]})
-    sizes = [len(results)]
-    reply, streams = host.answered(
-        lambda _rows: results, "rules:f", {"calls": sizes}, packed(given)
-    )
-    (found,) = unpacked(reply, streams, sizes)
-    assert isinstance(found, list)
-    return found
 
 
 def part(outcomes: list[Outcome], **output: Any) -> PartTable:

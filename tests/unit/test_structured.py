@@ -22,6 +22,7 @@ from nightshift.worker.engines.structured import (
     RowSampling,
     row_seed,
     sample_until_valid,
+    typed,
 )
 from nightshift.worker.rows.results import PartTable, RowResults, part_table
 from tests.support.parts import read_part
@@ -477,3 +478,9 @@ def test_typed_answers_come_back_from_parquet_and_json_lines(
         assert back.schema.equals(part.table.schema)
         assert back.column("parsed").to_pylist() == wanted
         assert back.column("output").to_pylist() == ascii_and_not
+
+
+def test_a_whole_number_with_more_digits_than_a_double_is_no_number_of_parsed() -> None:
+    assert typed({"x": 2**53}, {"x": "number"}) == {"x": 2.0**53}
+    with pytest.raises(ValueError, match="more digits than a double has"):
+        typed({"x": 2**53 + 1}, {"x": "number"})

@@ -141,9 +141,12 @@ def _scalar(name: str, value: Any, kind: Scalar) -> Any:
             raise ValueError(f"{name!r} is an integer of more than 64 bits")
         case "number", int() | float() if not isinstance(value, bool):
             try:
-                return float(value)
+                number = float(value)
             except OverflowError as error:
                 raise ValueError(f"{name!r} is a number beyond a double") from error
+            if number != value:
+                raise ValueError(f"{name!r} is a whole number with more digits than a double has")
+            return number
     raise ValueError(f"{name!r} is no {kind}")
 
 

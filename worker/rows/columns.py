@@ -6,14 +6,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nightshift.common.formats.values import arrow_value, beyond_64_bits, is_kept
+from nightshift.common.formats.values import (
+    CAST_ERRORS,
+    beyond_64_bits,
+    whole_array,
+    whole_value,
+)
 from nightshift.common.row_errors import Failure
 from nightshift.common.spec.json_schema import Scalar
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.structured import strict_json, typed
-
-CAST_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError, RecursionError)
-"""What Arrow raises for a value that a type cannot hold; UnicodeError is a ValueError."""
 
 Column = tuple[pa.Array, dict[int, Failure]]
 """A column, and failures by position; the column is null there."""
@@ -24,11 +26,7 @@ def answer_column(field: pa.Field, values: Sequence[Any]) -> Column:
     if pa.types.is_fixed_size_list(field.type) and pa.types.is_floating(field.type.value_type):
         return _vectors(field, values)
     try:
-        # arrow_value raises for a value that contains itself, for which Arrow would crash.
-        is_nested = any(isinstance(value, dict | list | tuple | np.ndarray) for value in values)
-        found = pa.array(arrow_value(values) if is_nested else values)
-        if found.type == field.type or (_is_basic(found.type) and _is_basic(field.type)):
-            return found.cast(field.type), {}  # a safe cast, which refuses to lose digits
+        return whole_array(values, field.type), {}
     except CAST_ERRORS:
         pass
     return _cast_one_by_one(field, values)
@@ -55,20 +53,27 @@ def parsed_column(field: pa.Field, scalars: Mapping[str, Scalar], texts: Sequenc
 
 def _vectors(field: pa.Field, values: Sequence[Any]) -> Column:
     """Vectors of one length, without a Python object for each number."""
-    width = field.type.list_size
-    numbers = np.zeros((len(values), width), field.type.value_type.to_pandas_dtype())
+    width, number = field.type.list_size, field.type.value_type
+    numbers = np.zeros((len(values), width), number.to_pandas_dtype())
     missing = np.ones(len(values), bool)
     failures: dict[int, Failure] = {}
     for position, value in enumerate(values):
         if value is None:
             continue
         vector = _vector(value)
-        if vector is not None and vector.shape == (width,):
-            numbers[position], missing[position] = vector, False
+        if vector is None:
+            what = _text(value)
+        elif vector.shape != (width,):
+            what = f"a vector of {len(vector)}"
         else:
-            text = _text(value) if vector is None else f"a vector of {len(vector)}"
-            message = f"the column {field.name!r} has {width} numbers, and this is {text}"
-            failures[position] = Failure.of(RowErrorKind.BAD_TYPE, message)
+            with np.errstate(over="ignore"):
+                numbers[position] = vector
+            if _are_numbers_kept(value, vector, numbers[position]):
+                missing[position] = False
+                continue
+            what = f"a vector with a number that no {number} holds"
+        message = f"the column {field.name!r} has {width} numbers, and this is {what}"
+        failures[position] = Failure.of(RowErrorKind.BAD_TYPE, message)
     flat = pa.array(numbers.reshape(-1))
     column = pa.FixedSizeListArray.from_arrays(flat, type=field.type, mask=pa.array(missing))
     return column, failures
@@ -76,6 +81,8 @@ def _vectors(field: pa.Field, values: Sequence[Any]) -> Column:
 
 def _vector(value: Any) -> np.ndarray | None:
     """The value as an array of numbers; None for another value."""
+    if isinstance(value, list | tuple) and not {bool, np.bool_}.isdisjoint(map(type, value)):
+        return None  # among numbers, NumPy would make numbers of truth values
     try:
         vector = np.asarray(value)
     except CAST_ERRORS:
@@ -83,17 +90,28 @@ def _vector(value: Any) -> np.ndarray | None:
     return vector if vector.dtype.kind in "fiu" and vector.ndim == 1 else None
 
 
+def _are_numbers_kept(value: Any, vector: np.ndarray, kept: np.ndarray) -> bool:
+    """Whether whole numbers are the same after their cast, and no fraction became infinite."""
+    if vector.dtype == kept.dtype and vector is value:
+        return True
+    if not isinstance(value, np.ndarray) or vector.dtype.kind != "f":
+        pairs = zip(value, kept.tolist(), strict=True)
+        if not all(one == got for one, got in pairs if not isinstance(one, float | np.floating)):
+            return False
+    return bool(np.array_equal(np.isfinite(vector), np.isfinite(kept)))
+
+
 def _cast_one_by_one(field: pa.Field, values: Sequence[Any]) -> Column:
-    good: list[Any] = []
+    pieces: list[pa.Array] = []
     failures: dict[int, Failure] = {}
     for position, value in enumerate(values):
         try:
-            good.append(_cast(arrow_value(value), field.type))
+            pieces.append(whole_value(value, field.type))
         except CAST_ERRORS:
-            good.append(None)
+            pieces.append(pa.nulls(1, field.type))
             message = _misfit(field, value)
             failures[position] = Failure.of(RowErrorKind.BAD_TYPE, message)
-    return pa.array(good, field.type), failures
+    return pa.concat_arrays(pieces) if pieces else pa.nulls(0, field.type), failures
 
 
 def _misfit(field: pa.Field, value: Any) -> str:
@@ -104,31 +122,6 @@ def _misfit(field: pa.Field, value: Any) -> str:
     kind = {bool: "a truth value", int: "a whole number", float: "a number", str: "a text"}
     what = kind.get(type(value), "")
     return f"{holds}{what and f', {what},'} and its answers are {field.type}: all need one type"
-
-
-def _cast(value: Any, kind: pa.DataType) -> Any:
-    """The value as a type holds it; one of CAST_ERRORS when the type cannot hold all of it."""
-    if value is None:
-        return None
-    found = pa.scalar(value)
-    if _is_basic(found.type) and _is_basic(kind):
-        return found.cast(kind).as_py()
-    if pa.types.is_boolean(found.type) != pa.types.is_boolean(kind):
-        raise TypeError("a truth value is no number and no text")
-    try:
-        cast = pa.scalar(value, kind).as_py()
-    except CAST_ERRORS:
-        cast = found.cast(kind).as_py()
-    if not is_kept(value, cast):
-        raise ValueError("a part of the value would be lost")
-    return cast
-
-
-def _is_basic(kind: pa.DataType) -> bool:
-    """Whether Arrow's safe cast from or to a type raises in place of losing a part of the value."""
-    types = pa.types
-    tests = (types.is_integer, types.is_floating, types.is_null, types.is_string)
-    return any(test(kind) for test in tests)
 
 
 def _text(value: Any) -> str:

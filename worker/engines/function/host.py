@@ -1,13 +1,13 @@
 """The process of a user's function: loads the function, calls it, hands its answers back as Arrow.
 
-Run by path, as `python -P host.py DESCRIPTOR`. Nothing of ours is imported here, and NumPy and
-pyarrow are imported before the user's folders come first on the path: a user's `common/` is the
-user's own. Requests and replies go over the descriptor alone, so a function may print.
+Run by path, as `python -P host.py DESCRIPTOR`. Nothing of ours but `reply.py` is loaded here, and
+NumPy and pyarrow are imported before the user's folders come first on the path: a user's `common/` is
+the user's own. Requests and replies go over the descriptor alone, so a function may print.
 """
 
-import datetime
 import importlib
 import importlib.machinery
+import importlib.util
 import itertools
 import json
 import logging
@@ -17,30 +17,30 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from decimal import Decimal
 from pathlib import Path
-from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
+
+if TYPE_CHECKING or __name__ != "__main__":
+    from nightshift.worker.engines.function.reply import Reply
+else:  # by its path, and under a name that no module of a user has
+    _spec = importlib.util.spec_from_file_location(
+        "_function_reply", Path(__file__).with_name("reply.py")
+    )
+    _reply = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(_reply)
+    Reply = _reply.Reply
 
 pa.array([0])  # pyarrow imports pandas here, where pandas is there: no call pays for that
 Rows = list[dict[str, Any]]
 Function = Callable[[Rows], Sequence[Mapping[str, Any]]]
-Columns = dict[str, list[Any]]
 
 Message = tuple[dict[str, Any], bytes]
 """What one side tells the other: a JSON object, and Arrow streams one after the other."""
 
 SIZES = struct.Struct("<QQ")  # bytes of the JSON object and of the streams, in front of both
 BUFFER_BYTES = 2**16  # a message that fits is one write and one read
-
-PLAIN = frozenset({bool, int, float, str, bytes, datetime.date, datetime.time, datetime.timedelta})
-"""Types whose values share an Arrow array with each other and with nulls, and come back unchanged."""
-
-MISSING = object()
-"""Stands for the value of a column that an answer does not have."""
 
 
 class Channel:
@@ -166,157 +166,6 @@ def _called(function: Function, where: str, rows: Rows) -> list[object] | str:
         return list(results)
     except BaseException as error:
         return f"{where} raised {_said(error)}"
-
-
-class Reply:
-    """The answers of some calls. Rows whose values have the same kinds share a stream of Arrow, so each
-    value comes back as it is, whatever the others of its column are.
-    """
-
-    def __init__(self, given: pa.Table) -> None:
-        self._given = given
-        self._groups: list[dict[str, Any]] = []
-        self._refused: list[tuple[int, str, str]] = []
-        self._sink = pa.BufferOutputStream()
-
-    def message(self, problems: Mapping[int, str], seconds: float) -> Message:
-        """All of it, for the channel."""
-        head = {"problems": problems, "seconds": seconds}
-        return {**head, "groups": self._groups, "refused": self._refused}, self._sink.getvalue()
-
-    def take(self, results: Mapping[int, object], where: str) -> None:
-        """Packs what a function returned by row; what is no answer is refused by itself."""
-        answers: dict[int, Mapping[str, Any]] = {}
-        for at, result in results.items():
-            if isinstance(result, Mapping) and all(isinstance(key, str) for key in result):
-                answers[at] = result
-            else:
-                what = f"{type(result).__name__} for this row, not a dict of columns"
-                self._refused.append((at, "function_error", f"{where} returned {what}"))
-        rows = list(answers)
-        columns = {
-            name: [answer.get(name, MISSING) for answer in answers.values()]
-            for name in dict.fromkeys(itertools.chain.from_iterable(answers.values()))
-        }
-        arrays = {name: _plain_array(values) for name, values in columns.items()}
-        mixed = [values for name, values in columns.items() if arrays[name] is None]
-        if not mixed:
-            self._add(rows, columns, arrays)
-            return
-        groups: dict[object, list[int]] = {}
-        for place in range(len(rows)):
-            try:
-                kinds = tuple(_kind(values[place]) for values in mixed)
-                groups.setdefault(kinds, []).append(place)
-            except Exception:  # as of a list that holds itself, for which Arrow would crash
-                self._take_alone(rows[place], _part(columns, [place]))
-        for places in groups.values():
-            self._take_group([rows[place] for place in places], _part(columns, places))
-
-    def _take_group(self, rows: list[int], columns: Columns) -> None:
-        """Packs rows of the same kinds; one by one when Arrow refuses a value of them."""
-        try:
-            arrays = {name: pa.array(values) for name, values in columns.items()}
-        except Exception:
-            for place, row in enumerate(rows):
-                self._take_alone(row, _part(columns, [place]))
-        else:
-            self._add(rows, columns, arrays)
-
-    def _take_alone(self, row: int, columns: Columns) -> None:
-        """Packs one row; the row is refused for a value that no array holds."""
-        arrays: dict[str, pa.Array] = {}
-        for name, (value,) in columns.items():
-            try:
-                arrays[name] = self._array_alone(row, name, value)
-            except Exception:
-                is_short = isinstance(value, str | int | float)
-                what = repr(value)[:100] if is_short else f"a {type(value).__name__}"
-                why = "which Arrow cannot hold"
-                if isinstance(value, int) and not -(2**63) <= value < 2**63:
-                    why = "a whole number beyond 64 bits: return it as a text or a float"
-                message = f"the column {name!r} holds {what}, {why}"
-                self._refused.append((row, "bad_type", message))
-                return
-        self._add([row], columns, arrays)
-
-    def _array_alone(self, row: int, name: str, value: Any) -> pa.Array:
-        """An array of one value. What the row itself holds, such as a map, goes back in its own type."""
-        try:
-            return pa.array([_clean(value)])
-        except Exception:
-            own = self._given.column(name).slice(row, 1).combine_chunks()
-            if own[0].as_py() != value:
-                raise
-            return own
-
-    def _add(self, rows: list[int], columns: Columns, arrays: Mapping[str, pa.Array]) -> None:
-        if arrays:
-            # Names go in the head: Arrow's must be UTF-8.
-            places = [str(place) for place in range(len(arrays))]
-            batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=places)
-            with pa.ipc.new_stream(self._sink, batch.schema) as writer:
-                writer.write_batch(batch)
-        numpy = [at for at, values in enumerate(columns.values()) if _is_numpy(values[0])]
-        self._groups.append({"rows": rows, "names": list(arrays), "numpy": numpy})
-
-
-def _part(columns: Columns, places: Sequence[int]) -> Columns:
-    """The values of some rows of the same kinds, without the columns that these rows do not have."""
-    return {
-        name: [values[place] for place in places]
-        for name, values in columns.items()
-        if values[places[0]] is not MISSING
-    }
-
-
-def _plain_array(values: Sequence[Any]) -> pa.Array | None:
-    """The values as an array, where all but nulls are of one plain type; else None."""
-    types = set(map(type, values)) - {NoneType}
-    with suppress(Exception):  # half of a character, or a number that is too large
-        if len(types) <= 1 and types <= PLAIN:
-            return pa.array(values)
-    return None
-
-
-def _kind(value: Any) -> object:
-    """Values of one kind make one Arrow type, and come back from its array as they were."""
-    known = type(value)
-    if known in PLAIN or value is None or value is MISSING:
-        return known
-    if isinstance(value, dict):
-        return (dict, *((key, _kind(each)) for key, each in value.items()))
-    if isinstance(value, list | tuple):
-        kinds: set[object] = set(map(type, value))
-        if not kinds <= PLAIN | {NoneType}:
-            kinds = set(map(_kind, value))
-        return (list, frozenset(kinds - {NoneType}))
-    if isinstance(value, np.ndarray):
-        return (known, value.dtype.char, value.ndim)
-    if known is datetime.datetime:
-        return (known, str(value.tzinfo))
-    if known is Decimal:
-        return (known, value.as_tuple().exponent)
-    return (known, str(pa.scalar(value).type))
-
-
-def _is_numpy(value: Any) -> bool:
-    """Whether the value must come back as NumPy's: its width is the type of its column."""
-    return isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 1)
-
-
-def _clean(value: Any) -> Any:
-    """The same value as Arrow takes it: `?` for half of a character, lists for arrays of several
-    dimensions. RecursionError for a value that contains itself, for which Arrow would crash.
-    """
-    if isinstance(value, dict):
-        return {_clean(key): _clean(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_clean(each) for each in value]
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    is_deep = isinstance(value, np.ndarray) and value.ndim != 1
-    return value.tolist() if is_deep else value
 
 
 def _said(error: BaseException) -> str:
