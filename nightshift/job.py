@@ -15,7 +15,7 @@ from nightshift.common.states import JobState, RowErrorKind
 from nightshift.producer import retry
 from nightshift.producer.archive import come_back
 from nightshift.producer.control import job_moves
-from nightshift.producer.results import collect, live_dataset, part_files
+from nightshift.producer.results import collect, live_dataset, part_files, past_end
 from nightshift.producer.views import progress as views
 from nightshift.snapshot import JobStatus
 
@@ -79,7 +79,7 @@ class Job:
         Raises JobStopped when the job failed, is paused or cancelled, and TimeoutError after `timeout`
         seconds; the job goes on then. Rows with errors are no reason to raise. A job that watches its
         input stays open: the wait ends when everything that was found so far is done, with JobStopped
-        where some of it could not be.
+        where some of it could not be. Raises BadInput where the output of a completed job is gone.
         """
         deadline = views.after(timeout)
         with self._opened() as (ledger, alone):
@@ -87,6 +87,7 @@ class Job:
                 raise BadInput(f"nobody works on job {self.id}: the same ns.run(…) goes on")
             console = display.console(progress=progress)
             seen = views.follow(ledger, self.id, console, stop=deadline, until_idle=True)
+            past_end.refuse_lost(ledger, seen.job)
         status = JobStatus.of(seen.progress)
         if seen.at_rest:
             return ended(status)

@@ -6,12 +6,15 @@ from typing import Unpack
 
 from nightshift import display
 from nightshift.common import permits
+from nightshift.common.errors import BadInput
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.job import Job, ended
 from nightshift.producer.connect import has_ledger, open_ledger
+from nightshift.producer.local.fleet import for_spec
 from nightshift.producer.local.machine import machine
+from nightshift.producer.results import past_end
 from nightshift.producer.submit.submit import check_before, spec_and_identity
 from nightshift.snapshot import JobStatus
 from nightshift.specs import JobOptions, function_folder, is_whole, spec_of, spelled_out
@@ -41,7 +44,8 @@ def run(
     is gone: the parts of that job are removed, and their rows run again. An interrupt (Ctrl-C, the stop button of a notebook) gives rows under way
     back and ends every process; when this process dies, they end with it.
 
-    Raises BadInput when the job or the folder cannot be used, JobStopped when the job failed or was
+    Raises BadInput when the job or the folder cannot be used, also where the output of a completed job
+    is gone, JobStopped when the job failed or was
     paused. Rows with errors are in the output, and no reason to raise.
     """
     settings = display.settings_of(home=home)
@@ -56,7 +60,15 @@ def run(
     allowed = permits.of_operator(spec, settings)
     check_before(spec, allowed, has_ledger=has_ledger(settings), adopt=adopt)
     with machine(settings, console) as here:
-        job = here.work_on(here.submit(spec, adopt=adopt))
+        job = here.submit(spec, adopt=adopt)
+        past = past_end.of(here.ledger, job, for_spec(job.spec, settings).callable_paths)
+        if past is None:
+            job = here.work_on(job)
+        elif past.lost is not None:
+            raise BadInput(past.lost)
+        else:
+            for said in (past.ended, *past.warnings):
+                console.print(said, soft_wrap=True, highlight=False, markup=False)
         with here.ledger.transaction() as connection:
             status = JobStatus.of(job_pace.of(connection, job.id))
     console.print(f"{status}; output in {status.output_uri}", soft_wrap=True)

@@ -209,6 +209,7 @@ class ChildProcess:
             window_rows=self._runner.window.rows,
             cache_tokens=engine.cache_tokens,
             code_version=code_version(),
+            code=engine.code,
         )
         if held != engine.revision:
             self._load_failed(

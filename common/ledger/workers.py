@@ -1,5 +1,7 @@
 """Worker children and their engines: register, ready, heartbeat, end."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import RowMapping, text
@@ -51,8 +53,10 @@ def ready(
     window_rows: int,
     cache_tokens: int | None = None,
     code_version: str | None = None,
+    code: Mapping[str, str] | None = None,
 ) -> str | None:
-    """The engine is loaded: earlier failed loads no longer count; returns the revision to hold.
+    """The engine is loaded: earlier failed loads no longer count; returns the revision to hold. `code`
+    has the digests of a function's files.
 
     The first load of a model stores its resolved revision. A load of another revision changes
     nothing here: the child cannot serve, and the caller reports a failed load.
@@ -62,6 +66,7 @@ def ready(
         "engine": engine,
         "version": engine_version,
         "code_version": code_version,
+        "code": json.dumps(code) if code else None,
         "window_rows": window_rows,
         "cache_tokens": cache_tokens,
         "revision": revision,
@@ -94,7 +99,8 @@ LOADED = (
     text("""
         UPDATE workers
         SET state = 'ready', engine = :engine, engine_version = :version,
-            code_version = :code_version, window_rows = :window_rows, ready_at = now(),
+            code_version = :code_version, code = CAST(:code AS jsonb),
+            window_rows = :window_rows, ready_at = now(),
             seen_at = now()
         WHERE id = :id
     """),

@@ -22,14 +22,20 @@ def wait(job: context.JobName, *, as_json: context.AsJson = False) -> None:
     A job that watches its input (input.watch) stays open: the wait ends when everything that was
     found so far is done, with the exit code that the job would have if it ended now.
     """
+    from nightshift.producer.results import past_end
     from nightshift.producer.views import progress
 
     console = context.console(stderr=as_json)
     with _followed(job, console, until_idle=True) as (ledger, ended):
-        if not as_json:
-            raise typer.Exit(progress.report_end(ledger, ended, context.console()))
-        values, code = progress.end_as_json(ledger, ended)
-    context.print_json(values)
+        lost = past_end.lost(ledger, ended)
+        if as_json:
+            values, code = progress.end_as_json(ledger, ended)
+            context.print_json(values)
+        else:
+            code = progress.report_end(ledger, ended, context.console())
+    if lost is not None:
+        typer.echo(f"nightshift: {lost}", err=True)
+        code = progress.EXIT_NOT_FINISHED
     raise typer.Exit(code)
 
 

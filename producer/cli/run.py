@@ -16,6 +16,9 @@ from nightshift.producer.cli.job_spec import job_spec
 if TYPE_CHECKING:
     from nightshift.common.settings import Settings
 
+EXIT_OUTPUT_LOST = 3
+"""Of a submit that finds its job completed, and the output gone: as `run` and `wait` exit then."""
+
 Target = Annotated[
     str,
     typer.Argument(
@@ -191,10 +194,16 @@ def submit(
         )
     spec = job_spec(targets[0], flags)
     from nightshift.common.permits import engine_args
+    from nightshift.producer.results import past_end
     from nightshift.producer.submit.submit import submit as submit_job
 
     with context.ledger_of(settings) as ledger:
         done = submit_job(ledger, spec, settings, new=new, adopt=adopt)
+        past = None
+        if done.state.over:
+            here = (str(Path.cwd()), *settings.callable_paths)
+            past = past_end.of(ledger, context.find_job(ledger, str(done.job_id)), here)
+    remarks = [*done.remarks, *(past.warnings if past else ())]
     state = "submitted" if done.is_new else f"known, {done.state}"
     said = (
         f"job {done.job_id} ({spec.name}) {state}: {done.rows:,} rows in {done.batches:,} batches"
@@ -208,13 +217,15 @@ def submit(
                 "status": str(done.state),
                 "rows": done.rows,
                 "batches": done.batches,
-                "remarks": list(done.remarks),
+                "remarks": remarks,
                 "message": said,
             }
         )
     else:
         typer.echo(said)
-    for message in done.remarks:
+        if past is not None:
+            typer.echo(past.ended)
+    for message in remarks:
         typer.echo(f"nightshift: {message}", err=True)
     if settings.allowed_engine_args is None and (needed := engine_args.guarded(spec.engine)):
         typer.echo(
@@ -228,6 +239,8 @@ def submit(
             "reaper's broker, else they ask Postgres",
             err=True,
         )
+    if past is not None and past.lost is not None:
+        raise typer.Exit(EXIT_OUTPUT_LOST)
 
 
 def _refuse_with_append(flags: Flags, *, new: bool, adopt: bool) -> None:

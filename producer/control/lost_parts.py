@@ -2,9 +2,8 @@
 
 from contextlib import suppress
 
-from nightshift.common import storage
 from nightshift.common.errors import BadInput
-from nightshift.common.formats import owner_marker, part_names
+from nightshift.common.formats import owner_marker
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches import lost_parts
 from nightshift.common.ledger.control import audit_log
@@ -30,7 +29,7 @@ def redo(ledger: Ledger, job: Job, *, sure: bool, nobody_works: bool) -> Answer:
     Raises BadInput for a cancelled job, and, unless `sure`, where the marker of the directory is gone
     with the parts: then the store may be the wrong one.
     """
-    lost = missing(ledger, job)
+    lost = part_files.missing(ledger, job)
     if lost and not sure and owner_marker.read(job.output_uri) is None:
         raise BadInput(
             f"{len(lost):,} parts of job {job.id} are gone from {job.output_uri}, and so is the marker "
@@ -81,19 +80,3 @@ def restore_for_retry(ledger: Ledger, job: Job) -> None:
         )
     if needed:
         _restore_copies(ledger, job)
-
-
-def missing(ledger: Ledger, job: Job) -> list[tuple[str, int]]:
-    """Name and batch of each live part that is in neither of its places.
-
-    The ledger is asked first, then the staging folder is listed: a part is only ever moved from there
-    to its place. Each part that seems to be gone is looked for once more by its name.
-    """
-    named = list(part_files.names(ledger, job))
-    there = set(storage.list_names(part_names.staged(job.output_uri, "")))
-    there.update(storage.list_names(job.output_uri))
-    return [
-        (name, batch)
-        for name, batch in named
-        if name not in there and part_names.located(job.output_uri, name) is None
-    ]

@@ -24,9 +24,10 @@ from nightshift.producer.connect import has_ledger, open_ledger
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.estimate import Estimate, estimate
 from nightshift.producer.estimate.pilot import FinishedPilot, Unreadable
+from nightshift.producer.local.fleet import for_spec
 from nightshift.producer.local.known_job import open_job
 from nightshift.producer.local.machine import machine
-from nightshift.producer.results import openai_batch_results
+from nightshift.producer.results import openai_batch_results, past_end
 from nightshift.producer.submit.submit import check_before, is_known, spec_and_identity
 from nightshift.producer.views import progress
 
@@ -74,8 +75,17 @@ def run(
         job = here.submit(spec, new=new, adopt=adopt)
         if results is not None:
             openai_batch_results.check_targets(job.spec, job.identity, results)
-        job = here.work_on(job)
-        code = progress.report_end(here.ledger, job, console)
+        past = past_end.of(here.ledger, job, for_spec(job.spec, settings).callable_paths)
+        if past is not None:
+            console.print(past.ended, soft_wrap=True, highlight=False, markup=False)
+            for warning in past.warnings:
+                console.print(warning, style="yellow", soft_wrap=True, markup=False)
+            code = progress.report_end(here.ledger, job, console, ran=False)
+            if past.lost is not None:
+                return progress.EXIT_NOT_FINISHED
+        else:
+            job = here.work_on(job)
+            code = progress.report_end(here.ledger, job, console)
         if results is not None:
             openai_batch_results.report(here.ledger, job, results, console)
         return code

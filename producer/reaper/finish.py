@@ -69,6 +69,8 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
     generation_files.write_finished(ledger, job_id)
     with suppress(Retryable), ledger.transaction() as connection:
         job_end.note_work(connection, job_id)
+    with suppress(Retryable), ledger.transaction() as connection:
+        job_end.note_code(connection, job_id)
     reached(Moment.CLOSING)
     state = _close(ledger, job)
     if state is not None:

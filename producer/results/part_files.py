@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from nightshift.common import storage
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import SourceChanged
-from nightshift.common.formats import input_rows, output_schema, part_names
+from nightshift.common.formats import input_rows, output_schema, owner_marker, part_names
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.part_rows import PartStore
 from nightshift.common.ledger import Ledger, Row
@@ -20,6 +21,7 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.growth.generations import Generation
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import live_parts
+from nightshift.common.states import JobState
 from nightshift.producer.archive.come_back import bring_back
 
 T = TypeVar("T")
@@ -87,12 +89,42 @@ def names(
     return chain.from_iterable(pages_of(ledger, job, live_parts.part_names_between, generation))
 
 
+def missing(ledger: Ledger, job: Job) -> list[tuple[str, int]]:
+    """Name and batch of each live part that is in neither of its places.
+
+    The ledger is asked first, then the staging folder is listed: a part is only ever moved from there
+    to its place. Each part that seems to be gone is looked for once more by its name.
+    """
+    named = list(names(ledger, job))
+    there = set(storage.list_names(part_names.staged(job.output_uri, "")))
+    there.update(storage.list_names(job.output_uri))
+    return [
+        (name, batch)
+        for name, batch in named
+        if name not in there and part_names.located(job.output_uri, name) is None
+    ]
+
+
+def way_back(job: Job) -> str:
+    """What runs the rows of parts again that are gone, as the end of a sentence. Where the marker of the
+    directory is gone with them, the command wants to be told that this is the right store.
+    """
+    if job.state is JobState.CANCELLED:
+        return "the job is cancelled, which is final: submit it with another output directory"
+    if owner_marker.read(job.output_uri) is not None:
+        return f"`nightshift redo {job.id} --lost` runs their rows again"
+    return (
+        "and so is the marker of its owner: is this the right store, and mounted? "
+        f"`nightshift redo {job.id} --lost --yes` runs their rows again"
+    )
+
+
 def place(job: Job, name: str) -> str:
     """Where a part lies now; raises SourceChanged when the part is gone."""
     uri = part_names.located(job.output_uri, name)
     if uri is None:
         raise SourceChanged(
-            f"{part_names.final(job.output_uri, name)} is gone: see `nightshift verify {job.id}`"
+            f"{part_names.final(job.output_uri, name)} is gone, the part of some rows: {way_back(job)}"
         )
     return uri
 

@@ -39,6 +39,7 @@ class PartContent:
     ranges: list[Range] = field(default_factory=list)
     errors: list[tuple[int, str | None, str, str]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    is_gone: bool = False
     ids_compared: int = 0
     ids_of_copy: int = 0
 
@@ -60,6 +61,7 @@ class PartsAudit:
         self._complete = complete
         self._cache = ReadCache(READ_BYTES)
         self.facts: dict[str, Facts] = {}
+        self._gone = 0
         self._checks = {name: CheckResult(name) for name in ("parts", "rows", "ids", "row errors")}
 
     def checks(self, rows_total: int) -> Iterator[CheckResult]:
@@ -79,6 +81,10 @@ class PartsAudit:
                     of_copy += content.ids_of_copy
                     failed += len(content.errors)
                 size += sum(part["part_bytes"] for part in page)
+        if self._gone:
+            self._checks["parts"].add(
+                f"{self._gone:,} parts are gone: {part_files.way_back(self._job)}"
+            )
         self._check_rows(held, RowRanges.of(*strange))
         self._check_error_count(failed)
         summaries = {
@@ -97,6 +103,7 @@ class PartsAudit:
         name = part["part_name"]
         uri = part_names.located(self._job.output_uri, name)
         if uri is None:
+            content.is_gone = True
             content.problem("parts", f"{name} does not exist")
             return content
         try:
@@ -195,6 +202,7 @@ class PartsAudit:
                 with self._ledger.transaction() as connection:
                     live = live_parts.part_is_live(connection, self._job.id, part["part_name"])
                 content = self._read(part) if live else PartContent()
+            self._gone += content.is_gone
             for problem in content.problems:
                 self._checks[problem.check].add(problem.message)
             self.facts[part["part_name"]] = (

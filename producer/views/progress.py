@@ -161,14 +161,14 @@ def after(seconds: float | None) -> Callable[[], bool]:
     return lambda: until is not None and time.monotonic() >= until
 
 
-def report_end(ledger: Ledger, job: Job, console: Console) -> int:
+def report_end(ledger: Ledger, job: Job, console: Console, *, ran: bool = True) -> int:
     """Prints the summary of a job that is over or paused; returns the exit code of `run` and
-    `wait` (DESIGN section 11).
+    `wait` (DESIGN section 11). The rate of a job of which nothing `ran` now is left out.
     """
     with ledger.transaction() as connection:
         (row,) = with_deadlines(connection, [job_pace.of(connection, job.id)])
         found = watching.watching(connection, job.id)
-    console.print(tables.summary(row))
+    console.print(tables.summary(row, ran=ran))
     if found is not None and not job.state.over:
         for line in (*watching.lines(found), watching.how_to_end(job.id)):
             console.print(line, soft_wrap=True, highlight=False, markup=False)

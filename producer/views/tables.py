@@ -105,8 +105,10 @@ def line(row: Values) -> str:
     return ", ".join(parts)
 
 
-def summary(row: Values) -> RenderableType:
-    """How a job ended: rows, tokens, rate, output, and the command that goes on."""
+def summary(row: Values, *, ran: bool = True) -> RenderableType:
+    """How a job ended: rows, tokens, rate, output, and the command that goes on. Without what says how
+    fast the job was where nothing `ran` now.
+    """
     table = fact_grid()
     rows = Text(f"{row['rows_done']:,} done")
     rows.append(f", {row['rows_failed']:,} failed", "red" if row["rows_failed"] else "")
@@ -118,9 +120,9 @@ def summary(row: Values) -> RenderableType:
     if said := saved(row):
         table.add_row("saved", "; ".join(said))
     rate, seconds = overall_rate(row), elapsed_seconds(row)
-    if rate is not None and seconds is not None:
+    if ran and rate is not None and seconds is not None:
         table.add_row("rate", f"{rate:,.1f} rows/s over {duration(seconds)}")
-    if row["engine_seconds"]:
+    if ran and row["engine_seconds"]:
         table.add_row("engines", f"{duration(row['engine_seconds'])} at work")
     if row["cost"] is not None:
         table.add_row("cost", money(row["cost"]))

@@ -1,5 +1,6 @@
 """Functions in a process of their own: what they may do to it, and what nobody else notices."""
 
+import hashlib
 import math
 import os
 import subprocess
@@ -364,3 +365,17 @@ def test_a_class_is_made_once_in_each_process_and_called_for_each_batch(host: Ho
     assert found == [{"n": n, "made": 1} for n in (5, 7, 9, 11)]
     assert refusal(obeying(engine, "kill")[0]).kind is RowErrorKind.ENGINE_DIED
     assert columns(obeying(engine, "")[0]) == {"n": 5, "made": 1}
+
+
+def test_the_code_of_a_function_is_what_it_imported_below_its_folder_without_what_is_installed_there(
+    host: Host, tmp_path: Path
+) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "words.py").write_text("louder = str.upper\n")
+    (tmp_path / "unused.py").write_text("")
+    (tmp_path / "own.py").write_text(
+        "import json\nimport numpy\nfrom pkg import words\ndef run(rows):\n    return rows\n"
+    )
+    engine = host("own:run", None, tmp_path, Path(sys.prefix).parent)
+    assert sorted(engine.code) == ["own.py", "pkg/words.py"]
+    assert engine.code["own.py"] == hashlib.sha256((tmp_path / "own.py").read_bytes()).hexdigest()

@@ -1,5 +1,7 @@
 """The first hour of a new user: one test for each line, by the command line and real processes."""
 
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +45,54 @@ def test_a_job_that_failed_by_its_code_and_is_mended_goes_on_by_the_same_command
     mended = alone.command(*RUN)
     assert mended.returncode == 0, mended.stderr + logs(alone.folder)
     assert "its 250 failed rows run again" in mended.stdout
+    assert len(output_ids(alone.folder / "out")) == 250
+
+
+def test_the_same_run_of_a_completed_job_says_that_nothing_ran_and_which_code_changed(
+    alone: Fleet,
+) -> None:
+    """Of the function's own files, imported ones too, those that are not as they were loaded."""
+    (alone.folder / "rules.py").write_text(
+        "import words\ndef loud(rows):\n    return [{'loud': words.louder(row['text'])} for row in rows]\n"
+    )
+    words = alone.folder / "words.py"
+    words.write_text("louder = str.upper\n")
+    first = alone.command(*RUN)
+    assert first.returncode == 0, first.stderr + logs(alone.folder)
+    assert "rows/s over" in first.stdout
+    assert "nothing ran" not in first.stdout
+
+    again = alone.command(*RUN)
+    assert again.returncode == 0
+    assert re.search(r"job 1 was completed on \d{4}-\d\d-\d\d \d\d:\d\d; nothing ran", again.stdout)
+    assert "rows/s over" not in again.stdout
+    assert "changed" not in again.stdout
+
+    words.write_text("louder = str.lower\n")
+    for command in (RUN, ("submit", *RUN[1:])):
+        edited = alone.command(*command)
+        assert edited.returncode == 0, edited.stderr
+        said = edited.stdout + edited.stderr
+        assert "the function's code changed since its rows ran: words.py" in said
+        assert "rules.py" not in said
+
+
+def test_a_run_of_a_completed_job_whose_output_is_gone_fails_and_names_the_way_back(
+    alone: Fleet,
+) -> None:
+    (alone.folder / "rules.py").write_text(
+        "def loud(rows):\n    return [{'loud': 1} for _ in rows]\n"
+    )
+    assert alone.command(*RUN).returncode == 0, logs(alone.folder)
+    shutil.rmtree(alone.folder / "out")
+    for command in (RUN, ("submit", *RUN[1:]), ("wait", "1")):
+        gone = alone.command(*command)
+        said = gone.stdout + gone.stderr
+        assert (gone.returncode, "`nightshift redo 1 --lost --yes`" in said) == (3, True), said
+    assert "1 parts of job 1 are gone from" in said
+    assert alone.command("redo", "1", "--lost", "--yes").returncode == 0
+    back = alone.command(*RUN)
+    assert back.returncode == 0, back.stdout + back.stderr
     assert len(output_ids(alone.folder / "out")) == 250
 
 

@@ -121,6 +121,26 @@ def test_a_directory_that_is_gone_as_a_whole_needs_a_second_word(
     assert site.agrees() == {}
 
 
+def test_every_reader_of_an_output_that_is_gone_names_the_command_that_brings_it_back(
+    site: Site, nightshift: Callable[..., Result]
+) -> None:
+    site.submit()
+    site.work(moody())
+    first, *_ = parts(site)
+    first.unlink()
+    collect = ("collect", "1", "--to", str(site.folder / "all.jsonl"))
+    for reader, code in ((("verify", "1"), 1), (collect, 2), (("wait", "1"), 3)):
+        said = nightshift(*reader)
+        told = " ".join((said.stdout + said.stderr).split())
+        assert (said.exit_code, "`nightshift redo 1 --lost`" in told) == (code, True), told
+    first.parent.rename(site.folder / "elsewhere")
+    for reader in (("verify", "1"), collect, ("sample", "1"), ("wait", "1")):
+        said = nightshift(*reader)
+        told = " ".join((said.stdout + said.stderr).split())
+        assert "`nightshift redo 1 --lost --yes`" in told, told
+    assert nightshift("redo", "1", "--lost", "--yes").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [(["1"], "say which rows run again: --lost"), (["1", "--lost"], "job 1 is cancelled")],

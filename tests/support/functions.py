@@ -2,8 +2,9 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ class InProcess:
 
     is_over = False
     row_seconds = math.inf
+    code: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, function: Callable[[host.Rows], Any], where: str) -> None:
         self._function, self._where = function, where

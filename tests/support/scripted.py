@@ -16,6 +16,7 @@ class Scripted:
     revision: str | None = None
     concurrency: int = 64
     cache_tokens: int | None = None
+    code: dict[str, str] = field(default_factory=dict)
     died_with: str | None = None
     obeys: bool = True
     at_once: bool = False

@@ -3,7 +3,7 @@
 import math
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,6 +163,7 @@ class Mortal:
     site: Site
     is_over: bool = False
     row_seconds: float = 1e-6
+    code: Mapping[str, str] = field(default_factory=dict)
 
     def call(
         self, rows: pa.Table, sizes: Sequence[int], seconds: float, unwanted: Callable[[], bool]

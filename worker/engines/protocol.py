@@ -171,7 +171,8 @@ class Engine(Protocol):
 
     `concurrency` is how many rows run at the same time, `version` that of the engine's library,
     `revision` the resolved revision of the model, None where there is none. `cache_tokens` are those
-    that its prefix cache keeps, 0 for an engine that has none, None where that is not known.
+    that its prefix cache keeps, 0 for an engine that has none, None where that is not known. `code` are
+    the files of a function as they were loaded: the SHA-256 of each, by its path below their folder.
     """
 
     name: str
@@ -179,6 +180,7 @@ class Engine(Protocol):
     revision: str | None
     concurrency: int
     cache_tokens: int | None
+    code: Mapping[str, str]
 
     def start(self, work: Work) -> "Future[None]":
         """Takes a batch and returns once it is prepared, which may be long before it has run.

@@ -202,3 +202,12 @@ def is_arranged(connection: Connection, job_id: int) -> bool:
         SELECT EXISTS (SELECT FROM input_files WHERE job_id = :id AND arranged IS NOT NULL)
     """)
     return bool(connection.scalar(statement, {"id": job_id}))
+
+
+def code(connection: Connection, job_id: int) -> list[dict[str, str]]:
+    """The digests of a function's files, by path, for each version that finished batches of a closed job;
+    none where nobody noted them.
+    """
+    statement = text("SELECT code FROM jobs WHERE id = :id")
+    found: list[dict[str, str]] | None = connection.scalar(statement, {"id": job_id})
+    return found or []

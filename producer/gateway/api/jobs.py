@@ -11,6 +11,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from nightshift.common.ledger import jobs
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.gateway import tenant_jobs
 from nightshift.common.ledger.jobs import Job
@@ -36,7 +37,13 @@ def create_job(call: Call) -> JSONResponse:
     """Submits a spec; the same spec over unchanged files gives the same job."""
     spec = parse_spec(call.json(), "the spec")
     settings, scope = call.context.settings, _scope(call)
+    from nightshift.producer.results import past_end
+
     done = submitting.submit_for(call.ledger, settings, call.caller, spec, scope)
+    with call.ledger.transaction() as connection:
+        job = jobs.get(connection, done.job_id)
+    # Whose answers are gone needs to know that nothing runs; the code of functions is with the workers.
+    past = None if job is None or done.is_new else past_end.of(call.ledger, job, ())
     answer = {
         "job": done.job_id,
         "name": spec.name,
@@ -44,7 +51,7 @@ def create_job(call: Call) -> JSONResponse:
         "status": str(done.state),
         "rows": done.rows,
         "batches": done.batches,
-        "remarks": done.remarks,
+        "remarks": [*done.remarks, *(past.warnings if past else ())],
     }
     return JSONResponse(answer, 201 if done.is_new else 200)
 

@@ -85,6 +85,7 @@ class FunctionEngine:
         self._size = CallSize()
         began = time.monotonic()
         self._host = start(math.inf)
+        self.code = self._host.code
         took = time.monotonic() - began
         self._restart_seconds = max(LEAST_RESTART_SECONDS, RESTART_LOADS * took)
         self._waiting: deque[Calls] = deque()

@@ -183,14 +183,16 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     channel = Channel(end)
     with suppress(EOFError, OSError):
-        setup, _ = channel.receive()
-        logging.basicConfig(level=setup["log_level"].upper())
+        logging.basicConfig(level=(setup := channel.receive()[0])["log_level"].upper())
         try:
             function = loaded(setup)
         except LoadProblem as problem:
             channel.send({"problem": str(problem), "causes": error_types(problem.__cause__)})
             return
-        channel.send({"problem": None})
+        modules = [each for each in sys.modules.values() if type(each) is type(sys)]
+        channel.send(
+            {"problem": None, "files": [str(vars(each).get("__file__")) for each in modules]}
+        )
         while True:
             channel.send(*answered(function, setup["callable"], *channel.receive()))
 

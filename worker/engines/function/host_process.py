@@ -26,6 +26,7 @@ from nightshift.common.errors import (
 )
 from nightshift.common.processes.process_group import ProcessGroup
 from nightshift.worker.engines.function.answers import Found, packed, unpacked
+from nightshift.worker.engines.function.code import digests
 from nightshift.worker.engines.function.host import Channel
 
 HOST = Path(__file__).with_name("host.py")
@@ -61,6 +62,9 @@ class Host(Protocol):
 
     row_seconds: float
     """What the function took for a row in the last call; infinite before the first."""
+
+    code: Mapping[str, str]
+    """The function's files as they were loaded: the SHA-256 of each, by its path below their folder."""
 
     @property
     def is_over(self) -> bool:
@@ -106,6 +110,7 @@ class HostProcess:
 
     def __init__(self, setup: Setup, seconds: float = math.inf) -> None:
         self.row_seconds = math.inf
+        self.code: Mapping[str, str] = {}
         self._setup = setup
         self._changing = threading.Lock()
         self._over = threading.Event()
@@ -176,6 +181,7 @@ class HostProcess:
             if any("builtins.ModuleNotFoundError" in names for names in head["causes"][:1]):
                 raise EngineNotHere(head["problem"])
             raise EngineLoadFailed(head["problem"], head["causes"])
+        self.code = digests(head["files"], setup.folders)
 
     def _ask(
         self,

@@ -7,10 +7,11 @@ the batch is given back, when neither another row nor the smallest request of al
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 
 import openai
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
@@ -47,6 +48,7 @@ class OpenaiEngine:
     version = openai.__version__
     revision: str | None = None
     cache_tokens: int | None = None
+    code: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self, spec: OpenaiEngineSpec, settings: Settings, policy: RetryPolicy | None = None

@@ -6,7 +6,7 @@ Rows of all batches share passes. The thread of a batch counts the tokens of its
 import math
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import Self
 
@@ -37,6 +37,7 @@ class TransformersEngine:
         self._spec = spec
         self.revision = model.revision
         self.cache_tokens: int | None = None
+        self.code: Mapping[str, str] = {}
         self.concurrency = SORTED_PASSES * spec.batch_size
         self._tokenizing = threading.Lock()
         self._queue = RowQueue(self.concurrency)

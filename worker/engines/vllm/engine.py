@@ -5,7 +5,7 @@ The thread of a batch tokenises its rows, so that the loop thread only moves tok
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
@@ -76,6 +76,7 @@ class VllmEngine:
             failed.pop_all()
         self.concurrency = int(self._llm.vllm_config.scheduler_config.max_num_seqs)
         self.cache_tokens = cache_tokens(self._llm.vllm_config.cache_config)
+        self.code: Mapping[str, str] = {}
         self.revision = hub.loaded_commit(config.model, config.hf_config, config.revision)
         log.info("vllm_started", **effective(self._llm.vllm_config))
         # A row's deadline begins here, not in the queue of a large batch.
