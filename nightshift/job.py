@@ -163,9 +163,6 @@ class Job:
         with self._opened() as (ledger, _):
             wanted = None if kind is None else RowErrorKind(kind)
             job = self._job(ledger)
-            from nightshift.producer.control import lost_parts  # loads DuckDB
-
-            lost_parts.restore_for_retry(ledger, job)
             retry.retry(ledger, job, failed=True, dead=kind is None, kind=wanted)
             return self._status(ledger)
 

@@ -16,6 +16,7 @@ from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState, RowErrorKind
 from nightshift.producer.archive.come_back import bring_back
+from nightshift.producer.arrange import again
 
 ROWS_A_PIECE = 10_000
 """Failed rows that one transaction puts back, about: it holds the job's row, and a pause waits. A
@@ -39,10 +40,12 @@ def retry(
     over again. When the command is cut off, a second one does the rest. The batch of the HTTP API whose
     job this is runs again too, and gets new files at its end.
 
-    Batches of an archived job come back first. Raises BadInput for a cancelled job, and where its
-    archive is gone, and what `allowed` raises, which is asked in the transaction that begins.
+    Batches of an archived job come back first, and copies of the input that are gone. Raises BadInput for
+    a cancelled job, and where its archive is gone, and what `allowed` raises, which is asked in the
+    transaction that begins, and before a copy is made.
     """
     bring_back(ledger, job)
+    again.restore(ledger, job, allowed=allowed)
     after, whole, batch = -1, None, None
     while True:
         try:

@@ -123,13 +123,11 @@ def retry(
         raise BadInput("--kind chooses among the rows of --failed: add it")
     from nightshift.producer import retry as retry_job
     from nightshift.producer.connect import open_ledger
-    from nightshift.producer.control import lost_parts
     from nightshift.producer.control.answer import Answer
 
     settings = context.command_settings()
     with open_ledger(settings) as (ledger, alone):
         found = context.find_job(ledger, job)
-        lost_parts.restore_for_retry(ledger, found)
         done = retry_job.retry(ledger, found, failed=failed, dead=dead, kind=wanted)
     # The `run` that keeps an embedded ledger up may be one of another job.
     nobody = alone or (settings.database_url is None and done.reopened)

@@ -1,21 +1,15 @@
 """Redo: rows whose part is gone from the store run again; and copies of the input that are gone come again."""
 
-from contextlib import suppress
-
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import owner_marker
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.batches import lost_parts
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.queries import job_facts
-from nightshift.common.states import JobState
 from nightshift.producer import retry
-from nightshift.producer.archive.come_back import bring_back
-from nightshift.producer.arrange import arrange
+from nightshift.producer.arrange import again
 from nightshift.producer.control.answer import Answer
-from nightshift.producer.planning.convert import Converter
 from nightshift.producer.results import part_files
 
 BATCHES_A_PIECE = 2_000
@@ -36,7 +30,7 @@ def redo(ledger: Ledger, job: Job, *, sure: bool, nobody_works: bool) -> Answer:
             "of its owner: is this the right store, and mounted? With --yes they run again"
         )
     if lost:
-        _restore_copies(ledger, job)
+        again.restore(ledger, job, also_answered=True)
     whole = None
     for first in range(0, len(lost), BATCHES_A_PIECE):
         some = lost[first : first + BATCHES_A_PIECE]
@@ -55,28 +49,3 @@ def redo(ledger: Ledger, job: Job, *, sure: bool, nobody_works: bool) -> Answer:
     figures = {"rows": whole.rows, "batches": whole.batches, "reopened": whole.reopened}
     then = retry.summary(job, whole, nobody_works=nobody_works)
     return Answer("redo", job.label, job.id, then=then, facts=figures)
-
-
-def _restore_copies(ledger: Ledger, job: Job) -> None:
-    """Makes copies of the input again that are gone, too. Without its input a row dies when it runs."""
-    with ledger.transaction() as connection:
-        files = jobs.files(connection, job.id)
-    with suppress(BadInput):
-        Converter(job.spec.input, job.output_uri).restore(files)
-        arrange.restore(job.spec, files, part_files.input_schema(job))
-
-
-def restore_for_retry(ledger: Ledger, job: Job) -> None:
-    """Makes the sorted copy of an arranged job again where it is gone and rows failed that may run again.
-    Batches of an archived job come back first; raises BadInput where its archive is gone.
-    """
-    if job.state is JobState.CANCELLED:
-        return
-    bring_back(ledger, job)
-    with ledger.transaction() as connection:
-        needed = (
-            job_facts.is_arranged(connection, job.id)
-            and jobs.progress(connection, job.id)["rows_failed"]
-        )
-    if needed:
-        _restore_copies(ledger, job)

@@ -23,6 +23,7 @@ from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
 from nightshift.producer.archive.come_back import bring_back
+from nightshift.producer.arrange import again
 from nightshift.producer.arrange.arrange import ArrangedPlan, arranged_plan
 from nightshift.producer.growth.fit import misfit
 from nightshift.producer.planning import planner
@@ -122,7 +123,7 @@ def append(
     cannot be read or do not fit, for a file that changed since it was planned, and for a job that cannot
     grow.
     """
-    bring_back(ledger, job)
+    restore_for_growth(ledger, job)
     for _ in range(MOST_PLANS):
         plan = plan_files(ledger, job, infos)
         empty = tuple(file.uri for file in plan.files if not file.rows)
@@ -134,6 +135,15 @@ def append(
                 withdraw(ledger, job)
             return replace(done, empty=empty)
     raise vanishing(job, infos)
+
+
+def restore_for_growth(ledger: Ledger, job: Job) -> None:
+    """Batches of an archived job come back, and copies of the input of one that failed: its batches that had
+    not run go on when it grows.
+    """
+    bring_back(ledger, job)
+    if job.state is JobState.FAILED:
+        again.restore(ledger, job)
 
 
 def vanishing(job: Job, infos: Sequence[FileInfo]) -> StorageUnavailable:

@@ -11,12 +11,12 @@ from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.growth import changed_files, generations, watches
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.storage import FileInfo
-from nightshift.producer.archive.come_back import bring_back
 from nightshift.producer.growth.append import (
     MOST_PLANS,
     copies_are_there,
     open_job,
     plan_files,
+    restore_for_growth,
     vanishing,
 )
 from nightshift.producer.planning.planner import Plan
@@ -30,7 +30,7 @@ def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> int:
     Raises BadInput for a file with another number of rows than before, with columns that do not fit, or
     with a leased batch; StorageUnavailable where the copies of the files vanish again and again.
     """
-    bring_back(ledger, job)
+    restore_for_growth(ledger, job)
     for _ in range(MOST_PLANS):
         plan = plan_files(ledger, job, infos)
         old_parts = _store(ledger, job, plan)
