@@ -56,6 +56,11 @@ class ServeSettings(BaseModel):
     serve_max_upload_bytes: int = Field(
         8 * 2**30, gt=0, description="Size of a file that is uploaded in parts, 8 GiB."
     )
+    serve_max_unpack_ratio: float = Field(
+        100,
+        ge=1,
+        description="How many times its own size a compressed input of a tenant may unpack to; 64 MiB are allowed always. Operators are not bound.",
+    )
     serve_file_days: int = Field(
         30,
         ge=1,

@@ -43,6 +43,9 @@ INSERT_FILES = text("""
 SUBMIT_LOCK = 0x7375626D
 """First half of the advisory lock of a submit ('subm'); the second half is a hash of the identity."""
 
+OUTPUT_LOCK = 0x6F757470
+"""The same of the lock of an output directory ('outp')."""
+
 SCHEMA_OF_ARRANGED = 21
 """The migration that code must know once a job is arranged: older code would read other rows."""
 
@@ -76,6 +79,14 @@ def lock(connection: Connection, identity: str) -> None:
     """
     statement = text("SELECT pg_advisory_xact_lock(:lock, hashtext(:identity))")
     connection.execute(statement, {"lock": SUBMIT_LOCK, "identity": identity})
+
+
+def lock_output(connection: Connection, output_uri: str) -> None:
+    """Takes the lock of an output directory for this transaction: what lies there for a job that is being
+    stored stays, and nobody stores one whose copies are being removed. Taken after the lock of the job.
+    """
+    statement = text("SELECT pg_advisory_xact_lock(:lock, hashtext(:uri))")
+    connection.execute(statement, {"lock": OUTPUT_LOCK, "uri": output_uri})
 
 
 def try_lock(connection: Connection, identity: str) -> bool:

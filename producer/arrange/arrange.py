@@ -21,7 +21,7 @@ from nightshift.producer.arrange import copy
 from nightshift.producer.arrange.order import sort_columns
 from nightshift.producer.arrange.sample import sharing_sample
 from nightshift.producer.arrange.worth import Worth, kept_tokens, worth
-from nightshift.producer.planning import batch_cuts, planner
+from nightshift.producer.planning import batch_cuts, planner, reading
 from nightshift.producer.planning.planner import Plan
 
 READ_ROWS = 4096
@@ -100,8 +100,10 @@ def arranged_plan(
         if wanted == "auto" and not judged(spec, plan, cache_tokens).pays:
             return plan
         uri = copy_uri(spec, plan.files, output_uri)
+        reading.copies.use(output_uri, uri)
         if not storage.exists(uri):
             _write(spec, plan, uri, output_uri)
+            reading.copies.made(output_uri, uri)
     except (BadInput, SourceChanged, StorageUnavailable):
         if wanted == "prefix":
             raise
@@ -149,12 +151,10 @@ def copy_uri(spec: JobSpec, files: Sequence[SourceFile], output_uri: str) -> str
     reading them, and of the order.
     """
     facts = [(file.uri, file.size, file.fingerprint, file.rows) for file in files]
-    reading = spec.input.model_dump(
-        mode="json", include={"delimiter", "partitioning", "id", "limit"}
-    )
+    read = spec.input.model_dump(mode="json", include={"delimiter", "partitioning", "id", "limit"})
     shown = [spec.task.model_dump(mode="json"), spec.read_columns]
     folder = f"{output_uri.rstrip('/')}/{input_copies.FOLDER}"
-    return f"{folder}/{digest([arranged.VERSION, facts, reading, shown])[:16]}{arranged.SUFFIX}"
+    return f"{folder}/{digest([arranged.VERSION, facts, read, shown])[:16]}{arranged.SUFFIX}"
 
 
 def _sorted_by(spec: JobSpec, plan: Plan) -> list[str]:

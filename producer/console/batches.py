@@ -202,7 +202,7 @@ ROUTES: list[Route] = [
     live("/live/batches", live_batches),
     page("/batches/{id}", show_batch),
     live("/live/batches/{id}", live_batch),
-    action("/batches/{id}", move_batch),
+    action("/batches/{id}", move_batch, slow=True),
     page("/files", list_files),
     page("/files/{id}", download_file),
     action("/files/{id}/delete", delete_file),

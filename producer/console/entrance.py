@@ -1,6 +1,8 @@
 """In and out: the page that takes a key, and the files that pages are made with."""
 
-from starlette.concurrency import run_in_threadpool
+from functools import partial
+
+from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -11,6 +13,7 @@ from nightshift.producer.console.visits import form_fields
 from nightshift.producer.gateway import access
 from nightshift.producer.gateway.calls import Context, body
 from nightshift.producer.gateway.errors import ApiError
+from nightshift.producer.gateway.slow import ENTRANCE
 
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -27,7 +30,8 @@ async def login(request: Request) -> Response:
         refuse_foreign(request)
         form = form_fields(await body(request))
         key, target = (form.get(name, [""])[0].strip() for name in ("key", "next"))
-        await run_in_threadpool(access.caller, request, context.ledger, context.settings, key=key)
+        ask = partial(access.caller, request, context.ledger, context.settings, key=key)
+        await to_thread.run_sync(ask, limiter=ENTRANCE)
     except ApiError as error:
         return _login(request, str(error), error.status)
     return _opened(_own(target), COOKIE, key, request)

@@ -169,6 +169,6 @@ ROUTES: list[Route] = [
     page("/jobs/{id}", show_job),
     live("/live/jobs/{id}", live_job),
     action("/jobs/{id}/move", move_job),
-    action("/jobs/{id}/retry", retry_job),
+    action("/jobs/{id}/retry", retry_job, slow=True),
     action("/jobs/{id}/load", load_job),
 ]

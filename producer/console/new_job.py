@@ -2,13 +2,13 @@
 
 import io
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
-from anyio import CapacityLimiter
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -52,9 +52,6 @@ PLACES = {
     "budget": "limits.budget",
 }
 """Fields of the form whose text goes into the spec as it is, by their place there."""
-
-PLANNING = CapacityLimiter(4)
-"""Plans at once: each may read for long, and the threads of other requests are few."""
 
 NUMBERS = ("max_tokens", "priority", "budget")
 
@@ -119,14 +116,23 @@ def try_new(visit: Visit) -> Response:
             return _page(visit, {"as": "yaml", "spec": text})
         spec = _spec(visit, form)
         if do == "preview":
-            names, rows = _first_rows(visit, spec)
+            with _planning(visit):
+                names, rows = _first_rows(visit, spec)
             return _page(visit, form, columns=names, rows=rows)
         if do == "estimate":
-            return _page(visit, form, estimate=_estimate(visit, spec))
+            with _planning(visit):
+                made = _estimate(visit, spec)
+            return _page(visit, form, estimate=made)
         pilot = _pilot_rows(form) if do == "pilot" else None
         looker, settings = visit.looker, visit.context.settings
         done = submitting.submit_for(
-            visit.ledger, settings, looker.caller, spec, looker.scope, pilot
+            visit.ledger,
+            settings,
+            looker.caller,
+            spec,
+            looker.scope,
+            pilot,
+            ending=visit.context.slow.ending,
         )
     except (ApiError, NightshiftError) as error:
         told = answer(error)
@@ -182,6 +188,13 @@ def _estimate(visit: Visit, spec: JobSpec) -> str:
     made = estimate(spec, settings, visit.ledger, tokenizes=own)
     Console(file=printed, width=80, color_system=None).print(estimate_report.render(made))
     return printed.getvalue().rstrip()
+
+
+def _planning(visit: Visit) -> AbstractContextManager[None]:
+    """Bounds of a plan that makes no job."""
+    context, caller = visit.context, visit.looker.caller
+    ending = context.slow.ending
+    return submitting.planning(context.ledger, context.settings, caller, ending, of_job=False)
 
 
 def _bounded(visit: Visit, spec: JobSpec) -> tuple[Settings, JobSpec]:
@@ -258,6 +271,6 @@ async def upload(request: Request, visit: Visit) -> Response:
 
 ROUTES: list[Route] = [
     page("/jobs/new", show_new),
-    action("/jobs/new", try_new, threads=PLANNING),
+    action("/jobs/new", try_new, slow=True),
     incoming("/jobs/new/file", upload),
 ]

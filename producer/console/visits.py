@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any
 from urllib.parse import parse_qs, quote
 
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -24,6 +24,7 @@ from nightshift.producer.console.live import Live
 from nightshift.producer.console.looker import Looker, looker, refuse_foreign
 from nightshift.producer.gateway.calls import Call, Context, body, kept, refuse_strange
 from nightshift.producer.gateway.errors import ApiError, answer, message, not_found
+from nightshift.producer.gateway.slow import ENTRANCE
 
 MOST_FIELDS = 1000
 
@@ -108,14 +109,14 @@ def page(path: str, handler: Handler) -> Route:
     return Route(path, endpoint, methods=["GET"], name=handler.__name__)
 
 
-def action(path: str, handler: Handler, threads: CapacityLimiter | None = None) -> Route:
+def action(path: str, handler: Handler, *, slow: bool = False) -> Route:
     """A form that changes something: from a page of this server, by somebody who may, with audit rows; in
-    one of `threads` if it takes long.
+    the turn of its tenant if it is `slow`.
     """
 
     async def endpoint(request: Request) -> Response:
         try:
-            found = await run_in_threadpool(looker, request)
+            found = await to_thread.run_sync(looker, request, limiter=ENTRANCE)
             _refuse_change(request, found)  # whoever may not is read no further
             form = form_fields(await body(request))
         except Exception as error:
@@ -125,7 +126,7 @@ def action(path: str, handler: Handler, threads: CapacityLimiter | None = None) 
             with audit_log.acting(found.who, found.host):
                 return handler(Visit(request, found, form))
 
-        return await _answered(request, work, threads)
+        return await _answered(request, work, slow=slow)
 
     return Route(path, endpoint, methods=["POST"], name=handler.__name__)
 
@@ -148,7 +149,7 @@ def incoming(path: str, handler: Callable[[Request, Visit], Awaitable[Response]]
 
     async def endpoint(request: Request) -> Response:
         try:
-            found = await run_in_threadpool(looker, request)
+            found = await to_thread.run_sync(looker, request, limiter=ENTRANCE)
             _refuse_change(request, found)
             return await handler(request, Visit(request, found, {}))
         except Exception as error:
@@ -178,7 +179,7 @@ def live(path: str, shown: LivePage) -> Route:
             )
 
         try:
-            return await stream(await run_in_threadpool(looker, request))
+            return await stream(await to_thread.run_sync(looker, request, limiter=ENTRANCE))
         except (ApiError, NightshiftError) as error:
             return answer(error)
 
@@ -199,12 +200,15 @@ async def _events(views: Live, key: Hashable, look: Callable[[], str]) -> AsyncI
 
 
 async def _answered(
-    request: Request, work: Callable[[Looker], Response], threads: CapacityLimiter | None = None
+    request: Request, work: Callable[[Looker], Response], *, slow: bool = False
 ) -> Response:
     try:
-        found = await run_in_threadpool(looker, request)
+        found = await to_thread.run_sync(looker, request, limiter=ENTRANCE)
         refuse_strange(request)
-        return await to_thread.run_sync(work, found, limiter=threads)
+        if slow:
+            context: Context = request.app.state.context
+            return await context.slow.run(found.caller.tenant, work, found)
+        return await run_in_threadpool(work, found)
     except Exception as error:
         return _told(request, error)
 

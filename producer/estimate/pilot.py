@@ -26,6 +26,7 @@ from nightshift.common.states import JobState
 from nightshift.producer.estimate import estimate_report
 from nightshift.producer.estimate.estimate import Estimate, estimate
 from nightshift.producer.estimate.row_sample import sample_rows
+from nightshift.producer.planning import reading
 from nightshift.producer.results.sample import sample
 from nightshift.producer.submit import auto_args
 from nightshift.producer.submit.checks import refuse_read_as_input
@@ -86,8 +87,10 @@ def submit_pilot(
     if not sampled.row_index:
         why = next(iter(sampled.bad.values())).message
         raise BadInput(f"none of the rows that were drawn can be read: {why}")
+    reading.copies.use(f"{folder}/out", source)
     if not storage.exists(source):
         (_write_requests if is_requests else _write)(source, sampled.table, sampled.row_index)
+        reading.copies.made(f"{folder}/out", source)
     whole = _spec(spec, source, f"{folder}/out", -(-rows // batches))
     submitted = submit(ledger, whole, settings, adopt=adopt, tenant=tenant, within=within)
     return submitted, sampled.bad

@@ -96,6 +96,27 @@ def refuse_more_rows(
         raise SpentOut(why, code="rows_limit_exceeded")
 
 
+def room_for_rows(
+    connection: Connection, tenant_name: str, *, of_job: bool
+) -> tuple[int, str] | None:
+    """How many rows the input of a tenant's plan may have, and why no more: those that may be open beside
+    the open ones if it is the plan `of_job`, else as many as may be open at all; None for any number.
+    SpentOut where there is no room for one.
+    """
+    tenant = tenants.get(connection, tenant_name)
+    if tenant is None or tenant.max_rows is None:
+        return None
+    rows, _ = quotas.reserved(connection, tenant_name, besides=0) if of_job else (0, 0)
+    if rows >= tenant.max_rows:
+        why = limits.quota_refusal(tenant, (rows, 0), (1, 0))
+        raise SpentOut(str(why), code="rows_limit_exceeded")
+    room = tenant.max_rows - rows
+    return room, (
+        f"more than {room:,} rows are asked for, {rows:,} are open already, and this tenant may have "
+        f"{tenant.max_rows:,} at once"
+    )
+
+
 def may_reopen(caller: Caller, job: Job) -> Callable[[Connection], None]:
     """What is asked before rows of a job run again: raises SpentOut where the tenant may not have them
     open again. An operator is not bound.

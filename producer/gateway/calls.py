@@ -7,7 +7,8 @@ reads or writes a stream is a coroutine (`streaming`) and sends what blocks to a
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from anyio import CapacityLimiter, to_thread
@@ -26,6 +27,7 @@ from nightshift.common.text import has_half_characters, is_deeper, map_leaves
 from nightshift.producer.batch_api.models import ModelTable
 from nightshift.producer.gateway import access
 from nightshift.producer.gateway.errors import ApiError, not_found
+from nightshift.producer.gateway.slow import ENTRANCE, SlowWork
 
 MOST_BODY_BYTES = 2 * 2**20
 """Largest body of a request that is JSON."""
@@ -38,11 +40,16 @@ be recursive.
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What every handler may use; `models` reads the operator's table as it is now."""
+    """What every handler may use; `models` reads the operator's table as it is now, `slow` has the threads of
+    what plans, sorts or deletes.
+    """
 
     ledger: Ledger
     settings: Settings
     models: Callable[[], ModelTable]
+    slow: SlowWork = field(
+        default_factory=lambda: SlowWork("plans and retries", at_once=4, a_tenant=2, waiting=50)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +127,21 @@ def route(
     handler: Handler,
     role: Role = "user",
     threads: CapacityLimiter | None = None,
+    *,
+    slow: bool = False,
     **said: Any,
 ) -> Route:
-    """A route whose handler runs in a thread, one of `threads` if it takes long, for callers of at least
-    this role; `said` are fields of its Operation.
+    """A route whose handler runs in a thread, one of `threads` or in its tenant's turn if that is `slow`,
+    for callers of at least this role; `said` are fields of its Operation.
     """
 
     async def endpoint(request: Request) -> Response:
         # Who may not come in has no body read.
         call = replace(await _call(request, role), body=await body(request))
-        answer = await to_thread.run_sync(_handled, handler, call, limiter=threads)
+        if slow:
+            answer = await call.context.slow.run(call.caller.tenant, _handled, handler, call)
+        else:
+            answer = await to_thread.run_sync(_handled, handler, call, limiter=threads)
         return answer if isinstance(answer, Response) else JSONResponse(answer)
 
     return _described(Route(path, endpoint, methods=[method], name=handler.__name__), handler, said)
@@ -184,7 +196,8 @@ def refuse_strange(request: Request) -> None:
 
 async def _call(request: Request, role: Role) -> Call:
     context: Context = request.app.state.context
-    caller = await run_in_threadpool(access.caller, request, context.ledger, context.settings)
+    ask = partial(access.caller, request, context.ledger, context.settings)
+    caller = await to_thread.run_sync(ask, limiter=ENTRANCE)
     access.require(caller, role)
     refuse_strange(request)
     return Call(

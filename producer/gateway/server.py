@@ -61,7 +61,7 @@ def run(
         proxy_headers=False,
         timeout_graceful_shutdown=LEAVE_SECONDS,
     )
-    server, done = uvicorn.Server(config), threading.Event()
+    server, done = _Server(config, served.state.context.slow.ending), threading.Event()
 
     def look() -> None:
         while fleet is not None and not done.wait(LOOK_SECONDS):
@@ -116,6 +116,18 @@ def beside(served: Starlette, port: int) -> Iterator[int]:
     finally:
         server.should_exit = True
         thread.join(LEAVE_SECONDS)
+
+
+class _Server(uvicorn.Server):
+    """A server that says so to slow work when it begins to end."""
+
+    def __init__(self, config: uvicorn.Config, ending: threading.Event) -> None:
+        super().__init__(config)
+        self._ending = ending
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._ending.set()
+        await super().shutdown(sockets)
 
 
 def _listener(settings: Settings) -> socket.socket:

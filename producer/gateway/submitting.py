@@ -3,23 +3,32 @@
 What loads Arrow is imported where it is used.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Event
 from typing import TYPE_CHECKING
 
+import structlog
+
 from nightshift.common import storage
-from nightshift.common.errors import BadInput
-from nightshift.common.ledger import Ledger
+from nightshift.common.errors import BadInput, Retryable
+from nightshift.common.ledger import Ledger, job_submit, jobs
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.gateway import tenant_jobs, tenants
 from nightshift.common.ledger.gateway.keys import Caller
 from nightshift.common.ledger.gateway.tenants import Tenant
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
+from nightshift.common.text import first_few
 from nightshift.producer.batch_api import layout, limits
 from nightshift.producer.gateway import access
 from nightshift.producer.gateway.errors import ApiError
 
 if TYPE_CHECKING:
     from nightshift.producer.submit.submitted import Submitted
+
+
+log = structlog.get_logger(__name__)
 
 
 def submit_for(
@@ -29,10 +38,12 @@ def submit_for(
     spec: JobSpec,
     scope: str | None,
     pilot_rows: int | None = None,
+    *,
+    ending: Event,
 ) -> "Submitted":
     """Submits a spec, or a pilot of so many of its rows; the same spec over unchanged files gives the same
     job. ApiError or BadInput for what the caller may not, and then there is no job; `scope` is the tenant
-    whose jobs the caller sees, None for all.
+    whose jobs the caller sees, None for all. Once the server is `ending`, a plan is cut off.
     """
     from nightshift.producer.estimate import pilot
     from nightshift.producer.submit.submit import submit
@@ -49,17 +60,80 @@ def submit_for(
         if caller.role != "operator":
             access.refuse_more_rows(connection, tenant, job_id)
 
-    if pilot_rows is None:
-        done = submit(ledger, spec, settings, tenant=tenant, within=within)
-    else:
-        done, _ = pilot.submit_pilot(
-            ledger, spec, settings, pilot_rows, tenant=tenant, within=within
-        )
+    with planning(ledger, settings, caller, ending, of_job=pilot_rows is None):
+        if pilot_rows is None:
+            done = submit(ledger, spec, settings, tenant=tenant, within=within)
+        else:
+            done, _ = pilot.submit_pilot(
+                ledger, spec, settings, pilot_rows, tenant=tenant, within=within
+            )
     with ledger.transaction() as connection:
         if tenant_jobs.get(connection, scope, done.job_id) is None:
             said = f"{spec.output.uri} is the output of a job of another tenant"
             raise ApiError(409, said, param="output.uri", code="output_taken", retried=False)
     return done
+
+
+@contextmanager
+def planning(
+    ledger: Ledger, settings: Settings, caller: Caller, ending: Event, *, of_job: bool
+) -> Iterator[None]:
+    """Holds the plan that is made inside to what its tenant may read, before and while anything is read;
+    `of_job` is one whose rows are to be open. What the plan leaves when it comes to nothing is removed.
+
+    Raises SpentOut where the tenant may have no more, ApiError 503 once the server is `ending`.
+    """
+    from nightshift.producer.planning import reading
+
+    tenant = None if caller.role == "operator" else caller.tenant
+
+    why = ""
+
+    def room() -> int | None:
+        nonlocal why
+        if tenant is None:
+            return None
+        with ledger.transaction() as connection:
+            access.refuse_spent(connection, tenant)
+            found = access.room_for_rows(connection, tenant, of_job=of_job)
+        if found is None:
+            return None
+        most, why = found
+        return most
+
+    plan = reading.Reading(
+        begin=room,
+        most_ratio=None if tenant is None else settings.serve_max_unpack_ratio,
+        is_over=ending.is_set,
+    )
+    stored = False
+    try:
+        with reading.held_to(plan):
+            yield
+        stored = True
+    except reading.TooManyRows as error:
+        raise access.SpentOut(why, code="rows_limit_exceeded") from error
+    except reading.CutOff as error:
+        raise ApiError(503, str(error), type="server_error", code="unavailable") from error
+    finally:
+        for output_uri, uris in reading.copies.release(plan, stored=stored).items():
+            _remove(ledger, output_uri, uris)
+
+
+def _remove(ledger: Ledger, output_uri: str, uris: list[str]) -> None:
+    """Removes what a plan without a job has made beside an output; not where a job has the output by now."""
+    from nightshift.common.formats import input_copies
+
+    with suppress(Retryable), ledger.transaction() as connection:
+        job_submit.lock_output(connection, output_uri)
+        if jobs.by_output(connection, output_uri) is None:
+            left = storage.delete_all(uris)
+            folders = {output_uri, f"{output_uri}/{input_copies.FOLDER}"}
+            folders.update(uri.rpartition("/")[0] for uri in uris)
+            for folder in sorted(folders, key=len, reverse=True):
+                storage.remove_directory(folder)
+            if left:
+                log.warning("copies_left", why=first_few(left, 3))
 
 
 def bounded(

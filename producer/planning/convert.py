@@ -6,6 +6,7 @@ copy, and a crash leaves nothing that a reader would take for one.
 """
 
 import codecs
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from nightshift.common.formats.jsonl.lines import content_start, is_blank
 from nightshift.common.formats.parquet.writer import regrouped
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
-from nightshift.producer.planning import csv_input
+from nightshift.producer.planning import csv_input, line_scan, reading
 
 MOST_AT_ONCE = 4
 """Most conversions that run at once: each holds a row group and some blocks of its file."""
@@ -49,8 +50,10 @@ class Converter:
         """
         facts = (info.size, info.fingerprint)
         uri = input_copies.copy_uri(self.spec_input, self.output_uri, info.uri, kind, facts, limit)
+        reading.copies.use(self.output_uri, uri)
         if not storage.exists(uri):
             self._make(uri, info, kind, limit)
+            reading.copies.made(self.output_uri, uri)
         return storage.stat(uri)
 
     def restore(self, files: Sequence[SourceFile]) -> None:
@@ -97,9 +100,12 @@ def _header(uri: str, delimiter: str) -> list[str]:
 def _records(uri: str, columns: csv_input.ColumnTypes, delimiter: str) -> Iterator[pa.RecordBatch]:
     if not columns.names:
         return
-    with _open_stream(uri) as stream:
+    with _open_stream(uri, counted=True) as stream:
+        rows, bounds = 0, reading.current()
         for batch in csv_input.batches(uri, stream, columns.names, delimiter):
             columns.narrow(batch)
+            rows += batch.num_rows
+            bounds.check_rows(rows)
             yield batch
 
 
@@ -117,9 +123,13 @@ def _limited(records: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[p
 
 
 def _write_lines(info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
-    with _open_stream(info.uri) as stream:
+    bounds = reading.current()
+    with _open_stream(info.uri, counted=True) as stream:
         if limit is None:
+            counter = line_scan.RowCount() if bounds.counts_rows else None
             while chunk := stream.read(CHUNK_BYTES):
+                if counter is not None:
+                    bounds.check_rows(counter.add(chunk))
                 sink.write(chunk)
             return
         handle = BufferedReader(stream, CHUNK_BYTES)
@@ -131,6 +141,7 @@ def _write_lines(info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
             if piece.endswith(b"\n"):
                 left -= not blank_line
                 blank_line = True
+                bounds.check_rows(limit - left)
             piece = handle.readline(CHUNK_BYTES)
 
 
@@ -162,17 +173,50 @@ def _bounded(handle: BinaryIO, most_bytes: int | None) -> Iterator[bytes]:
 
 
 @contextmanager
-def _open_stream(uri: str) -> Iterator[Any]:
-    """The decompressed bytes of a file, from their front."""
+def _open_stream(uri: str, *, counted: bool = False) -> Iterator[Any]:
+    """The decompressed bytes of a file, from their front, within the bounds of the plan; `counted` are
+    those that become a copy.
+    """
     codec = source_files.compression(uri)
     with storage.open_input(uri, sequential=True) as raw:
         if not raw.peek(1):
             yield pa.BufferReader(b"")
         elif codec is None:
-            yield pa.PythonFile(raw, mode="r")
+            yield _Bounded(pa.PythonFile(raw, mode="r"), uri, None, counted=counted)
         else:
+            size = raw.seek(0, io.SEEK_END)
+            raw.seek(0)
             with pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec) as stream:
-                yield stream
+                yield _Bounded(stream, uri, size, counted=counted)
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that is held to the bounds of its plan; `size` is that of the compressed file."""
+
+    def __init__(self, stream: Any, uri: str, size: int | None, *, counted: bool) -> None:
+        self._stream, self._uri, self._size, self._counted = stream, uri, size, counted
+        self._unpacked, self._bounds = 0, reading.current()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._came(self._stream.readinto(buffer))
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        """What `read` gives, without a copy, as files of Arrow have it."""
+        buffer = self._stream.read_buffer(size)
+        self._came(buffer.size)
+        return buffer
+
+    def _came(self, count: int) -> int:
+        self._bounds.check()
+        self._unpacked += count
+        if self._size is not None:
+            self._bounds.check_ratio(self._uri, self._size, self._unpacked)
+        if self._counted:
+            self._bounds.add_bytes(count)
+        return count
 
 
 @contextmanager
@@ -193,6 +237,17 @@ def _content_errors(uri: str) -> Iterator[None]:
         codec = source_files.compression(uri)
         what = "cannot be read" if codec is None else f"is cut off, damaged or no {codec} file"
         raise BadInput(f"{uri} {what}: {error}; copy it again") from error
+
+
+def are_there(spec_input: InputSpec, output_uri: str, files: Sequence[SourceFile]) -> bool:
+    """Whether every copy of planned files, sorted ones included, is there now."""
+    copies = [input_copies.copies_of(spec_input, output_uri, file) for file in files if file.rows]
+    copies += [(uri,) for uri in {file.arranged for file in files} if uri is not None]
+    if not any(copies):
+        return True
+    folder = f"{output_uri.rstrip('/')}/{input_copies.FOLDER}"
+    there = {f"{folder}/{name}" for name in storage.list_names(folder)}
+    return all(not there.isdisjoint(names) for names in copies if names)
 
 
 def sweep(output_uri: str, wanted: set[str]) -> list[str]:

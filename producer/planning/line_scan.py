@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from nightshift.common import storage
 from nightshift.common.formats.jsonl.lines import content_start
+from nightshift.producer.planning import reading
 
 CHUNK_BYTES = 1024 * 1024
 """Size of what is read at once; two masks have the same size. Threads that read ahead took twice the
@@ -53,6 +54,20 @@ def scan_lines(uri: str, batch_rows: int, limit: int | None = None) -> Scan:
         return _scan(handle, _RowCounter(start, batch_rows, 2**63 if limit is None else limit))
 
 
+class RowCount:
+    """Counts rows of JSON lines that come in pieces of at most CHUNK_BYTES."""
+
+    def __init__(self) -> None:
+        self._counter = _RowCounter(0, 2**62, 2**63 - 1)
+        self._buffer = _buffer()
+
+    def add(self, piece: bytes) -> int:
+        """The rows that have ended up to the end of this piece."""
+        self._buffer[: len(piece)] = piece
+        self._counter.take(self._buffer, len(piece))
+        return self._counter.rows
+
+
 def row_ends(handle: BinaryIO, start: int, rows: int) -> "array[int]":
     """The byte after each of the next `rows` rows of an open file, from the byte `start` on."""
     handle.seek(start)
@@ -60,11 +75,16 @@ def row_ends(handle: BinaryIO, start: int, rows: int) -> "array[int]":
 
 
 def _scan(handle: BinaryIO, rows: "_RowCounter") -> Scan:
-    buffer = bytearray(-(-CHUNK_BYTES // _BLOCK) * _BLOCK)
+    buffer, bounds = _buffer(), reading.current()
     room = memoryview(buffer)[:CHUNK_BYTES]
     while rows.left and (size := handle.readinto(room)):  # type: ignore[attr-defined]
+        bounds.check()
         rows.take(buffer, size)
     return rows.scan()
+
+
+def _buffer() -> bytearray:
+    return bytearray(-(-CHUNK_BYTES // _BLOCK) * _BLOCK)
 
 
 class _Chunk:
@@ -199,6 +219,11 @@ class _RowCounter:
         self._is_blank = True
         self._chunk = _Chunk()
         self._ends = array("q")
+
+    @property
+    def rows(self) -> int:
+        """Rows that have ended so far."""
+        return self._rows
 
     @property
     def left(self) -> int:

@@ -23,7 +23,7 @@ from nightshift.common.formats.schema_merge import merge_schemas
 from nightshift.common.spec import InputSpec
 from nightshift.common.spec.sections import BATCH_BYTES
 from nightshift.common.storage import FileInfo
-from nightshift.producer.planning import batch_cuts
+from nightshift.producer.planning import batch_cuts, reading
 from nightshift.producer.planning.convert import Converter
 from nightshift.producer.planning.line_scan import Scan, scan_lines
 
@@ -126,10 +126,18 @@ def plan(
     what is missing, broken or changes meanwhile, and for files without a row unless they
     `may_be_empty`; StorageUnavailable for an outage.
     """
+    bounds = reading.current()
+    bounds.begin()
     files = list(storage.expand(spec_input.uris) if infos is None else infos)
     kinds = [source_files.file_format(info.uri, spec_input.format) for info in files]
 
     def examine(info: FileInfo, kind: InputFormat, limit: int | None = None) -> _ExaminedFile:
+        with reading.held_to(bounds):  # in a thread of its own, too
+            found = look(info, kind, limit)
+            bounds.add_rows(found.rows)
+        return found
+
+    def look(info: FileInfo, kind: InputFormat, limit: int | None) -> _ExaminedFile:
         source_files.check_content(info, kind)
         read = info
         if input_copies.is_streamed(info.uri, kind):
@@ -234,7 +242,9 @@ def _examine_lines(
     is_batch_file = kind == "openai"
     schema = openai_batch.SCHEMA if is_batch_file else head_schema(read.uri, head, info.uri)
     batch_rows, batch_bytes = batch
-    scan = scan_lines(read.uri, batch_rows, limit)
+    bounds = reading.current()
+    scan = scan_lines(read.uri, batch_rows, bounds.within(limit))
+    bounds.check_rows(scan.rows)
     scan, cuts = batch_cuts.cut_lines(read.uri, scan, batch_rows, batch_bytes)
     return _ExaminedFile(info, kind, scan.rows, schema, scan, cuts)
 

@@ -15,7 +15,7 @@ from nightshift.common.formats.jsonl.reader import HEAD_ROWS
 from nightshift.common.spec import JobSpec, RequestsTask
 from nightshift.common.spec.tasks.requests import ENDPOINTS
 from nightshift.common.storage import FileInfo
-from nightshift.producer.planning import convert
+from nightshift.producer.planning import convert, reading
 
 MOST_SUSPECTS = 8
 """Repeated hashes whose ids are compared; a repeated hash of different ids is a rare accident."""
@@ -114,7 +114,10 @@ def _parsed(line: Line) -> dict[str, object]:
 
 
 def _lines(infos: Sequence[FileInfo]) -> Iterator[Line]:
+    rows, bounds = 0, reading.current()
     for info in infos:
         for number, text in enumerate(convert.lines(info.uri), 1):
             if not is_blank(text):
+                rows += 1
+                bounds.check_rows(rows)
                 yield Line(info.uri, number, text)

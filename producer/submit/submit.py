@@ -24,7 +24,7 @@ from nightshift.common.spec import (
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
 from nightshift.producer.arrange.arrange import ArrangedPlan, arranged_plan
-from nightshift.producer.planning import planner
+from nightshift.producer.planning import convert, planner, reading
 from nightshift.producer.planning.planner import Plan
 from nightshift.producer.submit import checks, openai_batch_file, output_owner
 from nightshift.producer.submit.auto_args import filled_in, remark
@@ -82,6 +82,10 @@ def submit(
         with ledger.transaction() as connection:
             output_owner.hold(connection, spec.output.uri, owner)
             files = ordered.files
+            # Whoever removes copies of a refused submit holds the same lock.
+            job_submit.lock_output(connection, spec.output.uri)
+            if not convert.are_there(spec.input, spec.output.uri, files):
+                raise BadInput(f"copies of the input in {spec.output.uri} are gone: submit again")
             job_id = job_submit.insert(connection, job, files)
             batches = job_submit.insert_batches(connection, job_id, files, ordered.batches())
             if watch_seconds is not None:
@@ -206,6 +210,7 @@ def with_partitioning(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:
 
 
 def _plan(spec: JobSpec, infos: Sequence[FileInfo]) -> Plan:
+    reading.current().begin()
     if isinstance(spec.task, RequestsTask):
         openai_batch_file.check_unique_ids(infos, spec.input.limit)
     plan = planner.plan(

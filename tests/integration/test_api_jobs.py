@@ -186,7 +186,7 @@ def test_rows_of_jobs_count_against_what_the_tenant_may_have_at_once(
     error = refused.json()["error"]
     assert error["code"] == "rows_limit_exceeded"
     assert error["message"] == (
-        "30 rows are asked for, 30 are open already, and this tenant may have 50 at once"
+        "more than 20 rows are asked for, 30 are open already, and this tenant may have 50 at once"
     )
     assert len(people.ask("acme", "GET", "/api/jobs").json()["data"]) == 1
     people.ask("acme", "POST", f"/api/jobs/{first.json()['job']}/cancel")

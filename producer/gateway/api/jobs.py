@@ -39,7 +39,8 @@ def create_job(call: Call) -> JSONResponse:
     settings, scope = call.context.settings, _scope(call)
     from nightshift.producer.results import past_end
 
-    done = submitting.submit_for(call.ledger, settings, call.caller, spec, scope)
+    ending = call.context.slow.ending
+    done = submitting.submit_for(call.ledger, settings, call.caller, spec, scope, ending=ending)
     with call.ledger.transaction() as connection:
         job = jobs.get(connection, done.job_id)
     # Whose answers are gone needs to know that nothing runs; the code of functions is with the workers.
@@ -208,11 +209,11 @@ def _job(connection: Connection, call: Call) -> Job:
 
 
 ROUTES: list[Route] = [
-    route("POST", "/api/jobs", create_job, takes=JSON_OBJECT, statuses=(200, 201)),
+    route("POST", "/api/jobs", create_job, slow=True, takes=JSON_OBJECT, statuses=(200, 201)),
     route("GET", "/api/jobs", list_jobs, "viewer", query=("status", "limit", "after", "tenant")),
     route("GET", "/api/jobs/{id}", retrieve_job, "viewer"),
     route("PATCH", "/api/jobs/{id}", change_job, takes=JSON_OBJECT),
-    route("DELETE", "/api/jobs/{id}", delete_job, query=("output",)),
+    route("DELETE", "/api/jobs/{id}", delete_job, slow=True, query=("output",)),
     route("GET", "/api/jobs/{id}/explain", explain_job, "viewer"),
     route(
         "GET", "/api/jobs/{id}/history", job_history, "viewer", query=("limit", "outcome", "batch")
@@ -221,5 +222,5 @@ ROUTES: list[Route] = [
     route("POST", "/api/jobs/{id}/pause", pause_job),
     route("POST", "/api/jobs/{id}/resume", resume_job),
     route("POST", "/api/jobs/{id}/cancel", cancel_job),
-    route("POST", "/api/jobs/{id}/retry", retry_job),
+    route("POST", "/api/jobs/{id}/retry", retry_job, slow=True),
 ]

@@ -131,5 +131,5 @@ ROUTES: list[Route] = [
     ),
     route("GET", "/v1/batches/{id}", retrieve_batch, "viewer", answers=BatchObject),
     route("POST", "/v1/batches/{id}/cancel", cancel_batch, answers=BatchObject),
-    route("POST", "/v1/batches/{id}/retry", retry_batch, answers=BatchObject),
+    route("POST", "/v1/batches/{id}/retry", retry_batch, slow=True, answers=BatchObject),
 ]

@@ -16,6 +16,7 @@ from nightshift.common import storage
 from nightshift.common.ledger.gateway import files
 from nightshift.producer.gateway.calls import Call, route
 from nightshift.producer.gateway.errors import ApiError, not_found
+from nightshift.producer.gateway.slow import STORE, from_store
 
 PIECE_BYTES = 256 * 1024
 """Bytes of one piece; larger ones are not faster (measured)."""
@@ -84,7 +85,7 @@ def file_content(call: Call) -> Response:
     handle = storage.open_input(found.uri, sequential=True)
     handle.seek(want.start)
     pieces = _pieces(handle, want.end - want.start)
-    return StreamingResponse(pieces, want.status, headers, media_type=kind)
+    return StreamingResponse(from_store(pieces), want.status, headers, media_type=kind)
 
 
 def _pieces(handle: BinaryIO, left: int) -> Iterator[bytes]:
@@ -96,6 +97,12 @@ def _pieces(handle: BinaryIO, left: int) -> Iterator[bytes]:
 
 ROUTES: list[Route] = [
     route(
-        "GET", "/v1/files/{id}/content", file_content, "viewer", binary=True, statuses=(200, 206)
+        "GET",
+        "/v1/files/{id}/content",
+        file_content,
+        "viewer",
+        threads=STORE,
+        binary=True,
+        statuses=(200, 206),
     ),
 ]

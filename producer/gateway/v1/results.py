@@ -13,6 +13,7 @@ from nightshift.common.ledger.gateway import batches, fresh_parts
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer.gateway.calls import Call, route
 from nightshift.producer.gateway.errors import ApiError, not_found
+from nightshift.producer.gateway.slow import from_store
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +55,9 @@ def _gone(why: str) -> ApiError:
 
 def _answer(lines: Iterator[bytes], cursor: int) -> Response:
     headers = {CURSOR: str(cursor)}
-    return StreamingResponse(_pieces(lines), headers=headers, media_type="application/jsonl")
+    return StreamingResponse(
+        from_store(_pieces(lines)), headers=headers, media_type="application/jsonl"
+    )
 
 
 def _pieces(lines: Iterator[bytes]) -> Iterator[bytes]:
