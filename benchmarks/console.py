@@ -22,7 +22,7 @@ from benchmarks.report import Line, Median
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.producer.console import app as console
-from nightshift.producer.console.looker import Home, Session
+from nightshift.producer.console.looker import Session
 from nightshift.producer.gateway import app as gateway
 from nightshift.producer.gateway import server
 
@@ -79,7 +79,7 @@ def _served(url: str) -> Iterator[tuple[str, dict[str, str]]]:
     session = Session()
     ledger = Ledger(url, connections=server.CONNECTIONS)
     app = gateway.build(ledger, Settings(), routes=())
-    console.add(app, session, Home())
+    console.add(app, session)
     secret = session.enter(session.ticket)
     assert secret is not None
     try:

@@ -16,7 +16,7 @@ def open_ledger(
     """The ledger for the time of one command, its schema checked; and whether only this command
     keeps its server up, so that no job advances.
 
-    Where NIGHTSHIFT_DATABASE_URL is not set, this is the embedded ledger of the home folder. If no
+    `here.here` makes of the second who works on the ledger. Where NIGHTSHIFT_DATABASE_URL is not set, this is the embedded ledger of the home folder. If no
     `nightshift run` keeps its server up, the server is started under the home lock and stopped at
     the end. Raises BadInput when there is no ledger, SchemaMismatch when it does not fit this code.
     """

@@ -21,6 +21,8 @@ from nightshift.common.ledger.queries import job_facts
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, visible_gpus
 from nightshift.common.storage.addresses import local_path
+from nightshift.producer.advice.advice import Need, Subject, advise
+from nightshift.producer.advice.here import FLEET, Here, here
 from nightshift.producer.connect import open_ledger
 
 MOST_SKEW_SECONDS = 5.0
@@ -32,6 +34,8 @@ REAPER_SILENT_SECONDS = 30.0
 
 LEAST_FREE_BYTES = 2**30
 """An embedded ledger on a fuller disk ends soon."""
+
+NO_JOB = Subject(0, "POOL")
 
 ENGINES = {
     "vllm": "vllm",
@@ -76,17 +80,17 @@ def examine(settings: Settings) -> Iterator[Check]:
 def _ledger(settings: Settings) -> Iterator[Check]:
     try:
         with open_ledger(settings, checked=False) as (ledger, alone):
-            yield from _in_ledger(ledger, settings, alone=alone)
+            yield from _in_ledger(ledger, settings, here(settings, alone=alone))
     except NightshiftError as error:
         yield Check(
             "database",
             Health.WRONG,
             str(error),
-            "set NIGHTSHIFT_DATABASE_URL, or begin with `nightshift run` in this folder",
+            "set NIGHTSHIFT_DATABASE_URL, or begin with `nightshift run SPEC` in this folder",
         )
 
 
-def _in_ledger(ledger: Ledger, settings: Settings, *, alone: bool) -> Iterator[Check]:
+def _in_ledger(ledger: Ledger, settings: Settings, works: Here) -> Iterator[Check]:
     with ledger.transaction() as connection:
         before = time.time()
         version, theirs = server_clock(connection)
@@ -103,15 +107,14 @@ def _in_ledger(ledger: Ledger, settings: Settings, *, alone: bool) -> Iterator[C
     with ledger.transaction() as connection:
         living, known = job_facts.reapers(connection), workers.status(connection)
         versions = job_facts.code_versions(connection)
-    if alone:
+    if works.nobody:
         yield Check(
             "fleet", Health.OK, "no `nightshift run` is up in this folder, so nothing works now"
         )
         return
-    embedded = settings.database_url is None
-    here = [each for each in known if each["seconds_since_seen"] < job_facts.LIVING_SECONDS]
-    yield reapers(living, embedded=embedded)
-    yield children(here, embedded=embedded)
+    there = [each for each in known if each["seconds_since_seen"] < job_facts.LIVING_SECONDS]
+    yield reapers(living, works)
+    yield children(there, works)
     yield code({code_version(): 1}, {each["code_version"]: 1 for each in living} | versions)
 
 
@@ -123,31 +126,26 @@ def clock(skew_seconds: float) -> Check:
     return Check("clock", Health.NOTE, said, "set the clock of this machine by NTP")
 
 
-def reapers(
-    living: Sequence[Row] | Sequence[Mapping[str, object]], *, embedded: bool = False
-) -> Check:
+def reapers(living: Sequence[Row] | Sequence[Mapping[str, object]], works: Here = FLEET) -> Check:
     """Whether a reaper keeps the fleet going; two, so that one may end. A run in a folder has one."""
     seen = [each for each in living if float(str(each["silent_seconds"])) < REAPER_SILENT_SECONDS]
     hosts = ", ".join(sorted({str(each["host"]) for each in seen}))
     match len(seen):
         case 0:
-            advice = "nightshift logs" if embedded else "nightshift reaper"
+            advice = advise(Need.REAPER, works, NO_JOB)
             return Check("reapers", Health.WRONG, "none is alive: nothing is handed out", advice)
-        case 1 if not embedded:
+        case 1 if not works.is_folder:
             advice = "run a second one, so that one may end"
             return Check("reapers", Health.NOTE, f"1 alive, on {hosts}", advice)
         case many:
             return Check("reapers", Health.OK, f"{many} alive, on {hosts}")
 
 
-def children(
-    here: Sequence[Row] | Sequence[Mapping[str, object]], *, embedded: bool = False
-) -> Check:
+def children(there: Sequence[Row] | Sequence[Mapping[str, object]], works: Here = FLEET) -> Check:
     """Whether workers live, by state."""
-    if not here:
-        advice = "nightshift logs" if embedded else "nightshift-worker --pool POOL"
-        return Check("workers", Health.NOTE, "none is alive", advice)
-    states = [str(each["state"]) for each in here]
+    if not there:
+        return Check("workers", Health.NOTE, "none is alive", advise(Need.WORKERS, works, NO_JOB))
+    states = [str(each["state"]) for each in there]
     counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     lost = Health.WRONG if "lost" in states else Health.OK
     advice = "restart the machine: its kernel does not let a killed process go"

@@ -15,6 +15,8 @@ from nightshift.common.ledger.gateway.batches import BatchStatus
 from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState, RowErrorKind
+from nightshift.producer.advice.advice import Need, goes_on, nobody_works
+from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.archive.come_back import bring_back
 from nightshift.producer.arrange import again
 
@@ -131,7 +133,7 @@ def withdraw(ledger: Ledger, job: Job, stale: Sequence[int] = ()) -> None:
                 storage.delete(part_names.generation(job.output_uri, number))
 
 
-def summary(job: Job, retried: Retried, *, nobody_works: bool) -> str:
+def summary(job: Job, retried: Retried, here: Here = FLEET) -> str:
     """What runs again, and the next command."""
     if not retried.batches and not retried.reopened:
         return "no such rows, nothing runs again"
@@ -141,7 +143,5 @@ def summary(job: Job, retried: Retried, *, nobody_works: bool) -> str:
     elif retried.reopened and retried.waiting:
         text += f", beside {retried.waiting:,} batches that had not run"
     if retried.state is JobState.PAUSED:
-        return f"{text} after `nightshift resume {job.id}`"
-    if nobody_works:
-        return f"{text}; `nightshift run` with its spec does it"
-    return f"{text}; `nightshift wait {job.id}` waits for it"
+        return f"{text}; {goes_on(Need.RESUME, here, job)}"
+    return f"{text}; {nobody_works(here, job) or f'`nightshift wait {job.id}` waits for it'}"

@@ -110,7 +110,7 @@ class Outputs:
                 self._proved.pop(job_id, None)
                 waits = self._of(job_id).proof_failed(now, str(error))
             if waits:
-                raise _refused(job_id, "cannot be used", error) from error
+                raise _refused("cannot be used", error) from error
             raise
         with self._changing:
             self._proved[job_id] = now
@@ -137,7 +137,7 @@ class Outputs:
         with self._changing:
             self._proved.pop(job_id, None)
             waits = self._of(job_id).part_refused(claimed_at, self.clock())
-        return _refused(job_id, "refuses parts again and again", error) if waits else error
+        return _refused("refuses parts again and again", error) if waits else error
 
     def _of(self, job_id: int) -> Refusals:
         return self._refusals.setdefault(job_id, Refusals())
@@ -153,6 +153,5 @@ def _prove(job_id: int, output_uri: str, owner: Owner) -> None:
     storage.delete_all([uri])
 
 
-def _refused(job_id: int, why: str, error: Exception) -> OutputRefused:
-    then = f"mend the output, then `nightshift resume {job_id}`"
-    return OutputRefused(f"its output {why}: {error}; {then}")
+def _refused(why: str, error: Exception) -> OutputRefused:
+    return OutputRefused(f"its output {why}: {error}; mend the output, then resume the job")

@@ -215,7 +215,7 @@ def judge_failures(connection: Connection, job_id: int) -> bool:
         JobState.PAUSED,
         f"{share.failed} of the last {share.over} rows failed, more than "
         f"limits.max_failed_fraction {share.allowed:g} allows: see `nightshift errors {job_id}`, "
-        f"then `nightshift resume {job_id}`",
+        "then resume the job",
     )
 
 

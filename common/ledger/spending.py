@@ -86,7 +86,7 @@ def over_budget(connection: Connection) -> list[tuple[int, str]]:
         (
             job.job,
             f"{money(job.cost)} is spent and about {money(job.under_way)} under way, which reaches "
-            f"limits.budget {money(job.budget)}: {_go_on(job.job)}",
+            f"limits.budget {money(job.budget)}: {LET_GO_ON}",
         )
         for job in connection.execute(OVER_BUDGET)
     ]
@@ -120,7 +120,7 @@ def spent_out(connection: Connection, job_ids: Sequence[int]) -> list[tuple[int,
         (
             job.job,
             f"{money(job.cost)} is spent, which reaches limits.budget {money(job.budget)}: "
-            f"{_go_on(job.job)}",
+            f"{LET_GO_ON}",
         )
         for job in connection.execute(SPENT_OUT, {"ids": list(job_ids)})
     ]
@@ -159,8 +159,8 @@ def hold_spent_out(connection: Connection, job_id: int) -> str | None:
     return None
 
 
-def _go_on(job_id: int) -> str:
-    return f"`nightshift resume {job_id} --budget MORE` goes on"
+LET_GO_ON = "a larger one lets the job go on"
+"""The command for that depends on where the reason is read: producer/advice knows it."""
 
 
 def set_budget(connection: Connection, job_id: int, budget: float) -> None:
@@ -196,7 +196,7 @@ def refuse_spent(connection: Connection, job_id: int) -> None:
     if jobs.lock(connection, job_id) is JobState.PAUSED:
         raise BadInput(
             f"job {job_id} has spent {money(now['cost'])} of limits.budget {money(now['budget'])}: "
-            f"{_go_on(job_id)}"
+            f"{LET_GO_ON}"
         )
 
 

@@ -1,6 +1,8 @@
 """The home folder of a `nightshift run`: its lock, and the small files that are kept in it.
 
     home/lock               held while a `nightshift run` owns the folder
+    home/holder             who holds the lock, for those who say what helps; JSON
+    home/ending             there while the holder drains its worker: the next one waits for it
     home/processes/         records of our process groups, for the boot after a crash
     home/postgres/          data/ and password; renamed into place whole
     home/postgres.port      chosen once, kept while no other process takes it; so is redis.port
@@ -11,19 +13,29 @@ and is ended or removed.
 """
 
 import fcntl
+import json
 import os
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_fixed,
+)
 
 from nightshift.common.errors import BadInput
 from nightshift.common.processes.process_group import end_recorded
 
 _LOCK_SECONDS = 5.0  # a holder that was just killed may still be on its way out
+_ENDING_SECONDS = 120.0  # one that drains its worker takes longer, and is sure to end
 _LOOK_SECONDS = 0.02
 
 # Below Linux's range for outgoing connections, which could take our port by chance.
@@ -34,8 +46,8 @@ _PORTS = range(20_000, 32_768)
 def home_lock(home: Path) -> Iterator[None]:
     """Makes this process the only owner of `home`, and ends what earlier owners left running.
 
-    Raises BadInput when another process holds the folder for more than 5 seconds, or when the
-    folder cannot be used; Retryable when a leftover process cannot be ended.
+    Raises BadInput when another process holds the folder for more than 5 seconds, 120 where it is
+    ending, or when the folder cannot be used; Retryable when a leftover process cannot be ended.
     """
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -44,16 +56,35 @@ def home_lock(home: Path) -> Iterator[None]:
         raise BadInput(f"{home} cannot be the home folder: {error.strerror}") from error
     try:
         _take(descriptor, home)
+        for name in ("holder", "ending"):  # of one that was killed
+            (home / name).unlink(missing_ok=True)
         end_recorded(home / "processes")
         kept_text(home / ".gitignore", lambda: "*\n")  # passwords lie here
-        yield
+        try:
+            yield
+        finally:
+            (home / "holder").unlink(missing_ok=True)
     finally:
         os.close(descriptor)
 
 
+def say_holder(home: Path, facts: Mapping[str, object]) -> None:
+    """Says to other commands what the holder of the lock works on; the words go with the lock."""
+    write_whole(home / "holder", json.dumps(facts))
+
+
+def holder(home: Path) -> dict[str, Any]:
+    """What the holder of the lock has said of itself; empty where it said nothing, and without one."""
+    try:
+        found = json.loads((home / "holder").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _take(descriptor: int, home: Path) -> None:
     lock = Retrying(
-        stop=stop_after_delay(_LOCK_SECONDS),
+        stop=partial(_is_over, home),
         wait=wait_fixed(_LOOK_SECONDS),
         retry=retry_if_exception_type(BlockingIOError),
         reraise=True,
@@ -62,9 +93,21 @@ def _take(descriptor: int, home: Path) -> None:
         lock(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise BadInput(
-            f"another `nightshift run` uses {home}; wait for it, or choose another folder with "
+            f"another {_command(home)} uses {home}; wait for it, or choose another folder with "
             "NIGHTSHIFT_HOME"
         ) from error
+
+
+def _command(home: Path) -> str:
+    works = holder(home).get("works")
+    return {"serve": "`nightshift serve`", "pages": "`nightshift console`"}.get(
+        str(works), "`nightshift run`"
+    )
+
+
+def _is_over(home: Path, state: RetryCallState) -> bool:
+    seconds = _ENDING_SECONDS if (home / "ending").exists() else _LOCK_SECONDS
+    return stop_after_delay(seconds)(state)
 
 
 def kept_port(kept: Path) -> int:

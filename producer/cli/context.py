@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nightshift.common.ledger.jobs import Job
     from nightshift.common.settings import Settings
     from nightshift.common.states import RowErrorKind
+    from nightshift.producer.advice.here import Here
     from nightshift.producer.control.answer import Answer
 
 JobName = Annotated[
@@ -46,10 +47,19 @@ def command_settings() -> "Settings":
 @contextmanager
 def ledger_of(settings: "Settings | None" = None) -> Iterator["Ledger"]:
     """The ledger for the time of one command, whoever keeps it up."""
+    with opened(settings) as (ledger, _):
+        yield ledger
+
+
+@contextmanager
+def opened(settings: "Settings | None" = None) -> Iterator[tuple["Ledger", "Here"]]:
+    """The ledger for the time of one command, and who works on it."""
+    from nightshift.producer.advice.here import here
     from nightshift.producer.connect import open_ledger
 
-    with open_ledger(settings or command_settings()) as (ledger, _):
-        yield ledger
+    settings = settings or command_settings()
+    with open_ledger(settings) as (ledger, alone):
+        yield ledger, here(settings, alone=alone)
 
 
 def print_json(value: object) -> None:

@@ -15,8 +15,8 @@ def pause(job: context.JobName, *, as_json: context.AsJson = False) -> None:
     """Stop a job from taking more work; batches that are under way end as usual."""
     from nightshift.producer.control import job_moves
 
-    with context.ledger_of() as ledger:
-        answer = job_moves.pause(ledger, context.find_job(ledger, job))
+    with context.opened() as (ledger, here):
+        answer = job_moves.pause(ledger, context.find_job(ledger, job), here)
     context.print_answer(answer, as_json=as_json)
 
 
@@ -31,8 +31,8 @@ def resume(
     """Let a paused job go on."""
     from nightshift.producer.control import job_moves
 
-    with context.ledger_of() as ledger:
-        answer = job_moves.resume(ledger, context.find_job(ledger, job), budget)
+    with context.opened() as (ledger, here):
+        answer = job_moves.resume(ledger, context.find_job(ledger, job), budget, here)
     context.print_answer(answer, as_json=as_json)
 
 
@@ -122,17 +122,13 @@ def retry(
     if wanted is not None and not failed:
         raise BadInput("--kind chooses among the rows of --failed: add it")
     from nightshift.producer import retry as retry_job
-    from nightshift.producer.connect import open_ledger
     from nightshift.producer.control.answer import Answer
 
-    settings = context.command_settings()
-    with open_ledger(settings) as (ledger, alone):
+    with context.opened() as (ledger, here):
         found = context.find_job(ledger, job)
         done = retry_job.retry(ledger, found, failed=failed, dead=dead, kind=wanted)
-    # The `run` that keeps an embedded ledger up may be one of another job.
-    nobody = alone or (settings.database_url is None and done.reopened)
     figures = {"rows": done.rows, "batches": done.batches, "reopened": done.reopened}
-    then = retry_job.summary(found, done, nobody_works=nobody)
+    then = retry_job.summary(found, done, here)
     context.print_answer(
         Answer("retry", found.label, found.id, then=then, facts=figures), as_json=as_json
     )
@@ -152,12 +148,11 @@ def redo(
     """Run rows again that had an answer: those whose part was deleted or lost."""
     if not lost:
         raise BadInput("say which rows run again: --lost (`nightshift retry` is for failed rows)")
-    from nightshift.producer.connect import open_ledger
     from nightshift.producer.control import lost_parts
 
-    with open_ledger(context.command_settings()) as (ledger, alone):
+    with context.opened() as (ledger, here):
         found = context.find_job(ledger, job)
-        answer = lost_parts.redo(ledger, found, sure=yes, nobody_works=alone)
+        answer = lost_parts.redo(ledger, found, sure=yes, here=here)
     context.print_answer(answer, as_json=as_json)
 
 

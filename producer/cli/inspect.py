@@ -70,15 +70,13 @@ def history(
 
 def explain(job: context.JobName, *, as_json: context.AsJson = False) -> None:
     """Say why a job moves or stands, in one sentence, and the command that helps."""
-    from nightshift.producer.connect import open_ledger
+    from nightshift.producer.advice.advice import spec_note
     from nightshift.producer.explain import facts, reasons
 
-    settings = context.command_settings()
-    with open_ledger(settings) as (ledger, alone):
+    with context.opened() as (ledger, here):
         found = context.find_job(ledger, job)
-        embedded = settings.database_url is None
         with ledger.transaction() as connection:
-            known = facts.facts(connection, found, alone=alone, embedded=embedded)
+            known = facts.facts(connection, found, here=here)
     given = reasons.explain(known)
     if as_json:
         context.print_json(facts.as_json(found, given))
@@ -86,7 +84,8 @@ def explain(job: context.JobName, *, as_json: context.AsJson = False) -> None:
     for each in given:
         typer.echo(f"job {found.id} ({found.spec.name}): {each.sentence}")
         if each.command:
-            typer.echo(f"  {each.command}")
+            note = spec_note(each.command)
+            typer.echo(f"  {each.command}{note and f'    {note}'}")
 
 
 def logs(

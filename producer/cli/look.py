@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from nightshift.common.ledger import Ledger
     from nightshift.common.ledger.jobs import Job
+    from nightshift.producer.advice.here import Here
 
 
 def wait(job: context.JobName, *, as_json: context.AsJson = False) -> None:
@@ -26,13 +27,13 @@ def wait(job: context.JobName, *, as_json: context.AsJson = False) -> None:
     from nightshift.producer.views import progress
 
     console = context.console(stderr=as_json)
-    with _followed(job, console, until_idle=True) as (ledger, ended):
+    with _followed(job, console, until_idle=True) as (ledger, ended, here):
         lost = past_end.lost(ledger, ended)
         if as_json:
             values, code = progress.end_as_json(ledger, ended)
             context.print_json(values)
         else:
-            code = progress.report_end(ledger, ended, context.console())
+            code = progress.report_end(ledger, ended, context.console(), here)
     if lost is not None:
         typer.echo(f"nightshift: {lost}", err=True)
         code = progress.EXIT_NOT_FINISHED
@@ -44,8 +45,8 @@ def watch(job: context.SomeJob = None) -> None:
     from nightshift.producer.views import progress
 
     if job is not None:
-        with _followed(job, context.console()) as (ledger, ended):
-            progress.report_end(ledger, ended, context.console())
+        with _followed(job, context.console()) as (ledger, ended, here):
+            progress.report_end(ledger, ended, context.console(), here)
         return
     with context.ledger_of() as ledger:
         progress.watch_all(ledger, context.console())
@@ -54,16 +55,16 @@ def watch(job: context.SomeJob = None) -> None:
 @contextmanager
 def _followed(
     reference: str, console: "Console", *, until_idle: bool = False
-) -> Iterator[tuple["Ledger", "Job"]]:
-    """The job, shown on the console until it is over or paused, and its ledger."""
-    from nightshift.producer.connect import open_ledger
+) -> Iterator[tuple["Ledger", "Job", "Here"]]:
+    """The job, shown on the console until it is over or paused, its ledger, and who works on that."""
+    from nightshift.producer.advice.advice import nobody_works
     from nightshift.producer.views.progress import follow
 
-    with open_ledger(context.command_settings()) as (ledger, alone):
+    with context.opened() as (ledger, here):
         job = context.find_job(ledger, reference)
-        if alone and job.closed_at is None and job.state != "paused":
-            raise BadInput(f"nobody works on job {job.id}: `nightshift run` with its spec goes on")
-        yield ledger, follow(ledger, job.id, console, until_idle=until_idle).job
+        if here.nobody and job.closed_at is None and job.state != "paused":
+            raise BadInput(f"nobody works on job {job.id}: {nobody_works(here, job)}")
+        yield ledger, follow(ledger, job.id, console, until_idle=until_idle).job, here
 
 
 def status(
@@ -78,7 +79,7 @@ def status(
     from nightshift.producer.views import rates, tables, watching
     from nightshift.producer.views.deadlines import with_deadlines
 
-    with context.ledger_of() as ledger:
+    with context.opened() as (ledger, here):
         number = None if job is None else context.find_job(ledger, job).id
         with ledger.transaction() as connection:
             if number is None:
@@ -86,7 +87,7 @@ def status(
             else:
                 found = [job_pace.of(connection, number)]
             rows = with_deadlines(connection, found)
-            here = workers.status(connection)
+            living = workers.status(connection)
             aside = loads.set_aside(connection)
             off = None if number is None else ledger_jobs.backing_off(connection, number)
             seen = None if number is None else watching.watching(connection, number)
@@ -96,10 +97,10 @@ def status(
             objects[0] = {**objects[0], "watch": seen.as_json()}
         context.print_json(objects if number is None else objects[0])
     elif number is None:
-        context.console().print(tables.overview(rows, here, aside))
+        context.console().print(tables.overview(rows, living, aside))
     else:
         said = [] if seen is None else watching.lines(seen)
-        context.console().print(tables.status(rows[0], here, aside, off, said))
+        context.console().print(tables.status(rows[0], living, aside, off, said, here))
 
 
 def jobs(*, as_json: context.AsJson = False) -> None:

@@ -194,15 +194,16 @@ def submit(
         )
     spec = job_spec(targets[0], flags)
     from nightshift.common.permits import engine_args
+    from nightshift.producer.advice.advice import Subject, nobody_works
     from nightshift.producer.results import past_end
     from nightshift.producer.submit.submit import submit as submit_job
 
-    with context.ledger_of(settings) as ledger:
+    with context.opened(settings) as (ledger, here):
         done = submit_job(ledger, spec, settings, new=new, adopt=adopt)
         past = None
         if done.state.over:
-            here = (str(Path.cwd()), *settings.callable_paths)
-            past = past_end.of(ledger, context.find_job(ledger, str(done.job_id)), here)
+            folders = (str(Path.cwd()), *settings.callable_paths)
+            past = past_end.of(ledger, context.find_job(ledger, str(done.job_id)), folders)
     remarks = [*done.remarks, *(past.warnings if past else ())]
     state = "submitted" if done.is_new else f"known, {done.state}"
     said = (
@@ -227,6 +228,9 @@ def submit(
             typer.echo(past.ended)
     for message in remarks:
         typer.echo(f"nightshift: {message}", err=True)
+    job = Subject(done.job_id, spec.pool, spec.engine_key)
+    if not done.state.over and (then := nobody_works(here, job)):
+        typer.echo(f"nightshift: nobody works on it here: {then}", err=True)
     if settings.allowed_engine_args is None and (needed := engine_args.guarded(spec.engine)):
         typer.echo(
             f"nightshift: engine.args {', '.join(needed)} run only on workers whose operator names "
@@ -259,14 +263,12 @@ def _append(
     last: bool,
     as_json: bool,
 ) -> None:
-    from nightshift.producer.connect import open_ledger
     from nightshift.producer.growth import look
 
-    with open_ledger(settings) as (ledger, alone):
+    with context.opened(settings) as (ledger, here):
         job = context.find_job(ledger, reference)
         taken = look.take(ledger, job, uris, settings, redo=redo, last=last)
-    nobody = alone or (settings.database_url is None and taken.appended.reopened)
-    said = look.summary(job, taken, nobody_works=nobody)
+    said = look.summary(job, taken, here)
     if as_json:
         context.print_json(
             {

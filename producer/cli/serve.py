@@ -39,12 +39,13 @@ def pages(
 ) -> Iterator[None]:
     """Serves the console to this machine until the block ends, and prints the link that opens it."""
     try:
+        from nightshift.producer.advice.here import Here, Works, here
         from nightshift.producer.console import app
-        from nightshift.producer.console.looker import Home
     except ImportError as error:
         raise _missing(error) from error
-    home = Home(embedded=settings.database_url is None, alone=alone)
-    with app.at_this_machine(ledger, settings, home, port) as link:
+    if alone:
+        Here(Works.PAGES).say(settings.home.absolute())
+    with app.at_this_machine(ledger, settings, lambda: here(settings, alone=False), port) as link:
         messages.print(f"the console, for one browser of this machine: {link}", soft_wrap=True)
         yield
 

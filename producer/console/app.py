@@ -1,6 +1,6 @@
 """Every page, as routes beside the HTTP API."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from starlette.applications import Starlette
@@ -8,10 +8,11 @@ from starlette.routing import BaseRoute
 
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
+from nightshift.producer.advice.here import Here
 from nightshift.producer.console import batches, entrance, fleet, job, jobs, new_job, rows
 from nightshift.producer.console.jobs import Trails
 from nightshift.producer.console.live import Live
-from nightshift.producer.console.looker import Home, Session
+from nightshift.producer.console.looker import Session
 from nightshift.producer.gateway import app as gateway
 from nightshift.producer.gateway import server
 
@@ -26,20 +27,22 @@ ROUTES: list[BaseRoute] = [
 ]
 
 
-def add(app: Starlette, session: Session | None = None, home: Home | None = None) -> None:
+def add(app: Starlette, session: Session | None = None) -> None:
     """Gives an application its pages: for those whom the HTTP API knows, or for the one `session`."""
     app.router.routes.extend(ROUTES)
     app.state.live, app.state.trails, app.state.kinds = Live(), Trails(), job.Kinds()
-    app.state.session, app.state.home = session, home or Home()
+    app.state.session = session
 
 
 @contextmanager
-def at_this_machine(ledger: Ledger, settings: Settings, home: Home, port: int = 0) -> Iterator[str]:
+def at_this_machine(
+    ledger: Ledger, settings: Settings, here: Callable[[], Here], port: int = 0
+) -> Iterator[str]:
     """Serves the pages alone on a loopback port, in a thread, until the block ends; gives the link that
-    opens them once. Raises BadInput when the port is taken.
+    opens them once. `here` says who works on the ledger. Raises BadInput when the port is taken.
     """
     session = Session()
-    app = gateway.build(ledger, settings, routes=())
-    add(app, session, home)
+    app = gateway.build(ledger, settings, routes=(), here=here)
+    add(app, session)
     with server.beside(app, port) as taken:
         yield f"http://127.0.0.1:{taken}/enter?ticket={session.ticket}"

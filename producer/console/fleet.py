@@ -9,6 +9,7 @@ from starlette.routing import Route
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway import tenant_jobs
 from nightshift.common.ledger.queries import job_facts
+from nightshift.producer.advice.advice import Need, Subject, advise
 from nightshift.producer.console import render
 from nightshift.producer.console.visits import Visit, action, live, page, seen_at
 from nightshift.producer.control import machines
@@ -18,6 +19,8 @@ from nightshift.producer.views import fleet_views
 PAGE_CHANGES = 100
 
 NEWEST = 2**63 - 1
+
+ANY_JOB = Subject(0, "default")
 
 
 def _refuse(visit: Visit) -> None:
@@ -34,7 +37,7 @@ def show_fleet(visit: Visit) -> Response:
 
 def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     """Pools, and slots by machine; jobs of other tenants have no name."""
-    ledger, tenant = visit.ledger, visit.looker.scope
+    ledger, tenant, here = visit.ledger, visit.looker.scope, visit.context.here
 
     def look() -> str:
         seen = fleet_views.fleet(ledger)
@@ -52,6 +55,11 @@ def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
             reapers=reapers,
             hidden=hidden,
             acts=tenant is None,
+            nobody=here().nobody,
+            **{
+                str(need): "" if tenant is not None else advise(need, here(), ANY_JOB)
+                for need in (Need.REAPER, Need.WORKERS)
+            },
         )
 
     return "fleet", look

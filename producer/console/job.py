@@ -17,9 +17,9 @@ from nightshift.common.ledger.gateway import batches
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, job_facts, job_pace, live_parts
 from nightshift.common.states import RowErrorKind
+from nightshift.producer.advice.here import Here
 from nightshift.producer.console import render
 from nightshift.producer.console.jobs import MOVES
-from nightshift.producer.console.looker import Home
 from nightshift.producer.console.visits import Visit, action, live, page, seen_at
 from nightshift.producer.control import job_moves
 from nightshift.producer.explain import facts, reasons
@@ -100,10 +100,10 @@ def live_job(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     """What changes while the job runs."""
     job, ledger, acts, scope = visit.job(), visit.ledger, visit.looker.acts, visit.looker.scope
     state = visit.request.app.state
-    trails, kinds, home = state.trails, state.kinds, state.home
+    trails, kinds, here = state.trails, state.kinds, visit.context.here
 
     def look() -> str:
-        seen = _seen(ledger, kinds, home, job.id, scope)
+        seen = _seen(ledger, kinds, here(), job.id, scope)
         if seen is None:
             return render.fragment("gone.html", kind="job", place="/")
         return render.fragment("job_live.html", acts=acts, trail=trails.note(seen["row"]), **seen)
@@ -112,7 +112,7 @@ def live_job(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
 
 
 def _seen(
-    ledger: Ledger, kinds: Kinds, home: Home, job_id: int, tenant: str | None
+    ledger: Ledger, kinds: Kinds, here: Here, job_id: int, tenant: str | None
 ) -> dict[str, Any] | None:
     """What the page shows of a job now; None where the job is gone."""
     with ledger.transaction() as connection:
@@ -122,11 +122,7 @@ def _seen(
         (row,) = with_deadlines(connection, job_pace.some(connection, [job.id]))
         return {
             "row": row,
-            "reasons": reasons.explain(
-                facts.facts(
-                    connection, job, tenant=tenant, alone=home.alone, embedded=home.embedded
-                )
-            ),
+            "reasons": reasons.explain(facts.facts(connection, job, tenant=tenant, here=here)),
             "kinds": kinds.of(connection, row),
             "attempts": job_facts.recent(connection, job.id, ON_TIMELINE),
             "shown": ATTEMPTS,

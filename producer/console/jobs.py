@@ -11,11 +11,13 @@ from starlette.routing import Route
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.gateway import tenant_jobs, tenants
+from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
 from nightshift.producer.console import render
 from nightshift.producer.console.visits import Visit, action, job_of, live, page, seen_at
 from nightshift.producer.control import job_moves
+from nightshift.producer.control.answer import Answer
 from nightshift.producer.gateway.errors import ApiError
 from nightshift.producer.views.deadlines import with_deadlines
 
@@ -24,7 +26,11 @@ PAGE_JOBS = 50
 MOST_NAMES = 200
 """Names that the filter completes."""
 
-MOVES = {"pause": job_moves.pause, "resume": job_moves.resume, "cancel": job_moves.cancel}
+MOVES: Mapping[str, Callable[[Ledger, Job], Answer]] = {
+    "pause": job_moves.pause,
+    "resume": job_moves.resume,
+    "cancel": job_moves.cancel,
+}
 """What can be done with many jobs."""
 
 FILTER = ("status", "name", "tenant")

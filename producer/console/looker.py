@@ -44,16 +44,6 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
-    """What the pages know of the ledger of a folder: whether `nightshift run` keeps it, whether nobody
-    but the pages does.
-    """
-
-    embedded: bool = False
-    alone: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Looker:
     """Somebody who looks; `scope` is the tenant whose jobs are seen, None for every job."""
 

@@ -16,6 +16,8 @@ OURS = (
     "processes",
     "database_url",
     "supervisors",
+    "holder",
+    "ending",
     "postgres.port",
     "redis.port",
     "redis.conf",

@@ -1,17 +1,21 @@
 """Pause, resume, cancel, unpin: a job moves, and the audit log says who moved it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Connection, Ledger, jobs, spending
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.jobs import Job
+from nightshift.producer.advice.advice import Need, advise, goes_on, nobody_works, subject
+from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.control.answer import Answer, detail
 
 
-def pause(ledger: Ledger, job: Job) -> Answer:
+def pause(ledger: Ledger, job: Job, here: Here = FLEET) -> Answer:
     """No further claims; what is leased ends as usual. BadInput where the job is over."""
-    return _moved(ledger, job, "pause", jobs.pause, f"`nightshift resume {job.id}` goes on")
+    return _moved(ledger, job, "pause", jobs.pause, goes_on(Need.RESUME, here, job))
 
 
 def cancel(ledger: Ledger, job: Job) -> Answer:
@@ -19,16 +23,20 @@ def cancel(ledger: Ledger, job: Job) -> Answer:
     return _moved(ledger, job, "cancel", jobs.cancel, "parts that are written stay")
 
 
-def resume(ledger: Ledger, job: Job, budget: float | None = None) -> Answer:
+def resume(ledger: Ledger, job: Job, budget: float | None = None, here: Here = FLEET) -> Answer:
     """A paused job goes on, with another limits.budget where one is given."""
 
     def go_on(connection: Connection, job_id: int) -> None:
         if budget is not None:
             spending.set_budget(connection, job_id, budget)
-        spending.refuse_spent(connection, job_id)
+        try:
+            spending.refuse_spent(connection, job_id)
+        except BadInput as error:
+            spent = replace(subject(job), over_budget=True)
+            raise BadInput(f"{error}: `{advise(Need.RESUME, here, spent)}`") from error
         jobs.resume(connection, job_id)
 
-    return _moved(ledger, job, "resume", go_on, "")
+    return _moved(ledger, job, "resume", go_on, nobody_works(here, job))
 
 
 def unpin(ledger: Ledger, job: Job) -> Answer:

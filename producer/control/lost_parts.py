@@ -8,6 +8,7 @@ from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.growth import generations
 from nightshift.common.ledger.jobs import Job
 from nightshift.producer import retry
+from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.arrange import again
 from nightshift.producer.control.answer import Answer
 from nightshift.producer.results import part_files
@@ -16,7 +17,7 @@ BATCHES_A_PIECE = 2_000
 """Batches that one transaction opens again, which holds the row of the job."""
 
 
-def redo(ledger: Ledger, job: Job, *, sure: bool, nobody_works: bool) -> Answer:
+def redo(ledger: Ledger, job: Job, *, sure: bool, here: Here = FLEET) -> Answer:
     """Runs the rows of parts again that the ledger names and the store does not have. When the command
     is cut off, a second one does the rest.
 
@@ -47,5 +48,5 @@ def redo(ledger: Ledger, job: Job, *, sure: bool, nobody_works: bool) -> Answer:
         figures = {"rows": 0, "batches": 0, "reopened": False}
         return Answer("redo", job.label, job.id, then="no part is gone", facts=figures)
     figures = {"rows": whole.rows, "batches": whole.batches, "reopened": whole.reopened}
-    then = retry.summary(job, whole, nobody_works=nobody_works)
+    then = retry.summary(job, whole, here)
     return Answer("redo", job.label, job.id, then=then, facts=figures)

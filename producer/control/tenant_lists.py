@@ -59,7 +59,7 @@ def key_table(found: Sequence[Facts]) -> RenderableType:
 def tenant_table(found: Sequence[Facts]) -> RenderableType:
     """One line a tenant."""
     if not found:
-        return Text("no tenants: `nightshift tenant set NAME` makes one", "bright_black")
+        return Text("no tenants: `nightshift tenant set NAME --weight 1` makes one", "bright_black")
     columns = (
         "tenant",
         "weight",

@@ -10,6 +10,7 @@ from nightshift.common.ledger.growth import watches
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_facts
 from nightshift.common.states import JobState
+from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.explain.reasons import Reason
 from nightshift.producer.explain.situation import Facts, SetAside, SlotFact
 
@@ -19,11 +20,10 @@ def facts(
     job: Job,
     *,
     tenant: str | None = None,
-    alone: bool = False,
-    embedded: bool = False,
+    here: Here = FLEET,
 ) -> Facts:
-    """What decides whether the job moves; `alone` as `connect.open_ledger` says it, `embedded` of the
-    ledger of a folder. A reader of a `tenant` sees no names of others' jobs and people.
+    """What decides whether the job moves; `here` says who works on the ledger. A reader of a `tenant` sees
+    no names of others' jobs and people.
     """
     row = jobs.progress(connection, job.id)
     pace = job_facts.pace(connection, job.id)
@@ -40,8 +40,9 @@ def facts(
         engine_key=job.spec.engine_key,
         reason=job.reason or _who_paused(connection, job, tenant),
         closed=job.closed_at is not None,
-        alone=alone,
-        embedded=embedded,
+        here=here,
+        pools=job_facts.pools(connection, job.spec.engine_key),
+        is_guest=tenant is not None,
         rows_total=row["rows_total"],
         rows_over=row["rows_done"] + row["rows_failed"],
         rows_failed=row["rows_failed"],

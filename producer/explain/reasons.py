@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from nightshift.common.states import JobState
 from nightshift.common.text import first_few
+from nightshift.producer.advice.advice import Need, Subject, advise
+from nightshift.producer.advice.here import Works
 from nightshift.producer.explain.situation import Facts, SlotFact
 
 OTHERS_JOB = "a job of another tenant"
@@ -29,15 +31,23 @@ def explain(facts: Facts) -> list[Reason]:
     return found or [Reason("soon", "its next batches are handed out within seconds")]
 
 
+def _advice(need: Need, facts: Facts) -> str:
+    """The command that helps; none for a reader who keeps no machines where it is about these."""
+    if facts.is_guest and need in (Need.WORK, Need.REAPER):
+        return ""
+    over_budget = "limits.budget" in (facts.reason or "")
+    job = Subject(facts.job_id, facts.pool, facts.engine_key, over_budget, facts.pools)
+    return advise(need, facts.here, job)
+
+
 def _at_rest(facts: Facts) -> Reason:
     job = facts.job_id
     match facts.state:
         case JobState.PAUSED:
             why = f": {facts.reason}" if facts.reason else ""
-            more = " --budget MORE" if "limits.budget" in (facts.reason or "") else ""
             ends = facts.leased and not facts.alone
             busy = f"; {_verb(facts.leased, 'ends', 'end')} as usual" if ends else ""
-            return Reason("paused", f"it is paused{why}{busy}", f"nightshift resume {job}{more}")
+            return Reason("paused", f"it is paused{why}{busy}", _advice(Need.RESUME, facts))
         case JobState.COMPLETED if facts.rows_failed:
             return Reason(
                 "completed",
@@ -48,7 +58,7 @@ def _at_rest(facts: Facts) -> Reason:
             return Reason("completed", "it is completed, and every row has an answer")
         case JobState.FAILED:
             why = f": {facts.reason}" if facts.reason else ", since some of its batches are dead"
-            return Reason("failed", f"it failed{why}", f"nightshift retry {job} --failed")
+            return Reason("failed", f"it failed{why}", _advice(Need.RETRY, facts))
         case _:
             return Reason("cancelled", "it is cancelled, which is final; its parts stay")
 
@@ -56,11 +66,10 @@ def _at_rest(facts: Facts) -> Reason:
 def _nobody(facts: Facts) -> Iterator[Reason]:
     """Nobody keeps the fleet going."""
     if facts.alone:
-        yield Reason(
-            "no_run",
-            "no `nightshift run` is up in this folder, so nobody works on it",
-            "nightshift run … with the spec of the job",
-        )
+        nobody = "no `nightshift run` is up in this folder, so nobody works on it"
+        if facts.here.works is Works.PAGES:
+            nobody += "; Ctrl-C ends these pages, which hold the folder"
+        yield Reason("no_run", nobody, _advice(Need.WORK, facts))
     # A reaper of an older release gives no sign: work under way shows that one may be there.
     elif not facts.has_reaper and not (
         facts.reaper_seconds is None and facts.children_at_work and facts.waiting
@@ -72,8 +81,7 @@ def _nobody(facts: Facts) -> Iterator[Reason]:
             what = "nothing is handed out"
         elif facts.watch_seconds is not None and not facts.state.over:
             what = "nobody looks for new files"
-        command = "nightshift logs" if facts.embedded else "nightshift reaper"
-        yield Reason("no_reaper", f"{ago}, so {what}", command)
+        yield Reason("no_reaper", f"{ago}, so {what}", _advice(Need.REAPER, facts))
 
 
 def _at_work(facts: Facts) -> Iterator[Reason]:
@@ -140,9 +148,7 @@ def _no_slot(facts: Facts) -> Iterator[Reason]:
     usable = [slot for slot in able if slot.cordon is None and slot.state != "lost"]
     own = [slot for slot in usable if slot.engine_key == facts.engine_key]
     refused = {each.host for each in facts.set_aside}
-    worker = f"nightshift-worker --pool {facts.pool}"
-    if facts.embedded:
-        worker = "nightshift run … with the spec of the job"
+    worker = _advice(Need.WORK, facts)
     if not facts.slots:
         yield Reason("no_worker", f"no worker of the pool {facts.pool} is alive", worker)
     elif not able:

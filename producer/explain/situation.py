@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nightshift.common.states import JobState
+from nightshift.producer.advice.here import FLEET, Here
 
 REAPER_SILENT_SECONDS = 30.0
 """A reaper notes every 5 s that it lives: silent for longer, it is gone, frozen or cut off."""
@@ -42,12 +43,12 @@ class SetAside:
 class Facts:
     """What the ledger knows of a job and its pool. Times are seconds; None is unknown or never.
 
-    `embedded` says that the ledger is that of a folder, and `alone` that only this command keeps it
-    up. `reaper_seconds` is the age of the last sign of any reaper; `part_seconds` that of the job's
+    `here` says who works on the ledger. `reaper_seconds` is the age of the last sign of any reaper; `part_seconds` that of the job's
     last part; `lease_seconds` the age of its oldest lease; `children_at_work` are living workers that
     have leases; `resting` and `rest_seconds` tell of batches that wait after an error. `ahead` is a job
     that has the same engine and goes first; jobs in `hidden` are not named to this reader. `watch_seconds` is the pause between two looks for new
-    files, where the input is watched, and `watch_error` says why the last look came to nothing.
+    files, where the input is watched, and `watch_error` says why the last look came to nothing. `pools` are
+    those whose living workers may have the engine. A reader who `is_guest` keeps no machines.
     """
 
     job_id: int
@@ -56,8 +57,7 @@ class Facts:
     engine_key: str
     reason: str | None = None
     closed: bool = False
-    alone: bool = False
-    embedded: bool = False
+    here: Here = FLEET
     rows_total: int = 0
     rows_over: int = 0
     rows_failed: int = 0
@@ -82,6 +82,13 @@ class Facts:
     hidden: frozenset[int] = frozenset()
     watch_seconds: int | None = None
     watch_error: str | None = None
+    pools: Sequence[str] = ()
+    is_guest: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody works on the ledger."""
+        return self.here.nobody
 
     @property
     def waiting(self) -> int:

@@ -1,6 +1,6 @@
 """The ASGI application: every route, and errors in one shape."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
+from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.batch_api import models as model_table
 from nightshift.producer.batch_api.models import ModelTable
 from nightshift.producer.gateway import errors, openapi
@@ -44,8 +45,11 @@ def build(
     settings: Settings,
     routes: Sequence[BaseRoute] | None = None,
     health: Health | None = None,
+    here: Callable[[], Here] = lambda: FLEET,
 ) -> Starlette:
-    """The application of one server process: every address of the HTTP API, or these `routes`."""
+    """The application of one server process: every address of the HTTP API, or these `routes`. `here` says
+    who works on the ledger.
+    """
     handlers: Any = {
         ApiError: errors.handler,
         HTTPException: errors.handler,
@@ -59,7 +63,7 @@ def build(
         middleware=[Middleware(Headers)],
     )
     app.router.redirect_slashes = False
-    app.state.context = Context(ledger, settings, lambda: _models(settings))
+    app.state.context = Context(ledger, settings, lambda: _models(settings), here=here)
     app.state.health = health or Health()
     return app
 

@@ -24,6 +24,7 @@ from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway.keys import Caller, Role
 from nightshift.common.settings import Settings
 from nightshift.common.text import has_half_characters, is_deeper, map_leaves
+from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.batch_api.models import ModelTable
 from nightshift.producer.gateway import access
 from nightshift.producer.gateway.errors import ApiError, not_found
@@ -41,7 +42,7 @@ be recursive.
 @dataclass(frozen=True, slots=True)
 class Context:
     """What every handler may use; `models` reads the operator's table as it is now, `slow` has the threads of
-    what plans, sorts or deletes.
+    what plans, sorts or deletes, and `here` says who works on the ledger.
     """
 
     ledger: Ledger
@@ -50,6 +51,7 @@ class Context:
     slow: SlowWork = field(
         default_factory=lambda: SlowWork("plans and retries", at_once=4, a_tenant=2, waiting=50)
     )
+    here: Callable[[], Here] = lambda: FLEET
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
+from nightshift.producer.advice.here import FLEET, Here, Works
 from nightshift.producer.gateway import access, app
 from nightshift.producer.gateway.health import Health
 from nightshift.producer.local.fleet import LocalFleet
@@ -42,7 +43,9 @@ def run(
     broken, which is kept up here. BadInput when the address is taken.
     """
     if access.nobody_enters(ledger, settings):
-        log.warning("serve_closed", host=settings.serve_host, next="nightshift key create")
+        log.warning(
+            "serve_closed", host=settings.serve_host, next="nightshift key create --tenant NAME"
+        )
     # uvicorn raises the signal again once every request is answered: the end that was asked for is no
     # failure.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -51,7 +54,8 @@ def run(
     host, port = listener.getsockname()[:2]
     log.info("serve_started", host=host, port=port)
     health = Health() if fleet is None else Health(fleet.troubles)
-    served = app.build(ledger, settings, health=health)
+    here = FLEET if fleet is None else Here(Works.SERVE)
+    served = app.build(ledger, settings, health=health, here=lambda: here)
     add_pages(served)
     config = uvicorn.Config(
         served,

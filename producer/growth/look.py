@@ -22,6 +22,8 @@ from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
+from nightshift.producer.advice.advice import Need, goes_on, nobody_works
+from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.growth.append import NOTHING, Appended, append, refuse
 from nightshift.producer.growth.redo import redo_changed
 from nightshift.producer.submit.changes import Changes, changes, judge_look
@@ -90,7 +92,7 @@ def _stop(ledger: Ledger, job: Job) -> bool:
     return stopped
 
 
-def summary(job: Job, taken: Taken, *, nobody_works: bool) -> list[str]:
+def summary(job: Job, taken: Taken, here: Here = FLEET) -> list[str]:
     """What became of an append, a sentence a line, and the next command."""
     name, added = f"job {job.id} ({job.spec.name})", taken.appended
     said = []
@@ -105,11 +107,9 @@ def summary(job: Job, taken: Taken, *, nobody_works: bool) -> list[str]:
             f"{first_few(taken.redone, 3)}"
         )
     if said and job.state is JobState.PAUSED:
-        said[-1] += f" after `nightshift resume {job.id}`"
-    elif said and nobody_works:
-        said[-1] += "; `nightshift run` with its spec does it"
+        said[-1] += f"; {goes_on(Need.RESUME, here, job)}"
     elif said:
-        said[-1] += f"; `nightshift wait {job.id}` waits for it"
+        said[-1] += f"; {nobody_works(here, job) or f'`nightshift wait {job.id}` waits for it'}"
     if taken.appended.empty:
         said.append(f"left out until they have rows: {first_few(taken.appended.empty, 3)}")
     if not said:

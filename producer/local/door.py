@@ -8,6 +8,7 @@ from rich.console import Console
 from nightshift.common.ledger import Ledger
 from nightshift.common.permits import engine_args
 from nightshift.common.settings import Settings
+from nightshift.producer.advice.here import Here, Works
 from nightshift.producer.batch_api import models
 from nightshift.producer.batch_api.models import ModelTable
 from nightshift.producer.local.fleet import LocalFleet, on_one_machine, running
@@ -28,6 +29,7 @@ def serve_alone(settings: Settings, console: Console, serve: Serve, connections:
     """
     table = models.load(settings.serve_models)
     with machine(for_table(table, settings), console, connections=connections) as here:
+        Here(Works.SERVE).say(here.home)
         pools = sorted({model.pool for model in table.models.values()})
         workers = {
             f"worker-{pool}" if len(pools) > 1 else "worker": ["--pool", pool] for pool in pools

@@ -81,6 +81,7 @@ class LocalFleet:
 
     def start(self) -> None:
         """Starts all; the supervisor ids are on disk first, so that a `run` after a crash finds them."""
+        (self._home / "ending").unlink(missing_ok=True)
         supervisors = [each.supervisor for each in self._processes if each.supervisor]
         write_whole(self._home / "supervisors", "\n".join(supervisors))
         for process in self._processes:
@@ -149,7 +150,10 @@ class LocalFleet:
             raise Permanent(self._broken)
 
     def stop(self) -> None:
-        """Drains the workers, ends the reaper, and all processes that they started."""
+        """Drains the workers, ends the reaper, and all processes that they started. Whoever wants the home
+        folder waits for that.
+        """
+        (self._home / "ending").touch()
         for process in self._processes:
             if process.group is not None and process.supervisor is not None:
                 process.group.terminate()

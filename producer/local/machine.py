@@ -19,6 +19,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
 from nightshift.common.telemetry.steps import Step, StepFile
+from nightshift.producer.advice.here import Here, Works
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.pilot import FinishedPilot, Unreadable
 from nightshift.producer.local.fleet import MOST_ENDS, LocalFleet, Servers, for_spec, running
@@ -89,6 +90,7 @@ class Machine:
         if job.state.over:
             return job
         pool, engine_key = wanted = job.spec.pool, job.spec.engine_key
+        Here(Works.RUN, job.id, pool, engine_key).say(self.home)
         if self.fleet is None or self.serves != wanted:
             self.started.close()
             self.serves = wanted
@@ -139,6 +141,7 @@ def machine(
     """
     home = settings.home.absolute()
     with home_lock(home), ExitStack() as stack:
+        Here(Works.RUN).say(home)
         servers: Servers = []
         settings = _with_servers(settings, home, stack, servers)
         ledger = Ledger(

@@ -20,6 +20,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.telemetry import step_table
 from nightshift.common.telemetry.steps import Step, StepFile, checked, process_began
+from nightshift.producer.advice.here import NOBODY
 from nightshift.producer.connect import has_ledger, open_ledger
 from nightshift.producer.estimate import pilot
 from nightshift.producer.estimate.estimate import Estimate, estimate
@@ -80,12 +81,12 @@ def run(
             console.print(past.ended, soft_wrap=True, highlight=False, markup=False)
             for warning in past.warnings:
                 console.print(warning, style="yellow", soft_wrap=True, markup=False)
-            code = progress.report_end(here.ledger, job, console, ran=False)
+            code = progress.report_end(here.ledger, job, console, NOBODY, ran=False)
             if past.lost is not None:
                 return progress.EXIT_NOT_FINISHED
         else:
             job = here.work_on(job)
-            code = progress.report_end(here.ledger, job, console)
+            code = progress.report_end(here.ledger, job, console, NOBODY)
         if results is not None:
             openai_batch_results.report(here.ledger, job, results, console)
         return code

@@ -81,7 +81,7 @@ class Submitted:
         if self.arranged:
             found.append(
                 "the rows run sorted by what their requests begin with (batch.arrange): "
-                f"`nightshift collect {self.job_id}` gives them in dataset order"
+                f"`nightshift collect {self.job_id} --to FILE` gives them in dataset order"
             )
         if self.watch_seconds is not None:
             found.append(

@@ -14,6 +14,7 @@ from nightshift.common.ledger import Connection, Ledger, Row, jobs, workers
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
+from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.views import rates, tables, watching
 from nightshift.producer.views.deadlines import with_deadlines
 from nightshift.producer.views.notebook import CellView
@@ -161,14 +162,16 @@ def after(seconds: float | None) -> Callable[[], bool]:
     return lambda: until is not None and time.monotonic() >= until
 
 
-def report_end(ledger: Ledger, job: Job, console: Console, *, ran: bool = True) -> int:
-    """Prints the summary of a job that is over or paused; returns the exit code of `run` and
-    `wait` (DESIGN section 11). The rate of a job of which nothing `ran` now is left out.
+def report_end(
+    ledger: Ledger, job: Job, console: Console, here: Here = FLEET, *, ran: bool = True
+) -> int:
+    """Prints the summary of a job that is over or paused, with what helps `here`; returns the exit code
+    of `run` and `wait` (DESIGN section 11). The rate of a job of which nothing `ran` now is left out.
     """
     with ledger.transaction() as connection:
         (row,) = with_deadlines(connection, [job_pace.of(connection, job.id)])
         found = watching.watching(connection, job.id)
-    console.print(tables.summary(row, ran=ran))
+    console.print(tables.summary(row, here, ran=ran))
     if found is not None and not job.state.over:
         for line in (*watching.lines(found), watching.how_to_end(job.id)):
             console.print(line, soft_wrap=True, highlight=False, markup=False)

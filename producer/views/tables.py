@@ -10,6 +10,8 @@ from rich.text import Text
 
 from nightshift.common.formats import part_names
 from nightshift.common.text import money
+from nightshift.producer.advice.advice import Need, Subject, advise, spec_note
+from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.views.cells import (
     duration,
     fact_grid,
@@ -69,10 +71,11 @@ def status(
     set_aside: Sequence[Values] = (),
     backing_off: Values | None = None,
     watching: Sequence[str] = (),
+    here: Here = FLEET,
 ) -> RenderableType:
     """The live view of a job that is running or paused, else its summary."""
     if row["status"] not in ("running", "paused"):
-        return summary(row)
+        return summary(row, here)
     own, aside = (
         [each for each in found if each["pool"] == row["pool"]] for found in (workers, set_aside)
     )
@@ -105,7 +108,7 @@ def line(row: Values) -> str:
     return ", ".join(parts)
 
 
-def summary(row: Values, *, ran: bool = True) -> RenderableType:
+def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableType:
     """How a job ended: rows, tokens, rate, output, and the command that goes on. Without what says how
     fast the job was where nothing `ran` now.
     """
@@ -136,26 +139,29 @@ def summary(row: Values, *, ran: bool = True) -> RenderableType:
         table.add_row("reason", Text(row["reason"], "yellow"))
     if row["remark"]:
         table.add_row("remark", Text(row["remark"], "yellow"))
-    for advice in next_steps(row):
+    for advice in next_steps(row, here):
         table.add_row("next", Text(advice))
     return Group(_title(row), table)
 
 
-def next_steps(row: Values) -> list[str]:
-    """Commands that a user may want to run next."""
-    steps = []
+def next_steps(row: Values, here: Here = FLEET) -> list[str]:
+    """Commands that a user may want to run next, where nobody or somebody works `here`."""
+    over_budget = "limits.budget" in (row["reason"] or "")
+    job = Subject(row["job"], row["pool"], row.get("engine_key") or "", over_budget)
+    steps: list[tuple[str, str]] = []
     if row["status"] == "paused":
-        more = " --budget MORE" if "limits.budget" in (row["reason"] or "") else ""
-        steps.append(f"nightshift resume {row['job']}{more}    goes on")
+        steps.append((advise(Need.RESUME, here, job), "goes on"))
     if row["rows_failed"]:
-        steps.append(f"nightshift errors {row['job']}    the rows that failed, and why")
-        if row["status"] != "cancelled":
-            steps.append(f"nightshift retry {row['job']} --failed    runs them again")
-    elif row["status"] == "failed":
-        steps.append(f"nightshift retry {row['job']} --failed    goes on, once that is mended")
+        steps.append((f"nightshift errors {row['job']}", "the rows that failed, and why"))
+    if row["status"] == "failed":
+        then = "runs them again" if row["rows_failed"] else "goes on, once that is mended"
+        steps.append((advise(Need.RETRY, here, job), then))
+    elif row["rows_failed"] and row["status"] != "cancelled":
+        steps.append((advise(Need.RETRY_ROWS, here, job), "runs them again"))
     if row["status"] in ("failed", "cancelled"):
-        steps.append("nightshift run … --out ANOTHER    starts afresh in another directory")
-    return steps
+        steps.append((advise(Need.AFRESH, here, job), "starts afresh in another directory"))
+    notes = dict.fromkeys(note for command, _ in steps if (note := spec_note(command)))
+    return [*(f"{command}    {then}" for command, then in steps), *notes]
 
 
 def overview(

@@ -193,7 +193,7 @@ def test_lost_parts_run_again_also_where_the_copy_is_lost(site: Arranged) -> Non
     site.done()
     for file in [*site.copies, *(site.folder / "out").glob("part-00000[01]*")]:
         file.unlink()
-    answer = lost_parts.redo(site.ledger, site.job, sure=False, nobody_works=True)
+    answer = lost_parts.redo(site.ledger, site.job, sure=False)
     assert answer.facts["rows"] == 20
     assert site.done() is JobState.COMPLETED
     assert site.agrees() == {}

@@ -781,7 +781,7 @@ def test_a_job_whose_output_is_never_writable_is_paused_with_the_reason(
             found.append(connection.execute(text("SELECT state, reason FROM jobs")).one())
     assert [state for state, _ in found] == ["running"] * MOST_REFUSALS + ["paused"]
     assert why in found[-1].reason
-    assert "mend the output, then `nightshift resume" in found[-1].reason
+    assert "mend the output, then resume the job" in found[-1].reason
     assert scene.engine.taken == []
     assert scene.states()[: MOST_REFUSALS + 1] == ["pending"] * (MOST_REFUSALS + 1)
     assert scene.losses() == 0

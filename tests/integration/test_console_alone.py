@@ -11,8 +11,9 @@ from starlette.testclient import TestClient
 
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import load_settings
+from nightshift.producer.advice.here import Here, Works
 from nightshift.producer.console import app as console
-from nightshift.producer.console.looker import Home, Session
+from nightshift.producer.console.looker import Session
 from nightshift.producer.gateway import app as gateway
 from tests.support.console_site import ORIGIN, send
 from tests.support.fleet import Fleet, function_spec, wait_until, write_rows
@@ -28,8 +29,8 @@ def session() -> Session:
 
 @pytest.fixture
 def browsers(ledger: Ledger, session: Session) -> list[TestClient]:
-    app = gateway.build(ledger, load_settings(), routes=())
-    console.add(app, session, Home(embedded=True, alone=True))
+    app = gateway.build(ledger, load_settings(), routes=(), here=lambda: Here(Works.PAGES))
+    console.add(app, session)
     return [TestClient(app, base_url=ORIGIN, follow_redirects=False) for _ in range(2)]
 
 

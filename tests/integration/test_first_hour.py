@@ -34,7 +34,7 @@ def test_a_job_that_failed_by_its_code_and_is_mended_goes_on_by_the_same_command
     code.write_text("import nothing_there")
     failed = alone.command(*RUN)
     assert failed.returncode == 3, failed.stderr + logs(alone.folder)
-    assert "nightshift retry 1 --failed" in failed.stdout
+    assert "nightshift run SPEC    goes on, once that is mended" in failed.stdout
 
     code.write_text("def loud(rows):\n    raise ValueError('not yet')\n")
     raised = alone.command(*RUN)

@@ -461,7 +461,7 @@ def test_the_command_says_what_runs_again_and_who_does_it(
         connection.execute(text("UPDATE jobs SET state = 'paused', closed_at = NULL"))
     said = nightshift("retry", "1", "--failed", "--dead")
     assert said.stdout == (
-        "job 1 (moody): 4 rows in 4 batches run again after `nightshift resume 1`\n"
+        "job 1 (moody): 4 rows in 4 batches run again; `nightshift resume 1` goes on\n"
     )
     with site.ledger.transaction() as connection:
         jobs.resume(connection, site.job_id)
@@ -615,7 +615,7 @@ def test_run_goes_on_with_a_retried_job_of_its_folder(
         monkeypatch.delenv("NIGHTSHIFT_DATABASE_URL", raising=False)
         said = CliRunner().invoke(app, ["retry", "held", "--failed"])
         assert said.stdout == (
-            "job 1 (held): 4 rows in 2 batches run again; `nightshift run` with its spec does it\n"
+            "job 1 (held): 4 rows in 2 batches run again; `nightshift run SPEC` works on it\n"
         ), said.stderr
         assert not (output / "_manifest.json").exists()
         (tmp_path / "mended").touch()

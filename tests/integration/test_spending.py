@@ -235,8 +235,8 @@ def test_a_job_pauses_when_what_is_under_way_would_pass_its_budget(world: World)
     job = world.run(jobs.get, job_id)
     assert job.state is JobState.PAUSED
     assert job.reason == (
-        f"0.0067 is spent and about 0.013 under way, which reaches limits.budget 0.020: "
-        f"`nightshift resume {job_id} --budget MORE` goes on"
+        "0.0067 is spent and about 0.013 under way, which reaches limits.budget 0.020: "
+        "a larger one lets the job go on"
     )
     assert world.run(jobs.get, other).state is JobState.RUNNING
     assert world.claim(job_id) == []
@@ -319,8 +319,8 @@ def test_resume_wants_a_larger_budget_and_keeps_it(
     refused = nightshift("resume", str(job_id))
     assert refused.exit_code == 2
     assert (
-        f"job {job_id} has spent 0.0067 of limits.budget 0.0050: `nightshift resume {job_id} "
-        "--budget MORE` goes on"
+        f"job {job_id} has spent 0.0067 of limits.budget 0.0050: a larger one lets the job go on: "
+        f"`nightshift resume {job_id} --budget MORE`"
     ) in refused.stderr
     for too_little in ("0.006", "0", "nan"):
         assert nightshift("resume", str(job_id), "--budget", too_little).exit_code == 2

@@ -3,6 +3,7 @@
 import pytest
 
 from nightshift.producer import doctor
+from nightshift.producer.advice.here import Here, Works
 from nightshift.producer.doctor import Check, Health
 
 OLD = {"0.1.0+old": 2}
@@ -19,7 +20,7 @@ CASES = [
         "2 alive, on a, b",
     ),
     (
-        doctor.reapers([{"host": "a", "silent_seconds": 1}], embedded=True),
+        doctor.reapers([{"host": "a", "silent_seconds": 1}], Here(Works.RUN)),
         Health.OK,
         "1 alive, on a",
     ),

@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from nightshift.common.states import JobState
+from nightshift.producer.advice.here import NOBODY, Here, Works
 from nightshift.producer.explain.reasons import explain
 from nightshift.producer.explain.situation import Facts, SetAside, SlotFact
 
 OWN, OTHER = "own", "other"
+
+RUN = Here(Works.RUN, 7, "gpus", OWN)
 
 FACTS = Facts(
     job_id=7,
@@ -73,10 +76,10 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
     ),
     (
         "no run",
-        {"alone": True},
+        {"here": NOBODY},
         "no_run",
         "no `nightshift run` is up in this folder, so nobody works on it",
-        "nightshift run … with the spec of the job",
+        "nightshift run SPEC",
     ),
     (
         "no reaper ever",
@@ -123,14 +126,14 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
     ),
     (
         "paused in a folder without a run, with leases that the run left",
-        {"state": JobState.PAUSED, "leased": 1, "alone": True},
+        {"state": JobState.PAUSED, "leased": 1, "here": NOBODY},
         "paused",
         "it is paused",
-        "nightshift resume 7",
+        "nightshift run SPEC",
     ),
     (
         "no reaper in the ledger of a folder",
-        {"embedded": True, "reaper_seconds": None},
+        {"here": RUN, "reaper_seconds": None},
         "no_reaper",
         "no reaper is known, so nothing is handed out",
         "nightshift logs",
@@ -201,10 +204,10 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
     ),
     (
         "no worker in the ledger of a folder",
-        {"embedded": True},
+        {"here": RUN},
         "no_worker",
         "no worker of the pool gpus is alive",
-        "nightshift run … with the spec of the job",
+        "nightshift logs",
     ),
     (
         "watched, all done, and no reaper",
@@ -319,7 +322,7 @@ def test_what_bounds_a_job_that_is_at_work_is_said_too() -> None:
 KINDS: list[tuple[str, dict[str, Any], list[str]]] = [
     (
         "leases that a killed run left in its folder",
-        {"alone": True, "leased": 1, "children_at_work": 1, "lease_seconds": 180.0},
+        {"here": NOBODY, "leased": 1, "children_at_work": 1, "lease_seconds": 180.0},
         ["no_run"],
     ),
     (

@@ -71,7 +71,7 @@ def over_budget(connection: Connection) -> list[tuple[int, str]]:
     return [
         (
             job_id,
-            f"{why}: `nightshift tenant set {tenant} --budget MORE`, then `nightshift resume {job_id}`",
+            f"{why}: `nightshift tenant set {tenant} --budget MORE`, then resume the job",
         )
         for tenant, why in _spent_out(connection, None)
         for job_id in connection.scalars(RUNNING, {"name": tenant})

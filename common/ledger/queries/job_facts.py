@@ -32,6 +32,14 @@ SLOTS = text("""
 """)
 """Living slots with the engine that each has and should have, and a job that needs the engine."""
 
+POOLS = text("""
+    SELECT DISTINCT pool FROM slots
+    WHERE coalesce(serves, :engine_key) = :engine_key
+      AND seen_at > now() - make_interval(secs => :alive)
+    ORDER BY pool
+""")
+"""Pools of living machines that may load an engine."""
+
 LIVING_SECONDS = 60.0
 """A machine or a reaper that was silent for longer counts as gone, as in the view job_progress."""
 
@@ -139,6 +147,12 @@ def slots(connection: Connection, pool: str | None = None) -> list[Row]:
     """The slots of living machines, of one pool or of all."""
     given = {"pool": pool, "alive": LIVING_SECONDS}
     return list(connection.execute(SLOTS, given).mappings())
+
+
+def pools(connection: Connection, engine_key: str) -> list[str]:
+    """The pools with living slots that may have this engine."""
+    given = {"engine_key": engine_key, "alive": LIVING_SECONDS}
+    return list(connection.scalars(POOLS, given))
 
 
 def pace(connection: Connection, job_id: int) -> Row:

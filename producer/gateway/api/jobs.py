@@ -84,7 +84,7 @@ def explain_job(call: Call) -> dict[str, Any]:
     """What `nightshift explain JOB --json` says."""
     with call.ledger.transaction() as connection:
         job = _job(connection, call)
-        known = facts.facts(connection, job, tenant=_scope(call))
+        known = facts.facts(connection, job, tenant=_scope(call), here=call.context.here())
         return facts.as_json(job, reasons.explain(known))
 
 
@@ -114,7 +114,7 @@ def job_errors(call: Call) -> dict[str, Any]:
 
 def pause_job(call: Call) -> dict[str, Any]:
     """No further claims."""
-    return _answered(job_moves.pause(call.ledger, _found(call)))
+    return _answered(job_moves.pause(call.ledger, _found(call), call.context.here()))
 
 
 def resume_job(call: Call) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def resume_job(call: Call) -> dict[str, Any]:
     budget = call.json().get("budget")
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int | float)):
         raise ApiError(400, "budget is no number", param="budget")
-    return _answered(job_moves.resume(call.ledger, _found(call), budget))
+    return _answered(job_moves.resume(call.ledger, _found(call), budget, call.context.here()))
 
 
 def cancel_job(call: Call) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def retry_job(call: Call) -> dict[str, Any]:
         call.ledger, job, failed=True, dead=kind is None, kind=wanted, allowed=allowed
     )
     figures = {"rows": done.rows, "batches": done.batches, "reopened": done.reopened}
-    then = retry.summary(job, done, nobody_works=False)
+    then = retry.summary(job, done, call.context.here())
     return _answered(Answer("retry", job.label, job.id, then=then, facts=figures))
 
 

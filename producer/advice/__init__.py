@@ -1,0 +1,1 @@
+"""What helps where a command is read: who works here, and one function over that."""

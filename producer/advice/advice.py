@@ -1,0 +1,135 @@
+"""Which command helps, by who works here: one pure function for the command line, the API and the pages.
+
+Each command that is advised is run by tests/integration/test_advice.py in each situation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.states import JobState
+from nightshift.producer.advice.here import Here, Works
+
+SPEC = "SPEC stands for the spec of the job, or its input and flags"
+
+
+class Need(StrEnum):
+    """What is to happen: a paused job goes on, a job that failed runs again, the failed rows of a job that
+    is over run again, somebody works on a job whose rows wait, a reaper hands work out, any worker is
+    there, or a job that is over starts afresh elsewhere.
+    """
+
+    RESUME = "resume"
+    RETRY = "retry"
+    RETRY_ROWS = "retry rows"
+    WORK = "work"
+    REAPER = "reaper"
+    WORKERS = "workers"
+    AFRESH = "afresh"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A job that somebody wants to move. `over_budget` says that limits.budget has paused it; `pools` are
+    pools of which workers live.
+    """
+
+    job_id: int
+    pool: str = ""
+    engine_key: str = ""
+    over_budget: bool = False
+    pools: Sequence[str] = ()
+
+
+def advise(need: Need, here: Here, job: Subject) -> str:
+    """The command that helps, as it is typed where `here` is; `nightshift run SPEC` takes the place of one
+    that would wait for a run.
+    """
+    match need:
+        case Need.RESUME:
+            resume = f"nightshift resume {job.job_id}"
+            if not job.over_budget:
+                return _moved(here, job, resume)
+            resume += " --budget MORE"  # a `run` would only have the budget of its spec
+            return resume if _is_worked_on(here, job) else f"{resume}; {_run(here, job)}"
+        case Need.RETRY:
+            return _moved(here, job, f"nightshift retry {job.job_id} --failed")
+        case Need.RETRY_ROWS:
+            retry = f"nightshift retry {job.job_id} --failed"
+            return retry if _is_worked_on(here, job) else f"{retry}; {_run(here, job)}"
+        case Need.WORK:
+            return _work(here, job)
+        case Need.REAPER:
+            return "nightshift logs" if here.is_folder else "nightshift reaper"
+        case Need.WORKERS:
+            if here.works in (Works.RUN, Works.SERVE):  # which start them again
+                return "nightshift logs"
+            return _work(here, job)
+        case Need.AFRESH:
+            if here.works in (Works.FLEET, Works.SERVE):
+                return "nightshift submit SPEC --out ANOTHER"
+            return f"{_run(here, job)} --out ANOTHER"
+
+
+def spec_note(command: str) -> str:
+    """What SPEC is, for a command that has the word; empty for others."""
+    return SPEC if " SPEC" in command else ""
+
+
+def _moved(here: Here, job: Subject, command: str) -> str:
+    """The command that changes the state of a job, where somebody works on the job after that. A `run` of
+    the job's spec moves the job by itself, and works on it.
+    """
+    return command if _is_worked_on(here, job) else _run(here, job)
+
+
+def _is_worked_on(here: Here, job: Subject) -> bool:
+    """Whether somebody takes the rows of the job once it runs. A `run` ends with its own job, and takes
+    along the other jobs of its engine until then.
+    """
+    if here.works is not Works.RUN:
+        return not here.nobody
+    same = (here.pool, here.engine_key) == (job.pool, job.engine_key)
+    return same and here.job_id != job.job_id
+
+
+def _work(here: Here, job: Subject) -> str:
+    match here.works:
+        case Works.FLEET:
+            return f"nightshift-worker --pool {job.pool}"
+        case Works.SERVE:
+            others = [pool for pool in job.pools if pool != job.pool]
+            return (
+                f"nightshift set {job.job_id} --pool {others[0]}" if others else "nightshift logs"
+            )
+        case Works.RUN if here.job_id == job.job_id or _is_worked_on(here, job):
+            return "nightshift logs"
+        case _:
+            return _run(here, job)
+
+
+def _run(here: Here, job: Subject) -> str:
+    """The run of the job's spec, behind what holds the folder now."""
+    if here.works is Works.RUN and here.job_id not in (None, job.job_id):
+        return f"nightshift wait {here.job_id}; nightshift run SPEC"
+    return "nightshift run --ui SPEC" if here.works is Works.PAGES else "nightshift run SPEC"
+
+
+def goes_on(need: Need, here: Here, job: Job) -> str:
+    """The same in a sentence: which command goes on with a job that rests."""
+    return f"`{advise(need, here, subject(job))}` goes on"
+
+
+def nobody_works(here: Here, job: Job | Subject) -> str:
+    """Where nobody works on the job although it runs, which command does; else empty."""
+    found = job if isinstance(job, Subject) else subject(job)
+    if _is_worked_on(here, found):
+        return ""
+    return f"`{_run(here, found)}` works on it"
+
+
+def subject(job: Job, pools: Sequence[str] = ()) -> Subject:
+    """The job for `advise`."""
+    over_budget = job.state is JobState.PAUSED and "limits.budget" in (job.reason or "")
+    return Subject(job.id, job.spec.pool, job.spec.engine_key, over_budget, pools)
