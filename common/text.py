@@ -88,6 +88,11 @@ def is_deeper(value: Any, levels: int) -> bool:
     return True
 
 
+def storable(value: Any) -> Any:
+    """Nested values with each text escaped that Postgres cannot hold, for its JSON."""
+    return map_leaves(value, lambda leaf: escaped(leaf) if isinstance(leaf, str) else leaf)
+
+
 def printable(text: str) -> str:
     """The text with a mark in the place of each character that a terminal would obey."""
     return text if text.isprintable() else _STEERING.sub(MARK, text)

@@ -21,7 +21,7 @@ from celery.apps import worker as celery_worker
 from celery.exceptions import SecurityWarning
 
 from nightshift.common import logs
-from nightshift.common.allocation.load_errors import case_of
+from nightshift.common.allocation.load_errors import Case, case_of
 from nightshift.common.broker import make_app, queue_name
 from nightshift.common.errors import EngineLoadFailed, Permanent, Retryable, RevisionChanged
 from nightshift.common.ledger import Ledger, jobs, workers
@@ -49,6 +49,9 @@ from nightshift.worker.telemetry.report import ProfileFile
 from nightshift.worker.telemetry.utilization import Utilization
 
 log = structlog.get_logger(__name__)
+
+UNSTORED = "the engine could not be loaded, and the ledger took no reason: see the worker's log"
+"""Stands in the ledger for a reason that could not be stored."""
 
 
 class ChildProcess:
@@ -188,15 +191,24 @@ class ChildProcess:
         message = str(error) if known else f"{type(error).__name__}: {error}"
         case = case_of(error)
         log.error("engine_load_failed", error=message, concern=case.concern)
+        for reason in (message, UNSTORED):
+            try:
+                self._store_failed_load(case, reason)
+            except Retryable as away:  # another child loads the engine once the ledger is back
+                log.error("ledger_away", error=str(away))
+            except Exception:
+                log.exception("failed_load_not_stored")
+                continue
+            os._exit(ExitCode.LOAD_FAILED)
+        os._exit(1)  # the supervisor stores that a child ended while it loaded
+
+    def _store_failed_load(self, case: Case, message: str) -> None:
         config = self._config
         machine = Machine(config.supervisor, config.pool, config.host)
-        try:
-            with self._ledger.transaction() as connection:
-                workers.end(connection, config.id, died=message)
-                policy = load_policy(self._settings)
-                loads.failed(connection, machine, config.engine_key, case, message, policy)
-        finally:
-            os._exit(ExitCode.LOAD_FAILED)
+        policy = load_policy(self._settings)
+        with self._ledger.transaction() as connection:
+            workers.end(connection, config.id, died=message)
+            loads.failed(connection, machine, config.engine_key, case, message, policy)
 
     def _report_ready(self, ledger: PatientLedger, engine: Engine) -> None:
         """Waits for the ledger: a load may have taken minutes, so an outage does not waste it."""

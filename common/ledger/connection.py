@@ -12,6 +12,7 @@ import psycopg
 from psycopg.abc import Buffer
 from psycopg.adapt import Dumper, Loader
 from psycopg.errors import _WaitTimeout
+from psycopg.types.string import StrDumperUnknown
 from sqlalchemy import Connection, RowMapping, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -19,6 +20,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import LedgerRefused, LedgerUnavailable, StatementRefused
 from nightshift.common.ledger import server_url
+from nightshift.common.text import escaped
 
 __all__ = ["Connection", "Ledger", "Row"]
 
@@ -122,6 +124,7 @@ class Ledger:
         # autocommit: the driver then sends no BEGIN of its own, but still COMMIT and ROLLBACK.
         connection = PatientConnection.connect(*args, autocommit=True, **{**usual, **options})
         connection.silence_seconds = self._silence_seconds
+        connection.adapters.register_dumper(str, TextDumper)
         connection.adapters.register_dumper(RowRanges, RowRangesDumper)
         connection.adapters.register_loader("int8multirange", RowRangesLoader)
         return connection
@@ -181,6 +184,21 @@ class PatientConnection(psycopg.Connection[Any]):
             raise psycopg.OperationalError(
                 f"no answer within {timeout or self.silence_seconds} seconds"
             ) from error
+
+
+class TextDumper(StrDumperUnknown):
+    """Text as it is, or escaped where Postgres or UTF-8 cannot hold it.
+
+    Texts of engines, servers and user code come in messages, and no transaction may fail by one of
+    them. What must be exact, such as a spec, a name of a file or of a column, is refused before.
+    """
+
+    def dump(self, obj: str) -> Buffer | None:
+        """For parameters, arrays of them and COPY."""
+        try:
+            return super().dump(obj)
+        except (psycopg.DataError, UnicodeEncodeError):
+            return super().dump(escaped(obj))
 
 
 class RowRangesDumper(Dumper):

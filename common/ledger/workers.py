@@ -10,6 +10,7 @@ from nightshift.common.ledger import fleet
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.engines import loads
+from nightshift.common.text import kept_message
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ def end(connection: Connection, worker_id: str, *, died: str | None) -> int:
     """The child is gone: its leases are free at once. `died` says why, and charges `losses`;
     None (drained, replaced) charges nothing. Returns how many leases it still held.
     """
+    died = None if died is None else kept_message(died)
     statement = text("""
         UPDATE workers SET state = 'ended', ended_at = now(), error = coalesce(error, :error)
         WHERE id = :id AND state <> 'ended'

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from nightshift.worker.telemetry import report
@@ -44,6 +45,21 @@ def finished(fleet: Fleet, name: str, ids: list[str]) -> None:
     assert output_ids(fleet.folder / name) == ids
     checked = fleet.command("verify", name)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_a_reason_that_the_ledger_refuses_leaves_a_fixed_one_in_its_place(
+    fleet: Fleet, ask: Ask, database_url: str
+) -> None:
+    engine = {"backend": "function", "callable": "rules:nothing_here"}
+    submit(fleet, "refused", [("a.parquet", 4)], engine=engine)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("ALTER TABLE refusals ADD CHECK (error NOT LIKE '%nothing_here%')")
+    fleet.worker()
+    wait_until(lambda: ask("SELECT 1 FROM refusals"), what="a failed load in the ledger")
+    assert "the ledger took no reason" in ask("SELECT error FROM refusals")[0][0]
+    assert ask("SELECT concern FROM refusals") == [("job",)]
+    said = (fleet.folder / "nightshift.worker.cli.0.log").read_text()
+    assert said.index("engine_load_failed") < said.index("failed_load_not_stored")
 
 
 @pytest.mark.slow

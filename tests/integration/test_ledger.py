@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy
 
 from nightshift.common.allocation.load_errors import UNEXPLAINED
 from nightshift.common.broker import ping
@@ -1415,3 +1416,40 @@ def test_a_broken_connection_is_an_error_that_may_be_tried_again(
     with pytest.raises(Retryable):
         world.run(cut_off)
     assert world.ask("SELECT 1 AS one")[0].one == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("plain, \u00fcber, \U0001f600", "plain, \u00fcber, \U0001f600"),
+        ("a NUL \0 here", "a NUL \\x00 here"),
+        ("half \ud800 here", "half \\ud800 here"),
+    ],
+    ids=["plain", "NUL", "half of a character"],
+)
+def test_no_text_fails_a_transaction_alone_in_an_array_or_in_copy(
+    world: World, text: str, kept: str
+) -> None:
+    ask = sqlalchemy.text("SELECT CAST(:text AS text), CAST(:texts AS text[])")
+    with world.ledger.transaction() as connection:
+        found = connection.execute(ask, {"text": text, "texts": [text, "b"]}).one()
+        assert tuple(found) == (kept, [kept, "b"])
+        connection.exec_driver_sql("CREATE TEMPORARY TABLE texts (text text)")
+        driver = connection.connection.dbapi_connection
+        with driver.cursor() as cursor, cursor.copy("COPY texts FROM STDIN") as copy:  # type: ignore[union-attr]
+            copy.write_row([text])
+        assert connection.exec_driver_sql("SELECT text FROM texts").scalar() == kept
+
+
+def test_a_load_error_is_stored_whatever_text_it_holds_and_cut(world: World) -> None:
+    job_id = world.job(1)
+    key = world.specs[job_id].engine_key
+    here = Machine("super", "default", "here")
+    policy = LoadPolicy(2, 30, one_machine=True)
+    for _ in range(3):
+        world.ask("WITH due AS (UPDATE refusals SET retry_at = now()) SELECT 1")
+        world.run(loads.failed, here, key, UNEXPLAINED, "no \0 \ud800 " + "x" * 10_000, policy)
+    job = world.run(jobs.get, job_id)
+    assert job.state is JobState.FAILED
+    assert job.reason.startswith("the engine could not be loaded: no \\x00 \\ud800 xxx")
+    assert len(job.reason) < 600

@@ -120,6 +120,24 @@ def test_a_function_that_cannot_be_imported_fails_the_job_with_one_sentence(flee
     assert log.count("engine_load_failed") == 1, "it can never work, and is tried once"
 
 
+@pytest.mark.parametrize("odd", ["\\0", "\\ud800"], ids=["a NUL", "half of a character"])
+def test_a_load_error_with_text_that_postgres_cannot_hold_ends_the_job_like_any_other(
+    fleet: Fleet, odd: str
+) -> None:
+    write_rows(fleet.folder / "in", [("a.parquet", 4)])
+    (fleet.folder / "odd.py").write_text(f'raise ValueError("no such thing {odd} here")\n')
+    engine = {"backend": "function", "callable": "odd:shout"}
+    spec = fleet.spec(
+        function_spec("odd", fleet.folder / "in", fleet.folder / "out", engine=engine)
+    )
+    done = fleet.command("run", str(spec), seconds=100)
+    assert done.returncode == 3, done.stderr + logs(fleet.folder)
+    shown = odd.replace("\\0", "\\x00")
+    assert f"no such thing {shown} here" in done.stdout + done.stderr
+    log = (fleet.folder / ".nightshift" / "worker.log").read_text()
+    assert log.count("engine_load_failed") == 1, "it can never work, and is tried once"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "alone"), [(1, False), (7, True)], ids=["whole tree", "run alone"]

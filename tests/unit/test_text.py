@@ -35,6 +35,11 @@ def test_a_message_is_escaped_first_and_then_cut() -> None:
     assert kept.endswith("…")
 
 
+def test_keys_and_texts_of_any_depth_become_json_that_postgres_holds() -> None:
+    held = text.storable({"a\x00": ["b\ud800", ("c", 1)], "whole": None})
+    assert held == {"a\\x00": ["b\\ud800", ["c", 1]], "whole": None}
+
+
 def test_keys_and_values_of_any_depth_are_changed() -> None:
     changed = text.map_leaves({"a": ["b", ("c", 1)]}, lambda leaf: leaf * 2)
     assert changed == {"aa": ["bb", ["cc", 2]]}

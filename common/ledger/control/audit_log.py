@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import RowMapping, text
 
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.text import storable
 
 Change = dict[Any, Any]
 """A row of the audit log."""
@@ -66,7 +67,7 @@ def record(
         "action": action,
         "job_id": job_id,
         "subject": subject,
-        "detail": json.dumps(detail or {}),
+        "detail": json.dumps(storable(detail or {})),
     }
     connection.execute(RECORD, given)
 

@@ -13,6 +13,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import jobs
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.fleet import Machine
+from nightshift.common.text import kept_message
 
 LONGEST_PAUSE_SECONDS = 600.0
 """Longest time for which a machine is set aside: a load of ten minutes that fails each time then
@@ -42,6 +43,7 @@ def failed(
     policy: LoadPolicy,
 ) -> bool:
     """Sets the machine aside for the engine; True when the jobs that need the engine fail now."""
+    error = kept_message(error)
     _count(connection, machine.pool, engine_key, error)
     _set_aside(connection, machine, engine_key, case, error, policy.backoff_seconds)
     over = fails_jobs(

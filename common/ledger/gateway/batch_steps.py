@@ -14,6 +14,7 @@ from nightshift.common.ledger import jobs
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.gateway import outbox
 from nightshift.common.ledger.gateway.batches import COLUMNS, Batch, BatchStatus, as_batch
+from nightshift.common.text import storable
 
 TAKE_VALIDATING = text(
     """
@@ -158,7 +159,7 @@ def refuse(
     model: str | None = None,
 ) -> bool:
     """The batch failed for these errors, and nothing of it runs; False as `begin`."""
-    given = {"id": id, "who": who, "errors": json.dumps(list(errors)), "rows": rows}
+    given = {"id": id, "who": who, "errors": json.dumps(storable(list(errors))), "rows": rows}
     refused = connection.execute(REFUSE, {**given, "model": model}).rowcount == 1
     if refused:
         outbox.write(connection, id)
@@ -245,7 +246,7 @@ def end(
         "completed": completed,
         "failed": failed,
         "usage": json.dumps(usage),
-        "errors": None if errors is None else json.dumps(list(errors)),
+        "errors": None if errors is None else json.dumps(storable(list(errors))),
     }
     ended = connection.execute(END, given).rowcount == 1
     if ended:
