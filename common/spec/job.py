@@ -139,11 +139,12 @@ class JobSpec(Section):
 
     @property
     def identity(self) -> str:
-        """Hash of what makes two specs the same work; name, priority, limits, prices, batch size and
-        the pace of looks for new files do not.
+        """Hash of what makes two specs the same work; name, priority, limits, prices, batch size, the
+        pace of looks for new files and whether ids are checked do not.
         """
         hashed = self.model_dump(mode="json", by_alias=True, include=set(IDENTITY))
-        hashed["input"].pop("watch", None)
+        for outside in ("watch", "unique_id"):
+            hashed["input"].pop(outside, None)
         if not hashed["task"].get("image_roots"):
             hashed["task"].pop("image_roots", None)  # as before there were any
         # A job with `args: auto` stays the same work when the model is tuned again.

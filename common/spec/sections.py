@@ -58,6 +58,12 @@ class InputSpec(Section):
         description="Column that names a row; always in the output, under its own name. "
         "Without it `row_index` alone tells the rows apart.",
     )
+    unique_id: bool = Field(
+        False,
+        description="Read the ids at submit, and refuse input in which one stands in two rows. Without it "
+        "`verify` counts them. Not part of the job's identity.",
+        exclude_if=lambda value: not value,
+    )
     columns: list[str] | None = Field(
         None, description="Columns that templates and functions see; all when absent."
     )
@@ -92,6 +98,12 @@ class InputSpec(Section):
             raise ValueError(
                 "an OpenAI batch file is complete when it is submitted: leave watch out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _unique_id_fits(self) -> Self:
+        if self.unique_id and self.id is None:
+            raise ValueError("unique_id needs an id: name the column that must differ")
         return self
 
     @property

@@ -8,6 +8,7 @@ from itertools import chain, groupby
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nightshift.common import storage
 from nightshift.common.descriptor import RowRanges
@@ -15,6 +16,7 @@ from nightshift.common.errors import SourceChanged
 from nightshift.common.formats import input_rows, output_schema, owner_marker, part_names
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.part_rows import PartStore
+from nightshift.common.formats.values import to_list
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.batches import records
 from nightshift.common.ledger.connection import Connection
@@ -22,6 +24,7 @@ from nightshift.common.ledger.growth.generations import Generation
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import live_parts
 from nightshift.common.states import JobState
+from nightshift.common.text import kept_message, one_line
 from nightshift.producer.archive.come_back import bring_back
 
 T = TypeVar("T")
@@ -137,6 +140,18 @@ def store(job: Job) -> PartStore:
 def read(job: Job, name: str, uri: str | None = None) -> pa.Table:
     """A whole part under the job's schema; `uri` is where the part was found, if it was."""
     return store(job).read(name, uri or place(job, name))
+
+
+def id_of(ledger: Ledger, job: Job, row_index: int) -> str:
+    """The id of a row in the output, as a person may read it; `?` where the row is in no part now."""
+    with ledger.transaction() as connection:
+        found = live_parts.parts_holding(connection, job.id, [row_index])
+    column = job.spec.input.id
+    if not found or column is None:
+        return "?"
+    table = read(job, found[0]["part_name"])
+    value = table.filter(pc.equal(table.column("row_index"), row_index)).column(column)
+    return one_line(kept_message(repr(to_list(value)[0])))
 
 
 def kept_rows(job: Job, part: Row) -> Iterator[pa.RecordBatch]:

@@ -26,7 +26,7 @@ from nightshift.common.storage import FileInfo
 from nightshift.producer.arrange.arrange import ArrangedPlan, arranged_plan
 from nightshift.producer.planning import convert, planner, reading
 from nightshift.producer.planning.planner import Plan
-from nightshift.producer.submit import checks, openai_batch_file, output_owner
+from nightshift.producer.submit import checks, openai_batch_file, output_owner, unique_ids
 from nightshift.producer.submit.auto_args import filled_in, remark
 from nightshift.producer.submit.existing import existing_job
 from nightshift.producer.submit.paths import resolved
@@ -224,6 +224,8 @@ def _plan(spec: JobSpec, infos: Sequence[FileInfo]) -> Plan:
     checks.check_columns(spec, plan.schema)
     checks.check_images(spec, plan.schema)
     checks.check_jsonl(spec, plan.schema)
+    if not isinstance(spec.task, RequestsTask):
+        unique_ids.check(spec, plan)
     return plan
 
 

@@ -123,7 +123,9 @@ def _places(spec: JobSpec) -> Iterator[str]:
     written = spec.model_dump(mode="json", by_alias=True)
     prices = {key: each for key, each in written["engine"].items() if key in PRICES}
     outside = {key: each for key, each in written.items() if key not in IDENTITY}
-    return _leaves({**outside, "engine": prices}, "")
+    # A dump leaves the field out where it is not set.
+    unique = {"unique_id": spec.input.unique_id}
+    return _leaves({**outside, "engine": prices, "input": unique}, "")
 
 
 def _leaves(values: Mapping[str, Any], before: str) -> Iterator[str]:
@@ -146,7 +148,7 @@ def differing_sections(held: JobSpec, asked: JobSpec) -> list[str]:
     What auto stands for in both of them is no difference.
     """
     are_auto = all(getattr(spec.engine, "args_auto", False) for spec in (held, asked))
-    apart = {*PRICES, "watch", *(AUTO if are_auto else ("args_from",))}
+    apart = {*PRICES, "watch", "unique_id", *(AUTO if are_auto else ("args_from",))}
     old, new = (
         spec.model_dump(mode="json", by_alias=True, include=set(IDENTITY)) for spec in (held, asked)
     )

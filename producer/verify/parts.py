@@ -19,6 +19,8 @@ from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import failed_rows, live_parts
 from nightshift.common.text import first_few, kept_message
+from nightshift.producer.external_sort.repeats import RepeatCount, Repeats
+from nightshift.producer.external_sort.spill import spill_folder
 from nightshift.producer.results import part_files
 from nightshift.producer.verify.check_result import CheckResult, Problem
 
@@ -42,6 +44,7 @@ class PartContent:
     is_gone: bool = False
     ids_compared: int = 0
     ids_of_copy: int = 0
+    ids: tuple[list[int], pa.ChunkedArray] | None = None
 
     def problem(self, check: str, message: str) -> None:
         """Adds a problem to the check of this name."""
@@ -69,7 +72,8 @@ class PartsAudit:
         held = np.zeros(rows_total, np.uint8)
         strange: list[Range] = []
         compared = of_copy = failed = size = rows = 0
-        with ThreadPoolExecutor(READERS) as readers:
+        with spill_folder() as folder, ThreadPoolExecutor(READERS) as readers:
+            counted = RepeatCount(folder)
             for page in part_files.pages(self._ledger, self._job):
                 for content in self._take(page, list(readers.map(self._read, page))):
                     for start, stop in content.ranges:
@@ -79,24 +83,48 @@ class PartsAudit:
                     strange = [pair for pair in strange if pair[0] < pair[1]]
                     compared += content.ids_compared
                     of_copy += content.ids_of_copy
+                    if content.ids is not None:
+                        counted.add(*content.ids)
                     failed += len(content.errors)
                 size += sum(part["part_bytes"] for part in page)
+            repeats = counted.result()
         if self._gone:
             self._checks["parts"].add(
                 f"{self._gone:,} parts are gone: {part_files.way_back(self._job)}"
             )
         self._check_rows(held, RowRanges.of(*strange))
         self._check_error_count(failed)
+        if self._job.spec.input.unique_id and repeats.repeated:
+            self._checks["ids"].add(f"ids must differ (input.unique_id): {self._example(repeats)}")
         summaries = {
             "parts": f"{len(self.facts):,} parts, {size:,} bytes, each with its size and checksum",
             "rows": f"{rows:,} of {rows_total:,} rows, each once",
             "ids": f"{compared:,} ids equal those of the input"
-            + (f", {of_copy:,} of them in its sorted copy" if of_copy else ""),
+            + (f", {of_copy:,} of them in its sorted copy" if of_copy else "")
+            + self._said_of(repeats),
             "row errors": f"the same in parts and ledger: {failed:,}",
         }
         for name, check in self._checks.items():
             check.summary = summaries[name]
             yield check
+
+    def _said_of(self, repeats: Repeats) -> str:
+        """What follows of the ids that were counted, of those of the output alone."""
+        if self._job.spec.input.id is None:
+            return ""
+        said = "; no id stands in two rows"
+        if repeats.pair is not None:
+            said = f"; {repeats.different:,} of {repeats.rows:,} differ: {self._example(repeats)}"
+        return said + (f"; {repeats.without:,} rows have no id" if repeats.without else "")
+
+    def _example(self, repeats: Repeats) -> str:
+        assert repeats.pair is not None
+        first, second = repeats.pair
+        value = part_files.id_of(self._ledger, self._job, first)
+        return (
+            f"{value} stands in rows {first:,} and {second:,}, and {repeats.repeated:,} rows repeat the "
+            "id of an earlier one"
+        )
 
     def _read(self, part: Row) -> PartContent:
         content = PartContent()
@@ -173,6 +201,7 @@ class PartsAudit:
         column = self._job.spec.input.id
         if column is None:
             return
+        content.ids = (table.column("row_index").to_pylist(), table.column(column))
         try:
             source = part_files.read_input(self._job, part, part["rows"], [column], self._cache)
         except SourceChanged:

@@ -189,5 +189,5 @@ def test_verify_says_that_it_compares_with_the_sorted_copy(site: Arranged) -> No
     (ids,) = (check for check in checks(site.ledger, site.job) if check.name == "ids")
     assert (ids.problems, ids.summary) == (
         [],
-        "25 ids equal those of the input, 25 of them in its sorted copy",
+        "25 ids equal those of the input, 25 of them in its sorted copy; no id stands in two rows",
     )

@@ -1,0 +1,103 @@
+"""`input.unique_id`: ids are read at submit, and input in which one stands in two rows is refused."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from nightshift.common.descriptor import Descriptor, RowRanges
+from nightshift.common.errors import BadInput, SourceChanged, StorageUnavailable
+from nightshift.common.formats import input_rows
+from nightshift.common.formats.parquet.read_cache import ReadCache
+from nightshift.common.formats.values import to_list
+from nightshift.common.spec import JobSpec
+from nightshift.common.text import kept_message, one_line
+from nightshift.producer.external_sort.repeats import RepeatCount, Repeats
+from nightshift.producer.external_sort.spill import spill_folder
+from nightshift.producer.planning.planner import Plan
+
+READ_ROWS = 65_536
+READ_BYTES = 16 * 2**20
+"""Rows, and bytes of lines, that are read at once."""
+
+CACHE_BYTES = 128 * 2**20
+
+Ids = tuple[list[int], pa.ChunkedArray]
+"""Row numbers, ascending, and the id of each."""
+
+
+def check(spec: JobSpec, plan: Plan) -> None:
+    """BadInput, with an id and its rows, where `input.unique_id` is set and an id stands in two rows.
+
+    Reads the ids of every row, in bounded memory. Raises StorageUnavailable where they cannot be read now.
+    """
+    if not spec.input.unique_id:
+        return
+    with spill_folder() as folder:
+        count = RepeatCount(folder)
+        for rows, ids in ids_of(spec, plan):
+            count.add(rows, ids)
+        refuse(spec, plan, count.result())
+
+
+def refuse(spec: JobSpec, plan: Plan, found: Repeats) -> None:
+    """BadInput where an id was found in two rows; the later of them is a row of the plan."""
+    if found.pair is None:
+        return
+    first, second = found.pair
+    column = spec.input.id
+    others = f", and {found.repeated:,} rows repeat the id of an earlier one"
+    raise BadInput(
+        f"input.unique_id: the {column} {_shown(spec, plan, second)} stands in two rows of the input, "
+        f"{first:,} and {second:,}{others}: give each row an id of its own, or leave unique_id out"
+    )
+
+
+def ids_of(spec: JobSpec, plan: Plan) -> Iterator[Ids]:
+    """The ids of all rows of a plan."""
+    cache = ReadCache(CACHE_BYTES)
+    for piece in _pieces(plan.batches()):
+        yield _read(spec, plan, piece, cache)
+
+
+def _read(spec: JobSpec, plan: Plan, piece: Descriptor, cache: ReadCache) -> Ids:
+    try:
+        rows = input_rows.read_rows(spec, piece, [], cache, plan.schema)
+    except SourceChanged as error:
+        raise StorageUnavailable(f"{error}, while its ids were read: submit again") from error
+    assert spec.input.id is not None
+    return sorted([*rows.row_index, *rows.bad]), rows.whole().column(spec.input.id)
+
+
+def _shown(spec: JobSpec, plan: Plan, row: int) -> str:
+    for piece in _pieces(plan.batches()):
+        if row in piece.rows:
+            rows, ids = _read(spec, plan, piece, ReadCache(0))
+            return one_line(kept_message(repr(to_list(ids)[rows.index(row)])))
+    return "of one row"
+
+
+def _pieces(batches: Iterable[Descriptor]) -> Iterator[Descriptor]:
+    """The same rows in pieces that are good to read: neighbours of one file together."""
+    held: Descriptor | None = None
+    for batch in batches:
+        both = None if held is None else _together(held, batch)
+        if both is None and held is not None:
+            yield held
+        held = both or batch
+    if held is not None:
+        yield held
+
+
+def _together(one: Descriptor, other: Descriptor) -> Descriptor | None:
+    """Both as one piece; None where they are no neighbours or too many rows."""
+    (first, middle), (begin, stop) = one.rows.ranges[0], other.rows.ranges[-1]
+    if one.source != other.source or middle != begin or stop - first > READ_ROWS:
+        return None
+    at, then = one.locator, other.locator
+    if at is None or then is None:
+        return Descriptor(one.source, RowRanges(((first, stop),)))
+    size = at.byte_length + then.byte_length
+    if size > READ_BYTES:
+        return None
+    return Descriptor(one.source, RowRanges(((first, stop),)), replace(at, byte_length=size))
