@@ -25,7 +25,9 @@ from nightshift.common.text import first_few
 from nightshift.producer.archive.come_back import bring_back
 from nightshift.producer.arrange import again
 from nightshift.producer.arrange.arrange import ArrangedPlan, arranged_plan
+from nightshift.producer.growth import unique_ids
 from nightshift.producer.growth.fit import misfit
+from nightshift.producer.growth.unique_ids import Known
 from nightshift.producer.planning import planner
 from nightshift.producer.planning.planner import Plan
 from nightshift.producer.retry import withdraw
@@ -128,8 +130,9 @@ def append(
         plan = plan_files(ledger, job, infos)
         empty = tuple(file.uri for file in plan.files if not file.rows)
         filled = plan.only({file.uri for file in plan.files}.difference(empty))
+        known = unique_ids.check(ledger, job, filled)
         ordered = _arranged(ledger, job, filled, by_command=by_command)
-        done = _store(ledger, job, ordered, source, by_command)
+        done = _store(ledger, job, ordered, source, by_command, known)
         if done is not None:
             if done.reopened:
                 withdraw(ledger, job)
@@ -149,7 +152,8 @@ def restore_for_growth(ledger: Ledger, job: Job) -> None:
 def vanishing(job: Job, infos: Sequence[FileInfo]) -> StorageUnavailable:
     """The error of a plan whose copies were gone MOST_PLANS times when it was to be stored."""
     return StorageUnavailable(
-        f"copies of {infos[0].uri} in {job.output_uri}/{input_copies.FOLDER} vanish: append again"
+        f"copies of {infos[0].uri} in {job.output_uri}/{input_copies.FOLDER} vanish, or the job grows "
+        "meanwhile: append again"
     )
 
 
@@ -166,10 +170,16 @@ def _arranged(ledger: Ledger, job: Job, plan: Plan, *, by_command: bool) -> Plan
 
 
 def _store(
-    ledger: Ledger, job: Job, plan: Plan | ArrangedPlan, source: Source, by_command: bool
+    ledger: Ledger,
+    job: Job,
+    plan: Plan | ArrangedPlan,
+    source: Source,
+    by_command: bool,
+    known: Known,
 ) -> Appended | None:
     """One transaction: all of the generation or nothing. None where a copy that the plan needs is
-    gone, or holds files that another append has stored.
+    gone, or holds files that another append has stored, and where the job has other files than those
+    whose ids were read.
     """
     with ledger.transaction() as connection:
         job_submit.lock(connection, job.identity)
@@ -179,6 +189,8 @@ def _store(
         left = _unknown(connection, job, plan.files)
         if not left:
             return NOTHING
+        if not unique_ids.still_known(connection, job, known):
+            return None
         if isinstance(plan, Plan):
             plan = plan.only(left)
         elif len(left) < len(plan.files):

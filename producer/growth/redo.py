@@ -11,6 +11,7 @@ from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.growth import changed_files, generations, watches
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.storage import FileInfo
+from nightshift.producer.growth import unique_ids
 from nightshift.producer.growth.append import (
     MOST_PLANS,
     copies_are_there,
@@ -19,6 +20,7 @@ from nightshift.producer.growth.append import (
     restore_for_growth,
     vanishing,
 )
+from nightshift.producer.growth.unique_ids import Known
 from nightshift.producer.planning.planner import Plan
 from nightshift.producer.retry import withdraw
 
@@ -33,7 +35,8 @@ def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> int:
     restore_for_growth(ledger, job)
     for _ in range(MOST_PLANS):
         plan = plan_files(ledger, job, infos)
-        old_parts = _store(ledger, job, plan)
+        known = unique_ids.check(ledger, job, plan, redo=True)
+        old_parts = _store(ledger, job, plan, known)
         if old_parts is not None:
             # Behind the files that name the parts. Names are never used again, so no part of another goes.
             for place in (part_names.staged, part_names.final):
@@ -42,14 +45,17 @@ def redo_changed(ledger: Ledger, job: Job, infos: Sequence[FileInfo]) -> int:
     raise vanishing(job, infos)
 
 
-def _store(ledger: Ledger, job: Job, plan: Plan) -> list[str] | None:
+def _store(ledger: Ledger, job: Job, plan: Plan, known: Known) -> list[str] | None:
     """One transaction, then the files about what is open again go. Returns the names of the old parts; None
-    where a copy of the new version is gone, and then nothing has changed.
+    where a copy of the new version is gone, or the job has other files than those whose ids were read, and
+    then nothing has changed.
     """
     old_parts: list[str] = []
     with ledger.transaction() as connection:
         job_submit.lock(connection, job.identity)
         if not copies_are_there(job, plan.files):
+            return None
+        if not unique_ids.still_known(connection, job, known):
             return None
         # The engine before the job, as where failed loads fail jobs.
         loads.lock(connection, job.id)

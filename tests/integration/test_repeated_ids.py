@@ -14,6 +14,7 @@ from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
+from nightshift.producer.growth import look
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.verify.verify import checks, verify
@@ -107,3 +108,51 @@ def test_unique_id_takes_rows_without_an_id_and_is_no_part_of_the_identity(site:
 def test_rows_beyond_the_limit_are_not_looked_at(site: Site) -> None:
     write(site, "a.parquet", [*(f"k-{number}" for number in range(25)), "k-1"])
     assert submitted(site, unique_id=True, limit=25).rows == 25
+
+
+def taken(site: Site, *names: str, redo: bool = False) -> look.Taken:
+    uris = [str(site.folder / "in" / name) for name in names]
+    return look.take(site.ledger, site.job, uris, Settings(), redo=redo)
+
+
+def test_the_ids_of_appended_files_must_differ_from_those_of_every_generation(site: Site) -> None:
+    write(site, "a.jsonl", [f"k-{number}" for number in range(12)])
+    submitted(site, unique_id=True)
+    write(site, "b.jsonl", [f"k-{number}" for number in range(12, 15)])
+    assert taken(site, "b.jsonl").appended.rows == 3
+    assert site.work(moody()) is JobState.COMPLETED
+    for number, repeated in enumerate(("k-3", "k-14", "n-1")):
+        write(site, f"c{number}.jsonl", ["n-1", repeated])
+        with pytest.raises(BadInput, match=f"the id '{repeated}' stands in two rows of the input"):
+            taken(site, f"c{number}.jsonl")
+    write(site, "d.jsonl", ["n-2"])
+    assert taken(site, "d.jsonl").appended.rows == 1
+    assert site.work(moody()) is JobState.COMPLETED
+
+
+def test_ids_of_a_file_that_is_gone_are_those_of_its_answers(site: Site) -> None:
+    path = write(site, "a.parquet", [f"k-{number}" for number in range(12)])
+    submitted(site, unique_id=True)
+    assert site.work(moody()) is JobState.COMPLETED
+    path.unlink()
+    write(site, "b.parquet", ["n-1", "k-11"])
+    with pytest.raises(BadInput, match="the id 'k-11' stands in two rows of the input, 11 and 13"):
+        taken(site, "b.parquet")
+    write(site, "c.parquet", ["n-1"])
+    assert taken(site, "c.parquet").appended.rows == 1
+    assert site.work(moody()) is JobState.COMPLETED
+
+
+def test_the_new_version_of_a_file_may_repeat_its_own_ids_and_no_others(site: Site) -> None:
+    write(site, "a.jsonl", ["k-1", "k-2"])
+    write(site, "b.jsonl", ["k-3", "k-4"])
+    submitted(site, unique_id=True)
+    assert site.work(moody()) is JobState.COMPLETED
+    write(site, "b.jsonl", ["k-3", "k-1 "])
+    assert taken(site, "b.jsonl", redo=True).redone_rows == 2
+    write(site, "b.jsonl", ["k-3", "k-1"])
+    with pytest.raises(BadInput, match="the id 'k-1' stands in two rows of the input, 0 and 3"):
+        taken(site, "b.jsonl", redo=True)
+    write(site, "b.jsonl", ["k-3", "k-1 "])
+    taken(site, "b.jsonl", redo=True)
+    assert site.work(moody()) is JobState.COMPLETED
