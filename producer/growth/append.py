@@ -152,8 +152,7 @@ def restore_for_growth(ledger: Ledger, job: Job) -> None:
 def vanishing(job: Job, infos: Sequence[FileInfo]) -> StorageUnavailable:
     """The error of a plan whose copies were gone MOST_PLANS times when it was to be stored."""
     return StorageUnavailable(
-        f"copies of {infos[0].uri} in {job.output_uri}/{input_copies.FOLDER} vanish, or the job grows "
-        "meanwhile: append again"
+        f"copies of {infos[0].uri} in {job.output_uri}/{input_copies.FOLDER} vanish: append again"
     )
 
 
