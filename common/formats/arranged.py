@@ -6,7 +6,7 @@ A row that cannot be read stands there with the reason.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges, SourceFile
 from nightshift.common.errors import SourceChanged
-from nightshift.common.formats.jsonl.columns import to_array
+from nightshift.common.formats.jsonl.columns import misfit, to_array
 from nightshift.common.formats.parquet import reader as parquet
 from nightshift.common.formats.parquet.footer import METADATA_PREFIX, read_footer
 from nightshift.common.formats.parquet.read_cache import ReadCache
@@ -78,11 +78,16 @@ class Columns:
 
 
 def read(
-    descriptor: Descriptor, columns: Sequence[str] | None, cache: ReadCache, schema: pa.Schema
+    descriptor: Descriptor,
+    columns: Sequence[str] | None,
+    cache: ReadCache,
+    schema: pa.Schema,
+    fixed: Collection[str] = (),
 ) -> tuple[pa.Table, list[int], dict[int, Failure]]:
     """The rows of a batch in the order of the copy, their row indices, and why rows cannot be read.
 
-    Without `columns` all of the schema are read. Raises SourceChanged when the copy is gone or
+    Without `columns` all of the schema are read. The columns `fixed` have the types of the schema, and a
+    value that does not fit is an error of its row. Raises SourceChanged when the copy is gone or
     damaged, or has no such column; StorageUnavailable.
     """
     source, at = descriptor.source, descriptor.locator
@@ -116,21 +121,24 @@ def read(
         )
         if kind is not None
     }
-    values = {name: _values(table, name, schema, as_json) for name in names}
+    values: dict[str, pa.Array | pa.ChunkedArray] = {}
+    for name in names:
+        planned = schema.field(name).type
+        if pa.types.is_null(planned):
+            values[name] = pa.nulls(len(table))
+        elif name not in as_json:
+            values[name] = table.column(name)
+        else:
+            parsed = [
+                None if text is None else json.loads(text)
+                for text in table.column(name).to_pylist()
+            ]
+            # As in `formats.jsonl`: a nested column may come wider than planned.
+            values[name], misfits = to_array(parsed, planned, fixed=name in fixed)
+            for place in misfits if name in fixed else ():
+                why = f"{source.given_uri}: {misfit(name, parsed[place], planned)}"
+                failures.setdefault(indices[place], Failure.of(RowErrorKind.BAD_TYPE, why))
     return table_of(values, len(indices)), indices, failures
-
-
-def _values(
-    table: pa.Table, name: str, schema: pa.Schema, as_json: Sequence[str]
-) -> pa.Array | pa.ChunkedArray:
-    planned = schema.field(name).type
-    if pa.types.is_null(planned):
-        return pa.nulls(len(table))
-    if name not in as_json:
-        return table.column(name)
-    texts = table.column(name).to_pylist()
-    # As in `formats.jsonl`: a nested column may come wider than planned.
-    return to_array([None if text is None else json.loads(text) for text in texts], planned)[0]
 
 
 def copied(source: SourceFile) -> SourceFile:

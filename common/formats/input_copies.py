@@ -7,16 +7,19 @@ record that is no row of the table is kept as a row with the reason.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nightshift.common.descriptor import InputFormat, SourceFile
 from nightshift.common.formats import source_files
 from nightshift.common.formats.jsonl.columns import misfit, to_array
 from nightshift.common.formats.parquet.footer import METADATA_PREFIX, Footer
+from nightshift.common.formats.values import beyond_64_bits
 from nightshift.common.spec import InputSpec, digest
 
 FOLDER = "_input"
@@ -30,6 +33,17 @@ Candidate = Literal["int64", "double", "bool"]
 
 CANDIDATES: tuple[Candidate, ...] = ("int64", "double", "bool")
 """Types that a column of texts may get in place of string; the first that all texts fit counts."""
+
+WHOLE = r"^(0|-?[1-9][0-9]{0,18})$"
+"""Whole numbers that give the same text back: 007 and +7 do not."""
+
+REAL = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$"
+REAL_DIGITS = r"^-?(0\.0*)?([0-9]\.?){1,17}([eE].*)?$"
+LONG_WHOLE = r"^-?[0-9]{16,}$"
+"""A double surely keeps 17 digits of a fraction, and 15 of a whole number."""
+
+NARROW = (pa.float16(), pa.float32())
+"""Types whose casts from texts lose digits or become infinite without a word."""
 
 WHY = "\0why"
 """Column of the copy with the reason why a record is no row; null for a row."""
@@ -124,6 +138,37 @@ def common_types(every: Sequence[Types], id_column: str | None) -> Types:
     return found
 
 
+def fitting(texts: pa.Array, kind: Candidate) -> pa.Array:
+    """Which of the texts are values of the type that can be written back unchanged; null for null."""
+    match kind:
+        case "bool":
+            known = pc.is_in(pc.utf8_lower(texts), pa.array(["true", "false"]))
+            return pc.if_else(pc.is_valid(texts), known, None)
+        case "int64":
+            short = pc.match_substring_regex(texts, WHOLE)
+            # Texts of 19 digits may be too large.
+            return short if _casts(pc.if_else(short, texts, None)) else _are_int64(texts, short)
+        case "double":
+            plain = pc.and_(
+                pc.match_substring_regex(texts, REAL), pc.match_substring_regex(texts, REAL_DIGITS)
+            )
+            plain = pc.and_not(plain, pc.match_substring_regex(texts, LONG_WHOLE))
+            numbers = pc.if_else(plain, texts, None).cast(pa.float64())
+            return pc.and_(plain, pc.fill_null(pc.is_finite(numbers), False))
+
+
+def _casts(texts: pa.Array) -> bool:
+    with suppress(pa.ArrowException):
+        texts.cast(pa.int64())
+        return True
+    return False
+
+
+def _are_int64(texts: pa.Array, short: pa.Array) -> pa.Array:
+    pairs = zip(texts.to_pylist(), short.to_pylist(), strict=True)
+    return pa.array([fit and not beyond_64_bits(int(text)) for text, fit in pairs], pa.bool_())
+
+
 def converted(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]:
     """The table with its texts as values of the planned types, and by position of the row why a
     text does not fit its type.
@@ -134,13 +179,41 @@ def converted(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int, s
         kind = planned.get(name, pa.string())
         if kind == pa.string():
             continue
-        texts = table.column(at)
+        texts = table.column(at).combine_chunks()
+        candidate = _candidate(kind)
+        fits = None if candidate is None else fitting(texts, candidate)
         try:
-            values = texts.cast(kind)
+            values = (texts if fits is None else pc.if_else(fits, texts, None)).cast(kind)
         except pa.ArrowException:
-            # The type is not that of the texts only where a Parquet file of the input has it.
-            values, misfits = to_array(texts.to_pylist(), kind)
+            values = None
+        # The type is not that of the texts only where a Parquet file of the input has it.
+        if values is None or values.null_count != texts.null_count or kind in NARROW:
+            values, misfits = to_array(_parsed(texts, fits, candidate), kind)
             for row in misfits:
                 bad.setdefault(row, misfit(name, texts[row].as_py(), kind))
         table = table.set_column(at, name, values)
     return table, bad
+
+
+def _candidate(kind: pa.DataType) -> Candidate | None:
+    types = pa.types
+    if types.is_integer(kind):
+        return "int64"
+    if types.is_floating(kind):
+        return "double"
+    return "bool" if types.is_boolean(kind) else None
+
+
+_OF_TEXT: dict[Candidate, Callable[[str], Any]] = {
+    "int64": int,
+    "double": float,
+    "bool": lambda text: text.lower() == "true",
+}
+
+
+def _parsed(texts: pa.Array, fits: pa.Array | None, candidate: Candidate | None) -> list[Any]:
+    """The values that stand in the texts, as JSON would have them; other texts as they are."""
+    if fits is None or candidate is None:
+        return texts.to_pylist()
+    pairs = zip(texts.to_pylist(), fits.to_pylist(), strict=True)
+    return [_OF_TEXT[candidate](text) if fit else text for text, fit in pairs]

@@ -5,7 +5,7 @@ that stand in the path of the file.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -61,17 +61,20 @@ def read_rows(
     schema: pa.Schema,
     *,
     as_arranged: bool = False,
+    fixed: Collection[str] = (),
 ) -> Rows:
     """The rows of a batch with `columns` and the id, see `read_file_rows`; in the order of an arranged
-    copy where there is one and `as_arranged` asks for it.
+    copy where there is one and `as_arranged` asks for it. Columns that are passed through are `fixed`,
+    too: their types in the output are those of the schema.
 
     `schema` is that of the job's input. Also raises SourceChanged when a copy is gone.
     """
     source, column = descriptor.source, spec.input.id
+    fixed = {*spec.passed_columns, *fixed}
     if columns is not None and column is not None:
         columns = list(dict.fromkeys([*columns, column]))
     if source.arranged is not None:
-        table, indices, failures = arranged.read(descriptor, columns, cache, schema)
+        table, indices, failures = arranged.read(descriptor, columns, cache, schema, fixed)
         if not as_arranged:
             table = _taken(table, _ascending(indices))
             indices.sort()
@@ -83,6 +86,7 @@ def read_rows(
         cache,
         schema=schema,
         id_column=None if column in path else column,
+        fixed=fixed,
     )
     if not path:
         return rows
@@ -133,19 +137,21 @@ def read_file_rows(
     *,
     schema: pa.Schema,
     id_column: str | None = None,
+    fixed: Collection[str] = (),
 ) -> Rows:
     """The rows of a batch out of its file; every row that is asked for comes back, good or bad.
 
     `columns` has the id, too; None reads all. `schema` has the planned types: JSONL values are
     brought to them, and a row with a value that cannot be is `bad_type`. A nested column may come
-    wider than planned, with keys that the first rows of the file lacked. A null id is `bad_record`.
+    wider than planned, with keys that the first rows of the file lacked; in the columns `fixed` such a
+    key makes its row `bad_type`. A null id is `bad_record`.
 
     Raises SourceChanged when the file is gone or not the one that was planned, StorageUnavailable
     when it cannot be read now, BadInput for a Parquet column that does not exist.
     """
     wanted = list(descriptor.rows)
     try:
-        table, found, place = _read(descriptor, columns, cache, schema)
+        table, found, place = _read(descriptor, columns, cache, schema, fixed)
         if id_column is not None:
             has_ids = id_column in table.column_names
             ids = table.column(id_column) if has_ids else pa.nulls(table.num_rows)
@@ -192,12 +198,13 @@ def _read(
     columns: Sequence[str] | None,
     cache: ReadCache,
     schema: pa.Schema,
+    fixed: Collection[str],
 ) -> Found:
     source = descriptor.source
     if source.format in ("jsonl", "openai"):
         parse = openai_batch.parse_request if source.format == "openai" else parse_line
         try:
-            return jsonl.read(descriptor, columns, schema, parse)
+            return jsonl.read(descriptor, columns, schema, parse, fixed)
         finally:
             # After the read, and whatever became of it: another file has other lines there.
             source_files.check_unchanged(source)

@@ -1,6 +1,6 @@
 """One schema for all files of an input, whatever their formats."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ def merge_schemas(
     fixed: dict[str, tuple[str, pa.DataType]] = {}
     merged: dict[str, pa.DataType] = {}
     strict: list[tuple[str, pa.Schema]] = []
+    found = list(found)
     for uri, kind, schema in found:
         if kind in ("parquet", "csv"):
             strict.append((uri, schema))
@@ -45,7 +46,18 @@ def merge_schemas(
         for name, (_, kind) in fixed.items()
         if not (pa.types.is_null(kind) and name in merged)
     }
-    return pa.schema([input_field(name, kind) for name, kind in types.items()])
+    texts = _without_values_yet(types, found)
+    return pa.schema(
+        [input_field(name, pa.string() if name in texts else kind) for name, kind in types.items()]
+    )
+
+
+def _without_values_yet(
+    types: Mapping[str, pa.DataType], found: Iterable[tuple[str, InputFormat, pa.Schema]]
+) -> set[str]:
+    """Columns of lines that are null so far: only first rows were looked at, later ones may have values."""
+    names = {name for _, kind, schema in found if kind == "jsonl" for name in schema.names}
+    return {name for name in names if pa.types.is_null(types[name])}
 
 
 def _agree(

@@ -57,16 +57,6 @@ def to_list(column: pa.ChunkedArray | pa.Array) -> list[Any]:
     return values
 
 
-def fitted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
-    """The column as the planned type; nested values may have keys that the first rows had not."""
-    if column.type == kind:
-        return column
-    try:
-        return column.cast(kind)
-    except pa.ArrowException:
-        return pa.array(to_list(column), kind)
-
-
 def beyond_64_bits(value: Any) -> bool:
     """True for a whole number that no integer column holds."""
     return type(value) is int and not -(2**63) <= value < 2**63

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from nightshift.common.errors import BadInput
+from nightshift.common.text import one_line
 from nightshift.producer.cli import context
 
 EXIT_PROBLEMS = 1
@@ -69,7 +70,15 @@ def collect(
             done = openai_batch_results.collect(ledger, found, to, partial=partial, force=force)
             typer.echo(openai_batch_results.summary(done))
         else:
-            rows = collect_rows(ledger, found, to, partial=partial, force=force, inputs=columns)
+            rows = collect_rows(
+                ledger,
+                found,
+                to,
+                partial=partial,
+                force=force,
+                inputs=columns,
+                remark=lambda text: typer.echo(f"nightshift: {one_line(text)}", err=True),
+            )
             beside = f", their ids in {ids_uri(to)}" if to.lower().endswith(".npy") else ""
             typer.echo(f"{rows:,} rows in {to}{beside}")
 

@@ -12,7 +12,6 @@ from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput, Permanent, SourceChanged
 from nightshift.common.formats import part_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
-from nightshift.common.formats.values import fitted
 from nightshift.common.ledger import Ledger, Row
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import RESERVED_COLUMNS
@@ -138,7 +137,7 @@ def _rows(
         arrays = [
             output.column(each.source)
             if each.is_output
-            else fitted(inputs.column(each.source), each.field.type)
+            else inputs.column(each.source).cast(each.field.type)
             for each in chosen
         ]
         yield from pa.Table.from_arrays(arrays, schema=schema).to_batches()
@@ -162,7 +161,7 @@ def _inputs(
     """Reads the input of these rows again."""
     rows = RowRanges.from_indices(index.to_pylist())
     try:
-        found = part_files.read_input(job, part, rows, wanted, cache)
+        found = part_files.read_input(job, part, rows, wanted, cache, fixed=wanted)
     except SourceChanged as error:
         raise BadInput(
             f"the judge needs the input of job {job.id} again, and {part['uri']} is gone or "

@@ -19,7 +19,7 @@ from pyarrow import csv
 
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import source_files
-from nightshift.common.formats.input_copies import CANDIDATES, WHY, Candidate, Types
+from nightshift.common.formats.input_copies import CANDIDATES, WHY, Types, fitting
 
 BLOCK_BYTES = 16 * 2**20
 """Size of what is parsed at once; no record can be longer."""
@@ -31,14 +31,6 @@ MOST_WRONG = 10**6
 """Most records of the wrong width that are held until a right one comes: Arrow hands out none of
 them before.
 """
-
-WHOLE = r"^(0|-?[1-9][0-9]{0,18})$"
-"""Whole numbers that give the same text back: 007 and +7 do not."""
-
-REAL = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$"
-REAL_DIGITS = r"^-?(0\.0*)?([0-9]\.?){1,17}([eE].*)?$"
-LONG_WHOLE = r"^-?[0-9]{16,}$"
-"""A double surely keeps 17 digits of a fraction, and 15 of a whole number."""
 
 WrongRecords = deque[tuple[int, str]]
 """Records of the wrong width: their place among the rows, and what is wrong with them."""
@@ -227,36 +219,6 @@ class ColumnTypes:
         for name, left in self.types.items():
             if left:
                 texts = batch.column(name).drop_null()
-                left[:] = [each for each in left if _fits(texts, each)]
-
-
-def _fits(texts: pa.Array, kind: Candidate) -> bool:
-    match kind:
-        case "bool":
-            return _all(pc.is_in(pc.utf8_lower(texts), pa.array(["true", "false"])))
-        case "int64":
-            return _match(texts, WHOLE) and _casts(texts, pa.int64())
-        case "double":
-            return (
-                _match(texts, REAL)
-                and _match(texts, REAL_DIGITS)
-                and not pc.any(pc.match_substring_regex(texts, LONG_WHOLE)).as_py()
-                and _all(pc.is_finite(texts.cast(pa.float64())))
-            )
-
-
-def _match(texts: pa.Array, pattern: str) -> bool:
-    return _all(pc.match_substring_regex(texts, pattern))
-
-
-def _all(flags: pa.Array) -> bool:
-    # Null where there are no values.
-    return pc.all(flags).as_py() is not False
-
-
-def _casts(texts: pa.Array, kind: pa.DataType) -> bool:
-    try:
-        texts.cast(kind)
-    except pa.ArrowInvalid:
-        return False
-    return True
+                left[:] = [
+                    each for each in left if pc.all(fitting(texts, each)).as_py() is not False
+                ]

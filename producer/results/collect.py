@@ -36,11 +36,13 @@ def collect(
     partial: bool = False,
     force: bool = False,
     inputs: Sequence[str] = (),
+    remark: Callable[[str], None] | None = None,
 ) -> int:
     """Writes every row of a finished job to the file `to`; returns the number of rows.
 
     A `.npy` file holds the vectors alone, see `results.vectors`, of the rows that have one. `inputs`
-    are columns of the input that stand beside the output, see `results.with_input`.
+    are columns of the input that stand beside the output, see `results.with_input`; `remark` is told of
+    values of these that are null because they do not fit their column.
     The file appears whole or not at all. With `partial` the rows of a job that is not finished are
     those that it has; with `force` a file that exists is replaced. Memory holds one root batch at a
     time; the rows of an arranged job are sorted in files meanwhile. Raises BadInput for what cannot be collected, Permanent when parts and ledger disagree.
@@ -67,8 +69,13 @@ def collect(
         return vectors.write(target, ahead, schema, job.spec.input.id)
     kind = FORMATS[suffix]
     if kind is None:
-        return csv_file.write(target, ahead, schema)
-    return part_rows.write_batches(target, ahead, schema, kind, {})
+        written = csv_file.write(target, ahead, schema)
+    else:
+        written = part_rows.write_batches(target, ahead, schema, kind, {})
+    if remark is not None and beside is not None and beside.misfits:
+        first = beside.misfits[0].message
+        remark(f"{len(beside.misfits):,} values of the input are null, the first since {first}")
+    return written
 
 
 def rows_for(

@@ -1,7 +1,7 @@
 """Reads the parts that the ledger names, wherever they lie, and the input of their rows again."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, groupby
@@ -175,8 +175,10 @@ def read_input(
     rows: RowRanges,
     columns: Sequence[str],
     cache: ReadCache | None = None,
+    *,
+    fixed: Collection[str] = (),
 ) -> input_rows.Rows:
-    """Some rows of a batch read from the input again; raises what `input_rows.read_rows` raises.
+    """Some rows of a batch read from the input again; takes and raises what `input_rows.read_rows` does.
 
     `batch` says where the rows lie, as the rows of `pages` do; the children of a root batch lie
     where the root lay.
@@ -187,6 +189,7 @@ def read_input(
         columns,
         cache or ReadCache(0),
         input_schema(job),
+        fixed=fixed,
     )
 
 

@@ -9,9 +9,10 @@ import pyarrow as pa
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import BadInput, SourceChanged
 from nightshift.common.formats.parquet.read_cache import ReadCache
-from nightshift.common.formats.values import fitted
 from nightshift.common.ledger import Row
 from nightshift.common.ledger.jobs import Job
+from nightshift.common.row_errors import Failure
+from nightshift.common.states import RowErrorKind
 from nightshift.common.text import first_few
 from nightshift.producer.results import part_files
 from nightshift.producer.results.sample import READ_BYTES, distinct_names
@@ -19,11 +20,15 @@ from nightshift.producer.results.sample import READ_BYTES, distinct_names
 
 @dataclass(frozen=True, slots=True)
 class WithInput:
-    """Rows of one job with columns of its input: `names` says how each is called beside the output."""
+    """Rows of one job with columns of its input: `names` says how each is called beside the output.
+
+    `misfits` grows with the rows: why values that do not fit the type of their column are null.
+    """
 
     job: Job
     names: Mapping[str, str]
     schema: pa.Schema
+    misfits: list[Failure] = field(default_factory=list)
     _cache: ReadCache = field(default_factory=lambda: ReadCache(READ_BYTES))
 
     def rows_of(self, parts: Sequence[Row]) -> Iterator[pa.RecordBatch]:
@@ -37,7 +42,9 @@ class WithInput:
             return
         try:
             wanted = RowRanges.from_indices(index)
-            found = part_files.read_input(self.job, parts[0], wanted, list(self.names), self._cache)
+            found = part_files.read_input(
+                self.job, parts[0], wanted, list(self.names), self._cache, fixed=self.names
+            )
         except SourceChanged as error:
             copy = parts[0]["arranged"]
             read = parts[0]["uri"] if copy is None else f"{copy}, the sorted copy of its rows,"
@@ -45,12 +52,13 @@ class WithInput:
                 f"the input of job {self.job.id} cannot stand beside its output: {read} is gone, or is "
                 "not what it was at submit; leave --with-input out"
             ) from error
-        place = {row: at for at, row in enumerate(found.row_index)}
-        places = pa.array([place.get(row) for row in index], pa.int64())
-        inputs = found.table.select(list(self.names)).take(places)
+        misfits = (why for why in found.bad.values() if why.kind is RowErrorKind.BAD_TYPE)
+        self.misfits.extend(misfits)
+        # In the order of the output, whose rows are these and ascend.
+        inputs = found.whole()
         taken = {self.names[name]: inputs.column(name) for name in self.names}
         columns = [
-            fitted(taken[each.name], each.type) if each.name in taken else output.column(each.name)
+            taken[each.name].cast(each.type) if each.name in taken else output.column(each.name)
             for each in self.schema
         ]
         yield from pa.Table.from_arrays(columns, schema=self.schema).to_batches()

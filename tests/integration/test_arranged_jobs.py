@@ -27,6 +27,7 @@ from nightshift.producer.estimate.estimate import estimate
 from nightshift.producer.estimate.pilot import submit_pilot
 from nightshift.producer.judge.judge import prepare
 from nightshift.producer.judge.scores import Scale
+from nightshift.producer.planning import planner
 from nightshift.producer.results import sample as results
 from nightshift.producer.results.collect import collect
 from nightshift.producer.submit.submit import Submitted, submit
@@ -38,12 +39,12 @@ from tests.support.fleet import function_spec
 class Arranged(Grown):
     """A job that grows whose rows are sorted by their text, which is not the order of the dataset."""
 
-    def submit_again(self, **of_input: Any) -> Submitted:
+    def submit_again(self, arrange: str = "prefix", **of_input: Any) -> Submitted:
         data = function_spec(
             "moody",
             self.folder / "in",
             self.folder / "out",
-            batch={"rows": 10, "arrange": "prefix"},
+            batch={"rows": 10, "arrange": arrange},
         )
         data["input"] |= {"columns": ["text"], **of_input}
         done = submit(self.ledger, parse_spec(data, "test"), Settings())
@@ -127,6 +128,35 @@ def test_columns_of_the_input_and_a_judge_read_the_copy(site: Arranged) -> None:
     assert {(row["id"], row["text"]) for row in found} == {
         (row_id, f"say {row_id}") for row_id in site.ids if not row_id.endswith("3")
     }
+
+
+@pytest.mark.parametrize("arrange", ["prefix", "none"])
+def test_a_value_of_the_input_that_does_not_fit_its_column_is_null_beside_the_output_and_said(
+    site: Arranged, monkeypatch: pytest.MonkeyPatch, arrange: str
+) -> None:
+    """The job ran without this column, so the row has its answer."""
+    monkeypatch.setattr(planner, "HEAD_ROWS", 5)
+    (site.folder / "in").mkdir()
+    metas = [{"a": at} for at in range(24)] + [{"a": 24, "newkey": "N"}]
+    rows = [{"id": f"a-{at}", "text": f"t{at}", "meta": meta} for at, meta in enumerate(metas)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (site.folder / "in" / "a.jsonl").write_text(lines)
+    site.submit_again(arrange=arrange)
+    assert site.work(moody()) is JobState.COMPLETED
+    said: list[str] = []
+    found = site.collected(inputs=["meta", "text"], remark=said.append)
+    assert [(row["meta"], row["text"]) for row in found[23:]] == [({"a": 23}, "t23"), (None, "t24")]
+    assert {row["error"] for row in found} == {None}
+    assert len(said) == 1
+    assert said[0].startswith("1 values of the input are null, the first since ")
+    assert "column 'meta' has the key 'newkey'" in said[0]
+
+    spec = function_spec("judge", site.folder, site.folder / "verdicts")
+    del spec["input"]
+    file = site.folder / "judge.yaml"
+    file.write_text(json.dumps(spec))
+    with pytest.raises(BadInput, match=r"the judge needs the input .* has the key 'newkey'"):
+        prepare(site.ledger, site.job, file, Scale(), Settings(), count=None, seed=0)
 
 
 def test_each_generation_is_arranged_by_itself(site: Arranged) -> None:

@@ -6,6 +6,8 @@ import json
 import random
 import subprocess
 import sys
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -226,6 +228,40 @@ def test_where_parquet_says_the_type_a_text_that_does_not_fit_is_a_bad_row(tmp_p
         bad
         == f"{tmp_path}/in/a.csv row 2: column 'n' holds \"two\", which does not fit its type int64"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (pa.int64(), "7", 7),
+        (pa.int64(), "007", ...),
+        (pa.int64(), "0x10", ...),
+        (pa.int64(), "7.0", ...),
+        (pa.int8(), "300", ...),
+        (pa.float64(), "1.50", 1.5),
+        (pa.float64(), "9007199254740993", ...),
+        (pa.float64(), "0.123456789012345678901", ...),
+        (pa.float64(), "1e400", ...),
+        (pa.float32(), "1e300", ...),
+        (pa.float32(), "0.5", 0.5),
+        (pa.bool_(), "TRUE", True),
+        (pa.bool_(), "1", ...),
+        (pa.date32(), "2026-07-14", date(2026, 7, 14)),
+        (pa.date32(), "soon", ...),
+        (pa.decimal128(5, 2), "1.5", Decimal("1.50")),
+        (pa.decimal128(5, 2), "1.555", ...),
+        (pa.list_(pa.string()), "spam", ...),
+    ],
+)
+def test_a_text_is_not_changed_to_fit_the_type_of_a_parquet_file(tmp_path, kind, text, value):
+    put(tmp_path, **{"a.csv": f"id,n\nw,\nx,{text}\n".encode()})
+    pq.write_table(pa.table({"id": ["p"], "n": pa.nulls(1, kind)}), tmp_path / "in/b.parquet")
+    empty, found, _ = rows_of(spec_of(tmp_path))
+    assert empty == {"id": "w", "n": None}
+    if value is ...:
+        assert found.startswith(f"{tmp_path}/in/a.csv row 2: column 'n' holds \"{text}\", which")
+    else:
+        assert found == {"id": "x", "n": value}
 
 
 def test_a_record_of_another_width_is_a_bad_row_in_its_place(tmp_path, monkeypatch):

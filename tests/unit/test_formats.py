@@ -381,7 +381,7 @@ def test_deep_nesting_is_kept_as_text(tmp_path):
     ("kind", "value", "found"),
     [
         (pa.int64(), 2.0, 2),
-        (pa.int64(), "17", 17),
+        (pa.int64(), "17", ...),
         (pa.int64(), 1.5, ...),
         (pa.int64(), "x", ...),
         (pa.int64(), True, ...),
@@ -398,7 +398,7 @@ def test_deep_nesting_is_kept_as_text(tmp_path):
         (pa.list_(pa.int64()), "x", ...),
         (pa.list_(pa.int64()), [1, "x"], ...),
         (pa.list_(pa.string()), [1, None], ["1", None]),
-        (pa.struct([("x", pa.int64())]), {"x": "5"}, {"x": 5}),
+        (pa.struct([("x", pa.int64())]), {"x": "5"}, ...),
         (pa.struct([("x", pa.int64())]), "x", ...),
         (pa.timestamp("us", "UTC"), "2024-05-01T10:00:00Z", datetime(2024, 5, 1, 10, tzinfo=UTC)),
         (pa.date32(), "soon", ...),

@@ -4,14 +4,15 @@ values that do not fit a planned type.
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from decimal import Decimal
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
 from nightshift.common.formats.arrow_types import storable_type
-from nightshift.common.formats.values import beyond_64_bits, table_of
+from nightshift.common.formats.values import beyond_64_bits, is_kept, table_of
 
 MAX_DEPTH = 16
 """A value nested deeper than this is kept as JSON text."""
@@ -86,9 +87,9 @@ def _accepts(target: pa.DataType, found: pa.DataType) -> bool:
     if types.is_null(found) or target == found:
         return True
     if types.is_integer(found):
-        return types.is_integer(target) or types.is_floating(target)
+        return types.is_integer(target) or target == pa.float64()
     if types.is_floating(found):
-        return types.is_floating(target)
+        return bool(target == pa.float64())
     if types.is_struct(found) and types.is_struct(target):
         wanted = {field.name: field.type for field in target}
         return all(
@@ -100,14 +101,16 @@ def _accepts(target: pa.DataType, found: pa.DataType) -> bool:
 
 
 def to_array(
-    values: Sequence[Any], planned: pa.DataType | None
+    values: Sequence[Any], planned: pa.DataType | None, *, fixed: bool = False
 ) -> tuple[pa.Array | pa.ChunkedArray, list[int]]:
     """A column of parsed JSON values, and the positions of values that the planned type cannot hold.
 
-    Such values are null in the column. Without a planned type the values decide, and all fit.
+    Such values are null in the column. Without a planned type the values decide, and all fit. A type
+    that is not `fixed` gets the keys of nested objects that only these values have.
     """
     found = json_type(values)
-    target = storable_type(found) if planned is None else storable_type(_widened(planned, found))
+    target = found if planned is None else planned if fixed else _widened(planned, found)
+    target = storable_type(target)
     if _accepts(target, found):
         try:
             return pa.array(values, target), []
@@ -127,8 +130,9 @@ def to_array(
 def as_type(value: Any, target: pa.DataType) -> Any:
     """The value as the target type takes it; ValueError or an Arrow error for a misfit.
 
-    Anything becomes a string (as JSON text), whole numbers change between int and double, strings
-    are converted as by Arrow's casts, base64 becomes bytes.
+    Anything becomes a string (as JSON text). Numbers are equal across their types, but that a fraction
+    is the nearest one of a narrow type. Texts become what JSON has no other words for: moments,
+    decimals, and bytes in base64.
     """
     types = pa.types
     if value is None:
@@ -139,27 +143,70 @@ def as_type(value: Any, target: pa.DataType) -> Any:
     if isinstance(value, list) and (types.is_list(target) or len(value) == fixed):
         return [as_type(item, target.value_type) for item in value]
     if types.is_struct(target) and isinstance(value, dict):
+        if (key := late_key(value, target)) is not None:
+            raise ValueError(f"has the key {key!r}, which the type does not have")
         return {field.name: as_type(value.get(field.name), field.type) for field in target}
-    if types.is_binary(target) and isinstance(value, str):
-        return base64.b64decode(value, validate=True)
     if isinstance(value, list | dict) or isinstance(value, bool) != types.is_boolean(target):
         raise ValueError("of another kind")
-    if types.is_floating(target) and isinstance(value, int) and int(float(value)) != value:
-        raise ValueError("more digits than a double has")
+    if isinstance(value, bool):
+        return value
+    return _of_text(value, target) if isinstance(value, str) else _number(value, target)
+
+
+def _of_text(text: str, target: pa.DataType) -> Any:
+    types = pa.types
+    if types.is_binary(target):
+        data = base64.b64decode(text, validate=True)
+        if base64.b64encode(data).decode("ascii") != text:
+            raise ValueError("no base64 as it is written")
+        return data
+    if types.is_integer(target) or types.is_floating(target):
+        raise ValueError("of another kind")
+    # Not as_py(): Python's datetime would refuse nanoseconds.
+    return pa.scalar(text).cast(target)
+
+
+def _number(value: int | float, target: pa.DataType) -> Any:
+    types = pa.types
+    if types.is_decimal(target):
+        return pa.scalar(Decimal(repr(value)), target)
+    if not types.is_integer(target) and not types.is_floating(target):
+        raise ValueError("of another kind")
     if types.is_integer(target) and isinstance(value, float):
         if not value.is_integer():
             raise ValueError("no whole number")
         value = int(value)
-    # Not as_py(): Python's datetime would refuse nanoseconds.
-    return pa.scalar(value).cast(target)
+    found = pa.scalar(value, target)
+    if not is_kept(value, found.as_py(), target):
+        raise ValueError("more digits than the type has")
+    return found
+
+
+def late_key(value: Any, kind: pa.DataType) -> str | None:
+    """A key with a value, as its path, that the type has no place for; None where there is none."""
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        types = {field.name: field.type for field in kind}
+        for key, each in value.items():
+            if key not in types and each is not None:
+                return str(key)
+            below = late_key(each, types[key]) if key in types else None
+            if below is not None:
+                return f"{key}.{below}"
+    if isinstance(value, list) and (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return next(filter(None, (late_key(each, kind.value_type) for each in value)), None)
+    return None
 
 
 def to_table(
-    rows: Sequence[dict[str, Any]], columns: Sequence[str] | None, schema: pa.Schema
+    rows: Sequence[dict[str, Any]],
+    columns: Sequence[str] | None,
+    schema: pa.Schema,
+    fixed: Collection[str] = (),
 ) -> tuple[pa.Table, dict[int, str]]:
     """Rows as columns, and by position why a row does not fit the types of the schema.
 
-    Without `columns` the table has the columns of the schema and all others that the rows have.
+    Without `columns` the table has the columns of the schema and all others that the rows have. The
+    columns `fixed` have the types of the schema exactly.
     """
     planned = dict(zip(schema.names, schema.types, strict=True))
     names = dict.fromkeys(chain(planned, *rows) if columns is None else columns)
@@ -167,7 +214,7 @@ def to_table(
     bad: dict[int, str] = {}
     for name in names:
         values = [row.get(name) for row in rows]
-        arrays[name], misfits = to_array(values, planned.get(name))
+        arrays[name], misfits = to_array(values, planned.get(name), fixed=name in fixed)
         for at in misfits:
             bad.setdefault(at, misfit(name, values[at], planned.get(name)))
     return table_of(arrays, len(rows)), bad
@@ -175,6 +222,12 @@ def to_table(
 
 def misfit(column: str, value: Any, kind: pa.DataType | None) -> str:
     """Why a value does not fit the type of its column, with the beginning of the value."""
+    key = None if kind is None else late_key(value, kind)
+    if key is not None:
+        return (
+            f"column {column!r} has the key {key!r}, which no object had among the first rows of the "
+            "files: the column keeps the keys that it had there"
+        )
     text = json.dumps(value, ensure_ascii=False)
     text = text if len(text) <= 60 else f"{text[:59]}…"
     if beyond_64_bits(value):

@@ -1,7 +1,7 @@
 """JSONL read: the types of its columns, the rows of a batch, and whole parts."""
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, count
 from typing import Any
 
@@ -68,10 +68,12 @@ def read(
     columns: Sequence[str] | None,
     schema: pa.Schema,
     parse: Callable[[bytes], dict[str, Any]] = parse_line,
+    fixed: Collection[str] = (),
 ) -> tuple[pa.Table, dict[int, Failure], Callable[[int], str]]:
     """The rows of a batch; see `input_rows.Found`.
 
-    `parse` makes a row of a line, and raises ValueError (or BadLine) for one that is none.
+    `parse` makes a row of a line, and raises ValueError (or BadLine) for one that is none. The columns
+    `fixed` come in the types of the schema, others maybe wider.
     Raises SourceChanged when the file holds fewer lines than it did, FileNotFoundError and
     StorageUnavailable as they come from storage.
     """
@@ -106,7 +108,7 @@ def read(
         except ValueError as error:
             rows.append(error.row if isinstance(error, BadLine) else {})
             bad[index] = Failure(RowErrorKind.BAD_RECORD, str(error))
-    table, strange = to_table(rows, columns, schema)
+    table, strange = to_table(rows, columns, schema, fixed)
     for at, why in strange.items():
         bad[wanted[at]] = Failure(RowErrorKind.BAD_TYPE, why)
     return table, bad, place
@@ -151,7 +153,7 @@ def iter_batches(uri: str, schema: pa.Schema, batch_rows: int) -> Iterator[pa.Re
 def _batch(
     uri: str, rows: list[dict[str, Any]], schema: pa.Schema, number: int
 ) -> Iterable[pa.RecordBatch]:
-    table, bad = to_table(rows, schema.names, schema)
+    table, bad = to_table(rows, schema.names, schema, schema.names)
     if bad:
         raise BadInput(f"{uri} in the {len(rows)} rows up to line {number}: {min(bad.items())[1]}")
     batches: list[pa.RecordBatch] = table.cast(schema).to_batches()

@@ -53,7 +53,8 @@ def _written_type(kind: pa.DataType) -> pa.DataType:
     """The type as a part can have it.
 
     An index into a dictionary has 32 bits, since the dictionary of a part has the values of many
-    row groups. Nested columns of only nulls become strings, since nothing can be cast to null.
+    row groups. Nested columns of only nulls become strings, since nothing can be cast to null, and so do
+    objects without a key, which Parquet has not.
     """
     return kind if pa.types.is_null(kind) else map_type(kind, _writable)
 
@@ -61,7 +62,7 @@ def _written_type(kind: pa.DataType) -> pa.DataType:
 def _writable(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind):
         return pa.dictionary(pa.int32(), kind.value_type)
-    return pa.string() if pa.types.is_null(kind) else kind
+    return storable_type(kind)
 
 
 def written_schema(schema: pa.Schema) -> pa.Schema:
