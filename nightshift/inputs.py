@@ -143,9 +143,42 @@ def _joined(tables: Any, empty: Any) -> pa.RecordBatchReader:
     def batches() -> Iterator[pa.RecordBatch]:
         yield from head.to_batches()
         for table in rest:
+            if table.schema.names != head.schema.names:
+                raise BadInput(
+                    f"the dataset has the columns {table.schema.names} in later rows: {SAY}"
+                )
+            for found, first in zip(table.schema, head.schema, strict=True):
+                _refuse_other(found.name, found.type, first.type)
             yield from table.cast(head.schema).to_batches()
 
     return pa.RecordBatchReader.from_batches(head.schema, batches())
+
+
+SAY = "give it features, or a table that has one type for each column"
+
+
+def _refuse_other(name: str, found: pa.DataType, first: pa.DataType) -> None:
+    """BadInput where a cast from the type would change values, or leave keys of objects out."""
+    types = pa.types
+    if found == first or types.is_null(found):
+        return
+    if types.is_struct(found) and types.is_struct(first):
+        known = {child.name: child.type for child in first}
+        for child in found:
+            if child.name not in known:
+                raise BadInput(
+                    f"the column {name!r} has the key {child.name!r} in later rows alone: {SAY}"
+                )
+            _refuse_other(f"{name}.{child.name}", child.type, known[child.name])
+        return
+    if types.is_list(found) and types.is_list(first):
+        _refuse_other(name, found.value_type, first.value_type)
+        return
+    are_whole = types.is_integer(found) and (types.is_integer(first) or types.is_floating(first))
+    # A cast to a whole number or a wider float is safe: Arrow refuses one that loses digits.
+    if are_whole or (types.is_floating(found) and first in (pa.int64(), pa.float64())):
+        return
+    raise BadInput(f"the column {name!r} is {found} in later rows and was {first}: {SAY}")
 
 
 def _pandas_table(frame: Any) -> pa.Table:

@@ -245,3 +245,27 @@ def test_what_cannot_be_an_input_is_refused_in_one_sentence_and_nothing_stays(
 
 def test_a_query_does_not_show_its_password() -> None:
     assert "secret" not in repr(inputs.sql("postgresql://me:secret@host/db", "SELECT 1"))
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "why"),
+    [
+        ({"a": 1}, {"a": 1, "b": 2}, "the column 'x' has the key 'b' in later rows alone"),
+        ([{"a": 1}], [{"a": 1, "b": 2}], "has the key 'b' in later rows alone"),
+        (1, "007", "the column 'x' is string in later rows and was int64"),
+        ("7", 7, "is int64 in later rows"),
+        (1, 1.5, "the rows cannot be read"),
+        (1, 2.0, None),
+        ({"a": 1}, {"a": None}, None),
+    ],
+)
+def test_rows_that_come_later_are_not_changed_to_fit_the_first(
+    tmp_path: Path, early: Any, late: Any, why: str | None
+) -> None:
+    tables = iter([pa.table({"x": [early]}), pa.table({"x": [late]})])
+    reader = inputs._joined(tables, None)
+    if why is None:
+        assert reader.read_all().column("x").to_pylist() == [early, late]
+        return
+    with pytest.raises(BadInput, match=why), inputs.opened(reader) as rows:
+        rows.read_all()
