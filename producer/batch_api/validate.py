@@ -7,6 +7,7 @@ import structlog
 
 from nightshift.common.errors import BadInput, LeaseLost, Retryable
 from nightshift.common.ledger import Connection, Ledger
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway import batch_steps, files, quotas, tenants
 from nightshift.common.ledger.gateway.batches import Batch
 from nightshift.common.ledger.gateway.files import File
@@ -131,7 +132,10 @@ def _begin(
         if not begun:
             raise LeaseLost(f"the batch {batch.id} is not validating any more")
 
-    done = submit(ledger, spec, settings, tenant=batch.tenant, within=within)
+    # Whoever asked for the batch has asked for the job, and this reaper has not.
+    who_asked = audit_log.of_key(batch.created_by or "nobody", batch.tenant)
+    with audit_log.acting(who_asked, batch.created_from):
+        done = submit(ledger, spec, settings, tenant=batch.tenant, within=within)
     log.info("batch_begun", batch=batch.id, job_id=done.job_id, rows=done.rows)
     return []
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway.keys import Caller
 from nightshift.producer.gateway import access
 from nightshift.producer.gateway.calls import Context
@@ -68,7 +69,7 @@ class Looker:
     @property
     def who(self) -> str:
         """The caller as the audit log names it."""
-        return f"{self.caller.name} ({self.caller.tenant})"
+        return audit_log.of_key(self.caller.name, self.caller.tenant)
 
 
 def looker(request: Request) -> Looker:

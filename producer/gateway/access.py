@@ -81,19 +81,23 @@ def refuse_spent(connection: Connection, tenant: str) -> None:
 
 
 def refuse_more_rows(
-    connection: Connection, tenant_name: str, job_id: int, rows: int | None = None
+    connection: Connection, tenant_name: str, job_id: int, *, again: bool = False
 ) -> None:
     """SpentOut where the rows of a job are more than its tenant may have open beside the others: all its
-    rows, or so many that are to run again. Locks the tenant.
+    rows or, where it runs `again`, what it has open then. Locks the tenant.
     """
     tenants.lock(connection, tenant_name)
     tenant = tenants.get(connection, tenant_name)
     assert tenant is not None
-    asked = jobs.progress(connection, job_id)["rows_total"] if rows is None else rows
+    if again:
+        rows, tokens = quotas.again(connection, job_id)
+    else:
+        rows, tokens = jobs.progress(connection, job_id)["rows_total"], 0
     has = quotas.reserved(connection, tenant_name, besides=job_id)
-    why = limits.quota_refusal(tenant, has, (asked, 0))
+    why = limits.quota_refusal(tenant, has, (rows, tokens))
     if why is not None:
-        raise SpentOut(why, code="rows_limit_exceeded")
+        by_rows = tenant.max_rows is not None and has[0] + rows > tenant.max_rows
+        raise SpentOut(why, code="rows_limit_exceeded" if by_rows else "token_limit_exceeded")
 
 
 def room_for_rows(
@@ -127,7 +131,7 @@ def may_reopen(caller: Caller, job: Job) -> Callable[[Connection], None]:
             return
         refuse_spent(connection, caller.tenant)
         if job.state.over:
-            refuse_more_rows(connection, caller.tenant, job.id)
+            refuse_more_rows(connection, caller.tenant, job.id, again=True)
 
     return ask
 

@@ -70,7 +70,7 @@ class Call:
     @property
     def who(self) -> str:
         """The caller as the audit log names it."""
-        return f"{self.caller.name} ({self.caller.tenant})"
+        return audit_log.of_key(self.caller.name, self.caller.tenant)
 
     @property
     def ledger(self) -> Ledger:
@@ -93,10 +93,13 @@ class Call:
         return found
 
     async def run(self, question: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """What a function of the ledger answers, asked in a thread and a transaction of its own."""
+        """What a function of the ledger answers, asked in a thread and a transaction of its own; what it
+        changes stands in the audit log under the name of the key.
+        """
 
         def ask() -> Any:
-            with self.ledger.transaction() as connection:
+            acting = audit_log.acting(self.who, self.host)
+            with acting, self.ledger.transaction() as connection:
                 return question(connection, *given, **named)
 
         return await run_in_threadpool(ask)

@@ -13,6 +13,7 @@ from nightshift.common.states import RowErrorKind
 from nightshift.producer import retry
 from nightshift.producer.batch_api import finalize, sweep
 from nightshift.producer.control import deletion
+from tests.support import console_site
 from tests.support.batch_site import OVER, RUNNING_AGAIN, Site, is_seen, line, over, results
 
 
@@ -148,6 +149,64 @@ def retried(site: Site, kind: RowErrorKind | None = None) -> Retried:
         job = jobs.get(connection, 1)
     assert job is not None
     return retry.retry(site.ledger, job, failed=True, dead=True, kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        ("max_rows = 6", "rows_limit_exceeded"),
+        ("max_tokens = 400", "token_limit_exceeded"),
+        ("max_rows = 7, max_tokens = 497", None),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/batches/batch_1/retry", "/api/jobs/1/retry"])
+def test_a_retry_of_a_batch_that_failed_before_its_rows_ran_asks_for_all_of_them(
+    site: Site, path: str, limits: str, code: str | None
+) -> None:
+    """Its rows had not failed, and so it once asked for none and reserved no tokens."""
+    door = console_site.Site(site.ledger, site.settings)
+    first = site.batch(*(line(str(n), max_tokens=40) for n in range(4)))
+    assert site.validate()
+    asked = reserved(site, first)
+    assert asked == (4, 4 * 71)
+    site.sql(
+        "UPDATE jobs SET state = 'failed', reason = 'no engine', finished_at = now(), closed_at = now()"
+    )
+    assert site.finalize()
+    assert site.seen(first).state is BatchStatus.FAILED
+    assert reserved(site, first) == (0, 0)
+    site.batch(*(line(str(n), max_tokens=40) for n in range(3)))
+    assert site.validate()
+    site.sql(f"UPDATE tenants SET {limits} WHERE name = 'acme'")
+    headers = {"authorization": f"Bearer {door.keys['user']}"}
+    answer = door.browser().post(path, headers=headers)
+    if code is not None:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, code)
+        assert site.seen(first).state is BatchStatus.FAILED
+        return
+    assert answer.status_code == 200, answer.text
+    assert site.seen(first).state is BatchStatus.IN_PROGRESS
+    assert reserved(site, first) == asked
+
+
+def test_a_retry_reserves_the_part_of_the_tokens_that_its_rows_have(site: Site) -> None:
+    batch = site.batch(*(line(str(n), max_tokens=40) for n in range(4)))
+    assert site.validate()
+    site.sql("UPDATE api_batches SET state = 'completed', reserved_rows = 0, reserved_tokens = 0")
+    site.sql(
+        "UPDATE batches SET state = 'done', rows_failed = 1, part_name = 'p', part_bytes = 1, part_checksum = 'x'"
+    )
+    site.sql("INSERT INTO row_errors SELECT job_id, 2, id, 'c', 'timeout', 'late' FROM batches")
+    site.sql(OVER)
+    assert retried(site).rows == 1
+    assert reserved(site, batch) == (1, 71)
+
+
+def reserved(site: Site, batch: Batch) -> tuple[int, int]:
+    with site.ledger.transaction() as connection:
+        statement = "SELECT reserved_rows, reserved_tokens FROM api_batches WHERE id = %s"
+        rows, tokens = connection.exec_driver_sql(statement, (batch.id,)).one()
+    return rows, tokens
 
 
 def test_a_retry_that_finds_no_row_leaves_the_batch_and_its_files_alone(site: Site) -> None:

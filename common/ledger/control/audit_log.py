@@ -72,6 +72,11 @@ def record(
     connection.execute(RECORD, given)
 
 
+def of_key(name: str, tenant: str) -> str:
+    """Who a key is, as the log names it."""
+    return f"{name} ({tenant})"
+
+
 @contextmanager
 def acting(who: str, host: str) -> Iterator[None]:
     """Inside of the context, changes are those of `who` from the address `host`: of a key of the HTTP

@@ -6,7 +6,7 @@ from sqlalchemy import text
 
 from nightshift.common.ledger import deadlines
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.gateway import batch_steps
+from nightshift.common.ledger.gateway import batch_steps, quotas
 from nightshift.common.ledger.gateway.batches import BatchStatus
 
 WHO = "retry"
@@ -26,7 +26,8 @@ REOPEN = text("""
         in_progress_at = CASE WHEN :runs THEN in_progress_at ELSE now() END,
         expires_at = CASE WHEN :runs THEN expires_at
                           ELSE now() + CAST(completion_window AS interval) END,
-        reserved_rows = CASE WHEN :is_over THEN rows_failed ELSE reserved_rows END,
+        reserved_rows = CASE WHEN :is_over THEN :rows ELSE reserved_rows END,
+        reserved_tokens = CASE WHEN :is_over THEN :tokens ELSE reserved_tokens END,
         errors = NULL, finalizing_at = NULL, completed_at = NULL, failed_at = NULL, ends_as = NULL,
         held_by = :who, held_until = now() + make_interval(secs => :hold)
     WHERE id = :id
@@ -61,8 +62,10 @@ def reopen(connection: Connection, job_id: int, hold_seconds: float) -> Reopened
     if found is None:
         return None
     before = BatchStatus(found.state)
+    rows, tokens = quotas.again(connection, job_id)
     given = {"id": found.id, "runs": before is BatchStatus.IN_PROGRESS, "is_over": before.over}
-    connection.execute(REOPEN, {**given, "who": WHO, "hold": hold_seconds})
+    asked = {"rows": rows, "tokens": tokens}
+    connection.execute(REOPEN, {**given, **asked, "who": WHO, "hold": hold_seconds})
     return Reopened(found.id, before)
 
 

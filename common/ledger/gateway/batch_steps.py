@@ -60,6 +60,7 @@ KEEP = text("""
 BEGIN = text("""
     UPDATE api_batches SET state = 'in_progress', in_progress_at = now(), job_id = :job_id,
         model = :model, rows_total = :rows, reserved_rows = :rows, reserved_tokens = :tokens,
+        estimated_tokens = :tokens,
         held_by = NULL, held_until = NULL
     WHERE id = :id AND state = 'validating' AND held_by = :who
 """)

@@ -56,6 +56,7 @@ class Batch:
     rows_failed: int
     usage: Mapping[str, Any] | None
     created_by: str | None
+    created_from: str
     created_at: datetime
     expires_at: datetime
     in_progress_at: datetime | None
@@ -83,23 +84,24 @@ class NewBatch:
     created_by: str
     request_hash: bytes
     idempotency_key: str | None = None
+    created_from: str = ""
 
 
 COLUMNS = """
     id, seq, tenant, state, endpoint, input_file_id, completion_window, metadata,
     output_expires_seconds, options, job_id, model, errors, output_file_id, error_file_id, rows_total,
-    rows_completed, rows_failed, usage, created_by, created_at, expires_at, in_progress_at,
+    rows_completed, rows_failed, usage, created_by, created_from, created_at, expires_at, in_progress_at,
     finalizing_at, completed_at, failed_at, expired_at, cancelling_at, cancelled_at
 """
 
 INSERT = text(
     """
     INSERT INTO api_batches (id, tenant, endpoint, input_file_id, completion_window, metadata,
-                             output_expires_seconds, options, created_by, request_hash,
-                             idempotency_key, expires_at)
+                             output_expires_seconds, options, created_by, created_from,
+                             request_hash, idempotency_key, expires_at)
     VALUES (:id, :tenant, :endpoint, :input_file_id, :completion_window, CAST(:metadata AS jsonb),
-            :output_expires_seconds, CAST(:options AS jsonb), :created_by, :request_hash,
-            :idempotency_key, now() + make_interval(secs => :window_seconds))
+            :output_expires_seconds, CAST(:options AS jsonb), :created_by, :created_from,
+            :request_hash, :idempotency_key, now() + make_interval(secs => :window_seconds))
     ON CONFLICT (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING """
     + COLUMNS

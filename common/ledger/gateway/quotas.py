@@ -19,6 +19,22 @@ RESERVED = text("""
 """)
 """Rows of batches and other jobs that are not over, and estimated tokens of batches."""
 
+AGAIN = text("""
+    SELECT p.rows_total, p.rows_total - p.rows_done AS rows_open, b.id IS NOT NULL AS is_batch,
+           ceil(coalesce(b.estimated_tokens, 0) * (p.rows_total - p.rows_done)::numeric
+                / greatest(p.rows_total, 1))::bigint AS tokens
+    FROM job_progress p LEFT JOIN api_batches b ON b.job_id = p.job WHERE p.job = :id
+""")
+"""Rows of a job without an answer, and the tokens that rows of a batch may use, in proportion."""
+
+
+def again(connection: Connection, job_id: int) -> tuple[int, int]:
+    """Rows and estimated tokens that a job has open once it runs again: those without an answer if it is the
+    job of a batch, also those that never ran; else all its rows.
+    """
+    row = connection.execute(AGAIN, {"id": job_id}).one()
+    return (row.rows_open, row.tokens) if row.is_batch else (row.rows_total, 0)
+
 
 def reserved(connection: Connection, tenant: str, *, besides: int) -> tuple[int, int]:
     """Rows that the open batches and jobs of a tenant have reserved, and estimated tokens of its batches,

@@ -5,6 +5,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway import ids, outbox, tenants
 from nightshift.producer.batch_api import webhooks
 from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route
@@ -39,6 +40,9 @@ def create_webhook(call: Call) -> JSONResponse:
         if len(outbox.endpoints(connection, call.caller.tenant)) >= MOST_ENDPOINTS:
             raise ApiError(400, f"there are {MOST_ENDPOINTS} webhooks, and no more are allowed")
         outbox.add(connection, id, call.caller.tenant, url, events)
+        # Without the address, which may hold a secret.
+        detail = {"tenant": call.caller.tenant, "events": events}
+        audit_log.record(connection, "webhook create", subject=f"webhook {id}", detail=detail)
     secret = webhooks.secret(settings.webhook_key.get_secret_value(), id)
     made = {"id": id, "object": "webhook", "url": url, "events": events, "secret": secret}
     return JSONResponse(made, 201)
@@ -65,6 +69,9 @@ def delete_webhook(call: Call) -> dict[str, Any]:
     """Nothing more is sent to the address."""
     with call.ledger.transaction() as connection:
         removed = outbox.remove(connection, call.path["id"], call.caller.tenant)
+        if removed:
+            subject, detail = f"webhook {call.path['id']}", {"tenant": call.caller.tenant}
+            audit_log.record(connection, "webhook delete", subject=subject, detail=detail)
     if not removed:
         raise not_found("webhook", call.path["id"])
     return {"id": call.path["id"], "object": "webhook", "deleted": True}

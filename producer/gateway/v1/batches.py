@@ -84,7 +84,7 @@ def retry_batch(call: Call) -> dict[str, Any]:
 
     def allowed(connection: Connection) -> None:
         access.refuse_spent(connection, found.tenant)
-        access.refuse_more_rows(connection, found.tenant, job.id, found.rows_failed)
+        access.refuse_more_rows(connection, found.tenant, job.id, again=True)
 
     retry.retry(call.ledger, job, failed=True, dead=True, kind=None, allowed=allowed)
     with call.ledger.transaction() as connection:

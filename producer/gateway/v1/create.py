@@ -11,6 +11,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 from nightshift.common.errors import LedgerUnavailable
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway import batches, files, ids
 from nightshift.common.ledger.gateway.batches import Batch, NewBatch
 from nightshift.common.spec import finish_by
@@ -126,6 +127,7 @@ def parsed(call: Call) -> NewBatch:
         output_expires_seconds=None if after is None else after.seconds,
         options={} if given.nightshift is None else given.nightshift.model_dump(exclude_unset=True),
         created_by=call.caller.name,
+        created_from=call.host,
         request_hash=hashlib.sha256(call.body).digest(),
         idempotency_key=key,
     )
@@ -169,6 +171,13 @@ def _made(connection: Connection, new: NewBatch, *, retried: bool) -> Batch:
     found = batches.insert(connection, new)
     if found is None:
         raise _other_body(new)
+    detail = {
+        "tenant": new.tenant,
+        "input_file_id": new.input_file_id,
+        "endpoint": new.endpoint,
+        "completion_window": new.completion_window,
+    }
+    audit_log.record(connection, "batch create", subject=f"batch {new.id}", detail=detail)
     return found
 
 

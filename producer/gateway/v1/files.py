@@ -12,6 +12,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from nightshift.common import storage
+from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway import files, ids
 from nightshift.common.ledger.gateway.files import File
 from nightshift.producer.batch_api import layout
@@ -72,7 +74,7 @@ async def received(
         purpose, lives = whole(form)
         await writer.finish()
     made: File | None = await call.run(
-        files.ready,
+        seen,
         file_id,
         purpose=purpose,
         filename=form.filename,
@@ -86,6 +88,20 @@ async def received(
             408, "the file came too slowly: nothing of it came for an hour", param="file"
         )
     return made
+
+
+def seen(connection: Connection, file_id: str, **facts: Any) -> File | None:
+    """`files.ready` of a file that a client has sent, which the audit log names."""
+    found = files.ready(connection, file_id, **facts)
+    if found is not None:
+        detail = {
+            "tenant": found.tenant,
+            "filename": found.filename,
+            "purpose": found.purpose,
+            "bytes": found.bytes,
+        }
+        audit_log.record(connection, "file upload", subject=f"file {file_id}", detail=detail)
+    return found
 
 
 def _touching(call: Call, file_id: str, writer: FileWriter) -> Sink:
@@ -165,7 +181,9 @@ def delete_file(call: Call) -> dict[str, Any]:
                 code="file_in_use",
                 retried=False,
             )
-        files.delete(connection, tenant, id)
+        if files.delete(connection, tenant, id):
+            detail = {"tenant": tenant}
+            audit_log.record(connection, "file delete", subject=f"file {id}", detail=detail)
     return {"id": id, "object": "file", "deleted": True}
 
 

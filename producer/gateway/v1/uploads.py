@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from nightshift.common import storage
 from nightshift.common.errors import NightshiftError, StorageUnavailable
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway import files, ids, uploads
 from nightshift.common.ledger.gateway.files import File
 from nightshift.common.ledger.gateway.uploads import PartFile, Upload
@@ -19,7 +20,7 @@ from nightshift.producer.batch_api import layout
 from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route, streaming
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import create, objects
-from nightshift.producer.gateway.v1.files import lifetime
+from nightshift.producer.gateway.v1.files import lifetime, seen
 from nightshift.producer.gateway.v1.multipart import FormWithFile, Sink
 from nightshift.producer.gateway.writing import FileWriter
 
@@ -78,6 +79,8 @@ def create_upload(call: Call) -> dict[str, Any]:
             size=given.bytes,
             expires_after=lifetime(call, given.expires_after),
         )
+        detail = {"tenant": call.caller.tenant, "filename": made.filename, "bytes": made.bytes}
+        audit_log.record(connection, "upload create", subject=f"upload {made.id}", detail=detail)
     return _object(made)
 
 
@@ -150,7 +153,7 @@ def complete_upload(call: Call) -> dict[str, Any]:
             if known := _completed(connection, tenant, upload_id):
                 return known  # another try was faster; what this one has written is swept
             raise ApiError(400, "the upload is not pending any more", param="id")
-        file = files.ready(
+        file = seen(
             connection,
             file_id,
             purpose=found.purpose,
@@ -170,6 +173,8 @@ def cancel_upload(call: Call) -> dict[str, Any]:
     with call.ledger.transaction() as connection:
         _pending(connection, call.caller.tenant, call.path["id"])
         uploads.end(connection, call.path["id"], "cancelled")
+        subject, detail = f"upload {call.path['id']}", {"tenant": call.caller.tenant}
+        audit_log.record(connection, "upload cancel", subject=subject, detail=detail)
         found = uploads.locked(connection, call.caller.tenant, call.path["id"])
     assert found is not None
     return _object(found)
