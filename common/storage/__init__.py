@@ -27,17 +27,22 @@ from nightshift.common.storage.addresses import (
     resolve,
 )
 from nightshift.common.storage.driver_errors import guard, reason
-from nightshift.common.storage.listing import expand, folders, list_names
+from nightshift.common.storage.listing import Listing, expand, folders, list_names, listing
 from nightshift.common.storage.local import gathered_syncs
 from nightshift.common.storage.objects import driver_of
 from nightshift.common.storage.places import OWN_FOLDERS
 from nightshift.common.storage.streams import Content, FileInfo, Written, checked_reader
+from nightshift.common.storage.walls import OF_JOB, SETTING, carried, keep_within, within
 
 __all__ = [
+    "OF_JOB",
     "OWN_FOLDERS",
+    "SETTING",
     "FileInfo",
+    "Listing",
     "Written",
     "as_typed",
+    "carried",
     "check_roots",
     "driver_of",
     "enclosing",
@@ -47,8 +52,11 @@ __all__ = [
     "gathered_syncs",
     "is_local",
     "is_pattern_over",
+    "keep_within",
     "list_names",
+    "listing",
     "resolve",
+    "within",
 ]
 """What other files of the room define; the rest is here."""
 
@@ -210,7 +218,7 @@ def remove_directory(uri: str) -> None:
         return
     try:
         with suppress(FileNotFoundError):
-            local_path(uri).rmdir()
+            local.remove_directory(local_path(uri))
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.EPERM):
             raise StorageUnavailable(f"{uri} cannot be removed: {reason(error)}") from error

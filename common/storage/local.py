@@ -6,10 +6,9 @@ Threads share the sync of a directory, and so do many files of one thread.
 import errno
 import os
 import stat as modes
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import lru_cache, partial
 from io import FileIO
 from itertools import takewhile
@@ -18,6 +17,8 @@ from typing import Literal
 
 from nightshift.common.errors import BadInput
 from nightshift.common.group_commit import GroupCommit
+from nightshift.common.storage import places, walls
+from nightshift.common.storage.addresses import is_local
 from nightshift.common.storage.driver_errors import guard, reason, writing
 from nightshift.common.storage.places import Place, placed
 from nightshift.common.storage.streams import Content, FileInfo, Written, fill
@@ -32,7 +33,7 @@ def info(path: Path, *, links: bool = True) -> FileInfo:
     """The file as it is now; FileNotFoundError for a directory and, without `links`, for a link,
     BadInput for a device or pipe.
     """
-    with guard("read", str(path)), placed(path) as place:
+    with guard("read", str(path)), placed(path, links=links) as place:
         facts = place.stat(links=links)
         if modes.S_ISDIR(facts.st_mode) or modes.S_ISLNK(facts.st_mode):
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
@@ -43,7 +44,7 @@ def info(path: Path, *, links: bool = True) -> FileInfo:
 
 def open_file(path: Path, *, links: bool = True) -> FileIO:
     """An unbuffered file to read; OSError for a link without `links`."""
-    with placed(path) as place:
+    with placed(path, links=links) as place:
         return open(place.name, "rb", buffering=0, opener=place.opener(links=links))
 
 
@@ -55,6 +56,8 @@ def write(path: Path, content: Content, replace: bool) -> Written:
         with writing(uri):
             final = stack.enter_context(placed(path))
             in_the_way = _is_no_file(final)
+            if replace:  # a link under the name gives way itself
+                final = stack.enter_context(placed(path, links=False))
         if in_the_way:
             # A failed write removes its file, and `replace` renames over the old one: neither may
             # happen to a device, a pipe or a directory.
@@ -96,22 +99,29 @@ def create(path: Path, data: bytes) -> bool:
     """
     whole = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
     write(whole, lambda sink: sink.write(data), replace=False)
-    with writing(str(path)):
+    with (
+        writing(str(path)),
+        placed(path, links=False) as final,
+        placed(whole, links=False) as written,
+    ):
         try:
-            path.hardlink_to(whole)
+            written.link(final)
         except FileExistsError:
             return False
         except OSError as error:
             if error.errno not in NO_HARD_LINKS:
                 raise
-            with suppress(FileExistsError), path.open("xb") as file:
+            with (
+                suppress(FileExistsError),
+                open(final.name, "xb", opener=final.opener(links=False)) as file,
+            ):
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
                 return True
             return False
         finally:
-            whole.unlink()
+            written.unlink()
             _sync_directory(path.parent)
     return True
 
@@ -131,23 +141,39 @@ def try_directory(path: Path) -> None:
     Makes a folder in it, or in the nearest one around it, and removes the folder: permissions alone do
     not tell of a full disk, or of a file system that cannot be written.
     """
-    try:
-        there = next(each for each in (path, *path.parents) if os.path.lexists(each))
-        if there.is_dir():
-            Path(tempfile.mkdtemp(prefix=".nightshift-", dir=there)).rmdir()
-            # A name that is too long is refused by the system only when it is used.
-            path.is_dir()
-            return
-    except OSError as error:
-        done = "written" if there == path else f"made, since nothing can be made in {there}"
-        raise BadInput(f"{path} cannot be {done}: {reason(error)}") from error
-    raise BadInput(f"{path} cannot be a directory: {there} is a file")
+    for there in (path, *path.parents):
+        try:
+            with _probed(path, there) as folder:
+                name = f".nightshift-{os.urandom(6).hex()}"
+                os.mkdir(name, 0o700, dir_fd=folder)
+                os.rmdir(name, dir_fd=folder)
+                return
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if os.path.lexists(there):
+                raise BadInput(f"{path} cannot be a directory: {there} is a file") from error
+        except OSError as error:
+            done = "written" if there == path else f"made, since nothing can be made in {there}"
+            raise BadInput(f"{path} cannot be {done}: {reason(error)}") from error
+
+
+def _probed(path: Path, there: Path) -> AbstractContextManager[int]:
+    """A directory around `path`, or the one itself, open. What lies around a root that is not there yet
+    is the operator's, who named the root.
+    """
+    held = walls.around(path)
+    is_around = any(
+        Path(root).is_relative_to(there) and str(there) not in wall.roots
+        for wall in held
+        for root in wall.roots
+        if is_local(root)
+    )
+    return places.plainly_opened(there) if is_around else places.opened(there)
 
 
 def rename(source: Path, target: Path) -> None:
     """Renames a file, and syncs both directories."""
     _make(target.parent)
-    with placed(source) as old, placed(target) as new:
+    with placed(source, links=False) as old, placed(target, links=False) as new:
         old.rename(new)
     for folder in {target.parent, source.parent}:
         _sync_directory(folder)
@@ -155,12 +181,21 @@ def rename(source: Path, target: Path) -> None:
 
 def delete(path: Path) -> None:
     """Removes a file, or a link itself."""
-    with placed(path) as place:
+    with placed(path, links=False) as place:
         place.unlink()
+
+
+def remove_directory(path: Path) -> None:
+    """Removes an empty directory; OSError where it has files."""
+    with placed(path, links=False) as place:
+        place.remove_folder()
 
 
 def _make(path: Path) -> None:
     """Makes missing parents too and syncs every directory that got a new name in it."""
+    if walls.around(path):
+        places.make(path, _sync_open)
+        return
     if path.is_dir():
         return
     missing = list(takewhile(lambda at: not at.is_dir(), (path, *path.parents)))
@@ -210,9 +245,15 @@ def _syncs_of(path: Path) -> GroupCommit[None, Literal[True]]:
 
 
 def _synced(path: Path, wishes: Sequence[None]) -> list[Literal[True]]:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    with places.opened(path) as handle:
+        os.fsync(handle)
+    return [True] * len(wishes)
+
+
+def _sync_open(folder: int) -> None:
+    """Syncs a folder that is open as a mere place."""
+    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-    return [True] * len(wishes)

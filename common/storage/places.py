@@ -1,17 +1,19 @@
 """Where a local file is, for the functions of `os`: links are followed, but for those that somebody
-put into an output directory.
+put into an output directory and those that lead out of the roots around a file (`walls.py`).
 
-A folder of ours is opened once, and a file in it is named relative to the open folder. So no link
-can take the place of the folder between a check and the use.
+What is held so is opened folder by folder, and the file is named relative to the open folder. So no link
+can take the place of a folder between a check and the use.
 """
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import stat as modes
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from nightshift.common.errors import BadInput
+from nightshift.common.storage import walls
 
 OWN_FOLDERS = frozenset({"_attempts", "_generations", "_input", "_judged", "_ledger"})
 """Folders that we make in an output directory. A link in place of one, or in one, is not followed."""
@@ -19,7 +21,7 @@ OWN_FOLDERS = frozenset({"_attempts", "_generations", "_input", "_judged", "_led
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file: its path, or its name in the folder of ours that is open as `folder`."""
+    """A file: its path, or its name in the open `folder`, where a link under the name is no file."""
 
     name: str
     folder: int | None = None
@@ -37,9 +39,17 @@ class Place:
         """Gives the file another name, in place of what has the name; a link is renamed itself."""
         os.rename(self.name, new.name, src_dir_fd=self.folder, dst_dir_fd=new.folder)
 
+    def link(self, new: "Place") -> None:
+        """Gives the file a further name; FileExistsError where the name is taken."""
+        os.link(self.name, new.name, src_dir_fd=self.folder, dst_dir_fd=new.folder)
+
     def unlink(self) -> None:
         """Removes the file, or the link itself."""
         os.unlink(self.name, dir_fd=self.folder)
+
+    def remove_folder(self) -> None:
+        """Removes an empty folder."""
+        os.rmdir(self.name, dir_fd=self.folder)
 
     def beside(self) -> "Place":
         """A hidden name in the same folder that nobody else takes."""
@@ -48,37 +58,92 @@ class Place:
 
 
 @contextmanager
-def placed(path: Path) -> Iterator[Place]:
-    """Where a file is; BadInput where a link stands in place of its folder, if the folder is ours."""
-    if path.parent.name not in OWN_FOLDERS:
+def placed(path: Path, *, links: bool = True) -> Iterator[Place]:
+    """Where a file is; without `links` what is done is done to a link under its name, not to what the
+    link leads to. BadInput where a link stands in place of its folder, if the folder is ours, and for
+    what lies outside a wall.
+    """
+    around = walls.around(path)
+    if path.parent.name in OWN_FOLDERS:
+        folder = _own_folder(path.parent, os.O_PATH, around)
+        name = path.name
+    elif around:
+        found = walls.walk(path, around, links=links)
+        folder, name = found.folder, found.name
+    else:
         yield Place(str(path))
         return
-    folder = _own_folder(path.parent, os.O_PATH)
     try:
-        yield Place(path.name, folder)
+        yield Place(name, folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A directory, open to be listed or synced. NotADirectoryError for what is none, BadInput for a link
+    in place of a folder of ours and for what lies outside a wall.
+    """
+    around = walls.around(path)
+    if path.name in OWN_FOLDERS:
+        folder = _own_folder(path, os.O_RDONLY, around)
+    else:
+        with placed(path) as place:
+            no_follow = 0 if place.folder is None else os.O_NOFOLLOW
+            flags = os.O_RDONLY | os.O_DIRECTORY | no_follow
+            folder = os.open(place.name, flags, dir_fd=place.folder)
+    try:
+        yield folder
     finally:
         os.close(folder)
 
 
 def names(path: Path) -> list[str]:
     """Names of all that is directly in a directory; BadInput for a link in place of one of ours."""
-    if path.name not in OWN_FOLDERS:
-        return [child.name for child in path.iterdir()]
-    folder = _own_folder(path, os.O_RDONLY)
-    try:
+    with opened(path) as folder:
         return os.listdir(folder)  # noqa: PTH208
-    finally:
-        os.close(folder)
 
 
-def _own_folder(path: Path, flags: int) -> int:
+def make(path: Path, made: Callable[[int], None]) -> None:
+    """Makes a folder and those around it, held to the walls around it. `made` is given each open folder
+    that got a new name.
+    """
+
+    def make_one(folder: int, name: str) -> None:
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=folder)
+            made(folder)
+
+    os.close(walls.walk(path, walls.around(path), make=make_one).folder)
+
+
+def _own_folder(path: Path, flags: int, around: Sequence[walls.Wall]) -> int:
     """A descriptor of a folder of ours, which the caller closes."""
+    flags |= os.O_DIRECTORY | os.O_NOFOLLOW
+    if not around:
+        place = Place(str(path))
+    else:
+        found = walls.walk(path, around, links=False)
+        place = Place(found.name, found.folder)
     try:
-        return os.open(path, flags | os.O_DIRECTORY | os.O_NOFOLLOW)
+        return os.open(place.name, flags, dir_fd=place.folder)
     except NotADirectoryError as error:
-        if not path.is_symlink():
+        if not modes.S_ISLNK(place.stat(links=False).st_mode):
             raise
         raise BadInput(
             f"{path} is a link, and links in an output directory are not followed: put a folder "
             "in its place"
         ) from error
+    finally:
+        if place.folder is not None:
+            os.close(place.folder)
+
+
+@contextmanager
+def plainly_opened(path: Path) -> Iterator[int]:
+    """A directory, open as the system opens it, whatever walls there are."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield folder
+    finally:
+        os.close(folder)

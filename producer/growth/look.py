@@ -20,7 +20,7 @@ from nightshift.common.ledger.growth.watches import DueLook, UnplannedFile
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
-from nightshift.common.storage import FileInfo
+from nightshift.common.storage import FileInfo, Listing
 from nightshift.common.text import first_few
 from nightshift.producer.advice.advice import Need, goes_on, nobody_works
 from nightshift.producer.advice.here import FLEET, Here
@@ -45,7 +45,8 @@ EVENTS = {
 @dataclass(frozen=True, slots=True)
 class Taken:
     """What a command took: an append, changed files that it left as they are, and those that were
-    `redone`, whose rows run again. `stopped` says that it ended the watch of the input.
+    `redone`, whose rows run again. `stopped` says that it ended the watch of the input, `linked_twice` what
+    the listing remarks.
     """
 
     appended: Appended
@@ -53,6 +54,7 @@ class Taken:
     redone: list[str]
     redone_rows: int = 0
     stopped: bool = False
+    linked_twice: str | None = None
 
 
 def take(
@@ -70,7 +72,8 @@ def take(
     Raises BadInput for files that cannot be taken; then nothing is appended.
     """
     refuse(job)
-    found = _changes(ledger, job, [storage.resolve(uri) for uri in uris], settings)
+    listing = _listed(uris or job.spec.input.uris, settings)
+    found = _changes(ledger, job, listing, by_name=bool(uris))
     rows = redo_changed(ledger, job, found.changed) if redo and found.changed else 0
     source: Source = "files" if uris else "input"
     appended = NOTHING
@@ -79,7 +82,7 @@ def take(
     stopped = last and _stop(ledger, job)
     changed = [info.uri for info in found.changed]
     left, redone = ([], changed) if redo else (changed, [])
-    return Taken(appended, left, redone, rows, stopped)
+    return Taken(appended, left, redone, rows, stopped, listing.remark)
 
 
 def _stop(ledger: Ledger, job: Job) -> bool:
@@ -121,29 +124,36 @@ def summary(job: Job, taken: Taken, here: Here = FLEET) -> list[str]:
             f"changed since job {job.id} planned them: {first_few(taken.changed, 3)}; their rows stay "
             f"as they are, and `nightshift submit --append {job.id} --redo-changed` runs them again"
         )
+    if taken.linked_twice is not None:
+        said.append(taken.linked_twice)
     return said
 
 
-def _changes(ledger: Ledger, job: Job, uris: Sequence[str], settings: Settings) -> Changes:
-    listed = _listed(uris or job.spec.input.uris, settings)
+def _changes(ledger: Ledger, job: Job, listing: Listing, *, by_name: bool) -> Changes:
+    """How files differ from those of the job: of files that a command names, none is gone."""
     own = job.output_uri.rstrip("/") + "/"
-    for info in listed:
+    for info in listing.files:
         if info.uri.startswith(own):
             raise BadInput(f"the input {info.uri} lies inside the output directory {own}")
     with ledger.transaction() as connection:
-        if uris:
-            planned = watches.planned_facts(connection, job.id, [info.uri for info in listed])
-            return changes(listed, planned)
         planned = watches.all_planned_facts(connection, job.id)
-        return changes(listed, planned, watches.named_files(connection, job.id))
+        elsewhere = watches.named_files(connection, job.id)
+    if by_name:
+        # One of them may be planned by another path, and is the same version then.
+        facts = {(info.size, info.fingerprint) for info in listing.files}
+        names = {info.uri for info in listing.files}
+        planned = {uri: each for uri, each in planned.items() if uri in names or each in facts}
+        elsewhere = set(planned)
+    return changes(listing.as_planned(planned), planned, elsewhere)
 
 
-def _listed(uris: Sequence[str], settings: Settings) -> list[FileInfo]:
-    storage.check_roots(list(uris), settings.allowed_roots)
-    infos = storage.expand(uris)
+def _listed(uris: Sequence[str], settings: Settings) -> Listing:
+    uris = [storage.resolve(uri) for uri in uris]
+    storage.check_roots(uris, settings.allowed_roots)
+    listing = storage.listing(uris)
     # A link below an allowed folder may lead out of it.
-    storage.check_roots([info.uri for info in infos], settings.allowed_roots)
-    return infos
+    storage.check_roots([info.uri for info in listing.files], settings.allowed_roots)
+    return listing
 
 
 def look_once(ledger: Ledger, settings: Settings) -> bool:
@@ -157,8 +167,8 @@ def look_once(ledger: Ledger, settings: Settings) -> bool:
     if due is None or job is None:
         return False
     try:
-        infos = _listed(job.spec.input.uris, settings)
-        noted, listing = _look(ledger, job, due, infos)
+        found = _listed(job.spec.input.uris, settings)
+        noted, listing = _look(ledger, job, due, found)
     except NightshiftError as error:
         log.warning("look_failed", job_id=job.id, error=str(error))
         with ledger.transaction() as connection:
@@ -171,17 +181,17 @@ def look_once(ledger: Ledger, settings: Settings) -> bool:
         if now is None or now.retries != job.retries:
             # A command may have taken meanwhile what this look noted: the next one compares again.
             listing = None
-        watches.end_look(connection, job.id, files=len(infos), listing=listing, error=None)
+        watches.end_look(connection, job.id, files=len(found.files), listing=listing, error=None)
     return True
 
 
 def _look(
-    ledger: Ledger, job: Job, due: DueLook, infos: Sequence[FileInfo]
+    ledger: Ledger, job: Job, due: DueLook, found: Listing
 ) -> tuple[dict[str, UnplannedFile] | None, str | None]:
     """Plans the files that were the same in two looks. Returns what is noted now, None where nothing
     can have changed since the last look, and the hash of the listing.
     """
-    listing = _hash(infos)
+    listing = _hash(found.files)
     with ledger.transaction() as connection:
         waits = bool(watches.unplanned(connection, job.id, "waiting", 1))
         if listing == due.listing and not waits:
@@ -189,15 +199,18 @@ def _look(
         before = {file.uri: file for file in watches.unplanned(connection, job.id)}
         planned = watches.all_planned_facts(connection, job.id)
         elsewhere = watches.named_files(connection, job.id)
-    found = judge_look(due.now, due.every_seconds, changes(infos, planned, elsewhere), before)
-    noted = dict(found.noted)
-    if found.ripe:
-        taken, refused = _append_fitting(ledger, job, found.ripe)
+    now = changes(found.as_planned(planned), planned, elsewhere)
+    judged = judge_look(due.now, due.every_seconds, now, before)
+    noted = dict(judged.noted)
+    if judged.ripe:
+        taken, refused = _append_fitting(ledger, job, judged.ripe)
         for info in taken:
             del noted[info.uri]
         for uri, why in refused.items():
             noted[uri] = replace(noted[uri], state="refused", why=why)
     _log_new(job, noted, before)
+    if found.again and listing != due.listing:
+        log.info("input_linked_twice", job_id=job.id, remark=found.remark)
     return noted, listing
 
 

@@ -1,6 +1,5 @@
 """A second submit: the job that has the output directory already, if it is the job of the spec."""
 
-from collections.abc import Sequence
 from itertools import count
 
 from nightshift.common import storage
@@ -12,7 +11,7 @@ from nightshift.common.ledger.growth import generations, watches
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import JobSpec
 from nightshift.common.states import JobState
-from nightshift.common.storage import FileInfo
+from nightshift.common.storage import Listing
 from nightshift.common.text import first_few
 from nightshift.producer.archive.come_back import bring_back
 from nightshift.producer.arrange.arrange import restore
@@ -28,9 +27,7 @@ from nightshift.producer.submit.submitted import (
 )
 
 
-def existing_job(
-    ledger: Ledger, spec: JobSpec, infos: Sequence[FileInfo], new: bool
-) -> Submitted | None:
+def existing_job(ledger: Ledger, spec: JobSpec, listing: Listing, new: bool) -> Submitted | None:
     """The job that owns the output directory; BadInput if it is not the job of this spec."""
     with ledger.transaction() as connection:
         job = jobs.by_output(connection, spec.output.uri)
@@ -48,7 +45,8 @@ def existing_job(
         )
     if job.spec_identity != spec.identity:
         _refuse_other_spec(ledger, job, spec)
-    found = changes(infos, {file.uri: (file.size, file.fingerprint) for file in files})
+    planned = {file.uri: (file.size, file.fingerprint) for file in files}
+    found = changes(listing.as_planned(planned), planned)
     may_differ = is_watched or has_grown or spec.input.watch is not None
     if found.changed or (found.uris and not may_differ):
         raise BadInput(_changed(job, found))
@@ -71,6 +69,7 @@ def existing_job(
         ),
         new_files=len(found.new),
         watch_seconds=watch_seconds,
+        linked_twice=listing.remark,
     )
 
 

@@ -22,7 +22,7 @@ from nightshift.common.spec import (
     finish_by,
 )
 from nightshift.common.states import JobState
-from nightshift.common.storage import FileInfo
+from nightshift.common.storage import FileInfo, Listing
 from nightshift.producer.arrange.arrange import ArrangedPlan, arranged_plan
 from nightshift.producer.planning import convert, planner, reading
 from nightshift.producer.planning.planner import Plan
@@ -52,8 +52,9 @@ def submit(
     `within` runs in the transaction of a new job: what it raises leaves no job.
     Raises BadInput with one sentence for everything that can be refused without a worker.
     """
-    spec, infos = _prepared(filled_in(ledger, spec), settings)
-    existing = existing_job(ledger, spec, infos, new)
+    spec, listing = _prepared(filled_in(ledger, spec), settings)
+    infos = listing.files
+    existing = existing_job(ledger, spec, listing, new)
     if existing is not None:
         return existing
     due = _finish_by(spec)
@@ -99,7 +100,7 @@ def submit(
             reached(Moment.SUBMITTING)
     except (BadInput, KeyboardInterrupt) as error:
         # Another process submitted the same a moment ago: its job is the one to return.
-        existing = existing_job(ledger, spec, infos, new)
+        existing = existing_job(ledger, spec, listing, new)
         if existing is None and marked:
             output_owner.give_up(ledger, spec.output.uri, owner)
         if existing is None or isinstance(error, KeyboardInterrupt):
@@ -115,6 +116,7 @@ def submit(
         watch_seconds=watch_seconds,
         arranged=isinstance(ordered, ArrangedPlan),
         auto_args=remark(spec),
+        linked_twice=listing.remark,
     )
 
 
@@ -134,10 +136,10 @@ def survey(
     """
     if ledger is not None:
         spec = filled_in(ledger, spec)
-    spec, infos = _prepared(spec, settings, copies)
+    spec, listing = _prepared(spec, settings, copies)
     if copies is None:
-        _check_output(ledger, spec, infos, adopt)
-    return spec, _plan(spec, infos)
+        _check_output(ledger, spec, listing.files, adopt)
+    return spec, _plan(spec, listing.files)
 
 
 def _check_output(
@@ -169,8 +171,8 @@ def check_before(spec: JobSpec, settings: Settings, *, has_ledger: bool, adopt: 
 
 def spec_and_identity(spec: JobSpec, settings: Settings) -> tuple[JobSpec, str]:
     """The resolved spec, and the identity of the job that a submit of it would make or find."""
-    spec, infos = _prepared(spec, settings)
-    return spec, _identity(spec, infos)
+    spec, listing = _prepared(spec, settings)
+    return spec, _identity(spec, listing.files)
 
 
 def is_known(ledger: Ledger, spec: JobSpec) -> bool:
@@ -181,7 +183,7 @@ def is_known(ledger: Ledger, spec: JobSpec) -> bool:
 
 def _prepared(
     spec: JobSpec, settings: Settings, output: str | None = None
-) -> tuple[JobSpec, list[FileInfo]]:
+) -> tuple[JobSpec, Listing]:
     """The resolved spec with what its input files say of it, and the files.
 
     Everything must lie below the allowed folders. An `output` takes the place of the spec's own
@@ -194,10 +196,11 @@ def _prepared(
     else:
         spec = spec.model_copy(update={"output": spec.output.model_copy(update={"uri": output})})
     permits.check_at_submit(spec, settings)
-    infos = storage.expand(spec.input.uris)
+    listing = storage.listing(spec.input.uris)
+    infos = listing.files
     # A link below an allowed folder may lead out of it.
     storage.check_roots([info.uri for info in infos], settings.allowed_roots)
-    return openai_batch_file.with_endpoint(with_partitioning(spec, infos), infos), infos
+    return openai_batch_file.with_endpoint(with_partitioning(spec, infos), infos), listing
 
 
 def with_partitioning(spec: JobSpec, infos: Sequence[FileInfo]) -> JobSpec:

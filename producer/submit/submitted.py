@@ -49,7 +49,7 @@ class Submitted:
     the names of files that are no job's in the output directory of a new one. `new_files` of its
     input a job that was found does not have; a watched one takes them by itself. `arranged` says of a new
     job that its rows run in another order than the dataset's; `auto_args` what `engine.args: auto` stands
-    for in it.
+    for in it. `linked_twice` is what the listing of the input remarks.
     """
 
     job_id: int
@@ -63,6 +63,7 @@ class Submitted:
     watch_seconds: int | None = None
     arranged: bool = False
     auto_args: str | None = None
+    linked_twice: str | None = None
 
     @property
     def remarks(self) -> list[str]:
@@ -76,6 +77,8 @@ class Submitted:
                 "the output directory is not empty: the parts will lie beside "
                 f"{first_few(self.beside, 3)}"
             )
+        if self.linked_twice is not None:
+            found.append(self.linked_twice)
         if self.auto_args is not None:
             found.append(self.auto_args)
         if self.arranged:

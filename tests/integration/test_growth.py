@@ -123,6 +123,47 @@ def test_files_that_come_later_become_further_rows_of_a_completed_job(site: Grow
     assert site.follow() == site.ids
 
 
+def test_files_that_links_reach_again_are_rows_once_and_both_paths_are_named(site: Grown) -> None:
+    """A link to the folder around it once made 82 rows of 2."""
+    loop = site.folder / "in" / "loop"
+    loop.parent.mkdir()
+    loop.symlink_to(".")
+    done = site.submit_files(("a.jsonl", 2), uri=f"{site.folder}/in/**/*.jsonl")
+    assert done.rows == 2
+    assert f"{loop} is {loop.parent}" in " ".join(done.remarks)
+    assert site.done() is JobState.COMPLETED
+    (site.folder / "in" / "alias.jsonl").symlink_to("a.jsonl")
+    taken = site.append()
+    assert (taken.appended, taken.changed) == (look.NOTHING, [])
+    assert "alias.jsonl" in " ".join(look.summary(site.job, taken, nobody_works=True))
+    for uri in ("in/alias.jsonl", "in/loop/a.jsonl"):
+        assert site.append(site.folder / uri).appended == look.NOTHING, uri
+
+
+def test_a_job_keeps_the_list_that_an_older_release_made_through_links(
+    site: Grown, ledger: Ledger
+) -> None:
+    """It counted a file by each path. Nothing has changed, so nothing is refused and nothing is new."""
+    (site.folder / "in").mkdir()
+    (site.folder / "in" / "loop").symlink_to(".")
+    site.submit_files(("a.jsonl", 2), ("b.jsonl", 2))
+    again = text("""
+        INSERT INTO input_files (job_id, file_index, uri, format, size, fingerprint, row_count, first_row)
+        SELECT job_id, 2, replace(uri, '/a.', '/loop/a.'), format, size, fingerprint, row_count, 4
+        FROM input_files WHERE uri LIKE '%/a.jsonl'
+    """)
+    with ledger.transaction() as connection:
+        connection.execute(again)
+    found = site.submit_again()
+    assert (found.is_new, found.new_files) == (False, 0)
+    site.submit_again(watch="1h")
+    site.look()
+    site.look()
+    with ledger.transaction() as connection:
+        assert watches.unplanned(connection, site.job_id) == []
+        assert len(jobs.files(connection, site.job_id)) == 3
+
+
 def test_a_second_append_of_the_same_files_adds_nothing(site: Grown) -> None:
     site.submit_files(("a.parquet", 5))
     site.come(("b.parquet", 5))

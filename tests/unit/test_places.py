@@ -1,6 +1,7 @@
 """Links in an output directory: storage follows none of them, whatever it is told to do there."""
 
 import errno
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -120,10 +121,10 @@ def test_a_file_that_is_made_once_takes_no_link_for_a_free_name(tmp_path: Path) 
 def test_without_hard_links_a_file_is_made_once_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_links(*_: object) -> None:
+    def without_links(*_: object, **_at: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(Path, "hardlink_to", without_links)
+    monkeypatch.setattr(os, "link", without_links)
     uri = str(tmp_path / "_owner.json")
     assert storage.create(uri, b"first")
     assert not storage.create(uri, b"second")

@@ -6,7 +6,6 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import fsspec
 import pytest
@@ -181,6 +180,83 @@ def test_linked_folders_are_followed(tmp_path):
     assert named(f"{tmp_path}/data") == [f"{tmp_path}/data/link/a.jsonl"]
 
 
+def test_a_folder_is_walked_once_however_links_loop(tmp_path):
+    put(f"{tmp_path}/d/a.jsonl")
+    put(f"{tmp_path}/d/deep/b.jsonl")
+    (tmp_path / "d" / "loop").symlink_to(".")
+    (tmp_path / "d" / "deep" / "up").symlink_to(tmp_path / "d")
+    once = [f"{tmp_path}/d/a.jsonl", f"{tmp_path}/d/deep/b.jsonl"]
+    for uri in ("d", "d/**/*.jsonl", "d/**", "*", "**/*.jsonl"):
+        assert named(f"{tmp_path}/{uri}") == once, uri
+    assert storage.listing([f"{tmp_path}/d"]).again == {
+        f"{tmp_path}/d/loop": f"{tmp_path}/d",
+        f"{tmp_path}/d/deep/up": f"{tmp_path}/d",
+    }
+
+
+def test_a_file_that_links_reach_twice_counts_once_and_both_paths_are_named(tmp_path):
+    put(f"{tmp_path}/d/real/a.jsonl")
+    put(f"{tmp_path}/e/b.jsonl")
+    (tmp_path / "d" / "also").symlink_to("real")
+    (tmp_path / "d" / "a.jsonl").symlink_to("real/a.jsonl")
+    (tmp_path / "d" / "b1.jsonl").symlink_to(tmp_path / "e" / "b.jsonl")
+    (tmp_path / "d" / "b2.jsonl").symlink_to("b1.jsonl")
+    found = storage.listing([f"{tmp_path}/d"])
+    assert [info.uri for info in found.files] == [
+        f"{tmp_path}/d/b1.jsonl",
+        f"{tmp_path}/d/real/a.jsonl",
+    ]
+    assert found.again == {
+        f"{tmp_path}/d/a.jsonl": f"{tmp_path}/d/real/a.jsonl",
+        f"{tmp_path}/d/also": f"{tmp_path}/d/real",
+        f"{tmp_path}/d/b2.jsonl": f"{tmp_path}/d/b1.jsonl",
+    }
+    assert f"{tmp_path}/d/also is {tmp_path}/d/real" in found.remark
+    both = storage.listing([f"{tmp_path}/d/b1.jsonl", f"{tmp_path}/e/b.jsonl"])
+    assert [info.uri for info in both.files] == [f"{tmp_path}/e/b.jsonl"]
+    assert named([f"{tmp_path}/d/a*", f"{tmp_path}/d/real"]) == [f"{tmp_path}/d/real/a.jsonl"]
+
+
+def test_links_that_lead_anywhere_else_count_as_before(tmp_path):
+    put(f"{tmp_path}/real/a.jsonl")
+    os.link(tmp_path / "real" / "a.jsonl", tmp_path / "real" / "hard.jsonl")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "link").symlink_to(tmp_path / "real")
+    found = storage.listing([f"{tmp_path}/data"])
+    assert [info.uri for info in found.files] == [
+        f"{tmp_path}/data/link/a.jsonl",
+        f"{tmp_path}/data/link/hard.jsonl",
+    ]
+    assert (found.again, found.remark) == ({}, None)
+
+
+def test_a_pattern_goes_through_every_link_that_it_names(tmp_path):
+    put(f"{tmp_path}/d/e/a.jsonl")
+    (tmp_path / "d" / "loop").symlink_to(".")
+    (tmp_path / "d" / "x").symlink_to("e")
+    assert named(f"{tmp_path}/d/**/loop/e/*.jsonl") == [f"{tmp_path}/d/loop/e/a.jsonl"]
+    assert named(f"{tmp_path}/d/**/x/*.jsonl") == [f"{tmp_path}/d/x/a.jsonl"]
+    assert named(f"{tmp_path}/d/l*/x/*") == [f"{tmp_path}/d/loop/x/a.jsonl"]
+
+
+def test_files_keep_the_paths_by_which_they_were_planned(tmp_path):
+    """A release that counted a file by each path has stored each: nothing has changed for its job."""
+    put(f"{tmp_path}/d/a.jsonl")
+    put(f"{tmp_path}/e/b.jsonl")
+    (tmp_path / "d" / "loop").symlink_to(".")
+    (tmp_path / "d" / "z").symlink_to(tmp_path / "e")
+    (tmp_path / "d" / "y").symlink_to(tmp_path / "e")
+    found = storage.listing([f"{tmp_path}/d"])
+    y, z = (f"{tmp_path}/d/{name}/b.jsonl" for name in "yz")
+    a = [f"{tmp_path}/d/{'loop/' * times}a.jsonl" for times in range(41)]
+    assert [info.uri for info in found.files] == [a[0], y]
+    assert [info.uri for info in found.as_planned({*a, z})] == sorted([*a, z])
+    assert [info.uri for info in found.as_planned({*a, y, z})] == sorted([*a, y, z])
+    assert [info.uri for info in found.as_planned({y})] == [a[0], y]
+    gone = f"{tmp_path}/d/loop/gone.jsonl"
+    assert [info.uri for info in found.as_planned({gone})] == [a[0], y]
+
+
 def test_a_file_without_permission_is_bad_input(tmp_path, monkeypatch, s3):
     put(f"{tmp_path}/a.jsonl")
 
@@ -188,7 +264,7 @@ def test_a_file_without_permission_is_bad_input(tmp_path, monkeypatch, s3):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", denied)
+        patch.setattr(local, "open_file", denied)
         with pytest.raises(BadInput, match="no permission"):
             named(f"{tmp_path}/a.jsonl")
     s3.faults["info"] = PermissionError("denied")
