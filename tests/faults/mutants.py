@@ -503,7 +503,7 @@ MUTANTS = (
     Mutant(
         "create if absent",
         "common/storage/local.py",
-        "            path.hardlink_to(whole)\n",
+        "            written.link(final)\n",
         "            path.write_bytes(data)\n",
         ("tests/unit/test_places.py::test_a_file_is_made_by_one_of_many_and_never_seen_half",),
     ),
@@ -561,9 +561,28 @@ MUTANTS = (
     Mutant(
         "links in an output directory",
         "common/storage/places.py",
-        "    if path.parent.name not in OWN_FOLDERS:\n",
-        "    if True:\n",
+        "    if path.parent.name in OWN_FOLDERS:\n",
+        "    if False:\n",
         ("tests/unit/test_places.py::test_a_link_in_place_of_a_folder_of_ours_is_refused",),
+    ),
+    Mutant(
+        "links on the way to a file in a root",
+        "common/storage/walls.py",
+        "_INTO = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC\n",
+        "_INTO = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC\n",
+        (
+            "tests/unit/test_walls.py::"
+            "test_a_folder_that_is_swapped_for_a_link_all_the_time_leads_nowhere",
+        ),
+    ),
+    Mutant(
+        "a folder is walked once",
+        "common/storage/listing.py",
+        "                if here in seen:\n",
+        "                if False:\n",
+        (
+            "tests/unit/test_storage.py::test_a_file_that_links_reach_twice_counts_once_and_both_paths_are_named",
+        ),
     ),
     Mutant(
         "permits in the worker",
