@@ -195,7 +195,6 @@ def test_three_jobs_through_a_bad_night(
 ) -> None:
     """Runs for what is left of `--minutes`, one minute at least."""
     rig = proxied
-    rig.note_rows()
     ends = max(session_began + 60 * minutes, time.monotonic() + 60)
     chaos = Chaos(rig, postgres, redis, proxy, chance.randrange(2**32))
     numbers = count(1)

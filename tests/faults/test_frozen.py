@@ -29,15 +29,18 @@ def test_a_worker_frozen_past_its_lease_counts_for_nothing_and_goes_on(rig: Rig)
     (worker,) = (one for one in workers if child in rig.children(one))
     overtaken(rig, "committing", ids["committing"], child, rig.freeze(worker))
 
-    ids["after"] = rig.submit("after", 300)
-    rig.finished("after", ids["after"])
     both = {child.pid for worker in workers for child in rig.children(worker)}
     assert len(both) == 2
-    for name in ("committing", "after"):  # after each thaw it takes its share of new work
-        assert claimants(rig, name) == both
+    assert claimants(rig, "committing") == both
+    # After the thaw it takes its share of new work, of which nothing ends before.
+    rig.let(0)
+    ids["after"] = rig.submit("after", 300)
+    wait_until(lambda: claimants(rig, "after") == both, what="a claim of each child")
+    rig.let()
+    rig.finished("after", ids["after"])
     for worker in workers:
         worker.terminate()
-    assert [worker.wait(60) for worker in workers] == [0, 0]
+    assert [worker.wait(200) for worker in workers] == [0, 0]
     for name, expected in ids.items():  # once more, when nobody has anything in hand
         rig.oracle(name, expected)
     failures, _ = rig.charges()
@@ -71,16 +74,23 @@ def test_leases_obey_the_clock_of_the_database_alone(rig: Rig) -> None:
     for seconds in (600, -600):
         rig.environment["CLOCK_SECONDS"] = str(seconds)
         workers.append(rig.worker())
+    rig.let(0)
     ids = rig.submit("healthy", 1000, batch={"rows": 250})
-    rig.finished("healthy", ids)
+    rig.wait_ready(2)
     both = {child.pid for worker in workers for child in rig.children(worker)}
-    assert claimants(rig, "healthy") == both
+    wait_until(lambda: claimants(rig, "healthy") == both, what="a claim of each child")
+    longer = "SELECT min(claimed_at) < now() - interval '5 seconds' FROM attempts"
+    wait_until(lambda: rig.value(longer), what="more than two leases")
+    rig.let()
+    rig.finished("healthy", ids)
     assert rig.charges() == (0, 0)
 
     ahead = rig.child(workers[0]).pid
+    rig.let(0)
     ids = rig.submit("killed", 300)
     wait_until(lambda: holds(rig, ahead), what="leases of the worker whose clock is ahead")
     kill_tree(workers[0])
+    rig.let()
     rig.finished("killed", ids)
     taken = rig.ask(
         """
@@ -128,7 +138,7 @@ def overtaken(
     at = rig.value("SELECT clock_timestamp()")
     rig.thaw(frozen)
     alive = "SELECT seen_at > %s AND state = 'ready' FROM workers WHERE id = %s"
-    wait_until(lambda: rig.value(alive, at, owner), 60, "the next heartbeat of the thawed child")
+    wait_until(lambda: rig.value(alive, at, owner), what="the next heartbeat of the thawed child")
 
 
 def claimants(rig: Rig, name: str) -> set[int]:

@@ -32,7 +32,7 @@ def log_lines(rig: Rig, *words: str) -> int:
     )
 
 
-def wait_for_more(rig: Rig, *words: str, lines: int = 3, seconds: float = 60) -> None:
+def wait_for_more(rig: Rig, *words: str, lines: int = 3, seconds: float = 200) -> None:
     before = log_lines(rig, *words)
     wait_until(lambda: log_lines(rig, *words) >= before + lines, seconds, f"{words} in the logs")
 
@@ -64,6 +64,7 @@ def test_a_full_disk_and_lost_permissions_cost_time_only(
     ids = write_blobs(rig.folder / "in-disk", 200)
     spec = rig.spec_of("disk")
     spec["output"]["columns"] = ["blob"]
+    rig.let(5)
     rig.put(spec)
     reaper = rig.reaper()
     worker = rig.worker()
@@ -73,10 +74,11 @@ def test_a_full_disk_and_lost_permissions_cost_time_only(
 
     limits = resource.prlimit(child.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (FULL_BYTES, limits[1]))
+    rig.let()
     wait_for_more(rig, "waiting", "File too large")
     if minutes:  # for longer than a part is tried again: the batches are given back
-        wait_for_more(rig, "outage", "File too large", lines=1, seconds=180)
-    wait_until(lambda: not list(staging.iterdir()), 60, "the end of torn parts")
+        wait_for_more(rig, "outage", "File too large", lines=1)
+    wait_until(lambda: not list(staging.iterdir()), what="the end of torn parts")
     with forbidden(staging, 0o555):
         resource.prlimit(child.pid, resource.RLIMIT_FSIZE, limits)
         wait_for_more(rig, "waiting", "Permission denied", lines=1)
@@ -102,7 +104,6 @@ def test_nothing_is_computed_while_the_output_cannot_be_written(
 ) -> None:
     """A job of 40 rows once computed 100 of them, and again and again."""
     rig = make_rig(MODES_COUNT="1")
-    rig.note_rows()
     ids = rig.submit("closed", 40)
     rig.reaper()
     with forbidden(rig.folder / "closed", 0o555):
@@ -197,6 +198,7 @@ def test_a_slow_and_failing_object_store_loses_and_tears_nothing(
     ids = write_rows(rig.folder / "local", [("a.parquet", 60), ("b.jsonl", 60)])
     for path in (rig.folder / "local").iterdir():
         client.put_file(str(path), f"{BUCKET}/in/{path.name}")
+    rig.let(5)
     rig.put(
         rig.spec_of(
             "cloud",
@@ -210,15 +212,16 @@ def test_a_slow_and_failing_object_store_loses_and_tears_nothing(
     child = rig.child(worker)
 
     store.rule = troubles()
+    rig.let(50)
     wait_until(
         lambda: all(store.did[each] for each in (("PUT", "after"), ("COPY", "after"))),
-        60,
-        "a cut after the object was stored",
+        what="a cut after the object was stored",
     )
     rig.wait_rows("cloud", 30)
     away = count()
     store.rule = lambda _operation: ("503", "500", "before")[next(away) % 3]
-    wait_until(lambda: next(away) > 40, 60, "40 requests in vain")
+    rig.let()
+    wait_until(lambda: next(away) > 40, what="40 requests in vain")
     store.rule = troubles()
     assert rig.wait_closed("cloud") == "completed"
     store.rule = lambda _operation: None

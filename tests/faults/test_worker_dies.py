@@ -56,6 +56,7 @@ def test_when_machines_are_lost_another_goes_on_with_what_they_held(rig: Rig) ->
     machines = [rig.worker() for _ in range(3)]
     query = "SELECT id FROM workers WHERE state = 'ready'"
     warm_up(rig, "warm", lambda: len(rig.ask(query)) >= len(machines))
+    rig.let(0)
     ids = rig.submit("lost", 300)
     gone, headless = wait_until(lambda: holding(rig, machines, 2), what="two that hold leases")
     lost = [worker_of(rig, rig.child(machine).pid) for machine in (gone, headless)]
@@ -63,7 +64,8 @@ def test_when_machines_are_lost_another_goes_on_with_what_they_held(rig: Rig) ->
     headless.kill()
     kill_tree(gone)
     headless.wait(60)
-    wait_until(lambda: not any(map(is_alive, members)), 60, "the end of the orphans")
+    wait_until(lambda: not any(map(is_alive, members)), what="the end of the orphans")
+    rig.let()
     rig.finished("lost", ids)
     taken = [owner for one in lost for owner in taken_over(rig, one, "lost")]
     assert taken
@@ -92,8 +94,10 @@ def warm_up(rig: Rig, name: str, is_warm: Callable[[], bool]) -> None:
     """Waits until enough children are warm. Engines are loaded only while a job has work for them."""
     if is_warm():
         return
-    rig.submit(name, 3000)  # more than some children end while others load
+    rig.let(0)  # nothing ends while some of them still load
+    rig.submit(name, 3000)
     wait_until(is_warm, what="enough warm children")
+    rig.let()
     rig.wait_closed(name)
 
 

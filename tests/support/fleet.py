@@ -22,14 +22,32 @@ from nightshift.common.ledger.connection import Connection
 from tests.support import homes
 
 RULES = """
+import fcntl
+import os
 import time
 from pathlib import Path
+
+HERE = Path(__file__).parent
 
 def shout(rows):
     return [{"loud": row["text"].upper()} for row in rows]
 
+def is_let(rows):
+    # True as soon as the test lets these rows pass, False where it lets rows pass as they come.
+    while (HERE / "limit").exists():
+        with (HERE / "passed").open("ab") as passed:
+            fcntl.flock(passed, fcntl.LOCK_EX)
+            if passed.seek(0, os.SEEK_END) < int((HERE / "limit").read_text()):
+                passed.write(b"." * len(rows))
+                return True
+        time.sleep(0.01)
+    return False
+
 def slow(rows):
-    time.sleep(0.01 * len(rows))
+    # Never so quick that the engine makes the calls of several batches together.
+    time.sleep((0.0002 if is_let(rows) else 0.01) * len(rows))
+    with (HERE / "computed").open("a") as computed:
+        computed.write("".join(row["id"] + chr(10) for row in rows))
     return shout(rows)
 
 def slow_at_first(rows):
@@ -45,6 +63,11 @@ def picky(rows):
         raise ValueError("a seven")
     return shout(rows)
 """
+"""What jobs of a fleet call. `slow` takes 10 ms a row, or as long as its test wants (`Fleet.let`); the
+rows that it has computed stand in the file `computed`.
+"""
+
+EVERY_ROW = 10**12
 
 FAST = {
     "NIGHTSHIFT_LEASE_SECONDS": "2",
@@ -132,6 +155,17 @@ class Fleet:
         has_none = "NIGHTSHIFT_DATABASE_URL" not in self.environment
         if self.is_furnished and has_none and arguments[:1] == ("run",):
             homes.furnish(self.folder / ".nightshift")
+
+    def let(self, rows: int = EVERY_ROW) -> None:
+        """The function `slow` of this folder answers so many rows more, quickly, and then waits for
+        the next word: what happens meanwhile meets a job that cannot end. A call passes whole.
+        """
+        limit, passed = self.folder / "limit", self.folder / "passed"
+        told = int(limit.read_text()) if limit.exists() else 0
+        begun = passed.stat().st_size if passed.exists() else 0
+        new = self.folder / "new-limit"
+        new.write_text(str(max(begun, told if told < EVERY_ROW else 0) + rows))
+        new.rename(limit)
 
     def command(self, *arguments: str, seconds: float = 200) -> subprocess.CompletedProcess[str]:
         """Runs `nightshift …` to its end."""

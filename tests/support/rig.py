@@ -36,21 +36,7 @@ from tests.support.fleet import (
 BUILD = Path(__file__).parent / "build"
 
 SLOW = {"backend": "function", "callable": "rules:slow"}
-"""10 ms a row, as one call a batch."""
-
-NOTING = """
-import os
-import time
-
-def slow(rows):
-    time.sleep(0.01 * len(rows))
-    line = "".join(row["id"] + chr(10) for row in rows)
-    place = os.open("computed", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(place, line.encode())
-    os.close(place)
-    return [{"loud": row["text"].upper()} for row in rows]
-"""
-"""Rules that note each row that they have computed, for `Rig.computed`."""
+"""10 ms a row, or what `Rig.let` lets pass; as one call a batch."""
 
 
 class Rig(Fleet):
@@ -138,10 +124,6 @@ class Rig(Fleet):
         query = "SELECT id FROM workers WHERE state = 'ready' ORDER BY ready_at"
         wait_until(lambda: len(self.ask(query)) >= children, seconds, f"{children} ready children")
         return [row[0] for row in self.ask(query)]
-
-    def note_rows(self) -> None:
-        """From here on the callable notes each row that it has computed."""
-        (self.folder / "rules.py").write_text(NOTING)
 
     def computed(self) -> Counter[str]:
         """How often each row was computed, by its id."""
