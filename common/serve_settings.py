@@ -41,6 +41,16 @@ class ServeSettings(BaseModel):
         (ip_network("127.0.0.0/8"), ip_network("::1/128")),
         description="Networks of trusted proxies, with commas between. The header counts from there alone.",
     )
+    serve_idle_seconds: float = Field(
+        60,
+        gt=0,
+        description="A client that sends nothing of its request, or takes nothing of its answer, for so long is cut off; the head of a request has so long altogether.",
+    )
+    serve_max_connections: int = Field(
+        500,
+        gt=0,
+        description="Connections that one address may have at once. Proxies in `NIGHTSHIFT_SERVE_PROXIES` are not bound: behind a proxy the proxy bounds its clients.",
+    )
     serve_max_requests: int = Field(
         50_000, gt=0, description="Requests that a batch file may have."
     )

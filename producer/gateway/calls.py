@@ -42,7 +42,8 @@ be recursive.
 @dataclass(frozen=True, slots=True)
 class Context:
     """What every handler may use; `models` reads the operator's table as it is now, `slow` has the threads of
-    what plans, sorts or deletes, and `here` says who works on the ledger.
+    what plans, sorts or deletes, `uploads` of those that write what clients send, `joins` of those that put
+    parts together; `here` says who works on the ledger.
     """
 
     ledger: Ledger
@@ -51,7 +52,18 @@ class Context:
     slow: SlowWork = field(
         default_factory=lambda: SlowWork("plans and retries", at_once=4, a_tenant=2, waiting=50)
     )
+    uploads: SlowWork = field(
+        default_factory=lambda: SlowWork("uploads", at_once=400, a_tenant=100, waiting=300)
+    )
+    joins: SlowWork = field(
+        default_factory=lambda: SlowWork("uploads in parts", at_once=4, a_tenant=2, waiting=50)
+    )
     here: Callable[[], Here] = lambda: FLEET
+
+
+def plans(context: Context) -> SlowWork:
+    """The threads of plans."""
+    return context.slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +145,20 @@ def route(
     role: Role = "user",
     threads: CapacityLimiter | None = None,
     *,
-    slow: bool = False,
+    slow: Callable[[Context], SlowWork] | None = None,
     **said: Any,
 ) -> Route:
-    """A route whose handler runs in a thread, one of `threads` or in its tenant's turn if that is `slow`,
-    for callers of at least this role; `said` are fields of its Operation.
+    """A route whose handler runs in a thread, one of `threads` or, in its tenant's turn, one of
+    those for `slow` work, for callers of at least this role; `said` are fields of its Operation.
     """
 
     async def endpoint(request: Request) -> Response:
         # Who may not come in has no body read.
         call = replace(await _call(request, role), body=await body(request))
-        if slow:
-            answer = await call.context.slow.run(call.caller.tenant, _handled, handler, call)
-        else:
+        if slow is None:
             answer = await to_thread.run_sync(_handled, handler, call, limiter=threads)
+        else:
+            answer = await slow(call.context).run(call.caller.tenant, _handled, handler, call)
         return answer if isinstance(answer, Response) else JSONResponse(answer)
 
     return _described(Route(path, endpoint, methods=[method], name=handler.__name__), handler, said)

@@ -15,7 +15,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings
 from nightshift.producer.advice.here import FLEET, Here, Works
-from nightshift.producer.gateway import access, app
+from nightshift.producer.gateway import access, app, connections
 from nightshift.producer.gateway.health import Health
 from nightshift.producer.local.fleet import LocalFleet
 
@@ -59,6 +59,7 @@ def run(
     add_pages(served)
     config = uvicorn.Config(
         served,
+        http=connections.protocol(settings),
         log_config=None,
         access_log=False,
         server_header=False,

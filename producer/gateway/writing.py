@@ -12,21 +12,16 @@ from nightshift.producer.gateway.errors import ApiError
 PIECES_AHEAD = 8
 """Pieces that wait for the store; a client that is faster waits."""
 
-MOST_AT_ONCE = 200
-"""Files of a server that are written at once, each in a thread beside those of other requests; further
-clients wait.
-"""
-
-_THREADS = CapacityLimiter(MOST_AT_ONCE)
-
 
 class FileWriter:
-    """Writes a file whole or not at all: one that is not finished leaves nothing under its name.
+    """Writes a file whole or not at all, in one of `threads`: one that is not finished leaves nothing under
+    its name.
 
     ApiError 413 beyond `most_bytes`.
     """
 
-    def __init__(self, uri: str, most_bytes: int) -> None:
+    def __init__(self, uri: str, most_bytes: int, threads: CapacityLimiter) -> None:
+        self._threads = threads
         self._uri, self._most_bytes, self._bytes = uri, most_bytes, 0
         self._pieces: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._room = asyncio.Semaphore(PIECES_AHEAD)
@@ -46,7 +41,7 @@ class FileWriter:
     async def open(self) -> None:
         """Begins to write."""
         self._writing = asyncio.create_task(
-            to_thread.run_sync(storage.write_streamed, self._uri, self._fill, limiter=_THREADS)
+            to_thread.run_sync(storage.write_streamed, self._uri, self._fill, limiter=self._threads)
         )
         # Whoever waits for room hears that the store has failed.
         self._writing.add_done_callback(lambda _: self._room.release())

@@ -24,7 +24,7 @@ from nightshift.producer.control.answer import Answer
 from nightshift.producer.explain import facts, reasons
 from nightshift.producer.gateway import access, submitting
 from nightshift.producer.gateway.api import fields
-from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route
+from nightshift.producer.gateway.calls import JSON_OBJECT, Call, plans, route
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import paging
 from nightshift.producer.views import progress, rates
@@ -209,11 +209,11 @@ def _job(connection: Connection, call: Call) -> Job:
 
 
 ROUTES: list[Route] = [
-    route("POST", "/api/jobs", create_job, slow=True, takes=JSON_OBJECT, statuses=(200, 201)),
+    route("POST", "/api/jobs", create_job, slow=plans, takes=JSON_OBJECT, statuses=(200, 201)),
     route("GET", "/api/jobs", list_jobs, "viewer", query=("status", "limit", "after", "tenant")),
     route("GET", "/api/jobs/{id}", retrieve_job, "viewer"),
     route("PATCH", "/api/jobs/{id}", change_job, takes=JSON_OBJECT),
-    route("DELETE", "/api/jobs/{id}", delete_job, slow=True, query=("output",)),
+    route("DELETE", "/api/jobs/{id}", delete_job, slow=plans, query=("output",)),
     route("GET", "/api/jobs/{id}/explain", explain_job, "viewer"),
     route(
         "GET", "/api/jobs/{id}/history", job_history, "viewer", query=("limit", "outcome", "batch")
@@ -222,5 +222,5 @@ ROUTES: list[Route] = [
     route("POST", "/api/jobs/{id}/pause", pause_job),
     route("POST", "/api/jobs/{id}/resume", resume_job),
     route("POST", "/api/jobs/{id}/cancel", cancel_job),
-    route("POST", "/api/jobs/{id}/retry", retry_job, slow=True),
+    route("POST", "/api/jobs/{id}/retry", retry_job, slow=plans),
 ]

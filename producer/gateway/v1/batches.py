@@ -10,7 +10,7 @@ from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway import batch_retry, batch_steps, batches, files
 from nightshift.common.ledger.gateway.batches import Batch, BatchStatus
 from nightshift.producer.gateway import access
-from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route
+from nightshift.producer.gateway.calls import JSON_OBJECT, Call, plans, route
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import create, objects, paging
 from nightshift.producer.gateway.v1.schemas import BatchList, BatchObject
@@ -131,5 +131,5 @@ ROUTES: list[Route] = [
     ),
     route("GET", "/v1/batches/{id}", retrieve_batch, "viewer", answers=BatchObject),
     route("POST", "/v1/batches/{id}/cancel", cancel_batch, answers=BatchObject),
-    route("POST", "/v1/batches/{id}/retry", retry_batch, slow=True, answers=BatchObject),
+    route("POST", "/v1/batches/{id}/retry", retry_batch, slow=plans, answers=BatchObject),
 ]

@@ -55,13 +55,14 @@ async def received(
     """
     file_id = ids.new("file-")
     async with AsyncExitStack() as stack:
+        threads = await stack.enter_async_context(call.context.uploads.turn(call.caller.tenant))
         writer: FileWriter | None = None
         uri = ""
 
         async def begin() -> Sink:
             nonlocal writer, uri
             uri = place(file_id, form.filename or "")
-            writer = FileWriter(uri, call.context.settings.serve_max_file_bytes)
+            writer = FileWriter(uri, call.context.settings.serve_max_file_bytes, threads)
             await stack.enter_async_context(writer)
             await call.run(files.receive, file_id, call.caller.tenant, uri)
             await writer.open()

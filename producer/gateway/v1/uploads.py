@@ -3,7 +3,6 @@
 import hashlib
 from typing import Any, BinaryIO
 
-from anyio import CapacityLimiter
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -28,11 +27,6 @@ MOST_PART_BYTES = 64 * 2**20
 """Largest part, as in the hosted API."""
 
 MOST_PARTS = 10_000
-
-JOINING = CapacityLimiter(4)
-"""Uploads that a server puts together at once: each takes a while, and the threads of other requests are
-few.
-"""
 
 PIECE_BYTES = 1024 * 1024
 
@@ -89,14 +83,16 @@ async def add_part(request: Request, call: Call) -> Response:
     upload_id, part_id = call.path["id"], ids.new("part_")
     uri = layout.part(call.context.settings, call.caller.tenant, part_id)
     await call.run(_pending, call.caller.tenant, upload_id)
-    writer = FileWriter(uri, MOST_PART_BYTES)
+    async with (
+        call.context.uploads.turn(call.caller.tenant) as threads,
+        FileWriter(uri, MOST_PART_BYTES, threads) as writer,
+    ):
 
-    async def begin() -> Sink:
-        await call.run(uploads.receive_part, part_id, upload_id, uri)
-        await writer.open()
-        return writer.write
+        async def begin() -> Sink:
+            await call.run(uploads.receive_part, part_id, upload_id, uri)
+            await writer.open()
+            return writer.write
 
-    async with writer:
         form = FormWithFile(request.headers, begin, name="data")
         await form.read(request.stream())
         if form.filename is None:
@@ -262,6 +258,12 @@ PART_FORM: dict[str, Any] = {
 ROUTES: list[Route] = [
     route("POST", "/v1/uploads", create_upload, takes=JSON_OBJECT),
     streaming("POST", "/v1/uploads/{id}/parts", add_part, takes=PART_FORM),
-    route("POST", "/v1/uploads/{id}/complete", complete_upload, takes=JSON_OBJECT, threads=JOINING),
+    route(
+        "POST",
+        "/v1/uploads/{id}/complete",
+        complete_upload,
+        takes=JSON_OBJECT,
+        slow=lambda context: context.joins,
+    ),
     route("POST", "/v1/uploads/{id}/cancel", cancel_upload),
 ]
