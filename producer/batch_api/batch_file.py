@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nightshift.common.formats.jsonl.lines import is_blank, parse_line
-from nightshift.common.formats.jsonl.openai_batch import METHOD
+from nightshift.common.formats.jsonl.openai_batch import METHOD, id_of
 
 MOST_PROBLEMS = 50
 """Problems of a file that are named; the last one says how many more there are."""
@@ -106,8 +106,9 @@ def judge(text: bytes, number: int, endpoint: str) -> Asked | Problem:
     for name in ("custom_id", "method", "url", "body"):
         if name not in line:
             return Problem("missing_required_parameter", f"{name} is missing", number, name)
-    custom_id, method, url, body = (line[name] for name in ("custom_id", "method", "url", "body"))
-    if not isinstance(custom_id, str) or not custom_id:
+    custom_id = id_of(text, line)
+    method, url, body = (line[name] for name in ("method", "url", "body"))
+    if not custom_id:
         return Problem("invalid_custom_id", "custom_id is no text", number, "custom_id")
     if method != METHOD:
         return Problem("invalid_method", f"method is not {METHOD}", number, "method")

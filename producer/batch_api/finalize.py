@@ -15,6 +15,7 @@ from nightshift.common import storage
 from nightshift.common.errors import LeaseLost, Permanent
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats.jsonl.lines import is_blank, parse_line
+from nightshift.common.formats.jsonl.openai_batch import id_of
 from nightshift.common.ledger import Connection, Ledger, jobs
 from nightshift.common.ledger.gateway import batch_steps, batches, files, ids
 from nightshift.common.ledger.gateway.batches import Batch, BatchStatus
@@ -270,7 +271,6 @@ def _never_ran(
 
 def _id(text: bytes) -> str | None:
     try:
-        found = parse_line(text).get("custom_id")
+        return id_of(text, parse_line(text))
     except ValueError:
         return None
-    return found if isinstance(found, str) else None

@@ -1,15 +1,19 @@
 """Collect: the parts of a job as one file, in the order of the dataset, in bounded memory."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import BinaryIO
 
 import pyarrow as pa
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, Permanent
 from nightshift.common.formats import part_rows
+from nightshift.common.formats.jsonl import openai_batch
+from nightshift.common.formats.jsonl import writer as jsonl_writer
 from nightshift.common.ledger import Ledger, Row, jobs
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_facts
+from nightshift.common.spec import REQUEST_ID, RequestsTask
 from nightshift.producer.external_sort.boxes import in_order
 from nightshift.producer.results import csv_file, part_files, target_file, vectors
 from nightshift.producer.results.with_input import with_input
@@ -70,11 +74,25 @@ def collect(
     kind = FORMATS[suffix]
     if kind is None:
         written = csv_file.write(target, ahead, schema)
+    elif kind == "jsonl" and isinstance(job.spec.task, RequestsTask):
+        written = _write_requests(target, ahead)
     else:
         written = part_rows.write_batches(target, ahead, schema, kind, {})
     if remark is not None and beside is not None and beside.misfits:
         first = beside.misfits[0].message
         remark(f"{len(beside.misfits):,} values of the input are null, the first since {first}")
+    return written
+
+
+def _write_requests(target: str, rows: Iterator[pa.RecordBatch]) -> int:
+    """Lines whose ids are those of the requests, which a column need not hold as they were."""
+    written = 0
+
+    def fill(sink: BinaryIO) -> None:
+        nonlocal written
+        written = jsonl_writer.write(rows, sink, {REQUEST_ID: openai_batch.given_id})
+
+    storage.write_whole(target, fill, replace=True)
     return written
 
 

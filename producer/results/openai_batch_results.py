@@ -15,6 +15,7 @@ from rich.console import Console
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput
+from nightshift.common.formats.jsonl.openai_batch import given_id
 from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.jobs import Job
@@ -156,9 +157,15 @@ def _line(prefix: str, row: dict[str, Any]) -> str:
         kind = row["error"]["kind"]
         error = _text({"code": CODES.get(kind, kind), "message": row["error"]["message"]})
     return (
-        f'{{"id": "{prefix}{row["row_index"]:012x}", "custom_id": {_text(row[REQUEST_ID])}, '
+        f'{{"id": "{prefix}{row["row_index"]:012x}", "custom_id": {_id_text(row[REQUEST_ID])}, '
         f'"response": {response}, "error": {error}}}'
     )
+
+
+def _id_text(stored: str | None) -> str:
+    """The id as JSON. What stands for half of a character in UTF-8 is its escape in JSON, too."""
+    text = _text(None if stored is None else given_id(stored))
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _text(value: Any) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import source_files
 from nightshift.common.formats.jsonl.lines import is_blank, parse_line
+from nightshift.common.formats.jsonl.openai_batch import id_of
 from nightshift.common.formats.jsonl.reader import HEAD_ROWS
 from nightshift.common.spec import JobSpec, RequestsTask
 from nightshift.common.spec.tasks.requests import ENDPOINTS
@@ -102,8 +103,7 @@ def _id(line: Line) -> str | None:
             return match[1].decode("utf-8")
         except UnicodeDecodeError:
             return None
-    found = _parsed(line).get("custom_id")
-    return found if isinstance(found, str) else None
+    return id_of(line.text, _parsed(line))
 
 
 def _parsed(line: Line) -> dict[str, object]:

@@ -1,7 +1,10 @@
 """Ends of batches of the HTTP API that meet something else: a retry, a cancel, a sweep, lost files."""
 
+import json
+
 import pytest
 
+from nightshift.common import storage
 from nightshift.common.errors import BadInput, LeaseLost
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches.retries import Retried
@@ -51,6 +54,18 @@ def test_a_job_that_runs_again_while_its_results_are_written_is_not_over(
     site.sql("UPDATE api_batches SET held_until = NULL")
     assert site.finalize()
     assert site.seen(batch).state is BatchStatus.CANCELLED
+
+
+def test_the_line_of_a_row_that_never_ran_has_its_custom_id_with_half_a_character_too(
+    site: Site,
+) -> None:
+    batch = cancelled_rows(site, line("surr\ud800"), line("surr\ud801"))
+    assert site.finalize()
+    with site.ledger.transaction() as connection:
+        file = files.get(connection, "acme", site.seen(batch).error_file_id or "")
+    assert file is not None
+    lines = storage.read_range(file.uri, 0, 9_999).decode("utf-8").splitlines()
+    assert [json.loads(each)["custom_id"] for each in lines] == ["surr\ud800", "surr\ud801"]
 
 
 def test_a_completed_batch_has_a_line_for_every_row(site: Site) -> None:

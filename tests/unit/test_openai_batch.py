@@ -21,10 +21,11 @@ from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.spec import JobSpec, RequestsTask, parse_spec
 from nightshift.common.states import RowErrorKind
+from nightshift.producer.batch_api import batch_file
 from nightshift.producer.cli.flags import Flags
 from nightshift.producer.cli.job_spec import job_spec
 from nightshift.producer.planning import planner
-from nightshift.producer.results import openai_batch_results
+from nightshift.producer.results import collect, openai_batch_results
 from nightshift.producer.submit import openai_batch_file
 from nightshift.producer.submit.checks import check_columns
 
@@ -127,7 +128,7 @@ def test_every_line_is_a_row_good_or_bad(tmp_path: Path) -> None:
         id_column="custom_id",
     )
     assert rows.row_index == [0, 2]
-    assert rows.table.column("custom_id").to_pylist() == ["a", "c\ufffd"]
+    assert rows.table.column("custom_id").to_pylist() == ["a", r"c\ud800"]
     assert rows.table.column("body").to_pylist() == [body, "{}"]
     assert {index: bad.kind for index, bad in rows.bad.items()} == {
         1: RowErrorKind.BAD_RECORD,
@@ -275,6 +276,48 @@ def test_equal_hashes_of_different_ids_are_no_doubles(
 # ---------------------------------------------------------------- results
 
 
+HALF = st.sampled_from(
+    ["\ud800", "\udfff", "\\", "u", "d800", "\\ud800", "\ufffd", "a", "\U0001f600"]
+)
+IDS = (
+    st.lists(HALF, min_size=1, max_size=8)
+    .map("".join)
+    .filter(
+        # JSON makes one character of both halves in their order.
+        lambda text: "\ud800\udfff" not in text
+    )
+)
+
+
+@given(custom_id=IDS, is_ascii=st.booleans())
+def test_the_line_of_a_result_has_the_custom_id_of_its_request_with_half_characters_too(
+    custom_id: str, is_ascii: bool
+) -> None:
+    members = {"method": "POST", "url": CHAT, "body": {}, "custom_id": custom_id}
+    asked = json.dumps(members, ensure_ascii=is_ascii).encode("utf-8", "backslashreplace")
+    assert json.loads(asked)["custom_id"] == custom_id
+    stored = openai_batch.parse_request(asked)["custom_id"]
+    written, _ = result(custom_id=stored)
+    assert json.loads(written.decode("utf-8"))["custom_id"] == custom_id
+
+
+@given(one=IDS, other=IDS)
+def test_ids_that_differ_are_stored_as_texts_that_differ(one: str, other: str) -> None:
+    assert (openai_batch.stored_id(one) == openai_batch.stored_id(other)) == (one == other)
+
+
+def test_ids_that_differ_in_half_a_character_are_no_doubles(tmp_path: Path) -> None:
+    ids = ["k\ud800", "k\ud801", r"k\ud800", "k\ufffd"]
+    path = batch(tmp_path / "b.jsonl", [line(each) for each in ids])
+    openai_batch_file.check_unique_ids([storage.stat(str(path))])
+    lines = [line(each, '{"model": "m"}') for each in ids]
+    limits = batch_file.Limits(requests=9, bytes=9_999, embedding_inputs=9)
+    assert batch_file.read(lambda: enumerate(lines, 1), CHAT, limits, skip=True).problems == []
+    path = batch(tmp_path / "b.jsonl", [line(each) for each in (*ids, "k\ud801")])
+    with pytest.raises(BadInput, match=r"'k\\\\ud801' stands twice, in .* line 2 and in .* line 5"):
+        openai_batch_file.check_unique_ids([storage.stat(str(path))])
+
+
 @given(custom_id=st.text(st.characters(exclude_categories=["Cs"])), body=BODIES, row=st.integers(0))
 def test_an_answer_is_the_text_of_the_server_in_one_line(
     custom_id: str, body: str, row: int
@@ -384,3 +427,14 @@ def test_only_files_of_the_job_itself_are_replaced(tmp_path: Path) -> None:
         openai_batch_results.check_targets(spec, "ab" * 32, str(results))
     with pytest.raises(BadInput, match="inside the output directory"):
         openai_batch_results.check_targets(spec, "ab" * 32, str(tmp_path / "out" / "y.jsonl"))
+
+
+def test_collected_lines_have_the_ids_of_the_requests(tmp_path: Path) -> None:
+    ids = ["k\ud800", r"k\ud800", "k"]
+    table = pa.table(
+        {"custom_id": [*map(openai_batch.stored_id, ids), None], "error": [1, 2, 3, 4]}
+    )
+    target = str(tmp_path / "all.jsonl")
+    assert collect._write_requests(target, iter(table.to_batches())) == 4
+    lines = Path(target).read_text("utf-8").splitlines()
+    assert [json.loads(each)["custom_id"] for each in lines] == [*ids, None]

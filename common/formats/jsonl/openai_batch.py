@@ -1,17 +1,20 @@
 """Lines of an OpenAI batch file as rows: the columns are fixed, and a body stays the text it was.
 
 Bodies differ from line to line, so they do not become Arrow structs. So keys that a body has twice,
-and numbers with more digits than a double has, reach the engine as they were written.
+and numbers with more digits than a double has, reach the engine as they were written. A `custom_id` comes
+back as it was, half characters included: a client joins by it.
 """
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from nightshift.common.formats.jsonl.lines import BadLine, parse_line
 from nightshift.common.spec import REQUEST_COLUMNS
+from nightshift.common.text import MARK, has_half_characters
 
 SCHEMA = pa.schema([(name, pa.string()) for name in REQUEST_COLUMNS])
 
@@ -22,6 +25,39 @@ _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
+def stored_id(custom_id: str) -> str:
+    """The text that stands for a `custom_id` in every column: the id, but for one with half of a character,
+    which no column holds. That half is written as its JSON escape. Different ids have different texts: a
+    backslash is doubled in them, and in ids that look like one of them.
+    """
+    if not has_half_characters(custom_id) and not _ESCAPED_HALF.search(custom_id):
+        return custom_id
+    return custom_id.replace("\\", "\\\\").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def given_id(stored: str) -> str:
+    """The `custom_id` that such a text stands for, with half characters."""
+    if not _ESCAPED_HALF.search(stored):
+        return stored
+    return _ESCAPE.sub(lambda found: "\\" if found[1] is None else chr(int(found[1], 16)), stored)
+
+
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_ESCAPE = re.compile(r"\\(?:\\|u([0-9a-f]{4}))")
+
+
+def id_of(line: bytes, row: Mapping[str, Any]) -> str | None:
+    """The text of a line's `custom_id`, see `stored_id`; None where the line has none. `row` is what
+    `parse_line` made of the line.
+    """
+    found = row.get("custom_id")
+    if not isinstance(found, str):
+        return None
+    if MARK in found and (text := _member(line.decode("utf-8"), "custom_id")) is not None:
+        found = json.loads(text)
+    return stored_id(found)
+
+
 def parse_request(line: bytes) -> dict[str, Any]:
     """One request, every column a string; other members of the line are ignored.
 
@@ -30,8 +66,9 @@ def parse_request(line: bytes) -> dict[str, Any]:
     """
     row = parse_line(line)
     request = {name: row[name] for name in REQUEST_COLUMNS[:-1] if isinstance(row.get(name), str)}
-    if not request.get("custom_id"):
-        request.pop("custom_id", None)
+    request.pop("custom_id", None)
+    if custom_id := id_of(line, row):
+        request["custom_id"] = custom_id
     wrong = _wrong(row)
     if wrong is not None:
         raise BadLine(wrong, request)

@@ -3,7 +3,7 @@
 import base64
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from typing import Any, BinaryIO
 
@@ -13,8 +13,13 @@ from nightshift.common.formats.values import to_list
 from nightshift.common.text import map_leaves
 
 
-def write(batches: Iterable[pa.RecordBatch], sink: BinaryIO) -> int:
-    """Writes one object a line in UTF-8; returns the number of rows.
+def write(
+    batches: Iterable[pa.RecordBatch],
+    sink: BinaryIO,
+    changes: Mapping[str, Callable[[str], str]] | None = None,
+) -> int:
+    """Writes one object a line in UTF-8; returns the number of rows. `changes` give the text that stands
+    for one of a column.
 
     Timestamps are written in ISO 8601, bytes in base64, NaN as null.
     """
@@ -22,6 +27,9 @@ def write(batches: Iterable[pa.RecordBatch], sink: BinaryIO) -> int:
     for batch in batches:
         columns = [_python_values(column) for column in batch.columns]
         names = batch.schema.names
+        for name, change in (changes or {}).items():
+            at = names.index(name)
+            columns[at] = [None if each is None else change(each) for each in columns[at]]
         for values in zip(*columns, strict=True):
             sink.write(encode_row(dict(zip(names, values, strict=True))) + b"\n")
         written += batch.num_rows
@@ -49,8 +57,8 @@ def column_texts(column: pa.Array) -> list[str | None]:
 
 
 def encode_row(row: dict[str, Any]) -> bytes:
-    """One row as JSON, without a newline."""
-    return _json_text(row).encode("utf-8")
+    """One row as JSON, without a newline; half of a character is its escape."""
+    return _json_text(row).encode("utf-8", "backslashreplace")
 
 
 def _json_text(value: Any) -> str:
