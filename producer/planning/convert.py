@@ -25,7 +25,7 @@ from nightshift.common.formats.jsonl.lines import content_start, is_blank
 from nightshift.common.formats.parquet.writer import regrouped
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
-from nightshift.producer.planning import csv_input, line_scan, reading
+from nightshift.producer.planning import csv_input, line_scan, reading, unpacking
 
 MOST_AT_ONCE = 4
 """Most conversions that run at once: each holds a row group and some blocks of its file."""
@@ -186,7 +186,7 @@ def _open_stream(uri: str, *, counted: bool = False) -> Iterator[Any]:
         else:
             size = raw.seek(0, io.SEEK_END)
             raw.seek(0)
-            with pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec) as stream:
+            with unpacking.opened(raw, codec, uri) as stream:
                 yield _Bounded(stream, uri, size, counted=counted)
 
 
@@ -234,9 +234,11 @@ def _content_errors(uri: str) -> Iterator[None]:
             f"{error}"
         ) from error
     except (pa.ArrowException, OSError) as error:
-        codec = source_files.compression(uri)
-        what = "cannot be read" if codec is None else f"is cut off, damaged or no {codec} file"
-        raise BadInput(f"{uri} {what}: {error}; copy it again") from error
+        why = ""
+        if source_files.compression(uri) == "zstd":
+            with storage.open_input(uri, sequential=True) as raw:
+                why = unpacking.zstd_fault(raw)
+        raise BadInput(f"{uri} {why or f'is damaged: {error}; copy it again'}") from error
 
 
 def are_there(spec_input: InputSpec, output_uri: str, files: Sequence[SourceFile]) -> bool:

@@ -112,17 +112,62 @@ def test_what_is_cut_off_or_damaged_is_refused_and_leaves_nothing(tmp_path, suff
         text = b"".join(b'{"id": %s}\n' % line for line in text.split()[1:])
     whole = PACK[suffix](text)
     middle = len(whole) // 2
-    for broken in (
-        whole[:middle],
-        whole[:-3],
-        whole[:4],
-        whole[:middle] + bytes(200) + whole[middle + 200 :],
-        b"no such thing at all, just text",
+    for broken, why in (
+        (whole[:middle], "is cut off"),
+        (whole[:-3], "is cut off"),
+        (whole[:4], "is cut off"),
+        (whole[:middle] + bytes(200) + whole[middle + 200 :], "is damaged"),
+        (b"no such thing at all, just text", "is no "),
+        (whole + b"something else", "has something at byte .*, behind its last "),
+        (whole + whole[:-3], "is cut off"),
     ):
         put(tmp_path, **{f"a.{kind}{suffix}": broken})
-        with pytest.raises(BadInput, match=rf"in/a\.{kind}\{suffix} is cut off, damaged or no "):
+        with pytest.raises(BadInput, match=rf"in/a\.{kind}\{suffix} {why}"):
             plan(spec_of(tmp_path))
         assert copies(tmp_path) == []
+
+
+LINES = b'{"id": 0}\n{"id": 1}\n'
+SKIPPED = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"notes"
+TEXTS = {"jsonl": (b'{"id": 0}\n', b'{"id": 1}\n'), "csv": (b"id\n0\n", b"1\n")}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize(
+    ("suffix", "layout"),
+    [
+        (".gz", lambda pack, one, two: pack(one + two) + bytes(1_500_000)),
+        (".gz", lambda pack, one, two: pack(one) + bytes(512) + pack(two) + bytes(1)),
+        (".gz", lambda pack, one, two: pack(b"") + pack(one) + pack(b"") + pack(two)),
+        (".bz2", lambda pack, one, two: pack(one + two) + bytes(1_500_000)),
+        (".bz2", lambda pack, one, two: pack(one) + pack(b"") + pack(two)),
+        (".zst", lambda pack, one, two: pack(one) + pack(two)),
+        (".zst", lambda pack, one, two: SKIPPED + pack(one) + SKIPPED + pack(two) + SKIPPED),
+        (".zst", lambda pack, one, two: pack(b"") + pack(one) + pack(b"") + pack(two)),
+    ],
+)
+def test_every_member_of_a_sound_file_is_read_and_padding_is_none(tmp_path, suffix, layout, kind):
+    put(tmp_path, **{f"a.{kind}{suffix}": layout(PACK[suffix], *TEXTS[kind])})
+    assert rows_of(spec_of(tmp_path)) == [{"id": 0}, {"id": 1}]
+
+
+def with_window(content: bytes, byte: int) -> bytes:
+    """A frame of zstd of one raw block, with this byte for its window."""
+    block = (len(content) << 3 | 1).to_bytes(3, "little")
+    return b"\x28\xb5\x2f\xfd\x00" + bytes([byte]) + block + content
+
+
+@pytest.mark.parametrize("before", [b"", PACK[".zst"](b'{"id": 7}\n') + SKIPPED])
+def test_a_window_that_is_too_large_to_hold_is_said_with_the_way_out(tmp_path, before):
+    put(tmp_path, **{"a.jsonl.zst": before + with_window(LINES, (31 - 10) << 3)})
+    with pytest.raises(BadInput, match=r"a\.jsonl\.zst needs a window of 2,048 MiB .* --long=31 "):
+        plan(spec_of(tmp_path))
+    put(tmp_path, **{"a.jsonl.zst": before + with_window(LINES, ((27 - 10) << 3) + 1)})
+    with pytest.raises(BadInput, match=r"needs a window of 144 MiB .* 128 MiB are .* --long=28 "):
+        plan(spec_of(tmp_path))
+    put(tmp_path, **{"a.jsonl.zst": before + with_window(LINES, (27 - 10) << 3)})
+    assert [row["id"] for row in rows_of(spec_of(tmp_path))] == [7, 0, 1][0 if before else 1 :]
+    assert len(copies(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("name", ["b.jsonl.gz", "b.csv", "b.csv.zst", "b.jsonl.bz2"])
