@@ -69,7 +69,21 @@ def of_dashboard() -> Iterator[tuple[str, str]]:
         yield annotation["name"], annotation["expr"]
 
 
-EXPRESSIONS = [*of_rules(), *of_dashboard()]
+EXPRESSIONS = {"rules": [*of_rules()], "dashboard": [*of_dashboard()]}
+
+of_each = pytest.mark.parametrize("expressions", EXPRESSIONS.values(), ids=EXPRESSIONS)
+
+
+def every_node(
+    expressions: list[tuple[str, str]],
+) -> Iterator[tuple[str, Any, str | None]]:
+    """Every node of each expression, with the function that it is a direct argument of, and where it
+    stands, for the message of an assertion.
+    """
+    assert expressions
+    for where, expression in expressions:
+        for node, function in nodes(parsed(expression)):
+            yield f"{where}, {expression}", node, function
 
 
 def parsed(expression: str) -> promql.Expr:
@@ -106,11 +120,11 @@ def known_labels(series: str) -> set[str]:
     return {*METRIC_OF[series].labels, *TARGET_LABELS, *buckets}
 
 
-@pytest.mark.parametrize(("where", "expression"), EXPRESSIONS)
+@of_each
 def test_an_expression_uses_series_labels_and_values_that_are_exported(
-    where: str, expression: str
+    expressions: list[tuple[str, str]],
 ) -> None:
-    for node, _ in nodes(parsed(expression)):
+    for where, node, _ in every_node(expressions):
         if not isinstance(node, promql.VectorSelector):
             continue
         assert node.name in METRIC_OF or node.name in PROMETHEUS_OWN, f"{where}: {node.name}"
@@ -123,11 +137,11 @@ def test_an_expression_uses_series_labels_and_values_that_are_exported(
                 assert given <= set(values), f"{where}: {matcher.name} is never {matcher.value}"
 
 
-@pytest.mark.parametrize(("where", "expression"), EXPRESSIONS)
+@of_each
 def test_counters_are_read_by_their_rise_and_gauges_as_they_are(
-    where: str, expression: str
+    expressions: list[tuple[str, str]],
 ) -> None:
-    for node, function in nodes(parsed(expression)):
+    for where, node, function in every_node(expressions):
         if isinstance(node, promql.Call) and node.func.name == "histogram_quantile":
             inner = [each for each, _ in nodes(node.args[1])]
             names = [each.name for each in inner if isinstance(each, promql.VectorSelector)]
@@ -147,9 +161,11 @@ def test_counters_are_read_by_their_rise_and_gauges_as_they_are(
         assert function in wanted, f"{where}: {function} of the {metric.kind} {node.name}"
 
 
-@pytest.mark.parametrize(("where", "expression"), EXPRESSIONS)
-def test_what_is_grouped_or_joined_has_the_labels_for_it(where: str, expression: str) -> None:
-    for node, _ in nodes(parsed(expression)):
+@of_each
+def test_what_is_grouped_or_joined_has_the_labels_for_it(
+    expressions: list[tuple[str, str]],
+) -> None:
+    for where, node, _ in every_node(expressions):
         if isinstance(node, promql.AggregateExpr):
             missing = labels(node.modifier) - output_labels(node.expr)
             assert not missing, f"{where}: {node.expr} has no {missing}"
@@ -312,26 +328,28 @@ def test_panels_fill_rows_of_24_columns_and_cover_none() -> None:
         assert one["title"] != other["title"], one["title"]
 
 
-@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
-def test_a_panel_is_described_and_refers_to_what_is_there(panel: dict[str, Any]) -> None:
-    assert len(panel["description"]) > 20
-    assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-    config = panel["fieldConfig"]
-    properties = [each for over in config.get("overrides", ()) for each in over["properties"]]
-    units = [config["defaults"]["unit"]]
-    units += [each["value"] for each in properties if each["id"] == "unit"]
-    assert set(units) <= UNITS
-    refs = [target["refId"] for target in panel["targets"]]
-    assert len(set(refs)) == len(refs)
-    for transformation in panel.get("transformations", ()):
-        named = re.findall(r"Value #(\w)", json.dumps(transformation))
-        assert set(named) <= set(refs), named
-    for target in panel["targets"]:
-        assert bool(target.get("instant")) is (panel["type"] in ("stat", "table"))
-        shown = set(re.findall(r"{{(\w+)}}", target.get("legendFormat", "")))
-        assert shown <= output_labels(parsed(target["expr"])), target
-        if panel["type"] == "timeseries":
-            assert target["legendFormat"]
+def test_each_panel_is_described_and_refers_to_what_is_there() -> None:
+    assert PANELS
+    for panel in PANELS:
+        title = panel["title"]
+        assert len(panel["description"]) > 20, title
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, title
+        config = panel["fieldConfig"]
+        properties = [each for over in config.get("overrides", ()) for each in over["properties"]]
+        units = [config["defaults"]["unit"]]
+        units += [each["value"] for each in properties if each["id"] == "unit"]
+        assert set(units) <= UNITS, title
+        refs = [target["refId"] for target in panel["targets"]]
+        assert len(set(refs)) == len(refs), title
+        for transformation in panel.get("transformations", ()):
+            named = re.findall(r"Value #(\w)", json.dumps(transformation))
+            assert set(named) <= set(refs), (title, named)
+        for target in panel["targets"]:
+            assert bool(target.get("instant")) is (panel["type"] in ("stat", "table")), title
+            shown = set(re.findall(r"{{(\w+)}}", target.get("legendFormat", "")))
+            assert shown <= output_labels(parsed(target["expr"])), (title, target)
+            if panel["type"] == "timeseries":
+                assert target["legendFormat"], title
 
 
 def test_a_table_shows_columns_that_its_queries_give() -> None:
