@@ -1,4 +1,4 @@
-"""The budget of a rendering: units of what a template makes or scans, and CPU time.
+"""The budget of a row, over all templates of its job: units of what they make or scan, and CPU time.
 
 Operators, calls, filters and steps of loops are charged before they run
 (`common/templates/limits.py`). A clock ends all other long renderings. The clock is read at charges,
@@ -16,7 +16,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.utils import Namespace
 
 RENDER_UNITS = 50_000_000
-"""Units that one rendering may make; a character, of at most four bytes, is one unit."""
+"""Units that the templates of a row may make; a character, of at most four bytes, is one unit."""
 
 ENTRY_UNITS = 5
 """Cost of an entry of a list, beside the cost of its value."""
@@ -25,7 +25,7 @@ STEP_UNITS = 10
 """Cost of a step of a loop or of a call, beside the cost of what it makes."""
 
 RENDER_SECONDS = 2.0
-"""Longest CPU time of one rendering; CPU time, so that a frozen or busy machine fails no row. A usual
+"""Longest CPU time of the templates of a row; CPU time, so that a frozen or busy machine fails no row. A usual
 rendering takes less than a millisecond."""
 
 UNITS_A_LOOK = 1000
@@ -33,7 +33,7 @@ UNITS_A_LOOK = 1000
 
 
 class _Budget(threading.local):
-    """The rest of the budget of the rendering on this thread."""
+    """The rest of the budget of the row that is rendered on this thread."""
 
     units = RENDER_UNITS
     looks_below = RENDER_UNITS
@@ -85,7 +85,7 @@ def weight(value: object) -> int:
 
 
 def begin() -> None:
-    """Starts the budget of a new rendering on this thread."""
+    """Starts the budget of another row on this thread."""
     _budget.begin()
 
 

@@ -6,7 +6,7 @@ every operation that can make much of little is charged to it (`common/templates
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial, wraps
 from typing import Any
 
@@ -31,14 +31,22 @@ def compiled(template: str) -> Template:
 
 
 def rendered(template: Template, row: Mapping[str, Any]) -> str:
-    """The text for a row.
+    """The text for a row, with a budget of its own; `rendered_all` raises the same."""
+    (text,) = rendered_all([template], row)
+    return text
+
+
+def rendered_all(templates: Iterable[Template], row: Mapping[str, Any]) -> Iterator[str]:
+    """The text of each template for a row, each made when it is asked for; together they have the budget of
+    one row.
 
     A column that the row lacks, or that is null where it is printed, is an error: the word "None"
     in a prompt would be answered as if it were the row's text. Raises whatever the row's values
     raise, and SecurityError for what a template may not do.
     """
     budget.begin()
-    return template.render(row)
+    for template in templates:
+        yield template.render(row)
 
 
 @lru_cache(maxsize=256)

@@ -1,6 +1,7 @@
 """The page of a new job: a form or YAML, a look at its first rows and prompts, an estimate, a pilot."""
 
 import io
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.common.spec.parse import parse_yaml
-from nightshift.common.templates.sandbox import compiled, rendered
+from nightshift.common.templates import budget
+from nightshift.common.templates.sandbox import compiled, rendered_all
 from nightshift.common.text import map_leaves
 from nightshift.producer.batch_api import layout
 from nightshift.producer.batch_api.models import ModelTable
@@ -28,6 +30,7 @@ from nightshift.producer.gateway.calls import kept
 from nightshift.producer.gateway.errors import ApiError, answer, message
 from nightshift.producer.gateway.v1 import files
 from nightshift.producer.gateway.v1.multipart import FormWithFile
+from nightshift.producer.planning import reading
 from nightshift.producer.submit.names import job_name
 
 FIRST_ROWS = 5
@@ -167,9 +170,16 @@ def _first_rows(visit: Visit, spec: JobSpec) -> tuple[list[str], list[First]]:
 
 def _prompted(spec: JobSpec, rows: Iterator[tuple[int, dict[str, Any]]]) -> Iterator[First]:
     templates = [compiled(template) for template in spec.task.templates]
+    bounds, until = reading.current(), time.thread_time() + budget.RENDER_SECONDS
     for index, values in rows:
+        bounds.check()
+        if time.thread_time() > until:
+            yield First(
+                index, values, [], "the prompts of the rows before took too long to show these"
+            )
+            continue
         try:
-            yield First(index, values, [rendered(template, values) for template in templates])
+            yield First(index, values, list(rendered_all(templates, values)))
         except Exception as error:  # a template over a row's values may raise anything
             yield First(index, values, [], f"the row cannot be rendered: {error}")
 

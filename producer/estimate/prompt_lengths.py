@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,9 +22,13 @@ from nightshift.common.spec import (
     TransformersEngineSpec,
     VllmEngineSpec,
 )
-from nightshift.common.templates.sandbox import compiled, rendered
+from nightshift.common.templates.sandbox import compiled, rendered_all
 from nightshift.common.text import CHARACTERS_A_TOKEN
 from nightshift.producer.estimate import forecast
+from nightshift.producer.planning import reading
+
+MOST_SECONDS = 20.0
+"""Longest CPU time for the prompts of a sample; usual ones take less than a millisecond each."""
 
 Messages = list[dict[str, str]]
 Prompt = Messages | str | tuple[str, str]
@@ -100,9 +105,17 @@ def _refuse(found: PromptLengths, why: str) -> None:
 
 def _rendered(spec: JobSpec, rows: Rows, found: PromptLengths) -> Iterator[Prompt]:
     templates = [compiled(template) for template in spec.task.templates]
-    for row in to_rows(rows.table):
+    bounds, until = reading.current(), time.thread_time() + MOST_SECONDS
+    for place, row in enumerate(to_rows(rows.table)):
+        bounds.check()
+        if time.thread_time() > until:
+            found.sampled = place + len(rows.bad)
+            found.notes.append(
+                f"the first {place:,} rows of the sample took {MOST_SECONDS:g} s to render"
+            )
+            return
         try:
-            texts = [rendered(template, row) for template in templates]
+            texts = list(rendered_all(templates, row))
             prompt = _prompt(spec.task, texts, row)
         except Exception as error:  # a template over a row's values may raise anything
             _refuse(found, f"the row cannot be rendered: {type(error).__name__}: {error}")

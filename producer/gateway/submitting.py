@@ -23,6 +23,7 @@ from nightshift.common.text import first_few
 from nightshift.producer.batch_api import layout, limits
 from nightshift.producer.gateway import access
 from nightshift.producer.gateway.errors import ApiError
+from nightshift.producer.planning import reading
 
 if TYPE_CHECKING:
     from nightshift.producer.submit.submitted import Submitted
@@ -83,8 +84,6 @@ def planning(
 
     Raises SpentOut where the tenant may have no more, ApiError 503 once the server is `ending`.
     """
-    from nightshift.producer.planning import reading
-
     tenant = None if caller.role == "operator" else caller.tenant
 
     why = ""

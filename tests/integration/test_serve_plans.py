@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from httpx2 import Response
 from starlette.testclient import TestClient
 
@@ -236,6 +237,46 @@ def door(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Door]:
         yield found
     finally:
         found.end()
+
+
+BURNS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+"""A template that ends with the budget of its row alone."""
+
+
+@pytest.mark.slow
+def test_previews_of_many_templates_leave_the_page_to_others_and_end_with_their_server(
+    site: Site, folder: Path, door: Door, world: World
+) -> None:
+    process = door.serve()
+    base = f"http://127.0.0.1:{door.port}"
+    messages = [{"role": "user", "content": BURNS}] * 200
+    (folder / "rows.jsonl").write_bytes(b'{"id":1}\n' * 10)
+    spec = function_spec("loud", folder / "rows.jsonl", folder / "out")
+    spec |= {
+        "task": {"kind": "generate", "messages": messages},
+        "engine": {"backend": "vllm", "model": "a/b"},
+    }
+    form = {"do": "preview", "as": "yaml", "spec": yaml.safe_dump(spec)}
+    headers = {"authorization": f"Bearer {site.keys['user']}", "origin": base}
+    other = {"authorization": f"Bearer {site.keys['other']}", "origin": base}
+
+    def preview(headers: dict[str, str]) -> int:
+        return httpx.post(f"{base}/jobs/new", data=form, headers=headers, timeout=100).status_code
+
+    with ThreadPoolExecutor(5) as threads:
+        answers = [threads.submit(preview, headers) for _ in range(4)]
+        for _ in range(5):
+            assert httpx.get(f"{base}/jobs/new", headers=other, timeout=100).status_code == 200
+        small = form | {
+            "spec": yaml.safe_dump(spec | {"task": {"kind": "generate", "prompt": "a"}})
+        }
+        seen = httpx.post(f"{base}/jobs/new", data=small, headers=other, timeout=100)
+        assert seen.status_code == 400, "the folder is that of acme"
+        assert [answer.result() for answer in answers] == [200] * 4
+        last = [threads.submit(preview, headers) for _ in range(4)]
+        process.terminate()
+        assert process.wait(60) == 0
+        assert all(each.exception() or each.result() in (200, 503) for each in last)
 
 
 @pytest.mark.slow

@@ -70,6 +70,22 @@ def test_a_row_that_cannot_be_rendered_is_refused_alone() -> None:
     assert {row: refusal.kind for row, refusal in bad.items()} == {1: RowErrorKind.RENDER_ERROR}
 
 
+@pytest.mark.parametrize(
+    ("count", "is_refused"), [(100, False), (200, True)], ids=["within it", "beyond it"]
+)
+def test_the_budget_is_one_of_the_row_over_all_its_templates(
+    count: int, *, is_refused: bool
+) -> None:
+    """Each template alone makes less than a hundredth of what a row may."""
+    content = "{{ 'x' * 150000 }}"
+    messages = [{"role": "user", "content": content} for _ in range(count)]
+    table = pa.table({"text": ["a", "b"]})
+    task = spec({"kind": "generate", "messages": messages}).task
+    requests, refused = Renderer(task).render(table, range(2))
+    assert (len(requests), len(refused)) == ((0, 2) if is_refused else (2, 0))
+    assert all("characters or steps" in each.message for each in refused.values())
+
+
 def test_a_row_may_bring_its_own_longest_answer() -> None:
     task = {**generate("{{ text }}"), "sampling": {"max_tokens_column": "budget"}}
     table = pa.table({"text": ["a", "b", "c"], "budget": [7, None, 0]})

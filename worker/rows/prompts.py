@@ -19,7 +19,7 @@ from nightshift.common.spec import (
     Task,
 )
 from nightshift.common.states import RowErrorKind
-from nightshift.common.templates.sandbox import compiled, rendered
+from nightshift.common.templates.sandbox import compiled, rendered_all
 from nightshift.worker.engines.images import Image
 from nightshift.worker.engines.protocol import Refusal, Request
 
@@ -70,11 +70,11 @@ class Renderer:
             case GenerateTask() as task:
                 return self._generation(task, index, row)
             case EmbedTask() | ClassifyTask() | ScoreTask():
-                text, *pair = [rendered(template, row) for template in self._templates]
+                text, *pair = rendered_all(self._templates, row)
                 return Request(index, text=text, text_pair=pair[0] if pair else None)
 
     def _generation(self, task: GenerateTask, index: int, row: dict[str, Any]) -> Request:
-        texts = (rendered(template, row) for template in self._templates)
+        texts = rendered_all(self._templates, row)
         if task.messages is None:
             messages: list[dict[str, Any]] = [{"role": "user", "content": next(texts)}]
         else:
