@@ -44,6 +44,11 @@ def unstorable(text: str) -> str | None:
     return HALF_CHARACTER if has_half_characters(text) else None
 
 
+def marked_rows(rows: int) -> str:
+    """What is said of so many rows with half characters."""
+    return f"{rows:,} rows hold half of a character (a lone surrogate), which is read as U+FFFD"
+
+
 def escaped(text: str) -> str:
     """The text with NULs and half characters written as escapes."""
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")

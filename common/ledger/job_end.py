@@ -1,7 +1,9 @@
 """The end of a job: which jobs have all batches over, and how a job is closed."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import text
 
@@ -171,6 +173,15 @@ def note_code(connection: Connection, job_id: int) -> None:
         WHERE id = :id AND closed_at IS NULL
     """)
     connection.execute(statement, {"id": job_id})
+
+
+def note_ids(connection: Connection, job_id: int, counted: Mapping[str, Any] | None) -> None:
+    """Writes what was counted of the ids of a job that ends."""
+    statement = text("""
+        UPDATE jobs SET id_counts = CAST(:counted AS jsonb) WHERE id = :id AND closed_at IS NULL
+    """)
+    written = None if counted is None else json.dumps(counted)
+    connection.execute(statement, {"id": job_id, "counted": written})
 
 
 def abandon(connection: Connection, job_id: int, reason: str) -> bool:

@@ -51,6 +51,11 @@ class ArrangedPlan:
         return self.plan.schema
 
     @property
+    def marked(self) -> dict[str, int]:
+        """By file, how many rows hold half of a character."""
+        return self.plan.marked
+
+    @property
     def rows_total(self) -> int:
         """Rows of the input, which are those of the copy."""
         return self.plan.rows_total

@@ -200,6 +200,8 @@ def _store(
         first = generations.end(connection, job.id)
         plan = plan.behind(first.row)
         job_submit.insert_files(connection, job.id, plan.files, first.file)
+        marked = {uri: rows for uri, rows in plan.marked.items() if rows}
+        job_submit.note_marked(connection, job.id, marked)
         count = job_submit.insert_batches(
             connection,
             job.id,

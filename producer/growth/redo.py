@@ -64,6 +64,7 @@ def _store(ledger: Ledger, job: Job, plan: Plan, known: Known) -> list[str] | No
             own = plan.only({file.uri})
             pieces = [each.locator for each in own.batches() if each.locator is not None]
             old_parts += changed_files.reopen(connection, job.id, own.files[0], pieces)
+        job_submit.note_marked(connection, job.id, plan.marked)
         jobs.judge_anew(connection, job.id)
         stale = generations.reopen(connection, job.id)
         redone = {"files": [file.uri for file in plan.files[:100]], "rows": plan.rows_total}

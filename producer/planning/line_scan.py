@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from nightshift.common import storage
 from nightshift.common.formats.jsonl.lines import content_start
 from nightshift.producer.planning import reading
+from nightshift.producer.planning.half_characters import HalfCharacters
 
 CHUNK_BYTES = 1024 * 1024
 """Size of what is read at once; two masks have the same size. Threads that read ahead took twice the
@@ -44,14 +45,18 @@ class Scan:
     ends: "array[int]"
 
 
-def scan_lines(uri: str, batch_rows: int, limit: int | None = None) -> Scan:
-    """Counts the rows of a JSONL file, at most `limit`, and notes where each batch ends.
+def scan_lines(
+    uri: str, batch_rows: int, limit: int | None = None, half: HalfCharacters | None = None
+) -> Scan:
+    """Counts the rows of a JSONL file, at most `limit`, and notes where each batch ends. `half` sees
+    every byte in passing.
 
     A batch ends right after its last row; blank lines belong to the front of the next batch.
     """
     with storage.open_input(uri, sequential=True) as handle:
         start = content_start(handle)
-        return _scan(handle, _RowCounter(start, batch_rows, 2**63 if limit is None else limit))
+        rows = _RowCounter(start, batch_rows, 2**63 if limit is None else limit)
+        return _scan(handle, rows, half)
 
 
 class RowCount:
@@ -74,11 +79,13 @@ def row_ends(handle: BinaryIO, start: int, rows: int) -> "array[int]":
     return _scan(handle, _RowCounter(start, 1, rows)).ends
 
 
-def _scan(handle: BinaryIO, rows: "_RowCounter") -> Scan:
+def _scan(handle: BinaryIO, rows: "_RowCounter", half: HalfCharacters | None = None) -> Scan:
     buffer, bounds = _buffer(), reading.current()
     room = memoryview(buffer)[:CHUNK_BYTES]
     while rows.left and (size := handle.readinto(room)):  # type: ignore[attr-defined]
         bounds.check()
+        if half is not None:
+            half.take(buffer, size)
         rows.take(buffer, size)
     return rows.scan()
 

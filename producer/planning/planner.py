@@ -23,8 +23,9 @@ from nightshift.common.formats.schema_merge import merge_schemas
 from nightshift.common.spec import InputSpec
 from nightshift.common.spec.sections import BATCH_BYTES
 from nightshift.common.storage import FileInfo
-from nightshift.producer.planning import batch_cuts, reading
+from nightshift.producer.planning import batch_cuts, half_characters, reading
 from nightshift.producer.planning.convert import Converter
+from nightshift.producer.planning.half_characters import HalfCharacters
 from nightshift.producer.planning.line_scan import Scan, scan_lines
 
 PLANNING_THREADS = 16
@@ -44,6 +45,12 @@ class Plan:
     batch_rows: int
     _scans: dict[str, Scan] = field(repr=False)
     _cuts: "dict[str, array[int]]" = field(repr=False)
+    _marked: dict[str, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def marked(self) -> dict[str, int]:
+        """By file, how many rows hold half of a character, which is read as U+FFFD."""
+        return {file.uri: self._marked.get(file.uri, 0) for file in self.files}
 
     @property
     def batches_total(self) -> int:
@@ -103,6 +110,7 @@ class _ExaminedFile:
     scan: Scan | None = None
     cuts: "array[int] | None" = None
     csv_types: input_copies.Types | None = None
+    marked: int = 0
 
 
 def plan(
@@ -174,7 +182,9 @@ def plan(
     scans = {file.info.uri: file.scan for file in examined if file.scan is not None}
     cuts = {file.info.uri: file.cuts for file in examined if file.cuts is not None}
     rows = {file.info.uri: file.rows for file in examined}
-    return Plan(_source_files(files, kinds, rows), schema, rows_total, batch_rows, scans, cuts)
+    marked = {file.info.uri: file.marked for file in examined if file.marked}
+    sources = _source_files(files, kinds, rows)
+    return Plan(sources, schema, rows_total, batch_rows, scans, cuts, marked)
 
 
 def _merged_schema(
@@ -243,10 +253,13 @@ def _examine_lines(
     schema = openai_batch.SCHEMA if is_batch_file else head_schema(read.uri, head, info.uri)
     batch_rows, batch_bytes = batch
     bounds = reading.current()
-    scan = scan_lines(read.uri, batch_rows, bounds.within(limit))
+    # Of a batch file a body stays the text it was.
+    half = None if is_batch_file else HalfCharacters()
+    scan = scan_lines(read.uri, batch_rows, bounds.within(limit), half)
     bounds.check_rows(scan.rows)
+    marked = half_characters.count(read.uri, scan.rows) if half is not None and half.found else 0
     scan, cuts = batch_cuts.cut_lines(read.uri, scan, batch_rows, batch_bytes)
-    return _ExaminedFile(info, kind, scan.rows, schema, scan, cuts)
+    return _ExaminedFile(info, kind, scan.rows, schema, scan, cuts, marked=marked)
 
 
 def _check_unchanged(info: FileInfo) -> None:

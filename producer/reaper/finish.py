@@ -5,12 +5,13 @@ Every step is harmless when it is done twice, by the same reaper or by two at on
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 
 import structlog
 
 from nightshift.common import storage
-from nightshift.common.errors import Retryable
+from nightshift.common.errors import NightshiftError, Retryable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger, dispatch, job_end, jobs
@@ -18,6 +19,7 @@ from nightshift.common.ledger.batches import retries
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.states import JobState
 from nightshift.producer.reaper import error_parts, generation_files, manifest, output_directory
+from nightshift.producer.results import id_counts
 from nightshift.producer.submit import output_owner
 
 log = structlog.get_logger(__name__)
@@ -71,10 +73,21 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
         job_end.note_work(connection, job_id)
     with suppress(Retryable), ledger.transaction() as connection:
         job_end.note_code(connection, job_id)
+    _count_ids(ledger, job)
     reached(Moment.CLOSING)
     state = _close(ledger, job)
     if state is not None:
         log.info("job_closed", job_id=job_id, state=str(state))
+
+
+def _count_ids(ledger: Ledger, job: Job) -> None:
+    """Counts the ids of the output, where that is quick; a job closes without it, too."""
+    try:
+        found = id_counts.count(ledger, job)
+        with ledger.transaction() as connection:
+            job_end.note_ids(connection, job.id, None if found is None else asdict(found))
+    except (NightshiftError, OSError) as error:
+        log.warning("ids_not_counted", job_id=job.id, error=str(error))
 
 
 def _owners_are_gone(ledger: Ledger, job: Job) -> bool:

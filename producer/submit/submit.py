@@ -88,6 +88,8 @@ def submit(
             if not convert.are_there(spec.input, spec.output.uri, files):
                 raise BadInput(f"copies of the input in {spec.output.uri} are gone: submit again")
             job_id = job_submit.insert(connection, job, files)
+            with_marks = {uri: rows for uri, rows in plan.marked.items() if rows}
+            job_submit.note_marked(connection, job_id, with_marks)
             batches = job_submit.insert_batches(connection, job_id, files, ordered.batches())
             if watch_seconds is not None:
                 generations.begin(connection, job_id)
@@ -116,6 +118,7 @@ def submit(
         watch_seconds=watch_seconds,
         arranged=isinstance(ordered, ArrangedPlan),
         auto_args=remark(spec),
+        rows_marked=sum(plan.marked.values()),
         linked_twice=listing.remark,
     )
 

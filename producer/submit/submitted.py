@@ -11,7 +11,7 @@ from nightshift.common.spec import JobSpec, changes, finish_by
 from nightshift.common.spec.engines import PRICES
 from nightshift.common.spec.job import AUTO, IDENTITY
 from nightshift.common.states import JobState
-from nightshift.common.text import first_few
+from nightshift.common.text import first_few, marked_rows
 
 DEADLINE = "limits.finish_by"
 
@@ -49,7 +49,8 @@ class Submitted:
     the names of files that are no job's in the output directory of a new one. `new_files` of its
     input a job that was found does not have; a watched one takes them by itself. `arranged` says of a new
     job that its rows run in another order than the dataset's; `auto_args` what `engine.args: auto` stands
-    for in it. `linked_twice` is what the listing of the input remarks.
+    for in it. `linked_twice` is what the listing of the input remarks,
+    `rows_marked` in how many rows of a new job half of a character is read as U+FFFD.
     """
 
     job_id: int
@@ -64,6 +65,7 @@ class Submitted:
     arranged: bool = False
     auto_args: str | None = None
     linked_twice: str | None = None
+    rows_marked: int = 0
 
     @property
     def remarks(self) -> list[str]:
@@ -79,6 +81,8 @@ class Submitted:
             )
         if self.linked_twice is not None:
             found.append(self.linked_twice)
+        if self.rows_marked:
+            found.append(marked_rows(self.rows_marked))
         if self.auto_args is not None:
             found.append(self.auto_args)
         if self.arranged:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nightshift.common.formats import part_names
-from nightshift.common.text import money
+from nightshift.common.text import marked_rows, money
 from nightshift.producer.advice.advice import Need, Subject, advise, spec_note
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.views.cells import (
@@ -135,13 +135,32 @@ def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableT
     if row["archived_at"] is not None:
         place = part_names.archived(row["output_uri"], "")
         table.add_row("batches", Text(f"archived on {row['archived_at']:%Y-%m-%d} in {place}"))
-    if row["reason"]:
-        table.add_row("reason", Text(row["reason"], "yellow"))
-    if row["remark"]:
-        table.add_row("remark", Text(row["remark"], "yellow"))
+    count = row.get("rows_marked")
+    for name, what in (
+        ("reason", row["reason"]),
+        ("remark", row["remark"]),
+        ("ids", ids_said(row)),
+        ("text", marked_rows(count) if count else None),
+    ):
+        if what:
+            table.add_row(name, Text(what, "yellow"))
     for advice in next_steps(row, here):
         table.add_row("next", Text(advice))
     return Group(_title(row), table)
+
+
+def ids_said(row: Values) -> str | None:
+    """What is to say of the ids of a job that is over; None where they differ or nobody looked."""
+    found = row.get("id_counts")
+    if found is None or found["different"] == found["rows"]:
+        return None
+    if found["different"] is None:
+        return f"not counted; `nightshift verify {row['job']}` says how many differ"
+    first, second = found["pair"]
+    return (
+        f"{found['different']:,} of {found['rows']:,} differ: {found['example']} stands in rows "
+        f"{first:,} and {second:,}"
+    )
 
 
 def next_steps(row: Values, here: Here = FLEET) -> list[str]:

@@ -2,22 +2,27 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.growth import look
+from nightshift.producer.results import id_counts
 from nightshift.producer.submit.submit import submit
 from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.verify.verify import checks, verify
+from nightshift.producer.views import tables
 from tests.integration.test_retry import Site, moody
 from tests.support.fleet import function_spec
 
@@ -44,11 +49,17 @@ def write(site: Site, name: str, ids: Sequence[str | None]) -> Path:
     return path
 
 
-def submitted(site: Site, **options: Any) -> Submitted:
+def summary(site: Site) -> dict[str, Any]:
+    with site.ledger.transaction() as connection:
+        return job_pace.of(connection, site.job_id)
+
+
+def submitted(site: Site, form: str = "parquet", **options: Any) -> Submitted:
     source = {"uri": str(site.folder / "in"), "id": "id", **options}
     data = function_spec(
         "moody", site.folder / "in", site.folder / "out", batch={"rows": 10}, input=source
     )
+    data["output"]["format"] = form
     done = submit(site.ledger, parse_spec(data, "test"), Settings())
     site.job_id = done.job_id
     return done
@@ -156,3 +167,50 @@ def test_the_new_version_of_a_file_may_repeat_its_own_ids_and_no_others(site: Si
     write(site, "b.jsonl", ["k-3", "k-1 "])
     taken(site, "b.jsonl", redo=True)
     assert site.work(moody()) is JobState.COMPLETED
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_the_end_of_a_job_counts_its_ids_and_the_summary_says_which_repeats(
+    site: Site, form: str
+) -> None:
+    write(site, "a.jsonl", [f"k-{number % 10}" for number in range(30)])
+    submitted(site, form=form)
+    assert summary(site)["id_counts"] is None
+    assert site.work(moody()) is JobState.COMPLETED
+    said = "10 of 30 differ: 'k-0' stands in rows 0 and 10"
+    assert tables.ids_said(summary(site)) == said
+    write(site, "b.jsonl", ["k-0", "n-1"])
+    taken(site, "b.jsonl")
+    assert site.work(moody()) is JobState.COMPLETED
+    assert tables.ids_said(summary(site)) == said.replace("10 of 30", "11 of 32")
+
+
+def test_ids_that_differ_are_no_matter_and_too_many_are_not_counted_at_the_end(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(site, "a.jsonl", [f"k-{number}" for number in range(12)])
+    submitted(site)
+    assert site.work(moody()) is JobState.COMPLETED
+    assert tables.ids_said(summary(site)) is None
+    monkeypatch.setattr(id_counts, "MOST_ROWS", 11)
+    write(site, "b.jsonl", ["n-1"])
+    taken(site, "b.jsonl")
+    assert site.work(moody()) is JobState.COMPLETED
+    said = tables.ids_said(summary(site))
+    assert said == "not counted; `nightshift verify 1` says how many differ"
+
+
+def test_rows_with_half_of_a_character_are_said_at_submit_and_at_the_end(site: Site) -> None:
+    write(site, "a.jsonl", ["k-1", "k-2\ud800"])
+    done = submitted(site)
+    sentence = "rows hold half of a character (a lone surrogate), which is read as U+FFFD"
+    assert f"1 {sentence}" in done.remarks
+    write(site, "b.jsonl", ["\ud800k-3", "\ud800k-4"])
+    taken(site, "b.jsonl")
+    assert summary(site)["rows_marked"] == 3
+    write(site, "b.jsonl", ["n-3", "\ud800n-4"])
+    assert taken(site, "b.jsonl", redo=True).redone_rows == 2
+    assert summary(site)["rows_marked"] == 2
+    text = Console(width=200, file=StringIO())
+    text.print(tables.summary(summary(site)))
+    assert f"2 {sentence}" in text.file.getvalue()  # type: ignore[attr-defined]

@@ -52,8 +52,13 @@ LISTED = text(JOBS + "ORDER BY job DESC LIMIT :limit")
 SOME = text(JOBS + "WHERE job = ANY (CAST(:ids AS bigint[])) ORDER BY job DESC")
 """Some jobs, newest first."""
 
-ONE = text(JOBS + "WHERE job = :id")
-"""One job."""
+ONE = text(f"""
+    SELECT one.*, j.id_counts,
+           (SELECT coalesce(sum(f.rows_marked), 0)::bigint FROM input_files f
+            WHERE f.job_id = j.id AND f.rows_marked > 0) AS rows_marked
+    FROM ({JOBS} WHERE job = :id) AS one JOIN jobs j ON j.id = one.job
+""")
+"""One job, also with what is known of its ids, and of rows in which half of a character was replaced."""
 
 
 def _looked(row: RowMapping) -> Looked:

@@ -1,0 +1,73 @@
+"""How many ids of an output differ, counted when a job ends: in bounded time, or not at all.
+
+`nightshift verify` counts the ids of every job.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nightshift.common import storage
+from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.jobs import Job
+from nightshift.common.spec import RequestsTask
+from nightshift.common.states import JobState
+from nightshift.producer.external_sort.repeats import RepeatCount
+from nightshift.producer.results import part_files
+
+MOST_ROWS = 900_000
+"""Their digests fit into 22 MB of memory."""
+
+MOST_SECONDS = 5.0
+"""A job that ends waits so long for the count, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdCount:
+    """Of so many `rows` with an id so many ids are `different`, None where nobody counted them; a repeated
+    one as text, and two rows that have it.
+    """
+
+    rows: int
+    different: int | None = None
+    example: str | None = None
+    pair: tuple[int, int] | None = None
+
+
+def count(ledger: Ledger, job: Job, most_seconds: float = MOST_SECONDS) -> IdCount | None:
+    """Counts the ids in the parts of a job that ends. None for a job without ids, for one whose ids were
+    read at submit, and for a cancelled one.
+    """
+    spec_input = job.spec.input
+    read_before = spec_input.unique_id or isinstance(job.spec.task, RequestsTask)
+    if spec_input.id is None or read_before or job.state is JobState.CANCELLED:
+        return None
+    with ledger.transaction() as connection:
+        rows_total = jobs.progress(connection, job.id)["rows_total"]
+    if rows_total > MOST_ROWS:
+        return IdCount(rows_total)
+    until = time.monotonic() + most_seconds
+    with TemporaryDirectory(prefix="nightshift-ids-") as folder:
+        counted = RepeatCount(Path(folder))
+        for page in part_files.pages(ledger, job):
+            for part in page:
+                if time.monotonic() >= until:
+                    return IdCount(rows_total)
+                table = _ids(job, part["part_name"], spec_input.id)
+                counted.add(table.column("row_index").to_pylist(), table.column(spec_input.id))
+        found = counted.result()
+    example = None if found.pair is None else part_files.id_of(ledger, job, found.pair[0])
+    return IdCount(found.rows, found.different, example, found.pair)
+
+
+def _ids(job: Job, name: str, column: str) -> pa.Table:
+    """Row numbers and ids of a part, without its other columns where the format allows."""
+    uri = part_files.place(job, name)
+    if job.spec.output.format == "jsonl":
+        return part_files.read(job, name, uri)
+    with storage.open_input(uri, links=False) as file:
+        return pq.ParquetFile(file).read(columns=["row_index", column])
