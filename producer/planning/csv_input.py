@@ -19,10 +19,12 @@ from pyarrow import csv
 
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import source_files
-from nightshift.common.formats.input_copies import CANDIDATES, WHY, Types, fitting
+from nightshift.common.formats.input_copies import CANDIDATES, WHY, Candidate, Types, fitting
 
 BLOCK_BYTES = 16 * 2**20
 """Size of what is parsed at once; no record can be longer."""
+
+FEW_TEXTS = 100
 
 HEAD_RECORDS = 1000
 """Number of first records among which one of the wrong width is refused."""
@@ -219,6 +221,11 @@ class ColumnTypes:
         for name, left in self.types.items():
             if left:
                 texts = batch.column(name).drop_null()
-                left[:] = [
-                    each for each in left if pc.all(fitting(texts, each)).as_py() is not False
-                ]
+                # The first ones alone, since the look at many long texts takes memory.
+                few = texts.slice(0, FEW_TEXTS)
+                left[:] = [each for each in left if _all_fit(few, each) and _all_fit(texts, each)]
+
+
+def _all_fit(texts: pa.Array, kind: Candidate) -> bool:
+    # Null where there are no values.
+    return pc.all(fitting(texts, kind)).as_py() is not False

@@ -44,12 +44,19 @@ class _Members(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    def read(self, size: int = -1) -> Any:
+        """Memory of Arrow, which goes back when nobody reads it any more."""
+        buffer = pa.allocate_buffer(size, resizable=True)
+        filled = self.readinto(buffer)
+        buffer.resize(filled)
+        return buffer
+
     def readinto(self, buffer: Any) -> int:
         """Fills the buffer but for the end of the file: the reader of CSV takes less for the end."""
         view = memoryview(buffer).cast("B")
         filled = 0
         while filled < len(view) and (self._member is not None or self._begin()):
-            data = self._unpacked(len(view) - filled)
+            data = self._unpacked(min(CHUNK_BYTES, len(view) - filled))
             view[filled : filled + len(data)] = data
             filled += len(data)
             if self._member.eof:

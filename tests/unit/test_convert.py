@@ -674,12 +674,13 @@ planner.plan(InputSpec(uri="{tmp_path}/in"), 1000, output_uri="{tmp_path}/out")
 
 @pytest.mark.slow
 def test_copies_are_made_in_bounded_memory(tmp_path):
-    """A file of 600 MB, highly compressed, in much less than that beyond the libraries."""
+    """A file of 900 MB, highly compressed, in less than that beyond the libraries, whose pools keep what
+    they had."""
     (tmp_path / "in").mkdir()
     with gzip.open(tmp_path / "in" / "a.csv.gz", "wb", compresslevel=1) as file:
         file.write(b"id,text\n")
         block = b"".join(b"%d,%s\n" % (at, b"x" * 990) for at in range(1000))
-        for _ in range(600):
+        for _ in range(900):
             file.write(block)
     code = f"""
 import resource
@@ -691,8 +692,8 @@ print(plan.rows_total, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - bef
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     rows, mebibytes = map(int, said.stdout.split())
-    assert rows == 600_000
-    assert mebibytes < 512
+    assert rows == 900_000
+    assert mebibytes < 750
     assert pq.ParquetFile(next((tmp_path / "out/_input").iterdir())).num_row_groups > 4
 
 
