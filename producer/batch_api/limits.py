@@ -64,6 +64,20 @@ def quota_refusal(tenant: Tenant, reserved: tuple[int, int], asked: tuple[int, i
     return None
 
 
+def stored_refusal(tenant: Tenant, stored: tuple[int, int], asked: tuple[int, int]) -> str | None:
+    """Why so many files and bytes more are beyond what the tenant may have stored, beside those that are
+    `stored`; None where they are not.
+    """
+    kinds = (("files", tenant.max_files), ("bytes", tenant.max_bytes))
+    for (what, most), has, wants in zip(kinds, stored, asked, strict=True):
+        if most is not None and has + wants > most:
+            return (
+                f"this tenant has {has:,} {what} stored and may have {most:,}: delete files, or wait until "
+                "some expire"
+            )
+    return None
+
+
 def _is_upload(tenant: Tenant, uri: str, store: str) -> bool:
     """Whether this is one file that the tenant has uploaded as an input, and no pattern of files."""
     folder, _, name = resolve(uri).rpartition("/")

@@ -189,6 +189,12 @@ def set_tenant(
     max_tokens: Annotated[
         str | None, typer.Option(metavar="N", help="Tokens enqueued at once, or none.")
     ] = None,
+    max_files: Annotated[
+        str | None, typer.Option(metavar="N", help="Files stored at once, or none.")
+    ] = None,
+    max_bytes: Annotated[
+        str | None, typer.Option(metavar="N", help="Bytes of its stored files, or none.")
+    ] = None,
     budget: Annotated[
         str | None,
         typer.Option(metavar="MONEY", help="What its jobs may spend from now on, or none."),
@@ -213,6 +219,8 @@ def set_tenant(
         "pools": pool,
         "max_rows": max_rows,
         "max_tokens": max_tokens,
+        "max_files": max_files,
+        "max_bytes": max_bytes,
         "budget": budget,
         "roots": root,
         "callables": callables,

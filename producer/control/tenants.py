@@ -192,6 +192,8 @@ READ: Mapping[str, Callable[[str, Value], Any]] = {
     "pools": _pools,
     "max_rows": _most,
     "max_tokens": _most,
+    "max_files": _most,
+    "max_bytes": _most,
     "budget": _money,
     "roots": _roots,
     "callables": _flag,

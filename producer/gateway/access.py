@@ -121,6 +121,34 @@ def room_for_rows(
     )
 
 
+def reserve_bytes(
+    connection: Connection,
+    caller: Caller,
+    wanted: int | None,
+    most: int,
+    *,
+    files: int = 1,
+    unused: int = 0,
+) -> int:
+    """The most bytes that a file of this caller may have, which its row reserves: the `wanted` ones of its
+    request, None where the request does not say, up to `most` and to what its tenant may still store, with
+    `unused` ones that are reserved for it already. SpentOut where that is nothing, or `files` more are too
+    many. Locks the tenant; an operator is not bound.
+    """
+    most = most if wanted is None else min(most, wanted)
+    if caller.role == "operator":
+        return most
+    tenants.lock(connection, caller.tenant)
+    tenant = tenants.get(connection, caller.tenant)
+    assert tenant is not None
+    count, size = quotas.stored(connection, caller.tenant)
+    size -= unused
+    why = limits.stored_refusal(tenant, (count, size), (files, 1))
+    if why is not None:
+        raise SpentOut(why, code="storage_limit_exceeded")
+    return most if tenant.max_bytes is None else min(most, tenant.max_bytes - size)
+
+
 def may_reopen(caller: Caller, job: Job) -> Callable[[Connection], None]:
     """What is asked before rows of a job run again: raises SpentOut where the tenant may not have them
     open again. An operator is not bound.

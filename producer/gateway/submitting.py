@@ -14,7 +14,7 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput, Retryable
 from nightshift.common.ledger import Ledger, job_submit, jobs
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.gateway import tenant_jobs, tenants
+from nightshift.common.ledger.gateway import quotas, tenant_jobs, tenants
 from nightshift.common.ledger.gateway.keys import Caller
 from nightshift.common.ledger.gateway.tenants import Tenant
 from nightshift.common.settings import Settings
@@ -102,6 +102,7 @@ def planning(
 
     plan = reading.Reading(
         begin=room,
+        most_bytes=None if tenant is None else _room_for_bytes(ledger, tenant),
         most_ratio=None if tenant is None else settings.serve_max_unpack_ratio,
         is_over=ending.is_set,
     )
@@ -117,6 +118,15 @@ def planning(
     finally:
         for output_uri, uris in reading.copies.release(plan, stored=stored).items():
             _remove(ledger, output_uri, uris)
+
+
+def _room_for_bytes(ledger: Ledger, tenant: str) -> int | None:
+    """How many bytes a plan of a tenant may unpack: what the tenant may still store, None for any number."""
+    with ledger.transaction() as connection:
+        found = tenants.get(connection, tenant)
+        if found is None or found.max_bytes is None:
+            return None
+        return max(0, found.max_bytes - quotas.stored(connection, tenant)[1])
 
 
 def _remove(ledger: Ledger, output_uri: str, uris: list[str]) -> None:

@@ -17,11 +17,13 @@ class FileWriter:
     """Writes a file whole or not at all, in one of `threads`: one that is not finished leaves nothing under
     its name.
 
-    ApiError 413 beyond `most_bytes`.
+    ApiError 413 beyond `most_bytes`, 429 beyond the `room` that the tenant has for so many.
     """
 
-    def __init__(self, uri: str, most_bytes: int, threads: CapacityLimiter) -> None:
-        self._threads = threads
+    def __init__(
+        self, uri: str, most_bytes: int, threads: CapacityLimiter, *, room: int | None = None
+    ) -> None:
+        self._threads, self.room = threads, room
         self._uri, self._most_bytes, self._bytes = uri, most_bytes, 0
         self._pieces: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._room = asyncio.Semaphore(PIECES_AHEAD)
@@ -52,6 +54,15 @@ class FileWriter:
         if self._bytes > self._most_bytes:
             raise ApiError(
                 413, f"the file has more than {self._most_bytes:,} bytes", code="file_too_large"
+            )
+        if self.room is not None and self._bytes > self.room:
+            said = "the bytes of the file are more than this tenant may store, or than its request has said"
+            raise ApiError(
+                429,
+                said,
+                type="insufficient_quota",
+                code="storage_limit_exceeded",
+                retried=False,
             )
         assert self._writing is not None
         await self._room.acquire()

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -305,3 +306,57 @@ def test_content_comes_whole_or_in_one_range(
     bare = acme.head(address, headers=given)
     assert (bare.status_code, bare.content) == (status, b"")
     assert bare.headers.get("content-length") == answer.headers.get("content-length")
+
+
+def limited(ledger: Ledger, **limits: int | None) -> None:
+    with ledger.transaction() as connection:
+        known = tenants.get(connection, "acme")
+        assert known is not None
+        tenants.change(connection, replace(known, **limits))  # type: ignore[arg-type]
+
+
+def sent(client: TestClient, data: bytes) -> tuple[int, str | None]:
+    """The status of an upload, and its code if that is an error."""
+    files = {"file": ("a.jsonl", data), "purpose": (None, "batch")}
+    answer = client.post("/v1/files", files=files)
+    return answer.status_code, answer.json().get("error", {}).get("code")
+
+
+def test_files_and_bytes_of_a_tenant_are_bounded_and_what_goes_makes_room(
+    clients: dict[str, TestClient], ledger: Ledger, tmp_path: Path
+) -> None:
+    acme, refused = clients["acme"], (429, "storage_limit_exceeded")
+    limited(ledger, max_files=2)
+    first = upload(acme, b"x" * 600)
+    upload(acme, b"x" * 300)
+    assert sent(acme, b"x") == refused
+    assert sent(clients["other"], b"x" * 5000) == (200, None)
+    limited(ledger, max_files=None, max_bytes=1000)
+    stored = sorted(tmp_path.rglob("*.jsonl"))
+    assert sent(acme, b"x" * 5000) == refused, "while the bytes come"
+    assert sent(acme, b"x" * 101) == refused
+    assert sorted(tmp_path.rglob("*.jsonl")) == stored
+    assert sent(acme, b"x" * 90) == (200, None)
+    body = {"filename": "a", "purpose": "batch", "bytes": 11, "mime_type": "x"}
+    answer = acme.post("/v1/uploads", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == refused
+    assert acme.delete(f"/v1/files/{first}").status_code == 200
+    place = acme.post("/v1/uploads", json={**body, "bytes": 500}).json()["id"]
+    assert sent(acme, b"x" * 111) == refused, "the upload in parts has reserved its bytes"
+    parts = f"/v1/uploads/{place}/parts"
+    assert acme.post(parts, files={"data": ("x", b"x" * 500)}).status_code == 200
+    more = acme.post(parts, files={"data": ("x", b"x" * 200)})
+    assert (more.status_code, more.json()["error"]["code"]) == refused, "a part too many"
+    assert sent(acme, b"x" * 100) == (200, None)
+
+
+def test_an_upload_that_is_cut_off_reserves_nothing(
+    clients: dict[str, TestClient], ledger: Ledger
+) -> None:
+    acme = clients["acme"]
+    limited(ledger, max_files=1, max_bytes=2000)
+    for _ in range(3):
+        body = form(PURPOSE, ('name="file"; filename="a.jsonl"', b"x" * 900))[:-30]
+        answer = acme.post("/v1/files", content=body, headers=MULTIPART)
+        assert answer.status_code == 400, answer.text
+    assert sent(acme, b"x" * 900) == (200, None)

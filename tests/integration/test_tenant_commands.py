@@ -62,14 +62,27 @@ def test_limits_of_a_tenant_change_and_the_audit_log_says_so(
     said = nightshift(
         *("tenant", "set", "acme", "--weight", "2", "--max-priority", "5", "--pool", "a"),
         *("--pool", "b", "--max-rows", "1000", "--budget", "12.5", "--root", "s3://acme/x/"),
-        *("--callables", "--no-remotes"),
+        *("--callables", "--no-remotes", "--max-files", "9", "--max-bytes", "5000"),
     )
     assert said.stdout == (
         "tenant acme: weight 1 -> 2, max_priority 0 -> 5, pools none -> a, b, max_rows none -> "
-        "1000, budget none -> 12.5, roots none -> s3://acme/x, callables False -> True; a new "
+        "1000, max_files none -> 9, max_bytes none -> 5000, budget none -> 12.5, roots none -> s3://acme/x, callables False -> True; a new "
         "tenant; what its jobs spend counts from now on\n"
     )
-    taken = ("--pool", "none", "--max-rows", "none", "--budget", "none", "--root", "none")
+    taken = (
+        "--pool",
+        "none",
+        "--max-rows",
+        "none",
+        "--budget",
+        "none",
+        "--root",
+        "none",
+        "--max-files",
+        "none",
+        "--max-bytes",
+        "none",
+    )
     assert nightshift("tenant", "set", "acme", *taken).exit_code == 0
     assert nightshift("tenant", "set", "acme", "--weight", "2").stdout == (
         "tenant acme: nothing changed\n"
@@ -78,6 +91,7 @@ def test_limits_of_a_tenant_change_and_the_audit_log_says_so(
         found = tenants.get(connection, "acme")
     assert found is not None
     assert (found.pools, found.max_rows, found.budget, found.roots) == (None, None, None, ())
+    assert (found.max_files, found.max_bytes) == (None, None)
     assert (found.weight, found.max_priority, found.callables) == (2.0, 5, True)
     (listed,) = json.loads(nightshift("tenant", "list", "--json").stdout)
     assert (listed["name"], listed["max_priority"]) == ("acme", 5)

@@ -23,6 +23,8 @@ def tenant(**facts: Any) -> Tenant:
         "pools": None,
         "max_rows": None,
         "max_tokens": None,
+        "max_files": None,
+        "max_bytes": None,
         "budget": None,
         "budget_from": datetime(2026, 1, 1, tzinfo=UTC),
         "roots": ("/data/acme", "s3://acme/in"),

@@ -25,7 +25,7 @@ class File:
 
 
 RECEIVE = text("""
-    INSERT INTO api_files (id, tenant, uri) VALUES (:id, :tenant, :uri)
+    INSERT INTO api_files (id, tenant, uri, bytes) VALUES (:id, :tenant, :uri, :reserved)
 """)
 """A file whose bytes are about to come; nobody sees it."""
 
@@ -111,9 +111,13 @@ AGAIN_SECONDS = 60.0
 LAST_SEQ = 2**63 - 1
 
 
-def receive(connection: Connection, id: str, tenant: str, uri: str) -> None:
-    """Notes that the bytes of a new file come to `uri`; until `ready` nobody sees the file."""
-    connection.execute(RECEIVE, {"id": id, "tenant": tenant, "uri": uri})
+def receive(
+    connection: Connection, id: str, tenant: str, uri: str, reserved: int | None = None
+) -> None:
+    """Notes that the bytes of a new file come to `uri`, at most `reserved` of them, which count as stored
+    until the file is `ready`; until then nobody sees the file.
+    """
+    connection.execute(RECEIVE, {"id": id, "tenant": tenant, "uri": uri, "reserved": reserved})
 
 
 def touch(connection: Connection, id: str) -> None:

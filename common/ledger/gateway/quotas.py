@@ -1,4 +1,4 @@
-"""What a tenant has open at once."""
+"""What a tenant has open at once, and stored."""
 
 from sqlalchemy import text
 
@@ -42,3 +42,25 @@ def reserved(connection: Connection, tenant: str, *, besides: int) -> tuple[int,
     """
     row = connection.execute(RESERVED, {"tenant": tenant, "besides": besides}).one()
     return row.rows, row.tokens
+
+
+STORED = text("""
+    WITH pending AS (
+        SELECT greatest(u.bytes, (SELECT coalesce(sum(p.bytes), 0) FROM api_upload_parts p
+                                  WHERE p.upload_id = u.id)) AS bytes
+        FROM api_uploads u WHERE u.tenant = :tenant AND u.state = 'pending' AND u.expires_at > now()
+    ), kept AS (
+        SELECT coalesce(bytes, 0) AS bytes FROM api_files WHERE tenant = :tenant AND state <> 'deleted'
+        UNION ALL SELECT bytes FROM pending
+    )
+    SELECT count(*) AS files, coalesce(sum(bytes), 0)::bigint AS bytes FROM kept
+""")
+"""Files of a tenant, those that come in and the uploads in parts that are pending included."""
+
+
+def stored(connection: Connection, tenant: str) -> tuple[int, int]:
+    """Files of a tenant, and their bytes; of those that come in, what they have reserved. Under the lock of
+    the tenant nobody adds to them.
+    """
+    row = connection.execute(STORED, {"tenant": tenant}).one()
+    return row.files, row.bytes

@@ -18,7 +18,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 class Tenant:
     """One tenant with its limits; None is no limit, `pools` None is every pool.
 
-    `max_rows` and `max_tokens` bound what is enqueued at once. `budget` bounds what the jobs cost
+    `max_rows` and `max_tokens` bound what is enqueued at once, `max_files` and `max_bytes` the files of the
+    HTTP API that are stored. `budget` bounds what the jobs cost
     together since `budget_from`, in the currency of the prices (`tenant_costs.py`).
     """
 
@@ -28,6 +29,8 @@ class Tenant:
     pools: tuple[str, ...] | None
     max_rows: int | None
     max_tokens: int | None
+    max_files: int | None
+    max_bytes: int | None
     budget: Decimal | None
     budget_from: datetime
     roots: tuple[str, ...]
@@ -36,8 +39,8 @@ class Tenant:
 
 
 SELECT = text("""
-    SELECT name, weight, max_priority, pools, max_rows, max_tokens, budget, budget_from, roots,
-           callables, remotes
+    SELECT name, weight, max_priority, pools, max_rows, max_tokens, max_files, max_bytes, budget,
+           budget_from, roots, callables, remotes
     FROM tenants WHERE name = :name OR :name IS NULL ORDER BY name
 """)
 """One tenant, or all."""
@@ -45,7 +48,7 @@ SELECT = text("""
 CHANGE = text("""
     UPDATE tenants
     SET weight = :weight, max_priority = :max_priority, pools = CAST(:pools AS text[]),
-        max_rows = :max_rows, max_tokens = :max_tokens, budget = :budget,
+        max_rows = :max_rows, max_tokens = :max_tokens, max_files = :max_files, max_bytes = :max_bytes, budget = :budget,
         roots = CAST(:roots AS text[]), callables = :callables, remotes = :remotes
     WHERE name = :name
 """)

@@ -124,12 +124,26 @@ def keep(connection: Connection, id: str) -> None:
     connection.execute(statement, {"id": id, "life": LIFE_SECONDS})
 
 
-def receive_part(connection: Connection, id: str, upload_id: str, uri: str) -> None:
-    """Notes that the bytes of a part come to `uri`."""
+def receive_part(
+    connection: Connection, id: str, upload_id: str, uri: str, reserved: int | None = None
+) -> None:
+    """Notes that the bytes of a part come to `uri`, at most `reserved` of them."""
     statement = text("""
-        INSERT INTO api_upload_parts (id, upload_id, uri) VALUES (:id, :upload_id, :uri)
+        INSERT INTO api_upload_parts (id, upload_id, uri, bytes)
+        VALUES (:id, :upload_id, :uri, :reserved)
     """)
-    connection.execute(statement, {"id": id, "upload_id": upload_id, "uri": uri})
+    given = {"id": id, "upload_id": upload_id, "uri": uri, "reserved": reserved}
+    connection.execute(statement, given)
+
+
+def parts_so_far(connection: Connection, upload_id: str) -> tuple[int, int]:
+    """Parts of an upload, those that come in included, and their bytes."""
+    statement = text("""
+        SELECT count(*) AS parts, coalesce(sum(bytes), 0)::bigint AS bytes FROM api_upload_parts
+        WHERE upload_id = :id
+    """)
+    row = connection.execute(statement, {"id": upload_id}).one()
+    return row.parts, row.bytes
 
 
 def part_ready(connection: Connection, id: str, size: int) -> datetime | None:

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,11 +13,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from nightshift.common import storage
+from nightshift.common.errors import Retryable
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway import files, ids
 from nightshift.common.ledger.gateway.files import File
 from nightshift.producer.batch_api import layout
+from nightshift.producer.gateway import access
 from nightshift.producer.gateway.calls import Call, route, streaming
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import objects, paging
@@ -62,9 +65,11 @@ async def received(
         async def begin() -> Sink:
             nonlocal writer, uri
             uri = place(file_id, form.filename or "")
-            writer = FileWriter(uri, call.context.settings.serve_max_file_bytes, threads)
+            room = await call.run(_receive, call, file_id, uri)
+            # From here on: what does not become a file reserves nothing.
+            stack.push_async_exit(partial(forgotten, call, files.forget, file_id))
+            writer = FileWriter(uri, call.context.settings.serve_max_file_bytes, threads, room=room)
             await stack.enter_async_context(writer)
-            await call.run(files.receive, file_id, call.caller.tenant, uri)
             await writer.open()
             return _touching(call, file_id, writer)
 
@@ -89,6 +94,35 @@ async def received(
             408, "the file came too slowly: nothing of it came for an hour", param="file"
         )
     return made
+
+
+def _receive(connection: Connection, call: Call, file_id: str, uri: str) -> int:
+    """Notes that a file comes; the bytes that its tenant has room for."""
+    most = call.context.settings.serve_max_file_bytes
+    room = access.reserve_bytes(connection, call.caller, sent_bytes(call.headers), most)
+    files.receive(connection, file_id, call.caller.tenant, uri, room)
+    return room
+
+
+async def forgotten(
+    call: Call,
+    forget: Callable[[Connection, str], None],
+    id: str,
+    kind: type[BaseException] | None,
+    *_: object,
+) -> None:
+    """The row of what did not come whole goes at once, and what the row has reserved, where the ledger
+    answers; a sweep has it otherwise.
+    """
+    if kind is not None:
+        with suppress(Retryable):
+            await call.run(forget, id)
+
+
+def sent_bytes(headers: Mapping[str, str]) -> int | None:
+    """The bytes that a request says it has; None where it does not say."""
+    given = headers.get("content-length", "")
+    return int(given) if given.isascii() and given.isdigit() and len(given) < 19 else None
 
 
 def seen(connection: Connection, file_id: str, **facts: Any) -> File | None:

@@ -1,6 +1,8 @@
 """`/v1/uploads`: a large file in parts, put together when the client says that all have come."""
 
 import hashlib
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,10 +18,11 @@ from nightshift.common.ledger.gateway import files, ids, uploads
 from nightshift.common.ledger.gateway.files import File
 from nightshift.common.ledger.gateway.uploads import PartFile, Upload
 from nightshift.producer.batch_api import layout
+from nightshift.producer.gateway import access
 from nightshift.producer.gateway.calls import JSON_OBJECT, Call, route, streaming
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import create, objects
-from nightshift.producer.gateway.v1.files import lifetime, seen
+from nightshift.producer.gateway.v1.files import forgotten, lifetime, seen, sent_bytes
 from nightshift.producer.gateway.v1.multipart import FormWithFile, Sink
 from nightshift.producer.gateway.writing import FileWriter
 
@@ -63,6 +66,10 @@ def create_upload(call: Call) -> dict[str, Any]:
         raise ApiError(400, f"the file has more than {most:,} bytes", param="bytes")
     layout.root(call.context.settings)
     with call.ledger.transaction() as connection:
+        room = access.reserve_bytes(connection, call.caller, given.bytes, most)
+        if room < given.bytes:
+            said = f"this tenant may store {room:,} bytes more"
+            raise access.SpentOut(said, code="storage_limit_exceeded")
         made = uploads.insert(
             connection,
             ids.new("upload_"),
@@ -83,13 +90,13 @@ async def add_part(request: Request, call: Call) -> Response:
     upload_id, part_id = call.path["id"], ids.new("part_")
     uri = layout.part(call.context.settings, call.caller.tenant, part_id)
     await call.run(_pending, call.caller.tenant, upload_id)
-    async with (
-        call.context.uploads.turn(call.caller.tenant) as threads,
-        FileWriter(uri, MOST_PART_BYTES, threads) as writer,
-    ):
+    async with AsyncExitStack() as stack:
+        threads = await stack.enter_async_context(call.context.uploads.turn(call.caller.tenant))
+        stack.push_async_exit(partial(forgotten, call, uploads.forget_part, part_id))
+        writer = await stack.enter_async_context(FileWriter(uri, MOST_PART_BYTES, threads))
 
         async def begin() -> Sink:
-            await call.run(uploads.receive_part, part_id, upload_id, uri)
+            writer.room = await call.run(_receive_part, call, upload_id, part_id, uri)
             await writer.open()
             return writer.write
 
@@ -111,6 +118,26 @@ async def add_part(request: Request, call: Call) -> Response:
             "upload_id": upload_id,
         }
     )
+
+
+def _receive_part(connection: Any, call: Call, upload_id: str, part_id: str, uri: str) -> int:
+    """Notes that a part comes; the bytes that its tenant has room for. What an upload has said that it has
+    is reserved already.
+    """
+    found = _pending(connection, call.caller.tenant, upload_id)
+    count, size = uploads.parts_so_far(connection, upload_id)
+    if count >= MOST_PARTS:
+        raise ApiError(400, f"an upload has at most {MOST_PARTS:,} parts", param="id")
+    room = access.reserve_bytes(
+        connection,
+        call.caller,
+        sent_bytes(call.headers),
+        MOST_PART_BYTES,
+        files=0,
+        unused=max(0, found.bytes - size),
+    )
+    uploads.receive_part(connection, part_id, upload_id, uri, room)
+    return room
 
 
 def complete_upload(call: Call) -> dict[str, Any]:
