@@ -15,8 +15,9 @@ from functools import partial
 from nightshift.common import storage
 from nightshift.common.broker import ping
 from nightshift.common.errors import NightshiftError
-from nightshift.common.ledger import Ledger, Row, schema, workers
+from nightshift.common.ledger import Ledger, Row, outages, schema, workers
 from nightshift.common.ledger.connection import server_clock
+from nightshift.common.ledger.outages import Outage
 from nightshift.common.ledger.queries import job_facts
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, visible_gpus
@@ -105,6 +106,7 @@ def _in_ledger(ledger: Ledger, settings: Settings, works: Here) -> Iterator[Chec
     yield Check("migrations", Health.OK, f"{schema.SCHEMA:04}, as this code needs")
     yield clock(ours - theirs)
     with ledger.transaction() as connection:
+        away = outages.listed(connection)
         living, known = job_facts.reapers(connection), workers.status(connection)
         versions = job_facts.code_versions(connection)
     if works.nobody:
@@ -115,6 +117,7 @@ def _in_ledger(ledger: Ledger, settings: Settings, works: Here) -> Iterator[Chec
     there = [each for each in known if each["seconds_since_seen"] < job_facts.LIVING_SECONDS]
     yield reapers(living, works)
     yield children(there, works)
+    yield from waits(away)
     yield code({code_version(): 1}, {each["code_version"]: 1 for each in living} | versions)
 
 
@@ -150,6 +153,13 @@ def children(there: Sequence[Row] | Sequence[Mapping[str, object]], works: Here 
     lost = Health.WRONG if "lost" in states else Health.OK
     advice = "restart the machine: its kernel does not let a killed process go"
     return Check("workers", lost, counted, advice if lost is Health.WRONG else "")
+
+
+def waits(away: Sequence[Outage]) -> Iterator[Check]:
+    """What jobs wait for; each ends by itself once what is away is back."""
+    for each in away:
+        said = f"job {each.job_id} ({each.name}): {each.sentence()}"
+        yield Check(str(each.kind), Health.WRONG, said, "mend that; the work goes on by itself")
 
 
 def code(ours: Mapping[str, int], theirs: Mapping[str, int]) -> Check:

@@ -12,7 +12,6 @@ import threading
 import time
 import warnings
 from functools import partial
-from pathlib import Path
 from typing import NoReturn
 
 import structlog
@@ -31,22 +30,17 @@ from nightshift.common.ledger.fleet import Machine
 from nightshift.common.provenance import code_version
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.spec import JobSpec
-from nightshift.common.telemetry.steps import Step, StepFile
 from nightshift.worker import engines, tasks
 from nightshift.worker.bootstep import once_signals_are_handled
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.heartbeat import Heartbeat
-from nightshift.worker.outages import PatientLedger
+from nightshift.worker.outages import PatientLedger, TellsWaits
 from nightshift.worker.runner import Runner
 from nightshift.worker.supervisor.channel import ToSupervisor
 from nightshift.worker.supervisor.children import ChildConfig, ExitCode, load_policy
 from nightshift.worker.supervisor.liveness import LAST_COMMITS_SECONDS, ChildLiveness
-from nightshift.worker.telemetry.counts import Counts
-from nightshift.worker.telemetry.engine_steps import ChildSteps
-from nightshift.worker.telemetry.log_lines import LogLines
-from nightshift.worker.telemetry.recorder import EngineLoaded, Recorder, Subscriber
-from nightshift.worker.telemetry.report import ProfileFile
-from nightshift.worker.telemetry.utilization import Utilization
+from nightshift.worker.telemetry.child_telemetry import ChildTelemetry
+from nightshift.worker.telemetry.recorder import EngineLoaded
 
 log = structlog.get_logger(__name__)
 
@@ -119,7 +113,9 @@ class ChildProcess:
         engine, config = self._load(spec), self._config
         self._engine = engine
         who = Claimant(config.id, config.pool, config.engine_key, engine.name, engine.version)
-        self._telemetry = ChildTelemetry(config, engine)
+        self._telemetry = ChildTelemetry(
+            config, engine.name, engine.concurrency, config.profile, config.metrics
+        )
         recorder = self._telemetry.recorder
         ledger = PatientLedger(self._ledger, recorder)
         engine_gone = partial(self._leave, ExitCode.ENGINE_GONE)
@@ -138,6 +134,7 @@ class ChildProcess:
             self._runner.give_back,
             partial(self._leave, ExitCode.THREADS_HANG),
             self._supervisor.say_idle,
+            TellsWaits(self._config, self._heartbeat_ledger, self._telemetry.waits),
         )
         tasks.register(self._app, self._runner)
         # Loaded modules stay: a garbage collection that walks them would stop the engine's loop.
@@ -300,49 +297,6 @@ class ChildProcess:
         self._runner.window.wait_published(LAST_COMMITS_SECONDS)
         self._telemetry.finish()
         os._exit(ExitCode.ENGINE_DEAD)
-
-
-class ChildTelemetry:
-    """The recorder of one child. Time is measured only for a profile or for metrics."""
-
-    def __init__(self, config: ChildConfig, engine: Engine) -> None:
-        self._outputs: list[ProfileFile | Counts] = []
-        self._ended = threading.Event()
-        path = None if config.profile is None else Path(config.profile)
-        self._steps = StepFile(path, {"supervisor": config.supervisor, "worker_id": config.id})
-        subscribers: list[Subscriber] = [LogLines()]
-        if path is not None or config.metrics is not None:
-            utilization = Utilization(engine.concurrency)
-            subscribers.append(utilization)
-            if path is not None:
-                file = ProfileFile(path, utilization, config.id, config.supervisor)
-                subscribers.append(ChildSteps(self._steps))
-                self._outputs.append(file)
-            if config.metrics is not None:
-                counts = Counts.in_folder(
-                    config.metrics, utilization, config.pool, engine.name, config.slot
-                )
-                if counts is not None:
-                    subscribers.append(counts)
-                    self._outputs.append(counts)
-        self.recorder = Recorder(*subscribers)
-
-    def start(self) -> None:
-        """Updates each output from now on, in a thread of its own."""
-        for output in self._outputs:
-            name = type(output).__name__
-            threading.Thread(target=self._keep, args=(output,), name=name, daemon=True).start()
-
-    def finish(self) -> None:
-        """Brings each output up to date for the last time."""
-        self._ended.set()
-        self._steps.note(Step.CLOSED)
-        for output in self._outputs:
-            output.update()
-
-    def _keep(self, output: ProfileFile | Counts) -> None:
-        while not self._ended.wait(output.every_seconds):
-            output.update()
 
 
 def main() -> None:

@@ -23,6 +23,9 @@ COUNTED_BEATS = 2
 """Between two beats no more than so many `heartbeat_seconds` count as standing still: a process that
 was stopped for an hour had no thread that hung for an hour."""
 
+TELL_SECONDS = 1.0
+"""Pause between two looks at what the child waits for."""
+
 AGAIN_SECONDS = 1.0
 """Pause before a failed beat is tried again: leases run out meanwhile."""
 
@@ -65,6 +68,7 @@ class Heartbeat:
     thread that hangs in a stage go through `give_back`; where too many threads hang, `leave` ends
     the child in order. While the child holds nothing and has nothing to report, its supervisor
     beats for it: `say_idle` is false where the supervisor has been silent for so many seconds.
+    `tell_waits` is called each second: what the child waits for is told sooner than the next beat.
     """
 
     worker_id: str
@@ -78,6 +82,7 @@ class Heartbeat:
     give_back: Callable[[Sequence[HeldBatch]], None]
     leave: Callable[[str], None]
     say_idle: Callable[[float], bool]
+    tell_waits: Callable[[], None] = lambda: None
     state: str = "ready"
 
     def __post_init__(self) -> None:
@@ -189,10 +194,25 @@ class Heartbeat:
             batch.give_up(lost=False)
         return False
 
+    def _pause(self, seconds: float) -> bool:
+        """Waits for the next beat; True when there is none any more."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._ended.wait(min(left, TELL_SECONDS)):
+                return True
+            try:
+                self.tell_waits()
+            except Retryable as error:
+                self.recorder.heartbeat_failed(error)
+                return self._ended.is_set()  # the leases come first
+            except Exception as error:
+                self.recorder.crash("tell_crashed", error)
+        return self._ended.is_set()
+
     def _beat_on(self) -> None:
         stalls = 0
         pause = self.settings.heartbeat_seconds
-        while not self._ended.wait(pause):
+        while not self._pause(pause):
             pause = self.settings.heartbeat_seconds
             # A stall must be seen twice: after a freeze the clock jumps before the engine moves.
             stalled_seconds = self.engine.stalled_seconds()

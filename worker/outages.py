@@ -2,16 +2,31 @@
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import tenacity
 
-from nightshift.common.errors import LedgerUnavailable
-from nightshift.common.ledger import Ledger
+from nightshift.common.errors import (
+    EngineUnavailable,
+    LedgerUnavailable,
+    OutputRefused,
+    StorageUnavailable,
+)
+from nightshift.common.ledger import Ledger, outages
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.workers import Child
 from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.telemetry.waits import Waits
+
+WAIT_HOLD_SECONDS = 75.0
+"""An output is proved again within 60 s of a proof that failed (`outputs`), other outages sooner."""
+
+TELL_AGAIN_SECONDS = 15.0
+"""What is told lapses after outages.LAPSE_SECONDS."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,6 +73,43 @@ class PatientLedger:
         tries = state.attempt_number
         if tries & (tries - 1) == 0 and state.outcome is not None:
             self.recorder.problem("waiting", tries=tries, error=str(state.outcome.exception()))
+
+
+@dataclass(eq=False)
+class TellsWaits:
+    """Tells the ledger what a child waits for: at once when a wait begins to last or ends, and again
+    every TELL_AGAIN_SECONDS. For the thread of the heartbeat. Raises Retryable.
+    """
+
+    child: Child
+    ledger: Ledger
+    waits: Waits
+    clock: Callable[[], float] = time.monotonic
+    _told: frozenset[tuple[outages.Kind, int | None]] = frozenset()
+    _told_at: float = 0.0
+
+    def __call__(self) -> None:
+        """Tells, where there is something new to tell."""
+        found = self.waits.lasting()
+        keys = frozenset((wait.kind, wait.job_id) for wait in found)
+        is_fresh = not found or self.clock() - self._told_at < TELL_AGAIN_SECONDS
+        if keys == self._told and is_fresh:
+            return
+        child = self.child
+        teller = outages.Teller(child.id, child.host, child.pool, child.engine_key)
+        with self.ledger.transaction() as connection:
+            outages.tell(connection, teller, found)
+        self._told, self._told_at = keys, self.clock()
+
+
+def tell_wait(recorder: Recorder, job_id: int, outage: Exception) -> None:
+    """Tells the recorder of an outage after which the same is tried again: a part is written, or a batch
+    claimed that was released for it.
+    """
+    if isinstance(outage, StorageUnavailable) and not isinstance(outage, OutputRefused):
+        recorder.waits(outages.Kind.STORAGE, job_id, str(outage), WAIT_HOLD_SECONDS)
+    elif type(outage) is EngineUnavailable:
+        recorder.waits(outages.Kind.SERVER, None, str(outage), WAIT_HOLD_SECONDS)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.text import kept_message
 from nightshift.worker.job_cache import JobCache, KnownJob
-from nightshift.worker.outages import PatientLedger, suppressed
+from nightshift.worker.outages import PatientLedger, suppressed, tell_wait
 from nightshift.worker.telemetry.recorder import Recorder
 from nightshift.worker.window import HeldBatch, Window
 
@@ -149,6 +149,7 @@ class BatchOutcomes:
         """
         if outage is not None:
             self.recorder.problem("outage", batch_id=lease.batch_id, error=str(outage))
+            tell_wait(self.recorder, lease.job_id, outage)
         if isinstance(outage, LedgerUnavailable) and self.ledger.given_up.is_set():
             return None
         with suppressed(Retryable, self.recorder, "release_failed", batch_id=lease.batch_id):

@@ -90,15 +90,15 @@ class Outputs:
     _refusals: dict[int, Refusals] = field(default_factory=dict)
     _changing: threading.Lock = field(default_factory=threading.Lock)
 
-    def prove(self, job_id: int, output_uri: str, owner: Owner) -> None:
+    def prove(self, job_id: int, output_uri: str, owner: Owner) -> bool:
         """Writes a file to the staging folder and removes it, unless the output was proved a moment
-        ago and has refused no part since. Raises StorageUnavailable where that fails or the directory
+        ago and has refused no part since; True where that ended a row of failed proofs. Raises StorageUnavailable where that fails or the directory
         belongs to somebody else by now, OutputRefused when the job should wait for a person, and
         BadInput for a link in place of the staging folder.
         """
         now = self.clock()
         if now - self._proved.get(job_id, -math.inf) < PROVED_SECONDS:
-            return
+            return False
         with self._changing:
             known = self._refusals.get(job_id)
             if known is not None and known.waits(now):
@@ -114,7 +114,10 @@ class Outputs:
             raise
         with self._changing:
             self._proved[job_id] = now
-            self._of(job_id).proved()
+            known = self._of(job_id)
+            had_failed = known.wait_seconds > 0
+            known.proved()
+            return had_failed
 
     def avoided(self) -> list[int]:
         """The jobs of which nothing is to be claimed now: a proof of their output has just failed."""

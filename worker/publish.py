@@ -15,13 +15,13 @@ from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_rows
 from nightshift.common.formats.part_names import final, part_name, staged
 from nightshift.common.group_commit import GroupCommit
-from nightshift.common.ledger import jobs, spending
+from nightshift.common.ledger import jobs, outages, spending
 from nightshift.common.ledger.batches import commits, splits
 from nightshift.common.ledger.batches.records import Lease, Part
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.spec import JobSpec
 from nightshift.common.telemetry.metrics import Stage
-from nightshift.worker.outages import PatientLedger, suppressed
+from nightshift.worker.outages import PatientLedger, suppressed, tell_wait
 from nightshift.worker.rows.results import PartTable
 from nightshift.worker.telemetry.recorder import BatchCommitted, Recorder
 from nightshift.worker.window import HeldBatch, Window
@@ -97,6 +97,7 @@ class Publisher:
             each.error = None
             self._written([each])
             if each.error is not None:
+                tell_wait(self._recorder, each.lease.job_id, each.error)
                 raise each.error
 
         try:
@@ -136,6 +137,7 @@ class Publisher:
             span.count = len(done)
         for each in done:
             each.batch.committed = True
+            self._recorder.went_on(outages.Kind.STORAGE, each.lease.job_id)
             self._tell_commit(each)
         for each in group:
             if isinstance(each.error, LeaseLost):
@@ -323,15 +325,8 @@ def _stored(each: Publication) -> Part:
     split_id = None if lease.is_root else lease.batch_id
     name = part_name(lease.seq, split_id, lease.attempt, output.format, bare=each.bare)
     facts = part_rows.write_encoded(staged(output.uri, name), each.encoded)
-    return Part(
-        name,
-        facts.bytes,
-        facts.checksum,
-        table.prompt_tokens,
-        table.output_tokens,
-        table.errors,
-        table.spent,
-    )
+    tokens = table.prompt_tokens, table.output_tokens
+    return Part(name, facts.bytes, facts.checksum, *tokens, table.errors, table.spent)
 
 
 def _groups(finished: Sequence[Commit]) -> Iterator[list[Commit]]:

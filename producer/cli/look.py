@@ -73,7 +73,7 @@ def status(
 ) -> None:
     """Say where a job stands, or all of them."""
     from nightshift.common.ledger import jobs as ledger_jobs
-    from nightshift.common.ledger import workers
+    from nightshift.common.ledger import outages, workers
     from nightshift.common.ledger.engines import loads
     from nightshift.common.ledger.queries import job_pace
     from nightshift.producer.views import rates, tables, watching
@@ -87,7 +87,7 @@ def status(
             else:
                 found = [job_pace.of(connection, number)]
             rows = with_deadlines(connection, found)
-            living = workers.status(connection)
+            living, away = workers.status(connection), outages.listed(connection, number)
             aside = loads.set_aside(connection)
             off = None if number is None else ledger_jobs.backing_off(connection, number)
             seen = None if number is None else watching.watching(connection, number)
@@ -95,12 +95,14 @@ def status(
         objects = [rates.as_json(row) for row in rows]
         if seen is not None:
             objects[0] = {**objects[0], "watch": seen.as_json()}
+        if number is not None:
+            objects[0] = {**objects[0], "outages": [each.as_json() for each in away]}
         context.print_json(objects if number is None else objects[0])
     elif number is None:
-        context.console().print(tables.overview(rows, living, aside))
+        context.console().print(tables.overview(rows, living, aside, away))
     else:
         said = [] if seen is None else watching.lines(seen)
-        context.console().print(tables.status(rows[0], living, aside, off, said, here))
+        context.console().print(tables.status(rows[0], living, aside, off, said, here, away))
 
 
 def jobs(*, as_json: context.AsJson = False) -> None:

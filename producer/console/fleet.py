@@ -6,6 +6,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import Route
 
+from nightshift.common.ledger import outages
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway import tenant_jobs
 from nightshift.common.ledger.queries import job_facts
@@ -14,6 +15,7 @@ from nightshift.producer.console import render
 from nightshift.producer.console.visits import Visit, action, live, page, seen_at
 from nightshift.producer.control import machines
 from nightshift.producer.gateway.errors import ApiError
+from nightshift.producer.gateway.health import Health
 from nightshift.producer.views import fleet_views
 
 PAGE_CHANGES = 100
@@ -38,11 +40,12 @@ def show_fleet(visit: Visit) -> Response:
 def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
     """Pools, and slots by machine; jobs of other tenants have no name."""
     ledger, tenant, here = visit.ledger, visit.looker.scope, visit.context.here
+    health: Health = visit.request.app.state.health
 
     def look() -> str:
         seen = fleet_views.fleet(ledger)
         with ledger.transaction() as connection:
-            reapers = job_facts.reapers(connection)
+            reapers, away = job_facts.reapers(connection), outages.listed(connection)
             named = {slot["job"] for slot in seen.slots if slot["job"]}
             hidden = tenant_jobs.foreign(connection, tenant, named)
         hosts: dict[str, list[Any]] = {}
@@ -54,6 +57,8 @@ def live_fleet(visit: Visit) -> tuple[Hashable, Callable[[], str]]:
             hosts=hosts,
             reapers=reapers,
             hidden=hidden,
+            troubles=health.sentences() if tenant is None else [],
+            away=away if tenant is None else [],
             acts=tenant is None,
             nobody=here().nobody,
             **{

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from nightshift.common.ledger import Connection, Row, jobs
+from nightshift.common.ledger import Connection, Row, jobs, outages
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.gateway import tenant_jobs
@@ -42,6 +42,7 @@ def facts(
         closed=job.closed_at is not None,
         here=here,
         pools=job_facts.pools(connection, job.spec.engine_key),
+        outages=outages.listed(connection, job.id),
         is_guest=tenant is not None,
         rows_total=row["rows_total"],
         rows_over=row["rows_done"] + row["rows_failed"],

@@ -27,7 +27,7 @@ def explain(facts: Facts) -> list[Reason]:
     """The reasons why a job stands where it stands, the one that explains most first; never empty."""
     if facts.state is not JobState.RUNNING and (facts.closed or facts.state is JobState.PAUSED):
         return [_at_rest(facts)]
-    found = [*_nobody(facts), *_at_work(facts), *_waiting(facts)]
+    found = [*_nobody(facts), *_outages(facts), *_at_work(facts), *_waiting(facts)]
     return found or [Reason("soon", "its next batches are handed out within seconds")]
 
 
@@ -82,6 +82,13 @@ def _nobody(facts: Facts) -> Iterator[Reason]:
         elif facts.watch_seconds is not None and not facts.state.over:
             what = "nobody looks for new files"
         yield Reason("no_reaper", f"{ago}, so {what}", _advice(Need.REAPER, facts))
+
+
+def _outages(facts: Facts) -> Iterator[Reason]:
+    """What somebody waits for that is no work of the fleet: it ends by itself, or by somebody's hand."""
+    if not facts.alone:
+        for each in facts.outages:
+            yield Reason(f"{each.kind}_away", each.sentence(is_guest=facts.is_guest))
 
 
 def _at_work(facts: Facts) -> Iterator[Reason]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nightshift.common.ledger.outages import Outage
 from nightshift.common.states import JobState
 from nightshift.producer.advice.here import FLEET, Here
 
@@ -48,7 +49,7 @@ class Facts:
     have leases; `resting` and `rest_seconds` tell of batches that wait after an error. `ahead` is a job
     that has the same engine and goes first; jobs in `hidden` are not named to this reader. `watch_seconds` is the pause between two looks for new
     files, where the input is watched, and `watch_error` says why the last look came to nothing. `pools` are
-    those whose living workers may have the engine. A reader who `is_guest` keeps no machines.
+    those whose living workers may have the engine, and `outages` what workers or reapers wait for. A reader who `is_guest` keeps no machines.
     """
 
     job_id: int
@@ -83,6 +84,7 @@ class Facts:
     watch_seconds: int | None = None
     watch_error: str | None = None
     pools: Sequence[str] = ()
+    outages: Sequence[Outage] = ()
     is_guest: bool = False
 
     @property

@@ -1,12 +1,16 @@
 """Finishes the jobs that are over beside the rounds of a reaper, several at once."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
-from nightshift.common.ledger import Ledger, job_end
+from nightshift.common.errors import Retryable, StorageUnavailable
+from nightshift.common.ledger import Ledger, job_end, outages
 from nightshift.common.settings import Settings
+from nightshift.common.text import kept_message
 from nightshift.producer.reaper import finish
 
 MOST_FINISHING = 4
@@ -40,6 +44,7 @@ class Finishers:
         self._name = name
         self._run_duty = run_duty
         self._running: dict[int, threading.Thread] = {}
+        self._waiting: dict[int, float] = {}
 
     def start(self, stop: threading.Event) -> None:
         """Takes jobs in a thread of its own until `stop` is set."""
@@ -57,6 +62,23 @@ class Finishers:
         while not stop.wait(self._settings.dispatch_seconds):
             self._run_duty(self._finish_round)
 
+    def _finish(self, job_id: int) -> None:
+        """Finishes a job; everybody who looks at it reads that its storage is away."""
+        teller = outages.Teller(f"{self._name}/{job_id}", socket.gethostname())
+        try:
+            finish.finish(self._ledger, job_id, self._settings.allowed_roots)
+        except StorageUnavailable as error:
+            began = self._waiting.setdefault(job_id, time.monotonic())
+            wait = outages.Wait(
+                outages.Kind.STORAGE, job_id, time.monotonic() - began, kept_message(str(error))
+            )
+            with suppress(Retryable), self._ledger.transaction() as connection:
+                outages.tell(connection, teller, [wait])
+            raise
+        if self._waiting.pop(job_id, None) is not None:
+            with suppress(Retryable), self._ledger.transaction() as connection:
+                outages.tell(connection, teller, [])
+
     def _finish_round(self) -> None:
         """Takes as many jobs that are over as there is room for; one that is slow or cannot be
         finished does not stop the others.
@@ -69,7 +91,7 @@ class Finishers:
                 connection, self._name, HOLD_SECONDS, busy, MOST_FINISHING - len(busy)
             )
         for job_id in over:
-            duty = partial(finish.finish, self._ledger, job_id, self._settings.allowed_roots)
+            duty = partial(self._finish, job_id)
             # A daemon: another reaper, or the next start, takes up a finish that is cut off.
             thread = threading.Thread(target=self._run_duty, args=(duty,), daemon=True)
             thread.start()

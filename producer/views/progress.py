@@ -1,17 +1,20 @@
 """A running job on the console: a live view in a terminal, a line every few seconds elsewhere."""
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from nightshift.common.errors import BadInput, Retryable
-from nightshift.common.ledger import Connection, Ledger, Row, jobs, workers
+from nightshift.common.errors import BadInput, LedgerUnavailable, Retryable
+from nightshift.common.ledger import Connection, Ledger, Row, jobs, outages, workers
 from nightshift.common.ledger.jobs import Job
+from nightshift.common.ledger.outages import Outage
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
 from nightshift.producer.advice.here import FLEET, Here
@@ -23,6 +26,9 @@ from nightshift.producer.views.watching import Watching
 
 LINE_SECONDS = 5.0
 """Pause between two lines where there is no live view."""
+
+SILENT_SECONDS = 5.0
+"""A question to Postgres that has no answer for so long is an outage that is said, whatever comes of it."""
 
 EXIT_ANSWERED, EXIT_ROW_ERRORS, EXIT_NOT_FINISHED = 0, 1, 3
 
@@ -63,6 +69,7 @@ class JobSnapshot:
     progress: Values
     workers: list[Row]
     watching: Watching | None
+    outages: list[Outage]
 
     @property
     def at_rest(self) -> bool:
@@ -89,7 +96,8 @@ def snapshot(ledger: Ledger, job_id: int) -> JobSnapshot:
             if row["pool"] == job.spec.pool and row["engine_key"] == job.spec.engine_key
         ]
         (row,) = with_deadlines(connection, [job_pace.of(connection, job_id)])
-        return JobSnapshot(job, row, own, watching.watching(connection, job_id))
+        away = outages.listed(connection, job_id)
+        return JobSnapshot(job, row, own, watching.watching(connection, job_id), away)
 
 
 def follow(
@@ -108,13 +116,18 @@ def follow(
     for a job that is deleted meanwhile.
     """
     seen = snapshot(ledger, job_id)
+    looks = Looks(lambda: snapshot(ledger, job_id), ledger.place)
     view, printed, printed_at = LiveView(), "", float("-inf")
     with _screen(view, console) as live:
         while True:
             if live is not None:
                 said = [] if seen.watching is None else watching.lines(seen.watching)
                 view.content = tables.job(
-                    seen.progress, seen.workers, closing=_closing(seen), watching=said
+                    seen.progress,
+                    seen.workers,
+                    closing=_closing(seen),
+                    watching=said,
+                    outages=seen.outages,
                 )
                 live.refresh()
             elif seen.at_rest or time.monotonic() - printed_at >= LINE_SECONDS:
@@ -125,12 +138,45 @@ def follow(
                 printed = str(line)
             if seen.at_rest or (until_idle and seen.is_idle) or (stop is not None and stop()):
                 return seen
-            time.sleep(interval_seconds)
-            try:
-                seen = snapshot(ledger, job_id)
-                view.away_since = None
-            except Retryable as error:
-                view.begin_outage(error)
+            found = looks.next(interval_seconds)
+            if isinstance(found, Retryable):
+                view.begin_outage(found)
+            elif found is not None:
+                seen, view.away_since = found, None
+
+
+class Looks:
+    """Looks at a job, one after the other, each in a thread: a Postgres that is frozen stops no screen."""
+
+    def __init__(self, look: Callable[[], JobSnapshot], place: str) -> None:
+        self._look = look
+        self._place = place
+        self._answers: SimpleQueue[JobSnapshot | Exception] = SimpleQueue()
+        self._asked_at: float | None = None
+
+    def next(self, seconds: float) -> JobSnapshot | Retryable | None:
+        """The next look, which begins after so long; why there is none, or None while there is no answer
+        yet. Raises what a look raises that no later one mends.
+        """
+        if self._asked_at is None:
+            time.sleep(seconds)
+            self._asked_at = time.monotonic()
+            threading.Thread(target=self._ask, daemon=True).start()
+        try:
+            found = self._answers.get(timeout=seconds)
+        except Empty:
+            silent = time.monotonic() - self._asked_at > SILENT_SECONDS
+            return LedgerUnavailable(f"Postgres at {self._place} is silent") if silent else None
+        self._asked_at = None
+        if isinstance(found, Exception) and not isinstance(found, Retryable):
+            raise found
+        return found
+
+    def _ask(self) -> None:
+        try:
+            self._answers.put(self._look())
+        except Exception as error:
+            self._answers.put(error)
 
 
 def _screen(view: LiveView, console: Console) -> AbstractContextManager[Live | CellView | None]:
@@ -187,10 +233,13 @@ def end_as_json(ledger: Ledger, job: Job) -> tuple[dict[str, object], int]:
     return _as_json(row, found), exit_code(row, is_idle=is_idle)
 
 
-def job_as_json(connection: Connection, job_id: int) -> dict[str, object]:
-    """What `status JOB --json` says."""
+def job_as_json(
+    connection: Connection, job_id: int, *, is_guest: bool = False
+) -> dict[str, object]:
+    """What `status JOB --json` says; to a guest without hosts and causes of outages."""
     (row,) = with_deadlines(connection, [job_pace.of(connection, job_id)])
-    return _as_json(row, watching.watching(connection, job_id))
+    away = [each.as_json(is_guest=is_guest) for each in outages.listed(connection, job_id)]
+    return {**_as_json(row, watching.watching(connection, job_id)), "outages": away}
 
 
 def _as_json(row: Values, found: Watching | None) -> dict[str, object]:
@@ -217,11 +266,12 @@ def _closing(seen: JobSnapshot) -> bool:
 
 
 def _line(seen: JobSnapshot) -> str:
-    line = tables.line(seen.progress)
+    line = tables.line(seen.progress, seen.outages)
     return line if seen.watching is None else f"{line}; {watching.lines(seen.watching)[0]}"
 
 
 def _all_jobs(ledger: Ledger) -> RenderableType:
     with ledger.transaction() as connection:
         rows = with_deadlines(connection, job_pace.listed(connection, 20))
-        return tables.overview(rows, workers.status(connection))
+        away = outages.listed(connection)
+        return tables.overview(rows, workers.status(connection), outages=away)

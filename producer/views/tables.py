@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nightshift.common.formats import part_names
+from nightshift.common.ledger.outages import Outage
 from nightshift.common.text import marked_rows, money
 from nightshift.producer.advice.advice import Need, Subject, advise, spec_note
 from nightshift.producer.advice.here import FLEET, Here
@@ -36,13 +37,17 @@ def job(
     *,
     closing: bool = False,
     watching: Sequence[str] = (),
+    outages: Sequence[Outage] = (),
 ) -> RenderableType:
-    """The live view of one job: bar, rates, batches, workers; and what is said of a watched one."""
+    """The live view of one job: bar, rates, batches, workers; what it waits for; and what is said of a
+    watched one.
+    """
     parts: list[RenderableType] = [
         _title(row),
         place(row),
         _bar(row),
-        _pace(row, closing=closing),
+        _pace(row, closing=closing, stands=stands(row, outages)),
+        *(Text(each.sentence(), "red") for each in outages),
         *_deadline(row),
         _batches(row),
     ]
@@ -72,6 +77,7 @@ def status(
     backing_off: Values | None = None,
     watching: Sequence[str] = (),
     here: Here = FLEET,
+    outages: Sequence[Outage] = (),
 ) -> RenderableType:
     """The live view of a job that is running or paused, else its summary."""
     if row["status"] not in ("running", "paused"):
@@ -80,20 +86,29 @@ def status(
         [each for each in found if each["pool"] == row["pool"]] for found in (workers, set_aside)
     )
     return Group(
-        job(row, own, watching=watching), *_backing_off(backing_off), *_machines_set_aside(aside)
+        job(row, own, watching=watching, outages=outages),
+        *_backing_off(backing_off),
+        *_machines_set_aside(aside),
     )
 
 
-def line(row: Values) -> str:
+def stands(row: Values, outages: Sequence[Outage]) -> bool:
+    """Whether every worker of a job waits for something that is away: its rate is one of before."""
+    return bool(outages) and sum(each.workers for each in outages) >= (row["workers"] or 0)
+
+
+def line(row: Values, outages: Sequence[Outage] = ()) -> str:
     """The state of a job as one plain line, for logs."""
     parts = [f"{row['name']}: {rows_over(row):,} of {row['rows_total']:,} rows ({percent(row)})"]
     if loads := loading(row):
         parts.append(loads)
     if row["rows_failed"]:
         parts.append(f"{row['rows_failed']:,} failed")
-    if row["rows_per_second"] is not None:
+    parts += [each.sentence() for each in outages]
+    standing = stands(row, outages)
+    if row["rows_per_second"] is not None and not standing:
         parts.append(f"{row['rows_per_second']:,.1f} rows/s")
-    if row["eta_seconds"] is not None:
+    if row["eta_seconds"] is not None and not standing:
         parts.append(f"{duration(row['eta_seconds'])} to go")
     if row["cost"] is not None:
         parts.append(f"cost {money(row['cost'])}")
@@ -184,13 +199,17 @@ def next_steps(row: Values, here: Here = FLEET) -> list[str]:
 
 
 def overview(
-    rows: Sequence[Values], workers: Sequence[Values], set_aside: Sequence[Values] = ()
+    rows: Sequence[Values],
+    workers: Sequence[Values],
+    set_aside: Sequence[Values] = (),
+    outages: Sequence[Outage] = (),
 ) -> RenderableType:
-    """Every job with a bar, then every worker, then every machine that is set aside."""
+    """Every job with a bar, what jobs wait for, then every worker, then every machine that is set aside."""
     if not rows:
         return Text("no jobs yet", "bright_black")
     below = worker_table(workers) if workers else Text("no workers", "bright_black")
-    return Group(JobTable(rows, bars=True), "", below, *_machines_set_aside(set_aside))
+    away = [Text(f"job {each.job_id} ({each.name}): {each.sentence()}", "red") for each in outages]
+    return Group(JobTable(rows, bars=True), *away, "", below, *_machines_set_aside(set_aside))
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,11 +326,13 @@ def _bar(row: Values) -> Table:
     return grid
 
 
-def _pace(row: Values, *, closing: bool) -> Text:
+def _pace(row: Values, *, closing: bool, stands: bool = False) -> Text:
     if closing:
         return Text("every row is done, the files are being put in place", "green")
     if loads := loading(row):
         return Text(loads, "yellow")
+    if stands:
+        return Text("stands still, until what is away is back", "red")
     text = Text(f"{number(row['rows_per_second'])} rows/s")
     if row["output_tokens"]:
         text.append(f"   {number(row['output_tokens_per_second'])} tokens/s")

@@ -24,6 +24,7 @@ from nightshift.common.errors import (
     EngineUnavailable,
     StorageUnavailable,
 )
+from nightshift.common.ledger.outages import Kind
 from nightshift.common.settings import Settings, load_settings
 from nightshift.common.spec import (
     EmbedTask,
@@ -39,6 +40,8 @@ from nightshift.worker.engines.openai.engine import OpenaiEngine
 from nightshift.worker.engines.openai.requests import estimated_tokens
 from nightshift.worker.engines.openai.server import RetryPolicy
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, Work
+from nightshift.worker.telemetry.recorder import Recorder
+from nightshift.worker.telemetry.waits import Waits
 from tests.support.fleet import wait_until
 from tests.support.remote import Call, Remote, Reply, answered, refused
 
@@ -695,3 +698,39 @@ def test_a_row_names_no_model_that_the_operator_does_not_allow(
     assert isinstance(two, Answer)
     assert "NIGHTSHIFT_ALLOWED_MODELS" in refusal(evil).message
     assert sorted(remote.texts()) == ["a", "b"]
+
+
+PATIENT = RetryPolicy(tries=10**6, limited_tries=10**6, backoff_seconds=0.02, outage_seconds=600)
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (refused(503, "we are down"), Kind.SERVER),
+        (refused(429, "slow down"), Kind.RATE),
+        (Reply(429, {"error": {"message": "later"}}, {"retry-after": "4"}), Kind.RATE),
+    ],
+    ids=["away", "limited", "limited for a while"],
+)
+def test_what_the_server_lets_rows_wait_for_is_told_until_a_row_has_its_answer(
+    remote: Remote, reply: Reply, kind: Kind
+) -> None:
+    is_back = threading.Event()
+    remote.behave = lambda call: answered(call) if is_back.is_set() else reply
+    spec = OpenaiEngineSpec.model_validate(
+        {"backend": "openai", "model": "m", "base_url": remote.url}
+    )
+    waits = Waits()
+    engine = OpenaiEngine(spec, Settings(), PATIENT)
+    try:
+        work = Work(generate(), chats("a", "b"), 60.0, lambda *_: None, recorder=Recorder(waits))  # type: ignore[arg-type]
+        future = engine.start(work)
+        wait_until(lambda: kind in [each.kind for each in waits.lasting()], what=f"a wait: {kind}")
+        told = next(each for each in waits.lasting() if each.kind is kind)
+        assert told.job_id is None, "every job of the engine waits"
+        assert remote.url in told.why
+        is_back.set()
+        future.result(60)
+        assert waits.lasting() == []
+    finally:
+        engine.close()

@@ -26,6 +26,7 @@ from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.part_rows import PartStore
 from nightshift.common.formats.values import for_python
 from nightshift.common.ledger.batches.records import Lease
+from nightshift.common.ledger.outages import Kind
 from nightshift.common.settings import Settings
 from nightshift.common.spec import FunctionTask
 from nightshift.common.telemetry.metrics import Stage
@@ -181,7 +182,8 @@ class BatchRunner:
             storage.check_roots(
                 [lease.descriptor.source.uri, spec.output.uri], self.settings.allowed_roots
             )
-            self.outputs.prove(job.id, spec.output.uri, job.owner)
+            if self.outputs.prove(job.id, spec.output.uri, job.owner):
+                self.recorder.went_on(Kind.STORAGE, job.id)
             moved()
             with self.recorder.span(Stage.READ):
                 rows = input_rows.read_rows(

@@ -40,6 +40,8 @@ ROUND_SECONDS = 0.25
 CHOOSE_SECONDS = 1.0
 """Pause between two looks at the plan of the pool; none after a child ended."""
 
+SILENT_SECONDS = 5.0
+"""A Postgres that has not answered for so long is named in the log."""
 REPORTS_A_LEASE = 4
 """So many times a lease a supervisor writes its slots although nothing has changed."""
 
@@ -78,6 +80,7 @@ class Supervisor:
         self._preempted = threading.Event()
         self._schema_mismatch: SchemaMismatch | None = None
         self._chosen_at = 0.0
+        self._asking_since: float | None = None
         self._ledger_heard_since = time.monotonic()
         self._machine = Machine(self.identity, self.pool, socket.gethostname(), self.engine_key)
         self.metrics.watch(lambda: [slot.shown_state for slot in self._slots])
@@ -88,6 +91,7 @@ class Supervisor:
         Tables that no longer fit this code end it in the same way, with SchemaMismatch.
         """
         log.info("supervisor_started", pool=self.pool, slots=len(self._slots))
+        threading.Thread(target=self._watch_ledger, name="ledger-watch", daemon=True).start()
         while not self._stopping.wait(ROUND_SECONDS):
             self._look_for_notice()
             try:
@@ -108,6 +112,16 @@ class Supervisor:
         self._preempted.set()
         self._stopping.set()
 
+    def _watch_ledger(self) -> None:
+        """Says once in the log that Postgres is silent: a frozen one lets a question wait for long."""
+        told = False
+        while not self._stopping.wait(ROUND_SECONDS):
+            since = self._asking_since
+            is_silent = since is not None and time.monotonic() - since > SILENT_SECONDS
+            if is_silent and not told:
+                log.warning("ledger_silent", seconds=SILENT_SECONDS, place=self.ledger.place)
+            told = is_silent
+
     def _look_for_notice(self) -> None:
         if self.preempt_file is not None and self.preempt_file.exists():
             self.preempt()
@@ -126,6 +140,7 @@ class Supervisor:
             # This process was frozen until now, and its children with it.
             self._ledger_heard_since = now
         self._chosen_at = now
+        self._asking_since = now
         try:
             self._choose_or_say_why()
         except SchemaMismatch as error:
@@ -135,6 +150,8 @@ class Supervisor:
         except NightshiftError as error:
             self._ledger_heard_since = time.monotonic()
             log.warning("choose_failed", error=str(error))
+        finally:
+            self._asking_since = None
 
     def _watch(self, slot: Slot) -> None:
         """Sees a child that is gone, and one that takes too long to leave, or to end once killed."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from nightshift.common.ledger.outages import Kind
 from nightshift.common.telemetry.metrics import Stage
 
 
@@ -92,6 +93,14 @@ class Subscriber:
 
     def heartbeat_failed(self, error: Exception) -> None:
         """Postgres did not answer a heartbeat."""
+
+    def waits(self, kind: Kind, job_id: int | None, why: str, hold_seconds: float) -> None:
+        """The child waits for the storage of a job, or, without a job, for what its engine needs; it is
+        heard of again within `hold_seconds` unless that is over.
+        """
+
+    def went_on(self, kind: Kind, job_id: int | None) -> None:
+        """What the child may have waited for is there."""
 
     def problem(self, name: str, **fields: Any) -> None:
         """Something went wrong and the child goes on; `name` is a constant."""

@@ -77,7 +77,9 @@ def list_jobs(call: Call) -> dict[str, Any]:
 def retrieve_job(call: Call) -> dict[str, Any]:
     """What `nightshift status JOB --json` says."""
     with call.ledger.transaction() as connection:
-        return progress.job_as_json(connection, _job(connection, call).id)
+        return progress.job_as_json(
+            connection, _job(connection, call).id, is_guest=_scope(call) is not None
+        )
 
 
 def explain_job(call: Call) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponen
 
 from nightshift.common import remotes
 from nightshift.common.errors import BadInput, EngineNotHere
+from nightshift.common.ledger.outages import Kind
 from nightshift.common.settings import Settings
 from nightshift.common.spec import GenerateTask, OpenaiEngineSpec
 from nightshift.common.telemetry.metrics import Stage
@@ -34,6 +35,9 @@ TICK_SECONDS = 1.0
 """How often the loop shows that it lives: every request has its own end, so only it can stall."""
 
 CLOSE_SECONDS = 5.0
+
+WAIT_HOLD_SECONDS = 15.0
+"""Beyond a pause that is known, a wait is heard of again within this time, or is over."""
 
 MakeBody = Callable[[], Awaitable[Body]]
 """Makes the body of a row anew for each try: no row that waits holds a body, which has megabytes
@@ -169,6 +173,12 @@ class OpenaiEngine:
                 return outcome
             if outcome.is_final or await self._server.is_rows_fault(endpoint, history, outcome):
                 return endpoint.refusal(outcome)
+            work.recorder.waits(
+                Kind.RATE if outcome.is_limit else Kind.SERVER,
+                None,
+                f"{self._spec.base_url}: {outcome}",
+                self._policy.longest_backoff_seconds + WAIT_HOLD_SECONDS,
+            )
             raise outcome
 
         retrying = AsyncRetrying(
@@ -193,11 +203,16 @@ class OpenaiEngine:
         The error is returned and not raised: its traceback would hold the body for as long as the
         row waits for its next try.
         """
+
+        def waiting() -> None:
+            why = f"requests to {self._spec.base_url} wait for their rate, or for a pause that it asked for"
+            work.recorder.waits(Kind.RATE, None, why, WAIT_HOLD_SECONDS)
+
         async with self._places:
             if not work.begin(row_index):
                 raise asyncio.CancelledError
             body = await make_body()
-            reservation = await self._limiter.admit(estimated_tokens(body))
+            reservation = await self._limiter.admit(estimated_tokens(body), waiting)
             work.recorder.rows_entered()
             history.sent_at = began = time.monotonic()
             try:
@@ -218,6 +233,9 @@ class OpenaiEngine:
         if isinstance(outcome, RequestError):
             return outcome
         self._server.answered_at = time.monotonic()
+        # An admitted request may be refused again: an answer alone ends what was waited for.
+        for kind in (Kind.SERVER, Kind.RATE):
+            work.recorder.went_on(kind, None)
         if used := outcome.prompt_tokens + outcome.output_tokens:
             await self._limiter.correct(reservation, used)
         if (pause := spent_limit(response.headers)) is not None:

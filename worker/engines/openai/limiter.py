@@ -152,14 +152,18 @@ class Limiter:
             self._admit = self.client.register_script(ADMIT)
             self._pause = self.client.register_script(PAUSE)
 
-    async def admit(self, estimate: float) -> Reservation:
-        """Waits until a request of about `estimate` tokens may be sent, and reserves its tokens.
+    async def admit(
+        self, estimate: float, waiting: Callable[[], None] = lambda: None
+    ) -> Reservation:
+        """Waits until a request of about `estimate` tokens may be sent, and reserves its tokens; calls
+        `waiting` before each sleep.
 
         The reservation is the estimate times the mean of used over estimated tokens.
         """
         async with self._turn:  # requests are admitted in the order in which they came
             reservation = Reservation(estimate, estimate * self._ratio)
             while (wait := await self._wait(reservation)) > 0:
+                waiting()
                 # A random factor, so that not all children ask at the same moment.
                 await asyncio.sleep(min(wait, MAX_SLEEP_SECONDS) * random.uniform(1.0, 1.05))
         return reservation

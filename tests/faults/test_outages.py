@@ -1,0 +1,186 @@
+"""An outage that a worker waits for is said within ten seconds wherever somebody looks, and so is its end."""
+
+import json
+import os
+import re
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.fleet import Fleet, function_spec, logs, output_ids, wait_until, write_rows
+from tests.support.gateway import Door
+
+SOON_SECONDS = 10.0
+"""What is promised; the looks of a test on a busy machine come on top."""
+
+SLACK_SECONDS = 20.0
+
+FULL_BYTES = 128 * 1024
+"""More than what else a child writes, less than a part with its blobs."""
+
+GATED = """
+import time
+from pathlib import Path
+
+def gated(rows):
+    (Path(__file__).parent / "began").touch()
+    while not (Path(__file__).parent / "open").exists():
+        time.sleep(0.02)
+    return [{"loud": row["text"].upper()} for row in rows]
+"""
+
+AS_SHIPPED = {"NIGHTSHIFT_LEASE_SECONDS": "30", "NIGHTSHIFT_HEARTBEAT_SECONDS": "10"}
+"""The settings that nobody changed: the promise is no matter of short heartbeats."""
+
+
+def blobs(folder: Path, rows: int) -> list[str]:
+    """Rows of 32 kB that nothing makes smaller."""
+    ids = write_rows(folder, [("a.parquet", rows)])
+    table = pq.read_table(folder / "a.parquet")
+    random = pa.array([os.urandom(32_000) for _ in ids])
+    pq.write_table(table.append_column("blob", random), folder / "a.parquet")
+    return ids
+
+
+def spec_of(fleet: Fleet, name: str) -> tuple[Path, list[str]]:
+    (fleet.folder / "rules.py").write_text(GATED)
+    ids = blobs(fleet.folder / f"in-{name}", 20)
+    made = function_spec(
+        name,
+        fleet.folder / f"in-{name}",
+        fleet.folder / f"out-{name}",
+        engine={"backend": "function", "callable": "rules:gated"},
+        batch={"rows": 10},
+    )
+    made["output"]["columns"] = ["blob"]
+    return fleet.spec(made), ids
+
+
+def ready_child(url: str) -> int:
+    """The process of the one worker child."""
+    with psycopg.connect(url) as connection:
+        [(pid,)] = connection.execute("SELECT pid FROM workers WHERE state = 'ready'")
+    return int(pid)
+
+
+def within(seconds: float, doors: dict[str, Callable[[], Any]]) -> None:
+    """Every door says it so soon."""
+    began, left = time.monotonic(), dict(doors)
+    while left:
+        left = {name: look for name, look in left.items() if not look()}
+        late = time.monotonic() - began > seconds
+        assert not (left and late), f"{', '.join(left)} did not say it within {seconds} s"
+
+
+@pytest.fixture
+def door(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Door]:
+    engine = {"backend": "openai", "model": "m", "base_url": "http://127.0.0.1:9/v1"}
+    found = Door(tmp_path / "door", database_url, redis_url, {"m": {"engine": engine}})
+    found.environment |= AS_SHIPPED | {
+        "NIGHTSHIFT_ALLOWED_MODULES": "rules",
+        "NIGHTSHIFT_CALLABLE_PATHS": str(found.folder),
+    }
+    yield found
+    found.end()
+
+
+def test_a_full_disk_is_said_by_every_door_and_no_more_once_there_is_room(
+    door: Door, database_url: str
+) -> None:
+    """Only a log did."""
+    path, ids = spec_of(door, "disk")
+    door.serve()
+    assert door.command("submit", str(path)).returncode == 0
+    door.reaper()
+    door.worker()
+    wait_until((door.folder / "began").exists, what="a call of the function")
+    door.start("nightshift.producer.cli", "watch", "disk")
+    watched = door.folder / f"nightshift.producer.cli.{len(door.processes) - 1}.log"
+    pid = ready_child(database_url)
+    limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (FULL_BYTES, limits[1]))
+    (door.folder / "open").touch()
+    at = f"http://127.0.0.1:{door.port}"
+    said = re.compile(
+        r"1 worker waits for the storage of its files, for \d+ s, on \S+: .*File too large"
+    )
+
+    def says(text: str) -> bool:
+        return said.search(" ".join(text.split())) is not None
+
+    doors = {
+        "explain": lambda: says(door.command("explain", "disk").stdout),
+        "status": lambda: says(door.command("status", "disk").stdout),
+        "status of all": lambda: says(door.command("status").stdout),
+        "status --json": lambda: says(json.dumps(door.status("disk")["outages"])),
+        "doctor": lambda: says((done := door.command("doctor")).stdout) and done.returncode == 1,
+        "watch": lambda: says(watched.read_text()),
+        "the API": lambda: says(httpx.get(f"{at}/api/jobs/1").text),
+        "the API's explain": lambda: says(httpx.get(f"{at}/api/jobs/1/explain").text),
+        "the page of the job": lambda: says(httpx.get(f"{at}/jobs/1").text),
+        "the page of the fleet": lambda: says(httpx.get(f"{at}/fleet").text),
+    }
+    within(SOON_SECONDS + SLACK_SECONDS, doors)
+    line = [line for line in watched.read_text().splitlines() if says(line)][-1]
+    assert "rows/s" not in line, "no rate of before stands beside it"
+    assert "to go" not in line
+
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+    wait_until(lambda: door.status("disk")["status"] == "completed", what="the end of the job")
+    assert output_ids(door.folder / "out-disk") == ids
+    assert door.status("disk")["outages"] == []
+    assert "wait" not in door.command("explain", "disk").stdout
+
+
+@pytest.mark.slow
+def test_a_run_says_in_its_terminal_that_the_disk_is_full_and_that_postgres_is_frozen(
+    tmp_path: Path,
+) -> None:
+    fleet = Fleet(tmp_path, **AS_SHIPPED)
+    path, ids = spec_of(fleet, "disk")
+    try:
+        running = fleet.start("nightshift.producer.cli", "run", str(path))
+        log = tmp_path / "nightshift.producer.cli.0.log"
+        wait_until((tmp_path / "began").exists, what="a call of the function")
+        (frozen,) = [
+            each
+            for each in psutil.Process(running.pid).children(recursive=True)
+            if each.name() == "postgres" and each.parent().name() != "postgres"
+        ]
+        backends = [frozen, *frozen.children(recursive=True)]
+        for each in backends:
+            each.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        wait_until(lambda: "is silent" in log.read_text(), what="a line about Postgres")
+        wait_until(
+            lambda: "ledger_silent" in (tmp_path / ".nightshift" / "worker.log").read_text(),
+            what="a line of the worker about Postgres",
+        )
+        assert time.monotonic() - began < SOON_SECONDS + SLACK_SECONDS
+        for each in backends:
+            each.send_signal(signal.SIGCONT)
+
+        url = (tmp_path / ".nightshift" / "database_url").read_text()
+        pid = ready_child(url)
+        limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (FULL_BYTES, limits[1]))
+        (tmp_path / "open").touch()
+        within(
+            SOON_SECONDS + SLACK_SECONDS,
+            {"run": lambda: "waits for the storage of its files" in log.read_text()},
+        )
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+        assert running.wait(120) == 0, logs(tmp_path)
+        assert output_ids(tmp_path / "out-disk") == ids
+    finally:
+        fleet.end()
