@@ -22,6 +22,10 @@ class StorageUnavailable(Retryable):
     """A file could not be read or written for a reason that may pass (network, disk full)."""
 
 
+class UnfinishedGone(StorageUnavailable):
+    """Somebody removed a file that was being written: whoever made it makes it again."""
+
+
 class OutputRefused(StorageUnavailable):
     """The output needs a person: the job pauses, too, with the message as reason."""
 

@@ -37,6 +37,11 @@ def is_result(name: str) -> bool:
     return name.startswith("part-") or name == MANIFEST
 
 
+def is_own(name: str) -> bool:
+    """Whether a job writes a file of this name directly into its output directory."""
+    return is_result(name) or name == OWNER
+
+
 def is_part(name: str) -> bool:
     """Whether a name is one that a part may have."""
     return name.startswith("part-") and "/" not in name

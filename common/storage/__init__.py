@@ -10,11 +10,18 @@ means; any other error of a driver is StorageUnavailable.
 import errno
 import hashlib
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from nightshift.common.errors import DeleteRefused, Permanent, StorageUnavailable
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
+
+from nightshift.common.errors import (
+    DeleteRefused,
+    Permanent,
+    StorageUnavailable,
+    UnfinishedGone,
+)
 from nightshift.common.storage import local, objects
 from nightshift.common.storage.addresses import (
     as_typed,
@@ -138,6 +145,19 @@ def write_bytes(uri: str, data: bytes | memoryview, *, replace: bool = True) -> 
     return write_whole(uri, lambda sink: sink.write(data), replace=replace)
 
 
+_made_again = retry(
+    retry=retry_if_exception_type(UnfinishedGone), stop=stop_after_attempt(3), reraise=True
+)
+"""Once more where somebody, in a file system without locks, took the unfinished file for one that was left."""
+
+
+@_made_again
+def write_again(uri: str, content: Content) -> Written:
+    """`write_whole` that replaces, of `content` that can be called again."""
+    return write_whole(uri, content, replace=True)
+
+
+@_made_again
 def create(uri: str, data: bytes) -> bool:
     """Writes a small file whole unless there is one of that name; False where there is one."""
     return local.create(local_path(uri), data) if is_local(uri) else objects.create(uri, data)
@@ -201,6 +221,16 @@ def delete_all(uris: Iterable[str]) -> list[str]:
         except DeleteRefused as error:
             refused.append(str(error))
     return refused
+
+
+def left_unfinished(folder: str, ours: Callable[[str], bool] = lambda _: True) -> list[str]:
+    """Unfinished files that killed processes left in a local folder, of those that were to become files of
+    `ours`, by their names. What somebody writes now is none. Object stores show no unfinished object.
+    """
+    if not is_local(folder):
+        return []
+    with guard("listed", folder):
+        return [str(path) for path in local.left(local_path(folder), ours)]
 
 
 def check_directory(uri: str) -> None:

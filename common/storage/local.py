@@ -7,7 +7,7 @@ import errno
 import os
 import stat as modes
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import lru_cache, partial
 from io import FileIO
@@ -15,9 +15,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
-from nightshift.common.errors import BadInput
+from nightshift.common.errors import BadInput, UnfinishedGone
 from nightshift.common.group_commit import GroupCommit
-from nightshift.common.storage import places, walls
+from nightshift.common.storage import places, unfinished, walls
 from nightshift.common.storage.addresses import is_local
 from nightshift.common.storage.driver_errors import guard, reason, writing
 from nightshift.common.storage.places import Place, placed
@@ -71,18 +71,41 @@ def _write(place: Place, final: Place, path: Path, content: Content) -> Written:
         raw = open(place.name, "wb", buffering=0, opener=place.opener())  # noqa: SIM115
     try:
         with raw:
+            # Until the file has its name: a sweep leaves what somebody writes.
+            unfinished.hold(raw.fileno())
             written = fill(raw, uri, content)
             with writing(uri):
                 os.fsync(raw.fileno())
+                if place is not final:
+                    _rename_unfinished(place, final, uri)
         with writing(uri):
-            if place is not final:
-                place.rename(final)
             _sync_directory(path.parent)
     except BaseException:
         with suppress(OSError):
             place.unlink()
         raise
     return written
+
+
+def _rename_unfinished(place: Place, final: Place, uri: str) -> None:
+    try:
+        place.rename(final)
+    except FileNotFoundError as error:
+        raise UnfinishedGone(
+            f"{uri} cannot be written: somebody has removed the unfinished file beside it"
+        ) from error
+
+
+def left(folder: Path, ours: Callable[[str], bool]) -> list[Path]:
+    """Unfinished files in a folder that nobody writes any more, of those that were to become `ours`."""
+    found = []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for name in places.names(folder):
+            final = unfinished.final_name(name)
+            if final is not None and ours(final):
+                with suppress(OSError), placed(folder / name, links=False) as place:
+                    found += [folder / name] if unfinished.is_left(place) else []
+    return found
 
 
 def _is_no_file(place: Place) -> bool:
@@ -108,6 +131,10 @@ def create(path: Path, data: bytes) -> bool:
             written.link(final)
         except FileExistsError:
             return False
+        except FileNotFoundError as error:
+            raise UnfinishedGone(
+                f"{path} cannot be written: somebody has removed the unfinished file beside it"
+            ) from error
         except OSError as error:
             if error.errno not in NO_HARD_LINKS:
                 raise
@@ -121,7 +148,8 @@ def create(path: Path, data: bytes) -> bool:
                 return True
             return False
         finally:
-            written.unlink()
+            with suppress(FileNotFoundError):
+                written.unlink()
             _sync_directory(path.parent)
     return True
 

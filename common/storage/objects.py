@@ -11,6 +11,7 @@ import fsspec
 from fsspec.registry import known_implementations
 
 from nightshift.common.errors import BadInput
+from nightshift.common.storage import unfinished
 from nightshift.common.storage.addresses import split
 from nightshift.common.storage.driver_errors import guard, writing
 from nightshift.common.storage.streams import Content, FileInfo, Written, fill
@@ -100,8 +101,10 @@ def write(uri: str, content: Content) -> Written:
     """Spools the content first, since drivers finish an upload also after an exception."""
     fs, path = driver_of(uri)
     with writing(uri):
-        spool = tempfile.NamedTemporaryFile(prefix="nightshift-", buffering=0)  # noqa: SIM115
+        unfinished.remove_left_spools()
+        spool = tempfile.NamedTemporaryFile(prefix=unfinished.SPOOL, buffering=0)  # noqa: SIM115
     with spool:
+        unfinished.hold(spool.fileno())
         written = fill(spool, uri, content)
         with writing(uri):
             fs.put_file(spool.name, path, **_uploading(uri, written.bytes))

@@ -77,7 +77,7 @@ def write(uri: str, spec: JobSpec, plan: Plan, columns: Columns, by: Sequence[st
 
     with _errors(), _sorts:
         if not storage.exists(uri):  # else another thread has made it meanwhile
-            storage.write_whole(uri, make, replace=True)
+            storage.write_again(uri, make)
 
 
 def _placed(

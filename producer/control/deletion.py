@@ -104,6 +104,10 @@ def _delete_files(ledger: Ledger, job: Job) -> int:
         storage.delete(uri)
     with ledger.transaction() as connection:
         jobs.lock(connection, job.id)
+        left = storage.left_unfinished(job.output_uri, part_names.is_own)
+        for folder in storage.OWN_FOLDERS:
+            left += storage.left_unfinished(part_names.final(job.output_uri, folder))
+        storage.delete_all(left)
         for folder in storage.OWN_FOLDERS:
             storage.remove_directory(part_names.final(job.output_uri, folder))
         storage.delete(owner_marker.place(job.output_uri))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, NightshiftError
-from nightshift.common.formats import owner_marker, part_names
+from nightshift.common.formats import input_copies, owner_marker, part_names
 from nightshift.common.ledger import Ledger, archives, job_end, jobs
 from nightshift.common.ledger.control import audit_log, deletions
 from nightshift.common.ledger.jobs import Job
@@ -14,6 +14,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.text import first_few
 from nightshift.producer.control import deletion
 from nightshift.producer.control.answer import Answer
+from nightshift.producer.reaper import output_directory
 from nightshift.producer.submit import output_owner
 
 
@@ -97,7 +98,8 @@ def _job(ledger: Ledger, job_id: int) -> Job:
 
 
 def _orphans(ledger: Ledger, job: Job, settings: Settings) -> list[str]:
-    """Parts in the directory of a closed job that the ledger does not name.
+    """Parts in the directory of a closed job that the ledger does not name, and begun files that killed
+    processes left.
 
     Files are listed first, and the ledger is asked second, as in the sweep of a finish: a file that is
     listed while no attempt may commit any more, and is not live then, will never be live.
@@ -111,14 +113,16 @@ def _orphans(ledger: Ledger, job: Job, settings: Settings) -> list[str]:
         for name in storage.list_names(place(job.output_uri, ""))
         if part_names.is_part(name)
     ]
+    left = output_directory.left_by_killed(job)
+    left += storage.left_unfinished(part_names.final(job.output_uri, input_copies.FOLDER))
     live = set(deletion.part_names_of(ledger, job))
     if all(name in live for name, _ in listed):
-        return []
+        return left
     # Again, once no reaper may archive the batches: then the ledger names every live part.
     with ledger.transaction() as connection:
         if not archives.need(connection, job.id).is_kept:
-            return []
+            return left
         if job_end.open_work(connection, job.id).may_commit:
-            return []
+            return left
     live = set(deletion.part_names_of(ledger, job))
-    return [uri for name, uri in listed if name not in live]
+    return left + [uri for name, uri in listed if name not in live]

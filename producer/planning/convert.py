@@ -7,7 +7,7 @@ copy, and a crash leaves nothing that a reader would take for one.
 
 import codecs
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
@@ -25,6 +25,7 @@ from nightshift.common.formats.jsonl.lines import content_start, is_blank
 from nightshift.common.formats.parquet.writer import regrouped
 from nightshift.common.spec import InputSpec
 from nightshift.common.storage import FileInfo
+from nightshift.common.storage.unfinished import final_name
 from nightshift.producer.planning import csv_input, line_scan, reading, unpacking
 
 MOST_AT_ONCE = 4
@@ -78,7 +79,7 @@ class Converter:
                 raise BadInput(f"{info.uri} changed while it was read: submit when it is complete")
 
         with _conversions, _content_errors(info.uri):
-            storage.write_whole(uri, write_checked, replace=True)
+            storage.write_again(uri, write_checked)
 
     def _write_csv(self, info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
         delimiter = csv_input.delimiter_of(info.uri, self.spec_input.delimiter)
@@ -252,12 +253,23 @@ def are_there(spec_input: InputSpec, output_uri: str, files: Sequence[SourceFile
     return all(not there.isdisjoint(names) for names in copies if names)
 
 
-def sweep(output_uri: str, wanted: set[str]) -> list[str]:
+def sweep(
+    output_uri: str, wanted: set[str], before: Callable[[], object] = lambda: None
+) -> list[str]:
     """Removes what a failed or killed submit has left among the copies of a job; returns why some
-    of it stays.
+    of it stays. `before` is called before each removal, and may raise.
+
+    A begun copy that somebody writes now stays: an append may store what becomes of it.
     """
     folder = f"{output_uri.rstrip('/')}/{input_copies.FOLDER}"
-    there = (f"{folder}/{name}" for name in storage.list_names(folder))
-    refused = storage.delete_all(uri for uri in there if uri not in wanted)
+    names = [name for name in storage.list_names(folder) if final_name(name) is None]
+    unwanted = {f"{folder}/{name}" for name in names} - wanted
+
+    def each() -> Iterator[str]:
+        for uri in [*storage.left_unfinished(folder), *sorted(unwanted)]:
+            before()
+            yield uri
+
+    refused = storage.delete_all(each())
     storage.remove_directory(folder)
     return refused

@@ -4,6 +4,7 @@ place, and what nothing needs is removed.
 
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 
 import pyarrow as pa
@@ -106,9 +107,20 @@ def sweep_parts(ledger: Ledger, job: Job) -> bool:
     for name in set(finished) - live:
         if name.startswith("part-"):
             unneeded.append(part_names.final(job.output_uri, name))
+    unneeded += left_by_killed(job)
     _warn(job, storage.delete_all(unneeded))
     storage.remove_directory(part_names.staged(job.output_uri, ""))
     return True
+
+
+def left_by_killed(job: Job) -> list[str]:
+    """Begun files that killed processes left in the output directory, copies of the input aside: of parts,
+    the manifest and the marker, and of files in folders of ours. None that somebody writes now.
+    """
+    found = storage.left_unfinished(job.output_uri, part_names.is_own)
+    for folder in storage.OWN_FOLDERS - {input_copies.FOLDER}:
+        found += storage.left_unfinished(part_names.final(job.output_uri, folder))
+    return found
 
 
 def sweep_copies(ledger: Ledger, job: Job) -> None:
@@ -120,7 +132,10 @@ def sweep_copies(ledger: Ledger, job: Job) -> None:
         files = jobs.files(connection, job.id)
         copies = (input_copies.copies_of(job.spec.input, job.output_uri, file) for file in files)
         needed = {*chain.from_iterable(copies), *(file.arranged for file in files)}
-        refused = convert.sweep(job.output_uri, {uri for uri in needed if uri is not None})
+        wanted = {uri for uri in needed if uri is not None}
+        # Each time: a transaction that was ended, as that of a frozen reaper, has lost the lock.
+        still = partial(job_submit.lock, connection, job.identity)
+        refused = convert.sweep(job.output_uri, wanted, still)
     _warn(job, refused)
 
 

@@ -20,6 +20,9 @@ def check(job: Job, target: str, *, force: bool) -> None:
     refuse_inside(job.output_uri, target)
     if storage.exists(target) and not force:
         raise BadInput(f"{target} exists: --force replaces it")
+    folder, _, name = target.rpartition("/")
+    # An earlier command that was killed left what it had written.
+    storage.delete_all(storage.left_unfinished(folder or "/", lambda final: final == name))
 
 
 def refuse_inside(output_uri: str, target: str) -> None:

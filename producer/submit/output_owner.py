@@ -83,6 +83,8 @@ def take(ledger: Ledger, output_uri: str, wanted: Owner, *, adopting: bool = Fal
         _adopt(ledger, output_uri, wanted)
     # Looked for first: a store may ignore that a marker is made only where there is none.
     made = owner_marker.read(output_uri) is None and _make(output_uri, wanted)
+    # A submit that was killed on its way to the marker left one behind.
+    storage.delete_all(storage.left_unfinished(output_uri, lambda name: name == part_names.OWNER))
     try:
         # Again: of two submits at once both may have looked before the other made its marker.
         _refuse_neighbours(ledger, output_uri)

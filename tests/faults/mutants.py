@@ -96,6 +96,20 @@ MUTANTS = (
         (f"{GROWTH}::test_copies_of_an_append_outlive_a_finish_that_sweeps",),
     ),
     Mutant(
+        "what somebody writes is not swept",
+        "common/storage/unfinished.py",
+        "        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n        return",
+        "        return",
+        ("tests/unit/test_unfinished.py::test_only_what_nobody_writes_counts_as_left",),
+    ),
+    Mutant(
+        "a sweep of copies holds its lock until the last removal",
+        "producer/planning/convert.py",
+        "            before()\n",
+        "",
+        (f"{GROWTH}::test_a_sweep_that_lost_its_lock_takes_no_copy_of_a_later_append",),
+    ),
+    Mutant(
         "redone files look for their copies under the lock of the sweep",
         "producer/growth/redo.py",
         "        if not copies_are_there(job, plan.files):\n",
@@ -194,8 +208,8 @@ MUTANTS = (
     Mutant(
         "live parts that gc leaves alone",
         "producer/control/garbage.py",
-        "    return [uri for name, uri in listed if name not in live]\n",
-        "    return [uri for name, uri in listed]\n",
+        "    return left + [uri for name, uri in listed if name not in live]\n",
+        "    return left + [uri for name, uri in listed]\n",
         (f"{GC}::test_orphans_are_shown_first_and_deleted_when_told_so",),
     ),
     Mutant(

@@ -20,6 +20,7 @@ from nightshift.common.ledger.queries import job_facts, live_parts
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
+from nightshift.producer.arrange import copy
 from nightshift.producer.control import lost_parts
 from nightshift.producer.control.deletion import delete
 from nightshift.producer.estimate import estimate_report
@@ -28,6 +29,7 @@ from nightshift.producer.estimate.pilot import submit_pilot
 from nightshift.producer.judge.judge import prepare
 from nightshift.producer.judge.scores import Scale
 from nightshift.producer.planning import planner
+from nightshift.producer.reaper import output_directory
 from nightshift.producer.results import sample as results
 from nightshift.producer.results.collect import collect
 from nightshift.producer.submit.submit import Submitted, submit
@@ -214,6 +216,27 @@ def test_a_submit_that_was_cut_off_leaves_a_copy_that_the_next_one_takes(site: A
     site.submit_again()
     assert site.copies == [copy]
     assert copy.stat().st_mtime_ns == made
+    assert site.done() is JobState.COMPLETED
+    assert site.agrees() == {}
+
+
+def test_a_finish_that_sweeps_leaves_the_copy_that_an_append_is_writing(
+    site: Arranged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once removed the begun file, and the append failed."""
+    site.submit_files(("a.parquet", 25))
+    assert site.done() is JobState.COMPLETED
+    site.come(("b.jsonl", 30))
+    in_order, sorts = copy.in_order, []
+
+    def sweep_first(*given: Any) -> Any:
+        sorts.append(given)
+        output_directory.sweep_copies(site.ledger, site.job)
+        return in_order(*given)
+
+    monkeypatch.setattr(copy, "in_order", sweep_first)
+    assert site.append().appended.rows == 30
+    assert len(sorts) == 1
     assert site.done() is JobState.COMPLETED
     assert site.agrees() == {}
 

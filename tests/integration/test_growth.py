@@ -12,22 +12,24 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 
-from nightshift.common.errors import BadInput, StorageUnavailable
-from nightshift.common.ledger import Ledger, jobs
+from nightshift.common import storage
+from nightshift.common.errors import BadInput, LedgerUnavailable, StorageUnavailable
+from nightshift.common.ledger import Ledger, job_submit, jobs
 from nightshift.common.ledger.growth import watches
+from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.settings import Settings
 from nightshift.common.spec import parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.control.deletion import delete
-from nightshift.producer.growth import look
+from nightshift.producer.growth import append, look
 from nightshift.producer.growth.look import Taken
 from nightshift.producer.reaper import generation_files, output_directory
 from nightshift.producer.submit.submit import Submitted, submit
 from nightshift.producer.verify.verify import verify
 from nightshift.producer.views.cells import job_state
 from tests.integration.test_retry import Site, agreed, moody
-from tests.support.fleet import function_spec, output_ids, write_rows
+from tests.support.fleet import function_spec, output_ids, wait_until, write_rows
 
 SHOUT = moody()
 
@@ -319,6 +321,49 @@ def test_copies_of_an_append_outlive_a_finish_that_sweeps(
     assert site.done() is JobState.COMPLETED
     assert output_ids(site.folder / "out") == site.ids
     assert agreed(site.ledger, site.job, site.folder) == {}
+
+
+def test_a_sweep_that_lost_its_lock_takes_no_copy_of_a_later_append(
+    site: Grown, second_ledger: Callable[[], Ledger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reaper freezes between its list of copies and the first removal, and Postgres ends its
+    transaction; an append that finds the copy of an earlier one stores its files meanwhile."""
+    from nightshift.producer.planning import convert
+
+    site.submit_files(("a.jsonl", 15))
+    assert site.done() is JobState.COMPLETED
+    (site.folder / "in" / "b.csv").write_text("id,text\nb-0,hi\n")
+    site.ids.append("b-0")
+    append.plan_files(site.ledger, site.job, storage.expand([str(site.folder / "in" / "b.csv")]))
+    (copy,) = (site.folder / "out" / "_input").iterdir()
+    list_names, other = storage.list_names, second_ledger()
+
+    def freeze(folder: str) -> list[str]:
+        names = list_names(folder)
+        monkeypatch.setattr(storage, "list_names", list_names)
+        with other.transaction() as connection:
+            connection.execute(
+                text("""
+                    SELECT pg_terminate_backend(pid) FROM pg_locks
+                    WHERE locktype = 'advisory' AND pid <> pg_backend_pid()
+                      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                """)
+            )
+        wait_until(lambda: not is_locked(other, site.job), what="the end of the lock")
+        assert look.take(other, site.job, [], Settings()).appended.rows == 1
+        return names
+
+    monkeypatch.setattr(convert.storage, "list_names", freeze)
+    with pytest.raises(LedgerUnavailable):
+        output_directory.sweep_copies(site.ledger, site.job)
+    assert copy.exists()
+    assert site.done() is JobState.COMPLETED
+    assert output_ids(site.folder / "out") == site.ids
+
+
+def is_locked(ledger: Ledger, job: Job) -> bool:
+    with ledger.transaction() as connection:
+        return not job_submit.try_lock(connection, job.identity)
 
 
 # ---------------------------------------------------------------- changed files

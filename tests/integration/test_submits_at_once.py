@@ -92,6 +92,19 @@ def test_a_job_that_is_edited_after_its_submit_was_killed_takes_the_directory(
         put(ledger, spec_of(folder))
 
 
+def test_what_a_submit_that_was_killed_had_begun_goes_with_the_next_one(
+    ledger: Ledger, folder: Path
+) -> None:
+    """A begun marker once stayed for ever."""
+    fleet = processes(folder, ledger.url)
+    (folder / "faults" / "armed" / "writing.0").write_text("kill")
+    assert fleet.command("submit", str(fleet.spec(spec_of(folder)))).returncode == -9
+    (begun,) = (folder / "out").iterdir()
+    assert begun.name.startswith(f".{MARKER}.")
+    put(ledger, spec_of(folder, "slow"))
+    assert [path.name for path in (folder / "out").iterdir()] == [MARKER]
+
+
 def test_a_submit_that_was_cut_off_goes_on(
     ledger: Ledger, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
