@@ -11,7 +11,6 @@ from rich.text import Text
 from nightshift.common.formats import part_names
 from nightshift.common.ledger.outages import Outage
 from nightshift.common.text import marked_rows, money
-from nightshift.producer.advice.advice import Need, Subject, advise, spec_note
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.views.cells import (
     duration,
@@ -24,6 +23,7 @@ from nightshift.producer.views.cells import (
     progress_bar,
     state,
 )
+from nightshift.producer.views.next_steps import next_steps
 from nightshift.producer.views.rates import Values, elapsed_seconds, overall_rate, rows_over, saved
 from nightshift.producer.views.signs import age, loading, place
 
@@ -176,26 +176,6 @@ def ids_said(row: Values) -> str | None:
         f"{found['different']:,} of {found['rows']:,} differ: {found['example']} stands in rows "
         f"{first:,} and {second:,}"
     )
-
-
-def next_steps(row: Values, here: Here = FLEET) -> list[str]:
-    """Commands that a user may want to run next, where nobody or somebody works `here`."""
-    over_budget = "limits.budget" in (row["reason"] or "")
-    job = Subject(row["job"], row["pool"], row.get("engine_key") or "", over_budget)
-    steps: list[tuple[str, str]] = []
-    if row["status"] == "paused":
-        steps.append((advise(Need.RESUME, here, job), "goes on"))
-    if row["rows_failed"]:
-        steps.append((f"nightshift errors {row['job']}", "the rows that failed, and why"))
-    if row["status"] == "failed":
-        then = "runs them again" if row["rows_failed"] else "goes on, once that is mended"
-        steps.append((advise(Need.RETRY, here, job), then))
-    elif row["rows_failed"] and row["status"] != "cancelled":
-        steps.append((advise(Need.RETRY_ROWS, here, job), "runs them again"))
-    if row["status"] in ("failed", "cancelled"):
-        steps.append((advise(Need.AFRESH, here, job), "starts afresh in another directory"))
-    notes = dict.fromkeys(note for command, _ in steps if (note := spec_note(command)))
-    return [*(f"{command}    {then}" for command, then in steps), *notes]
 
 
 def overview(

@@ -1,0 +1,25 @@
+"""The commands that a person may want to type next, below the summary of a job."""
+
+from nightshift.producer.advice.advice import Need, Subject, advise, spec_note
+from nightshift.producer.advice.here import FLEET, Here
+from nightshift.producer.views.rates import Values
+
+
+def next_steps(row: Values, here: Here = FLEET) -> list[str]:
+    """Commands that a user may want to run next, where nobody or somebody works `here`."""
+    over_budget = "limits.budget" in (row["reason"] or "")
+    job = Subject(row["job"], row["pool"], row.get("engine_key") or "", over_budget)
+    steps: list[tuple[str, str]] = []
+    if row["status"] == "paused":
+        steps.append((advise(Need.RESUME, here, job), "goes on"))
+    if row["rows_failed"]:
+        steps.append((f"nightshift errors {row['job']}", "the rows that failed, and why"))
+    if row["status"] == "failed":
+        then = "runs them again" if row["rows_failed"] else "goes on, once that is mended"
+        steps.append((advise(Need.RETRY, here, job), then))
+    elif row["rows_failed"] and row["status"] != "cancelled":
+        steps.append((advise(Need.RETRY_ROWS, here, job), "runs them again"))
+    if row["status"] in ("failed", "cancelled"):
+        steps.append((advise(Need.AFRESH, here, job), "starts afresh in another directory"))
+    notes = dict.fromkeys(note for command, _ in steps if (note := spec_note(command)))
+    return [*(f"{command}    {then}" for command, then in steps), *notes]
