@@ -24,6 +24,9 @@ TESTS := $(BIN)/python -m pytest --numprocesses 3 --dist loadscope
 # How long the loops of `make test-busy` run at most.
 BUSY_SECONDS ?= 2700
 
+# What `make test-hammer` is told: `--parts 3`, `--only faults`.
+HAMMER ?=
+
 # Minutes of `make faults-long`.
 MINUTES ?= 20
 
@@ -40,7 +43,7 @@ BYTES ?= 256MB
 SECONDS ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-busy deploy-check faults faults-long faults-mutants bench bench-engine bench-control \
+.PHONY: help setup demo test test-slow test-busy test-hammer deploy-check faults faults-long faults-mutants bench bench-engine bench-control \
 	bench-ledger bench-claims bench-finished bench-planning bench-collect bench-memory bench-tail bench-long-tail bench-deadlines bench-scale bench-serve bench-console bench-arranged bench-tokenizing gpu-check lint docs format clean
 
 help:  ## List the targets
@@ -79,6 +82,10 @@ test-busy: $(READY)  ## Pass `make test` while two loops keep two cores busy
 	@for loop in 1 2; do timeout $(BUSY_SECONDS) sh -c 'while kill -0 '$$$$'; do \
 		count=0; while [ $$count -lt 99999 ]; do count=$$((count + 1)); done; done' 2>/dev/null & done; \
 	$(MAKE) test
+
+# What is kept lies in .venv/hammer, and the same command goes on there; remove the folder to begin anew.
+test-hammer: $(READY) $(VENV)/.browser  ## See every test three times and the restless ones ten times, under changing load, in parts that go on; HAMMER='--parts 3'
+	$(BIN)/python -m tests.hammer $(HAMMER)
 
 deploy-check: $(READY)  ## Check Dockerfile, compose file and manifests, without a container engine
 	$(BIN)/python -m pytest tests/deploy

@@ -1,6 +1,7 @@
 """A migrated embedded Postgres, made once a run and copied by every process and test of it."""
 
 import fcntl
+import os
 import subprocess
 from pathlib import Path
 
@@ -42,8 +43,9 @@ def _make(home: Path) -> Path:
             url.replace("/nightshift", "/postgres"), autocommit=True
         ) as connection:
             connection.execute(f"CREATE DATABASE {TEMPLATE} TEMPLATE nightshift")
-            # Nothing here outlives the machine.
-            connection.execute("ALTER SYSTEM SET fsync = off")
+            # Nothing here outlives the machine; `make test-hammer` wants to see slow syncs.
+            if "TESTS_SYNC" not in os.environ:
+                connection.execute("ALTER SYSTEM SET fsync = off")
     finally:
         server.stop()
     return home
