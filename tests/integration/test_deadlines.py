@@ -273,9 +273,11 @@ import time
 
 class Model:
     def __init__(self, name):
-        pass
+        self.name = name
 
     def __call__(self, rows):
+        while self.name == "rest":  # as long as the test
+            time.sleep(0.02)
         time.sleep(0.02 * len(rows))
         return [{"loud": row["text"].upper()} for row in rows]
 """

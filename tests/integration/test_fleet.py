@@ -9,8 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from nightshift.common.ledger.jobs import JUDGE_AFTER_ROWS
 from nightshift.worker.telemetry import report
 from tests.support.fleet import (
+    RULES,
     Fleet,
     function_spec,
     kill_tree,
@@ -19,6 +21,13 @@ from tests.support.fleet import (
     wait_until,
     write_rows,
 )
+
+BROKEN = """
+def slow(rows):
+    if len(rows) == 1:
+        is_let(rows)
+    raise KeyError("nope")
+"""
 
 SLOW = {"backend": "function", "callable": "rules:slow"}
 
@@ -64,6 +73,7 @@ def test_a_reason_that_the_ledger_refuses_leaves_a_fixed_one_in_its_place(
 
 @pytest.mark.slow
 def test_workers_come_and_go_and_a_second_job_comes_in_between(fleet: Fleet, ask: Ask) -> None:
+    fleet.let(30)
     first = submit(fleet, "first", [("a.parquet", 1500), ("b.jsonl", 1000)])
     fleet.reaper()
     fleet.reaper()
@@ -71,15 +81,17 @@ def test_workers_come_and_go_and_a_second_job_comes_in_between(fleet: Fleet, ask
     wait_until(lambda: done_rows(ask, "first") > 20, what="the first rows")
     fleet.worker()
     second = submit(fleet, "second", [("c.jsonl", 150)], priority=5)
-    wait_until(lambda: done_rows(ask, "second") > 10, what="rows of the second job")
+    # Rows of the first job that are held already go before.
+    wait_until(lambda: done_rows(ask, "second") > 10 or fleet.let(20), what="the second job")
     one.send_signal(signal.SIGTERM)
-    assert one.wait(60) == 0
+    assert one.wait(200) == 0
     kill_tree(fleet.worker())
     victim = fleet.worker()
     wait_until(
         lambda: ask("SELECT 1 FROM workers WHERE state = 'ready' OFFSET 1"), what="two workers"
     )
     kill_tree(victim)
+    fleet.let()
     finished(fleet, "second", second)
     finished(fleet, "first", first)
     charged = ask("SELECT count(*) FROM batches WHERE failures > 0")
@@ -87,13 +99,19 @@ def test_workers_come_and_go_and_a_second_job_comes_in_between(fleet: Fleet, ask
 
 
 def test_a_drained_worker_keeps_its_finished_rows_and_holds_nothing(fleet: Fleet, ask: Ask) -> None:
+    """All that it holds when it is told to leave, whose first call has not ended then."""
+    fleet.environment["NIGHTSHIFT_DRAIN_SECONDS"] = "200"
+    fleet.let(0)
     ids = submit(fleet, "drained", [("a.parquet", 200)], batch={"rows": 50})
     fleet.reaper()
     worker = fleet.worker("--profile", "profile.jsonl")
     wait_until(lambda: ask("SELECT 1 FROM attempts WHERE ended_at IS NULL"), what="a lease")
     worker.send_signal(signal.SIGTERM)
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(60) == 0
+    draining = "SELECT 1 FROM workers WHERE state = 'draining'"
+    wait_until(lambda: ask(draining), what="the drain")
+    fleet.let()
+    assert worker.wait(200) == 0
     assert ask("SELECT count(*) FROM batches WHERE state = 'leased'") == [(0,)]
     assert ask("SELECT count(*) FROM batches WHERE failures + losses > 0") == [(0,)]
     assert ask("SELECT count(*) FROM workers WHERE state <> 'ended'") == [(0,)]
@@ -116,18 +134,18 @@ def profile_tells_what_the_ledger_knows(file: Path, ask: Ask) -> None:
 
 @pytest.mark.slow
 def test_a_paused_job_stands_still_and_a_resumed_one_goes_on(fleet: Fleet, ask: Ask) -> None:
+    fleet.let(20)
     ids = submit(fleet, "paused", [("a.parquet", 1200)])
     fleet.reaper()
     fleet.worker()
     wait_until(lambda: done_rows(ask, "paused") > 0, what="the first rows")
     assert fleet.command("pause", "paused").returncode == 0
     assert fleet.command("wait", "paused").returncode == 3
-    wait_until(
-        lambda: ask("SELECT count(*) FROM batches WHERE state = 'leased'") == [(0,)],
-        what="the end of the leases",
-    )
+    fleet.let()
+    for state in ("leased", "queued"):
+        query = f"SELECT count(*) FROM batches WHERE state = '{state}'"
+        wait_until(lambda q=query: ask(q) == [(0,)], what=f"the end of what is {state}")
     stood = done_rows(ask, "paused")
-    assert ask("SELECT count(*) FROM batches WHERE state = 'queued'") == [(0,)]
     assert 0 < stood < 1200
     assert fleet.command("resume", "paused").returncode == 0
     finished(fleet, "paused", ids)
@@ -136,6 +154,7 @@ def test_a_paused_job_stands_still_and_a_resumed_one_goes_on(fleet: Fleet, ask: 
 def test_a_cancelled_job_lets_go_within_a_heartbeat_and_keeps_what_it_has(
     fleet: Fleet, ask: Ask
 ) -> None:
+    fleet.let(20)
     submit(fleet, "cancelled", [("a.parquet", 2000)])
     fleet.reaper()
     fleet.worker()
@@ -152,7 +171,9 @@ def test_a_cancelled_job_lets_go_within_a_heartbeat_and_keeps_what_it_has(
 
 
 def test_a_broken_function_pauses_the_job_before_it_burns_the_night(fleet: Fleet, ask: Ask) -> None:
-    (fleet.folder / "rules.py").write_text("def slow(rows):\n    raise KeyError('nope')\n")
+    """Rows wait for their commits, so that no slow disk lets more of them run."""
+    (fleet.folder / "rules.py").write_text(f"{RULES}{BROKEN}")
+    fleet.let(JUDGE_AFTER_ROWS + 5)
     submit(fleet, "broken", [("a.parquet", 3000)])
     fleet.reaper()
     fleet.worker()
@@ -162,16 +183,12 @@ def test_a_broken_function_pauses_the_job_before_it_burns_the_night(fleet: Fleet
     assert ask("SELECT rows_failed < 1500 FROM job_progress") == [(True,)]
 
 
-@pytest.mark.slow
-def test_eta_is_null_before_the_first_commit_and_right_at_half_way(fleet: Fleet, ask: Ask) -> None:
-    # Mostly asleep, so that a machine with other work keeps its pace.
+def test_eta_is_null_before_the_first_commit_and_told_after_it(fleet: Fleet, ask: Ask) -> None:
+    """How it is reckoned stands in test_ledger.py."""
+    fleet.let(100)
     submit(fleet, "steady", [("a.parquet", 800)], batch={"rows": 20})
     assert fleet.status("steady")["eta_seconds"] is None
     fleet.reaper()
     fleet.worker()
-    wait_until(lambda: done_rows(ask, "steady") >= 400, what="half of the rows")
-    (eta, at) = ask("SELECT eta_seconds::float8, now() FROM job_progress")[0]
-    assert fleet.command("wait", "steady").returncode == 0
-    (end,) = ask("SELECT max(ended_at) FROM attempts")[0]
-    left = (end - at).total_seconds()
-    assert abs(eta - left) <= 0.25 * left, (eta, left)
+    wait_until(lambda: done_rows(ask, "steady") >= 100, what="the first rows")
+    assert fleet.status("steady")["eta_seconds"] > 0

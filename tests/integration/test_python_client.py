@@ -211,9 +211,11 @@ def test_failed_rows_are_a_table_and_run_again(client: ns.Client, at_work: Fleet
 def test_a_job_is_paused_resumed_and_cancelled_and_gives_the_rows_that_it_has(
     client: ns.Client, at_work: Fleet, ask: Callable[[str], list[tuple[Any, ...]]]
 ) -> None:
+    at_work.let(0)
     job = submitted(client, at_work.folder, "slow", function="rules:slow")
     with pytest.raises(TimeoutError, match=r"job \d+ \(slow\) is running: 0 of 600 rows"):
         job.wait(0)
+    at_work.let(60)
     wait_until(lambda: job.status().rows_done, what="a finished batch")
     assert job.pause().state == "paused"
     with pytest.raises(ns.JobStopped, match=r"slow\) is paused") as stopped:
@@ -225,7 +227,7 @@ def test_a_job_is_paused_resumed_and_cancelled_and_gives_the_rows_that_it_has(
     assert job.resume().state == "running"
     assert job.cancel().state == "cancelled"
     with pytest.raises(ns.JobStopped, match="cancelled"):
-        job.wait(60)
+        job.wait(200)
     assert some.num_rows <= job.to_arrow().num_rows < ROWS
     with pytest.raises(ns.BadInput, match="cannot be resumed"):
         job.resume()

@@ -110,16 +110,19 @@ def test_the_same_call_in_an_event_loop_and_in_a_thread_gives_the_same_job(fleet
 
 @pytest.mark.slow
 def test_an_interrupt_and_a_kill_end_every_process_and_the_same_call_goes_on(fleet: Fleet) -> None:
+    fleet.let(20)
     script = start(fleet, 2000, 'call("rules:slow")')
     processes = with_work_done(fleet, script)
     script.send_signal(signal.SIGINT)
     assert script.wait(200) not in (0, None), said(fleet)
     assert [each for each in processes if is_alive(each)] == []
     assert "KeyboardInterrupt" in said(fleet)
+    fleet.let(20)
     script = start(fleet, 2000, 'call("rules:slow")')
     processes = with_work_done(fleet, script)
     script.kill()
     wait_until(lambda: not any(map(is_alive, processes)), what="the end of the fleet")
+    fleet.let()
     script = start(fleet, 2000, 'assert call("rules:slow").to_arrow().num_rows == 2000')
     assert script.wait(200) == 0, said(fleet)
     assert "job 1 goes on where it stood" in said(fleet)

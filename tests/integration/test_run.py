@@ -175,6 +175,7 @@ def test_nothing_outlives_a_run_that_was_killed_alone(fleet: Fleet) -> None:
             "orphans", fleet.folder / "in", fleet.folder / "out", engine=engine, batch={"rows": 1}
         )
     )
+    fleet.let(0)
     process = fleet.start("nightshift.producer.cli", "run", str(spec))
     wait_until(lambda: runs(process, "nightshift.worker.child"), what="a worker child")
     members = tree(process)
@@ -193,6 +194,7 @@ def test_the_embedded_ledger_answers_psql_while_a_job_runs(fleet: Fleet) -> None
             "asked", fleet.folder / "in", fleet.folder / "out", engine=engine, batch={"rows": 4}
         )
     )
+    fleet.let(20)
     process = fleet.start("nightshift.producer.cli", "run", str(spec))
     url = fleet.folder / ".nightshift" / "database_url"
 
@@ -207,23 +209,25 @@ def test_the_embedded_ledger_answers_psql_while_a_job_runs(fleet: Fleet) -> None
         return int(row[0]) if row else 0
 
     wait_until(done_rows, what="progress in psql")
-    assert process.wait(120) == 0
+    fleet.let()
+    assert process.wait(200) == 0
 
 
 def test_sigterm_drains_a_run_and_the_same_command_goes_on(fleet: Fleet) -> None:
     ids = write_rows(fleet.folder / "in", [("a.parquet", 3_000)])
     output = fleet.folder / "out"
-    engine = {"backend": "function", "callable": "rules:slow_at_first"}
+    engine = {"backend": "function", "callable": "rules:slow"}
     spec = fleet.spec(
         function_spec("asked", fleet.folder / "in", output, engine=engine, batch={"rows": 4})
     )
+    fleet.let(20)
     process = fleet.start("nightshift.producer.cli", "run", str(spec))
     wait_until(lambda: list(output.glob("part-*")), what="the first part")
     process.terminate()
-    assert process.wait(120) == 130
+    assert process.wait(200) == 130
     charged = json.loads(fleet.command("status", "asked", "--json").stdout)
     assert charged["batches_leased"] == 0
     assert 0 < charged["rows_done"] < 3_000
-    (fleet.folder / "hurry").touch()
+    fleet.let()
     assert fleet.command("run", str(spec)).returncode == 0
     assert output_ids(output) == ids

@@ -10,15 +10,19 @@ from tests.support.fleet import Fleet, function_spec, logs, wait_until, write_ro
 
 RULES = """
 import time
+from pathlib import Path
 
 class Model:
     def __init__(self, name, load_seconds):
         time.sleep(load_seconds)
+        self.waits = name != "urgent"
 
     def __call__(self, rows):
-        time.sleep(0.02 * len(rows))
+        while self.waits and Path(__file__).with_name("hold").exists():
+            time.sleep(0.02)
         return [{"loud": row["text"].upper()} for row in rows]
 """
+"""While `hold` is there, no call ends but those of the urgent job."""
 
 SLOTS = 3
 
@@ -51,6 +55,7 @@ def submit(fleet: Fleet, name: str, rows: int, **sections: Any) -> None:
 def test_a_worker_that_may_not_load_a_module_fails_no_job_that_another_can_run(
     fleet: Fleet, ask: Ask
 ) -> None:
+    (fleet.folder / "hold").touch()
     for name in ("one", "two"):
         submit(fleet, name, 600)
     fleet.reaper()
@@ -58,10 +63,12 @@ def test_a_worker_that_may_not_load_a_module_fails_no_job_that_another_can_run(
     wait_until(lambda: ask("SELECT FROM workers WHERE state = 'ready'"), what="a healthy worker")
     del fleet.environment["NIGHTSHIFT_ALLOWED_MODULES"]
     fleet.worker()
+    refused = "SELECT FROM refusals WHERE error LIKE '%is not allowed%'"
+    wait_until(lambda: ask(refused), what="a refusal")
+    (fleet.folder / "hold").unlink()
     for name in ("one", "two"):
         waited = fleet.command("wait", name)
         assert waited.returncode == 0, waited.stdout + waited.stderr + logs(fleet.folder)
-    assert ask("SELECT count(*) FROM refusals WHERE error LIKE '%is not allowed%'") != [(0,)]
 
 
 @pytest.mark.slow
@@ -110,15 +117,15 @@ def rows_left(ask: Ask, name: str) -> int:
 @pytest.mark.slow
 def test_a_second_model_shares_and_an_urgent_batch_takes_one_slot(fleet: Fleet, ask: Ask) -> None:
     ready = "'ready'"
-    submit(fleet, "flood", 9000)
+    (fleet.folder / "hold").touch()
+    submit(fleet, "flood", 2000)
     fleet.reaper()
     worker = fleet.worker("--slots", str(SLOTS))
     wait_until(lambda: children(ask, "flood", ready) == SLOTS, what="the flood in every slot")
 
-    submit(fleet, "second", 9000)
+    submit(fleet, "second", 2000)
     wait_until(lambda: children(ask, "second", ready) > 0, what="a slot of the second model")
     assert children(ask, "flood", ready) >= 1, logs(fleet.folder)
-    assert rows_left(ask, "flood") > 0, "the flood ended too early to show anything"
 
     submit(fleet, "urgent", 20, priority=5)
     wait_until(lambda: rows_left(ask, "urgent") == 0, what="the urgent job")
@@ -130,9 +137,8 @@ def test_a_second_model_shares_and_an_urgent_batch_takes_one_slot(fleet: Fleet, 
         what="the slot of the urgent job with other work",
     )
     assert children(ask, "urgent") == 1, "one batch, one slot"
-    assert min(rows_left(ask, "flood"), rows_left(ask, "second")) > 0
     assert ask("SELECT count(*) FROM batches WHERE failures + losses > 0") == [(0,)]
 
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(60) == 0
+    assert worker.wait(200) == 0
     assert ask("SELECT count(*) FROM slots") == [(0,)]

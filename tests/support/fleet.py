@@ -50,9 +50,6 @@ def slow(rows):
         computed.write("".join(row["id"] + chr(10) for row in rows))
     return shout(rows)
 
-def slow_at_first(rows):
-    return shout(rows) if Path(__file__).with_name("hurry").exists() else slow(rows)
-
 def late(rows):
     if any(int(row["id"].rpartition("-")[2]) < 30 for row in rows):
         raise ValueError("too early")
