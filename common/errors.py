@@ -3,7 +3,8 @@
 The message of every error is one sentence for a person: what is wrong, where, what to do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 class NightshiftError(Exception):
@@ -72,6 +73,16 @@ class StatementRefused(Permanent):
 
 class JobRefused(Permanent):
     """No row of the job can be run, by whichever worker: the job ends as failed, at once."""
+
+
+class NeedsOtherEngine(Retryable):
+    """The engine runs no row of the job, and one with other `args` would: the job gets these, and so
+    another engine key; the batch is given back, nothing is charged.
+    """
+
+    def __init__(self, message: str, args: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.engine_args = args
 
 
 class SourceChanged(Permanent):

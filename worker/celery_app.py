@@ -22,7 +22,14 @@ from celery.exceptions import SecurityWarning
 from nightshift.common import logs
 from nightshift.common.allocation.load_errors import Case, case_of
 from nightshift.common.broker import make_app, queue_name
-from nightshift.common.errors import EngineLoadFailed, Permanent, Retryable, RevisionChanged
+from nightshift.common.errors import (
+    EngineLoadFailed,
+    JobRefused,
+    NeedsOtherEngine,
+    Permanent,
+    Retryable,
+    RevisionChanged,
+)
 from nightshift.common.ledger import Ledger, jobs, workers
 from nightshift.common.ledger.batches.records import Claimant
 from nightshift.common.ledger.engines import loads
@@ -35,6 +42,7 @@ from nightshift.worker.bootstep import once_signals_are_handled
 from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.heartbeat import Heartbeat
 from nightshift.worker.outages import PatientLedger, TellsWaits
+from nightshift.worker.outcomes import refuse_job
 from nightshift.worker.runner import Runner
 from nightshift.worker.supervisor.channel import ToSupervisor
 from nightshift.worker.supervisor.children import ChildConfig, ExitCode, load_policy
@@ -164,6 +172,8 @@ class ChildProcess:
                     connection, self._config.pool, self._config.engine_key
                 )
             return engines.load(spec, self._settings, revision)
+        except (JobRefused, NeedsOtherEngine) as error:
+            self._job_refused(spec, error)
         except Retryable as error:
             log.error("ledger_away", error=str(error))
             os._exit(ExitCode.LEDGER_AWAY)
@@ -171,6 +181,20 @@ class ChildProcess:
             self._load_failed(error)
         finally:
             beating.set()
+
+    def _job_refused(self, spec: JobSpec, error: JobRefused | NeedsOtherEngine) -> NoReturn:
+        """The engine is sound, and runs no row of the job for which it was to be loaded: the job gets
+        another or fails, and the slot is free for the next plan.
+        """
+        log.error("job_refused", job_id=self._config.job_id, error=str(error))
+        try:
+            with self._ledger.transaction() as connection:
+                workers.end(connection, self._config.id, died=None)
+                refuse_job(connection, self._config.job_id, spec.engine_key, error)
+        except Retryable as away:
+            log.error("ledger_away", error=str(away))
+            os._exit(ExitCode.LEDGER_AWAY)
+        os._exit(ExitCode.DRAINED)
 
     def _beat_while_loading(self, loaded: threading.Event) -> None:
         while not loaded.wait(self._settings.heartbeat_seconds):

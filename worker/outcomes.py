@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Concatenate, ParamSpec
 
 from nightshift.common.errors import (
+    BadInput,
     EngineDead,
     EngineEnded,
     EngineUnavailable,
     JobRefused,
     LeaseLost,
     LedgerUnavailable,
+    NeedsOtherEngine,
     NightshiftError,
     OutputRefused,
     Permanent,
@@ -23,6 +25,7 @@ from nightshift.common.ledger import jobs, spending
 from nightshift.common.ledger.batches import failures, leasing
 from nightshift.common.ledger.batches.records import Lease
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.control import job_changes
 from nightshift.common.text import kept_message
 from nightshift.worker.job_cache import JobCache, KnownJob
 from nightshift.worker.outages import PatientLedger, suppressed, tell_wait
@@ -120,15 +123,16 @@ class BatchOutcomes:
                 # The job is paused before the batch is released, or a sibling would claim the batch.
                 self.pause_job(lease, error)
                 return self._release(lease, error)
+            case JobRefused() | NeedsOtherEngine():
+                # The job is over or changed before the batch is released, or a sibling would claim it.
+                self.recorder.problem("job_refused", job_id=lease.job_id, error=str(error))
+                key = self.jobs.get(lease.job_id).spec.engine_key
+                with suppressed(Retryable, self.recorder, "fail_failed", batch_id=lease.batch_id):
+                    self.ledger.transact(refuse_job, lease.job_id, key, error)
+                return self._release(lease)
             case StorageUnavailable() | LedgerUnavailable() | EngineUnavailable() | StageHung():
                 # An outage is nobody's fault: the batch is not charged for it.
                 return self._release(lease, error)
-            case JobRefused():
-                # The job fails before the batch is released, or a sibling would claim the batch.
-                self.recorder.problem("job_refused", job_id=lease.job_id, error=str(error))
-                with suppressed(Retryable, self.recorder, "fail_failed", batch_id=lease.batch_id):
-                    self.ledger.transact(jobs.fail, lease.job_id, kept_message(str(error)))
-                return self._release(lease)
             case NightshiftError():
                 return self._fail(lease, error)
             case _:
@@ -211,6 +215,21 @@ class BatchOutcomes:
             return self.jobs.get(lease.job_id).spec.retry.max_attempts
         except Exception:  # a spec that this code cannot read is a reason to fail, too
             return DEFAULT_MAX_ATTEMPTS
+
+
+def refuse_job(
+    connection: Connection, job_id: int, engine_key: str, error: JobRefused | NeedsOtherEngine
+) -> None:
+    """What becomes of a job of which its engine runs no row: another engine, or the end as failed."""
+    reason: Exception = error
+    if isinstance(error, NeedsOtherEngine):
+        try:
+            job_changes.change_engine(connection, job_id, engine_key, error.engine_args, str(error))
+        except BadInput as refused:
+            reason = refused
+        else:
+            return
+    jobs.fail(connection, job_id, kept_message(str(reason)))
 
 
 def _release_after(connection: Connection, lease: Lease, error: str, *, hung: bool) -> None:

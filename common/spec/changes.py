@@ -59,6 +59,15 @@ def changed(
     return after, written, changes
 
 
+def with_engine_args(
+    stored: Mapping[str, Any], args: Mapping[str, Any]
+) -> tuple[JobSpec, dict[str, Any]]:
+    """A stored spec whose engine has these arguments: as a spec, and as JSON for the ledger."""
+    written = _copy(stored)
+    written["engine"]["args"] = dict(args)
+    return JobSpec.model_validate(written, context=STORED), written
+
+
 def _copy(stored: Mapping[str, Any]) -> dict[str, Any]:
     """A copy in which values of sections can be put."""
     return {key: dict(each) if isinstance(each, dict) else each for key, each in stored.items()}

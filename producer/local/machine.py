@@ -89,6 +89,28 @@ class Machine:
         """
         if job.state.over:
             return job
+        is_served = False
+        while not is_served:
+            fleet = self._serve(job)
+            ends = progress.follow(
+                self.ledger,
+                job.id,
+                self.console,
+                stop=lambda fleet=fleet: fleet.is_broken() or stop(),  # type: ignore[misc]
+                until_moved=True,
+            )
+            job = ends.job
+            fleet.raise_if_broken()
+            is_served = ends.at_rest or ends.served_by == self.serves
+        self.steps.note(Step.OVER)
+        if job.state is JobState.PAUSED:
+            # The worker finishes or releases its batches now, so that the summary counts them.
+            self.started.close()
+            self.fleet = None
+        return job
+
+    def _serve(self, job: Job) -> LocalFleet:
+        """The fleet whose worker has the engine that the job has now."""
         pool, engine_key = wanted = job.spec.pool, job.spec.engine_key
         Here(Works.RUN, job.id, pool, engine_key).say(self.home)
         if self.fleet is None or self.serves != wanted:
@@ -99,18 +121,7 @@ class Machine:
                 arguments += ["--profile", str(self.steps.path)]
             self.fleet = self.new_fleet(for_spec(job.spec, self.settings), {"worker": arguments})
             self.started.enter_context(running(self.fleet, self.console))
-        fleet = self.fleet
-        ends = progress.follow(
-            self.ledger, job.id, self.console, stop=lambda: fleet.is_broken() or stop()
-        )
-        job = ends.job
-        self.steps.note(Step.OVER)
-        fleet.raise_if_broken()
-        if job.state is JobState.PAUSED:
-            # The worker finishes or releases its batches now, so that the summary counts them.
-            self.started.close()
-            self.fleet = None
-        return job
+        return self.fleet
 
     def _filled_in(self, spec: JobSpec) -> JobSpec:
         """The spec with the arguments that auto stands for on this machine, whose worker will run it."""

@@ -58,7 +58,7 @@ class Watch:
         """Whether the trial is to be stopped. An outage of the ledger stops nothing."""
         try:
             with self.ledger.transaction() as connection:
-                spec = self.job.spec
+                spec = (jobs.get(connection, self.job.id) or self.job).spec
                 machines = tunings.loads_of(connection, spec.pool, spec.engine_key)
                 loss = tunings.first_loss(connection, self.job.id)
         except Retryable:

@@ -79,6 +79,11 @@ class JobSnapshot:
         return self.job.state.over and self.job.closed_at is not None
 
     @property
+    def served_by(self) -> tuple[str, str]:
+        """Pool and key of the engine that runs the job."""
+        return self.job.spec.pool, self.job.spec.engine_key
+
+    @property
     def is_idle(self) -> bool:
         """Whether a watched job has done everything that was found so far."""
         return self.watching is not None and self.watching.is_idle
@@ -107,16 +112,19 @@ def follow(
     *,
     stop: Callable[[], bool] | None = None,
     until_idle: bool = False,
+    until_moved: bool = False,
     interval_seconds: float = 0.5,
 ) -> JobSnapshot:
     """Shows a job until it is over and its files are finished, paused, or `stop` says so; with
-    `until_idle` until a watched job has done everything that was found so far. Returns the last look.
+    `until_idle` until a watched job has done everything that was found so far; with `until_moved` until
+    it needs another pool or engine than at the first look. Returns the last look.
 
     Waits for the end of an outage of Postgres; raises Retryable only at the first look, and BadInput
     for a job that is deleted meanwhile.
     """
     seen = snapshot(ledger, job_id)
     looks = Looks(lambda: snapshot(ledger, job_id), ledger.place)
+    served = seen.served_by
     view, printed, printed_at = LiveView(), "", float("-inf")
     with _screen(view, console) as live:
         while True:
@@ -136,6 +144,8 @@ def follow(
                 if line != printed or not seen.is_idle:
                     console.print(line, soft_wrap=True, highlight=False)
                 printed = str(line)
+            if until_moved and seen.served_by != served:
+                return seen
             if seen.at_rest or (until_idle and seen.is_idle) or (stop is not None and stop()):
                 return seen
             found = looks.next(interval_seconds)

@@ -101,3 +101,22 @@ def the_estimate_fits(fleet: Fleet, spec: Path, table: list[dict[str, Any]]) -> 
     assert done["cost"] == pytest.approx(paid, rel=0.05)
     assert made["cost"]["low"] <= paid * 1.01
     assert made["cost"]["high"] >= paid * 0.99
+
+
+def test_a_job_that_the_usual_backend_does_not_take_runs_on_an_engine_with_another(
+    fleet: Fleet,
+) -> None:
+    made = reviews_spec(fleet.folder, 20)
+    args = {name: each for name, each in ARGUMENTS.items() if name != "structured_outputs_config"}
+    made["engine"]["args"] = args
+    made["task"]["output"] = {"regex": "(?i)positive|neutral|negative"}
+    spec = fleet.spec(made)
+    done = fleet.command("run", str(spec), seconds=500)
+    assert done.returncode == 0, done.stderr + logs(fleet.folder)
+    log = (fleet.folder / ".nightshift" / "worker.log").read_text()
+    assert log.count("vllm_started") == 1, "found before the weights were read"
+    [(stored,)] = ask(fleet.folder / ".nightshift", "SELECT spec->'engine'->'args' FROM jobs")
+    assert stored == {**args, "structured_outputs_config": {"backend": "guidance"}}
+    again = fleet.command("run", str(spec), seconds=100)
+    assert again.returncode == 0, again.stderr
+    assert "nothing ran" in again.stdout + again.stderr, "it is the same job"

@@ -118,16 +118,17 @@ def test_a_form_that_vllm_cannot_hold_ends_the_job_not_row_after_row(
         ask(vllm_engine, job, ["x", "y"])
 
 
-def test_what_says_nothing_of_the_task_ends_no_job(vllm_engine: Engine) -> None:
-    from nightshift.worker.engines.vllm.engine import VllmEngine
-    from nightshift.worker.engines.vllm.generate import verified
+def test_what_says_nothing_of_the_task_ends_no_job(
+    vllm_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nightshift.worker.engines.vllm import generate
 
-    def make() -> NoReturn:
+    def make(*_: object) -> NoReturn:
         raise ImportError("this machine lacks a library")
 
-    assert isinstance(vllm_engine, VllmEngine)
+    monkeypatch.setattr(generate, "sampling_params", make)
     with pytest.raises(Retryable, match="ImportError: this machine lacks a library"):
-        verified(vllm_engine._llm, make)
+        ask(vllm_engine, task(), ["x"])
 
 
 def test_a_task_that_an_engine_was_not_loaded_for_is_named(vllm_engine: Engine) -> None:

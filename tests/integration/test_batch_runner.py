@@ -20,6 +20,7 @@ from nightshift.common.errors import (
     EngineRefused,
     EngineUnavailable,
     JobRefused,
+    NeedsOtherEngine,
     StorageUnavailable,
 )
 from nightshift.common.formats import input_rows
@@ -440,6 +441,33 @@ def test_a_job_that_the_engine_can_run_for_no_row_ends_at_once_and_charges_no_ba
         charged = connection.scalar(text("SELECT sum(failures) FROM batches"))
     assert tuple(job) == ("failed", "vLLM takes no row of this task: no lookahead")
     assert charged == 0
+    assert scene.is_over()
+    assert scene.died == []
+
+
+def test_a_job_of_which_an_engine_runs_no_row_gets_another_and_its_batches_wait_for_that(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(
+        ledger,
+        tmp_path,
+        task={"kind": "generate", "prompt": "{{ text }}", "output": {"regex": "(?i)a"}},
+        engine={"backend": "vllm", "model": "m"},
+    )
+    args = {"structured_outputs_config": {"backend": "guidance"}}
+
+    def refuse(_work: Work) -> "Future[None]":
+        raise NeedsOtherEngine("no flags in xgrammar: an engine with guidance runs the job", args)
+
+    monkeypatch.setattr(scene.engine, "start", refuse)
+    scene.run().join(60)
+    assert scene.states() == ["pending"] * ROWS
+    with scene.ledger.transaction() as connection:
+        [job] = connection.execute(text("SELECT id, state, remark FROM jobs")).all()
+        charged = connection.scalar(text("SELECT sum(failures + losses) FROM batches"))
+        spec = jobs.get(connection, job.id).spec  # type: ignore[union-attr]
+    assert spec.engine.args == args  # type: ignore[union-attr]
+    assert (job.state, job.remark[:8], charged) == ("running", "no flags", 0)
     assert scene.is_over()
     assert scene.died == []
 

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from nightshift.common.errors import BadInput
 from nightshift.common.ledger import dispatch, jobs, pool_plans, spending
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.control import audit_log, job_changes
@@ -194,3 +196,63 @@ def test_a_job_moves_to_the_worker_of_another_pool_and_loses_no_row(fleet: Fleet
     assert fleet.status("moved")["pool"] == "big"
     assert output_ids(fleet.folder / "out") == ids
     assert fleet.command("verify", "moved").returncode == 0
+
+
+GUIDANCE = {"structured_outputs_config": {"backend": "guidance"}}
+
+
+def needs_guidance(world: World, job_id: int) -> bool:
+    """A worker of the engine that the job had at its submit finds that it runs none of its rows."""
+    key = world.specs[job_id].engine_key
+    return bool(world.run(job_changes.change_engine, job_id, key, GUIDANCE, "not by xgrammar"))
+
+
+def test_a_job_whose_engine_runs_none_of_its_rows_goes_to_another_and_its_batches_follow(
+    world: World,
+) -> None:
+    job_id = world.job(*[1] * 4, **GENERATE)
+    other = world.job(1, name="other", **GENERATE)
+    world.admit(job_id)
+    world.admit(other)
+    world.claim(job_id, most=1)
+    assert needs_guidance(world, job_id)
+    job = world.run(jobs.get, job_id)
+    assert job.spec.engine.args == GUIDANCE
+    [moved] = world.ask("SELECT engine_key, identity, remark FROM jobs WHERE id = %s", job_id)
+    assert moved.engine_key == job.spec.engine_key != world.specs[job_id].engine_key
+    assert moved.remark == "not by xgrammar"
+    assert settle(world) == 3
+    world.admit(job_id)
+    queues = {row.queue for row in world.ask("SELECT queue FROM batches WHERE state = 'queued'")}
+    assert queues == {f"default.{job.spec.engine_key}", f"default.{world.specs[other].engine_key}"}
+    [change] = world.run(audit_log.of_job, job_id)
+    assert change["who"] == "nightshift-worker"
+    assert change["detail"] == {
+        "engine.args.structured_outputs_config": [None, GUIDANCE["structured_outputs_config"]]
+    }
+
+
+def test_only_the_first_worker_that_finds_so_changes_the_job(world: World) -> None:
+    job_id = world.job(1, **GENERATE)
+    assert needs_guidance(world, job_id)
+    assert not needs_guidance(world, job_id)
+    assert len(world.run(audit_log.of_job, job_id)) == 1
+    over = world.job(1, name="over", **GENERATE)
+    world.run(jobs.cancel, over)
+    assert not needs_guidance(world, over)
+
+
+def test_rows_of_one_job_never_come_from_two_revisions_by_a_change_of_its_engine(
+    world: World,
+) -> None:
+    job_id = world.job(1, 1, **GENERATE)
+    lease = world.lease(job_id)
+    first = child_of(world.specs[job_id])
+    assert make_ready(world, first, "r1") == "r1"
+    world.commit(lease)
+    twin = world.job(1, name="twin", **GENERATE)
+    assert needs_guidance(world, twin), "none of its rows has run: any revision will do"
+    key = world.run(jobs.get, twin).spec.engine_key
+    make_ready(world, replace(child_of(world.specs[job_id], 2), engine_key=key), "r2")
+    with pytest.raises(BadInput, match="loaded at revision r1"):
+        needs_guidance(world, job_id)

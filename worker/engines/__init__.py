@@ -23,7 +23,8 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
     EngineNotHere when the operator of this worker does not allow the engine: whoever wrote the spec
     is not trusted here.
 
-    `revision` is the commit that the first load of this model resolved to, if there was one.
+    `revision` is the commit that the first load of this model resolved to, if there was one. JobRefused
+    and NeedsOtherEngine say before the weights are read that the engine would run no row of the job.
     """
     try:
         permits.check(spec, settings)
@@ -39,7 +40,7 @@ def load(spec: JobSpec, settings: Settings, revision: str | None = None) -> Engi
             _check_folder(model)
             with _installed("vLLM", "gpu", "cpu"):
                 from nightshift.worker.engines.vllm.engine import VllmEngine
-            return VllmEngine.load(spec.engine, revision, spec.task.runner)
+            return VllmEngine.load(spec.engine, revision, spec.task.runner, spec.task)
         case TransformersEngineSpec(model=model):
             _check_folder(model)
             with _installed("transformers", "transformers"):

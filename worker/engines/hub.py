@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 from huggingface_hub import HfApi, constants, snapshot_download
 
-from nightshift.common.errors import EngineLoadFailed, LoadUnexplained
+from nightshift.common.errors import LoadUnexplained, NightshiftError
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ def load_errors(library: str, model: str) -> Iterator[None]:
     """Around the load of a model: LoadUnexplained, on one line, for what a library raises."""
     try:
         yield
-    except EngineLoadFailed:
+    except NightshiftError:
         raise
     except Exception as error:
         message = " ".join(str(error).split())[:600] or "no further message"

@@ -5,22 +5,33 @@ reaper, and is admitted again with the new priority, to the new queue, within th
 """
 
 import json
+import socket
 from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy import text
 
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import dispatch, jobs
 from nightshift.common.ledger.connection import Connection
+from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.engines import loads
-from nightshift.common.spec.changes import changed
+from nightshift.common.spec import STORED, JobSpec
+from nightshift.common.spec.changes import changed, with_engine_args
 from nightshift.common.states import JobState
+from nightshift.common.text import kept_message
 
 MOVES_BATCHES = frozenset({"priority", "pool", "max_parallel", "revision"})
 """Fields that stand in queued batches, or bound how many there are."""
 
 STORED_SPEC = text("SELECT spec FROM jobs WHERE id = :id")
 """The spec as it is stored."""
+
+WORKER = "nightshift-worker"
+"""Who changed a job, where a worker did."""
+
+HAS_RUN = text("SELECT sum(rows_done + rows_failed) > 0 FROM job_counters WHERE job_id = :id")
+"""Whether rows of a job are over."""
 
 CHANGE = text("""
     UPDATE jobs SET spec = CAST(:spec AS jsonb), pool = :pool, priority = :priority,
@@ -70,7 +81,8 @@ def change(
     after, _, changes = changed(stored, wanted)
     if changes.keys() & {"pool", "revision"}:
         if "pool" in changes and "revision" not in changes:
-            loads.carry_revision(connection, after.engine_key, stored["pool"], after.pool)
+            key = after.engine_key
+            loads.carry_revision(connection, stored["pool"], key, after.pool, key)
         loads.forgive(connection, after.pool, after.engine_key)
     if jobs.lock(connection, job_id) is JobState.CANCELLED:
         raise BadInput(f"job {job_id} is cancelled, which is final: nothing of it can change")
@@ -78,18 +90,59 @@ def change(
     stored = connection.scalar(STORED_SPEC, {"id": job_id})
     after, written, changes = changed(stored, wanted)
     if changes:
-        given = {
-            "id": job_id,
-            "spec": json.dumps(written),
-            "pool": after.pool,
-            "priority": after.priority,
-            "max_parallel": after.limits.max_parallel,
-            "engine_key": after.engine_key,
-            "requeue": not MOVES_BATCHES.isdisjoint(changes),
-            "rank": dispatch.next_rank(connection),
-        }
-        connection.execute(CHANGE, given)
+        _store(connection, job_id, after, written, not MOVES_BATCHES.isdisjoint(changes))
     return changes
+
+
+def change_engine(
+    connection: Connection, job_id: int, engine_key: str, args: Mapping[str, Any], why: str
+) -> bool:
+    """Gives a job that is not over an engine with other arguments, since the one that it has under this
+    key runs none of its rows; `why` is kept as its remark. False where the job has another key by now,
+    which may be that of a sibling's same change.
+
+    BadInput where rows of the job came from another revision than that to which the new engine is held.
+    """
+    # Engines before the job, as where failed loads fail jobs.
+    stored = connection.scalar(STORED_SPEC, {"id": job_id})
+    if stored is None:
+        return False
+    after, _ = with_engine_args(stored, args)
+    if connection.scalar(HAS_RUN, {"id": job_id}):
+        loads.carry_revision(connection, after.pool, engine_key, after.pool, after.engine_key)
+    loads.forgive(connection, after.pool, after.engine_key)
+    state = jobs.lock(connection, job_id)
+    stored = connection.scalar(STORED_SPEC, {"id": job_id})
+    if state.over or JobSpec.model_validate(stored, context=STORED).engine_key != engine_key:
+        return False
+    after, written = with_engine_args(stored, args)
+    _store(connection, job_id, after, written, True)
+    jobs.remark(connection, job_id, kept_message(why))
+    before = stored["engine"].get("args", {})
+    detail = {
+        f"engine.args.{name}": [before.get(name), value]
+        for name, value in args.items()
+        if before.get(name) != value
+    }
+    with audit_log.acting(WORKER, socket.gethostname()):
+        audit_log.record(connection, "set", job_id, detail=detail)
+    return True
+
+
+def _store(
+    connection: Connection, job_id: int, after: JobSpec, written: Mapping[str, Any], requeue: bool
+) -> None:
+    given = {
+        "id": job_id,
+        "spec": json.dumps(written),
+        "pool": after.pool,
+        "priority": after.priority,
+        "max_parallel": after.limits.max_parallel,
+        "engine_key": after.engine_key,
+        "requeue": requeue,
+        "rank": dispatch.next_rank(connection),
+    }
+    connection.execute(CHANGE, given)
 
 
 def take_back(connection: Connection, limit: int) -> int:

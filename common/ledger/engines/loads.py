@@ -109,21 +109,23 @@ def cache_tokens(connection: Connection, pool: str, engine_key: str) -> int | No
     return found
 
 
-def carry_revision(connection: Connection, engine_key: str, old_pool: str, new_pool: str) -> None:
-    """Holds an engine in another pool to the revision that its first load resolved to in this one.
-    BadInput where the other pool is held to another revision: rows of one job would come from two.
+def carry_revision(
+    connection: Connection, old_pool: str, old_key: str, new_pool: str, new_key: str
+) -> None:
+    """Holds the next engine of a job, in whichever pool, to the revision that the first load of its last
+    one resolved to. BadInput where the next is held to another: rows of one job would come from two.
     """
     statement = text("""
         INSERT INTO engines AS e (pool, engine_key, revision)
-        SELECT :new_pool, engine_key, revision FROM engines
-        WHERE pool = :old_pool AND engine_key = :engine_key AND revision IS NOT NULL
+        SELECT :new_pool, :new_key, revision FROM engines
+        WHERE pool = :old_pool AND engine_key = :old_key AND revision IS NOT NULL
         ON CONFLICT (pool, engine_key) DO UPDATE
         SET revision = coalesce(e.revision, excluded.revision)
         RETURNING revision,
-                  (SELECT revision FROM engines WHERE pool = :old_pool AND engine_key = :engine_key)
+                  (SELECT revision FROM engines WHERE pool = :old_pool AND engine_key = :old_key)
                   AS wanted
     """)
-    given = {"engine_key": engine_key, "old_pool": old_pool, "new_pool": new_pool}
+    given = {"old_pool": old_pool, "old_key": old_key, "new_pool": new_pool, "new_key": new_key}
     held = connection.execute(statement, given).one_or_none()
     if held is not None and held.revision != held.wanted:
         raise BadInput(

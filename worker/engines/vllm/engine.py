@@ -17,20 +17,27 @@ from vllm.config import CacheConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.platforms import current_platform
+from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from nightshift.common.errors import EngineDead, MachineCannotLoad, Permanent
-from nightshift.common.spec import GenerateTask, RequestsTask, VllmEngineSpec
+from nightshift.common.errors import (
+    EngineDead,
+    MachineCannotLoad,
+    NeedsOtherEngine,
+    Permanent,
+    Retryable,
+)
+from nightshift.common.spec import GenerateTask, RequestsTask, Task, VllmEngineSpec
 from nightshift.common.spec.engines import SERVER_ARGUMENTS
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines import hub
 from nightshift.worker.engines.line import Line
 from nightshift.worker.engines.loop_thread import LoopThread, run_rows
 from nightshift.worker.engines.protocol import Outcome, Request, Work, timed_out
-from nightshift.worker.engines.vllm import devices
+from nightshift.worker.engines.vllm import backends, devices, generate
 from nightshift.worker.engines.vllm.generate import Generation
 from nightshift.worker.engines.vllm.model import Model, TaskHandler
 from nightshift.worker.engines.vllm.pooling import Pooling, PoolingModel, PoolingTask
@@ -56,16 +63,19 @@ class VllmEngine:
     name = "vllm"
     version = vllm.__version__
 
-    def __init__(self, spec: VllmEngineSpec, revision: str | None, runner: str) -> None:
+    def __init__(
+        self, spec: VllmEngineSpec, revision: str | None, runner: str, task: Task | None
+    ) -> None:
         self._moved_at = time.monotonic()
         self._in_flight = 0
         self._loop_thread = LoopThread()
         self._pooling_model: PoolingModel | None = None
         with ExitStack() as failed:
             failed.callback(self._loop_thread.close, SHUTDOWN_SECONDS)
-            self._llm = self._loop_thread.run(self._start(spec, revision, runner))
+            self._llm = self._loop_thread.run(self._start(spec, revision, runner, task))
             config = self._llm.model_config
-            self._model = Model(self._llm, self._llm.get_tokenizer(), int(config.max_model_len))
+            tokenizer = self._llm.get_tokenizer()
+            self._model = Model(self._llm, tokenizer, int(config.max_model_len), spec.args)
             failed.callback(self.close)
             self._serving = Serving(self._llm, spec)
             if runner != "generate":
@@ -84,11 +94,21 @@ class VllmEngine:
         self._line = Line(self.concurrency)
 
     @classmethod
-    def load(cls, spec: VllmEngineSpec, revision: str | None, runner: str = "generate") -> Self:
-        """Loads the model for a task's `runner`; EngineLoadFailed says why it cannot be loaded."""
+    def load(
+        cls,
+        spec: VllmEngineSpec,
+        revision: str | None,
+        runner: str = "generate",
+        task: Task | None = None,
+    ) -> Self:
+        """Loads the model for a task's `runner`; EngineLoadFailed says why it cannot be loaded.
+
+        Before its weights are read, the first `task` is checked: JobRefused and NeedsOtherEngine as
+        by `generate.verified`.
+        """
         devices.check(spec.args, current_platform)
         with hub.load_errors("vLLM", spec.model):
-            return cls(spec, revision or spec.revision, runner)
+            return cls(spec, revision or spec.revision, runner, task)
 
     def start(self, work: Work) -> "Future[None]":
         """Tokenises in the caller's thread and submits every request.
@@ -116,7 +136,9 @@ class VllmEngine:
         self._model.reads.close()
         self._loop_thread.close(SHUTDOWN_SECONDS)
 
-    async def _start(self, spec: VllmEngineSpec, revision: str | None, runner: str) -> AsyncLLM:
+    async def _start(
+        self, spec: VllmEngineSpec, revision: str | None, runner: str, task: Task | None
+    ) -> AsyncLLM:
         # AsyncLLM starts its output handler on the loop that runs here.
         defaults: dict[str, Any] = {"disable_log_stats": True, "enable_log_requests": False}
         if current_platform.is_cpu():
@@ -124,10 +146,14 @@ class VllmEngine:
         if runner != "generate":
             defaults["runner"] = "pooling"
         own = {name: each for name, each in spec.args.items() if name not in SERVER_ARGUMENTS}
+        if runner == "generate":
+            own = backends.with_backend(own)
         arguments = AsyncEngineArgs(model=spec.model, revision=revision, **{**defaults, **own})
         # The defaults of LLM.generate: on a large GPU eight times the requests and tokens a step
         # that vLLM takes without a usage context.
         config = arguments.create_engine_config(UsageContext.LLM_CLASS)
+        if isinstance(task, GenerateTask):
+            _check(config, spec.args, task)
         _fetch(config)
         try:
             return AsyncLLM.from_vllm_config(
@@ -224,6 +250,17 @@ def cache_tokens(cache: CacheConfig) -> int | None:
     not say.
     """
     return cache.kv_cache_size_tokens if cache.enable_prefix_caching else 0
+
+
+def _check(config: VllmConfig, args: Mapping[str, Any], task: GenerateTask) -> None:
+    """Refuses a task of which the engine would run no row."""
+    tokenizer = cached_tokenizer_from_config(config.model_config)
+    try:
+        generate.verified(config, tokenizer, args, task)
+    except NeedsOtherEngine:
+        raise
+    except Retryable as error:  # the first batch checks again
+        log.warning("task_not_checked", error=str(error))
 
 
 def _fetch(config: VllmConfig) -> None:

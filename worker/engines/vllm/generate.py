@@ -1,16 +1,15 @@
 """Text generation on vLLM: chat template and sampling params in, text out, checked."""
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import xgrammar
 from vllm import SamplingParams, TokensPrompt
+from vllm.config import VllmConfig
 from vllm.exceptions import VLLMClientError
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
-from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.structured_output.utils import grammar_is_likely_lark
 
 from nightshift.common.errors import JobRefused, Retryable
@@ -18,6 +17,7 @@ from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Outcome, Refusal, Request, Work
 from nightshift.worker.engines.structured import AnswerCheck, RowSampling, sample_until_valid
+from nightshift.worker.engines.vllm import backends
 from nightshift.worker.engines.vllm.model import Model, TaskHandler, finished, request_id
 
 ANSWERED = ("stop", "length", "repetition")
@@ -25,9 +25,6 @@ ANSWERED = ("stop", "length", "repetition")
 
 INVALID_PARAMS = (ValueError, VLLMClientError)
 """What vLLM raises for structured outputs or sampling that it does not take."""
-
-LOG_PREFIX = re.compile(r"\[[\d:]+\] \S+?:\d+: ")
-"""The time and the source line that xgrammar puts before its messages."""
 
 
 class Generation(TaskHandler):
@@ -39,9 +36,11 @@ class Generation(TaskHandler):
         self._check = AnswerCheck(task.output)
 
     def verify(self) -> None:
-        """JobRefused for structured output, or sampling, that vLLM refuses for every row."""
-        first = RowSampling(self._task.sampling.temperature, None)
-        params = verified(self._model.llm, lambda: sampling_params(self._task, Request(0), first))
+        """JobRefused for structured output, or sampling, that vLLM refuses for every row;
+        NeedsOtherEngine where an engine with another backend takes it.
+        """
+        llm = self._model.llm
+        params = verified(llm.vllm_config, llm.get_tokenizer(), self._model.args, self._task)
         if self._task.output is not None and self._task.output.grammar is not None:
             self._check = AnswerCheck(self._task.output, grammar_check(params))
 
@@ -178,26 +177,30 @@ def sampling_params(
     )
 
 
-def verified(llm: AsyncLLM, make: Callable[[], SamplingParams]) -> SamplingParams:
-    """The params that `make` makes, verified; not for a request, since verifying sets the backend.
+def verified(
+    config: VllmConfig, tokenizer: Any, args: Mapping[str, Any], task: GenerateTask
+) -> SamplingParams:
+    """The params of the task's rows, verified for an engine of this configuration, which the spec gave
+    these arguments; not for a request, since verifying sets the backend.
 
-    JobRefused when vLLM would refuse every row of the task. Retryable when the check itself fails:
-    it may succeed on another worker.
+    JobRefused when vLLM would refuse every row of the task, NeedsOtherEngine when an engine with another
+    backend would not. Retryable when the check itself fails: it may succeed on another worker.
     """
-    config = llm.vllm_config
+    first = RowSampling(task.sampling.temperature, None)
+
+    def make() -> SamplingParams:
+        return sampling_params(task, Request(0), first)
+
     try:
         params = make()
-        params.verify(
-            config.model_config,
-            config.speculative_config,
-            config.structured_outputs_config,
-            llm.get_tokenizer(),
-        )
+        backends.verify(config, tokenizer, params)
     except INVALID_PARAMS as error:
-        raise _refused(error) from error
+        why = backends.refuse(config, tokenizer, args, make, backends.message(error))
+        raise _refused(why) from error
     except Exception as error:
         raise Retryable(
-            f"vLLM could not check the task's form: {type(error).__name__}: {_message(error)}"
+            "vLLM could not check the task's form: "
+            f"{type(error).__name__}: {backends.message(error)}"
         ) from error
     return params
 
@@ -217,7 +220,7 @@ def grammar_check(params: SamplingParams) -> Callable[[str], bool] | None:
         compile_grammar = compiler.compile_lark if is_lark else compiler.compile_grammar
         grammar = compile_grammar(structured.grammar)
     except RuntimeError as error:  # xgrammar does not take the grammar
-        raise _refused(error) from error
+        raise _refused(backends.message(error)) from error
 
     def accepts(text: str) -> bool:
         matcher = xgrammar.GrammarMatcher(grammar, terminate_without_stop_token=True)
@@ -226,12 +229,5 @@ def grammar_check(params: SamplingParams) -> Callable[[str], bool] | None:
     return accepts
 
 
-def _refused(error: Exception) -> JobRefused:
-    return JobRefused(f"vLLM takes no row of this task: {_message(error)}")
-
-
-def _message(error: Exception) -> str:
-    message = str(error)
-    if error.__cause__ is not None and str(error.__cause__) not in message:
-        message = f"{message} {error.__cause__}"
-    return " ".join(LOG_PREFIX.sub("", message).split())
+def _refused(why: str) -> JobRefused:
+    return JobRefused(f"vLLM takes no row of this task: {why}")

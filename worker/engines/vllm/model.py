@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,7 +19,8 @@ DECODED_ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A loaded model: `longest` is max_model_len, prompt and answer together, in tokens.
+    """A loaded model: `longest` is max_model_len, prompt and answer together, in tokens. `args` are the
+    arguments that the spec gave the engine.
 
     `tokenizing` is held around each use of the tokenizer: HF's fast tokenizers are not safe for two
     threads at once. A row holds `decoding` from the decoding of its images until vLLM's processor
@@ -29,6 +30,7 @@ class Model:
     llm: AsyncLLM
     tokenizer: Any
     longest: int
+    args: Mapping[str, Any] = field(default_factory=dict)
     tokenizing: threading.Lock = field(default_factory=threading.Lock)
     decoding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DECODED_ROWS))
     reads: Reads = field(default_factory=Reads)
