@@ -10,7 +10,8 @@ from sqlalchemy import text
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.gateway import tenant_costs
-from nightshift.common.ledger.jobs import lock
+from nightshift.common.ledger.jobs import lock, pause_refused
+from nightshift.common.ledger.judged import REFUSED_ALIKE, refused_alike
 from nightshift.common.states import JobState
 
 
@@ -26,9 +27,9 @@ def finishable(
 
     Other reapers pass over a taken job, which only saves work: finishing twice is harmless. A
     cancelled or failed job is over once nobody holds a lease of it. A job whose input is watched
-    waits for files.
+    waits for files, one that is paused since all its rows were refused alike for a resume.
     """
-    statement = text("""
+    statement = text(f"""
         WITH taken AS MATERIALIZED (
             SELECT j.id FROM jobs j CROSS JOIN LATERAL (
                 SELECT coalesce(sum(batches_leased), 0) AS leased,
@@ -37,6 +38,7 @@ def finishable(
             WHERE j.closed_at IS NULL AND j.id <> ALL (CAST(:busy AS bigint[]))
               AND (j.finisher_until IS NULL OR j.finisher_until < now()
                    OR j.finisher = :reaper)
+              AND CASE WHEN j.state = 'paused' THEN ({REFUSED_ALIKE}) IS NULL ELSE true END
               AND c.leased = 0 AND (j.state IN ('cancelled', 'failed') OR c.waiting = 0
                                     AND NOT EXISTS (SELECT FROM job_watches w
                                                     WHERE w.job_id = j.id))
@@ -70,6 +72,16 @@ def keep_finishing(
         FROM kept WHERE j.id = kept.id
     """)
     connection.execute(statement, {"reaper": reaper, "busy": list(busy), "hold": hold_seconds})
+
+
+def hold_refused(connection: Connection, job_id: int) -> bool:
+    """Whether a job with no batch left ends by nobody but a person, since all its rows were refused in
+    the same words: then it is paused now, if a worker has not paused it before.
+    """
+    left = open_work(connection, job_id)
+    if left.state is JobState.RUNNING:
+        return not left.dead and pause_refused(connection, job_id)
+    return refused_alike(connection, job_id, JobState.PAUSED) is not None
 
 
 def take_owners(connection: Connection, job_id: int, limit: int) -> int:

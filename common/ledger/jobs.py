@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Row, RowMapping, text
+from sqlalchemy import RowMapping, text
 
 from nightshift.common.descriptor import SourceFile
 from nightshift.common.errors import BadInput
+from nightshift.common.ledger import judged
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.states import JOB_MOVES, JobState
@@ -15,10 +16,6 @@ from nightshift.common.text import first_few
 
 if TYPE_CHECKING:
     from nightshift.common.spec import JobSpec
-
-JUDGE_AFTER_ROWS = 200
-"""Rows that are over before a job's share of failed rows is judged; of an arranged job, where rows that fail
-alike are neighbours, a tenth of those that were left, if that is more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +181,7 @@ def try_lock_running(connection: Connection, job_id: int) -> bool:
 
 
 def resume(connection: Connection, job_id: int) -> None:
-    """A paused job goes on; its share of failed rows is counted anew from here."""
+    """A paused job goes on; its failed rows are counted anew from here."""
     state = lock(connection, job_id)
     if state is JobState.RUNNING:
         return
@@ -195,9 +192,10 @@ def resume(connection: Connection, job_id: int) -> None:
 
 
 def judge_anew(connection: Connection, job_id: int) -> None:
-    """Leaves the rows that failed so far out of the share of failed rows, and forgets the remark."""
+    """Leaves the rows that failed so far out of what pauses the job, and forgets the remark."""
     statement = text("""
-        UPDATE jobs SET judged_done = c.done, judged_failed = c.failed, remark = NULL
+        UPDATE jobs SET judged_done = c.done, judged_failed = c.failed, judged_at = now(),
+               remark = NULL
         FROM (SELECT coalesce(sum(rows_done), 0) AS done,
                      coalesce(sum(rows_failed), 0) AS failed
               FROM job_counters WHERE job_id = :id) AS c
@@ -207,41 +205,43 @@ def judge_anew(connection: Connection, job_id: int) -> None:
 
 
 def judge_failures(connection: Connection, job_id: int) -> bool:
-    """Pauses a running job whose share of failed rows is above its limit; True if it did."""
-    share = _share_above_limit(connection, job_id, JobState.RUNNING)
+    """Pauses a running job of whose rows too many failed, or all alike; True if it did."""
+    if pause_refused(connection, job_id):
+        return True
+    share = judged.share_above_limit(connection, job_id, JobState.RUNNING)
     return share is not None and _move(
         connection,
         job_id,
         JobState.PAUSED,
         f"{share.failed} of the last {share.over} rows failed, more than "
         f"limits.max_failed_fraction {share.allowed:g} allows: see `nightshift errors {job_id}`, "
-        "then resume the job",
+        f"then `nightshift resume {job_id}`",
+    )
+
+
+def pause_refused(connection: Connection, job_id: int) -> bool:
+    """Pauses a running job whose rows were all refused in the same words; True if it did."""
+    alike = judged.refused_alike(connection, job_id, JobState.RUNNING)
+    if alike is None:
+        return False
+    rows = f"all {alike.failed} rows that ran, in the same words"
+    if alike.failed == 1:
+        rows = "the one row that ran"
+    return _move(
+        connection,
+        job_id,
+        JobState.PAUSED,
+        f"the engine refused {rows}: {alike.message}; see `nightshift errors {job_id}`, then "
+        f"`nightshift resume {job_id}`",
     )
 
 
 def failed_too_often(connection: Connection, job_id: int) -> bool:
-    """Whether the share of failed rows of a paused job is above its limit, which pauses a job."""
-    return _share_above_limit(connection, job_id, JobState.PAUSED) is not None
-
-
-def _share_above_limit(connection: Connection, job_id: int, state: JobState) -> Row[Any] | None:
-    given = {"id": job_id, "state": state, "least": JUDGE_AFTER_ROWS}
-    share = connection.execute(FAILED_SHARE, given).one_or_none()
-    if share is None or share.over < share.least:
-        return None
-    return share if share.failed > share.allowed * float(share.over) else None
-
-
-FAILED_SHARE = text("""
-    SELECT sum(c.rows_failed) - j.judged_failed AS failed,
-           sum(c.rows_done + c.rows_failed) - j.judged_done - j.judged_failed AS over,
-           j.max_failed_fraction AS allowed,
-           greatest(:least, (sum(c.rows_total) - j.judged_done - j.judged_failed) / 10
-               * (SELECT (arranged IS NOT NULL)::int FROM input_files
-                  WHERE job_id = j.id ORDER BY file_index LIMIT 1)) AS least
-    FROM jobs j JOIN job_counters c ON c.job_id = j.id WHERE (j.id, j.state) = (:id, :state) GROUP BY j.id
-""")
-"""Failed rows, and rows that are over, since a job is counted; its limit, and after how many rows."""
+    """Whether the failed rows of a paused job are those that pause a job."""
+    return (
+        judged.refused_alike(connection, job_id, JobState.PAUSED) is not None
+        or judged.share_above_limit(connection, job_id, JobState.PAUSED) is not None
+    )
 
 
 def remark(connection: Connection, job_id: int, message: str) -> None:

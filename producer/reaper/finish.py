@@ -57,6 +57,9 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
         return
     if not _owners_are_gone(ledger, job):
         return
+    with ledger.transaction() as connection:
+        if job_end.hold_refused(connection, job_id):
+            return
     storage.check_roots([job.output_uri], roots)
     output_owner.refuse_foreign(ledger, job)
     _in_pieces(ledger, partial(retries.undo, job_id=job_id))

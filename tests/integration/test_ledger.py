@@ -681,6 +681,103 @@ def test_a_resumed_job_is_judged_by_the_rows_that_follow(world: World) -> None:
     assert world.run(jobs.judge_failures, job_id) is True
 
 
+def refusals(rows: range) -> dict[int, RowErrorKind]:
+    """Refusals of rows in the same words."""
+    return dict.fromkeys(rows, RowErrorKind.REFUSED)
+
+
+GENERATE = {
+    "task": {"kind": "generate", "prompt": "{{ text }}"},
+    "engine": {"backend": "vllm", "model": "m"},
+}
+REQUESTS = {
+    "task": {"kind": "requests"},
+    "input": {"uri": "rows.jsonl"},
+    "engine": {"backend": "vllm", "model": "m"},
+}
+
+
+def test_a_job_whose_first_20_rows_are_all_refused_in_the_same_words_pauses_with_them(
+    world: World,
+) -> None:
+    job_id = world.job(19, 1, 500, **GENERATE)
+    world.commit(world.lease(job_id), errors=refusals(range(19)))
+    assert world.run(jobs.judge_failures, job_id) is False
+    world.commit(world.lease(job_id), errors=refusals(range(19, 20)))
+    assert world.run(jobs.judge_failures, job_id) is True
+    progress = world.run(jobs.progress, job_id)
+    assert progress["status"] == "paused"
+    assert progress["reason"].startswith(
+        "the engine refused all 20 rows that ran, in the same words: "
+    )
+    assert world.run(jobs.failed_too_often, job_id), "the same `run` tries its rows again"
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        pytest.param(range(30), id="of another kind"),
+        pytest.param({**refusals(range(29)), 29: RowErrorKind.TIMEOUT}, id="one of another kind"),
+        pytest.param(refusals(range(29)), id="one answer"),
+    ],
+)
+def test_rows_that_are_not_all_refused_alike_pause_no_job(world: World, errors: Any) -> None:
+    job_id = world.job(30, 10, **GENERATE)
+    world.commit(world.lease(job_id), errors=errors)
+    assert world.run(jobs.judge_failures, job_id) is False
+
+
+def test_refusals_in_several_words_pause_no_job(world: World) -> None:
+    job_id = world.job(30, 10, **GENERATE)
+    world.commit(world.lease(job_id), errors=refusals(range(30)))
+    world.do("UPDATE row_errors SET message = 'in other words' WHERE row_index = 17")
+    assert world.run(jobs.judge_failures, job_id) is False
+
+
+def test_a_resume_counts_refusals_in_the_same_words_anew(world: World) -> None:
+    job_id = world.job(20, 19, 1, 19, 1, 9, **GENERATE)
+    world.commit(world.lease(job_id), errors=refusals(range(20)))
+    assert world.run(jobs.judge_failures, job_id) is True
+    world.do("UPDATE row_errors SET message = 'in the words of before'")
+    world.run(jobs.resume, job_id)
+    assert world.run(jobs.judge_failures, job_id) is False
+    world.commit(world.lease(job_id), errors=refusals(range(20, 39)))
+    assert world.run(jobs.judge_failures, job_id) is False
+    world.commit(world.lease(job_id), errors=refusals(range(39, 40)))
+    assert world.run(jobs.judge_failures, job_id) is True
+    world.run(jobs.resume, job_id)
+    world.commit(world.lease(job_id), errors=refusals(range(40, 59)))
+    world.commit(world.lease(job_id))
+    assert world.run(jobs.judge_failures, job_id) is False, "a row has an answer"
+
+
+def test_a_small_job_that_is_refused_whole_waits_for_a_person_and_is_not_completed(
+    world: World,
+) -> None:
+    job_id = world.job(2, 1, **GENERATE)
+    world.commit(world.lease(job_id), errors=refusals(range(2)))
+    assert world.run(jobs.judge_failures, job_id) is False
+    world.commit(world.lease(job_id), errors=refusals(range(2, 3)))
+    assert world.run(job_end.finishable, "reaper", 0.0) == [job_id]
+    assert world.run(job_end.hold_refused, job_id), "no worker has judged the last commit yet"
+    assert world.run(jobs.progress, job_id)["status"] == "paused"
+    assert world.run(job_end.finishable, "reaper", 0.0) == []
+    assert world.run(job_end.hold_refused, job_id)
+    world.run(jobs.resume, job_id)
+    assert world.run(job_end.finishable, "reaper", 0.0) == [job_id]
+    assert not world.run(job_end.hold_refused, job_id)
+    assert world.finish(job_id) is JobState.COMPLETED
+
+
+def test_an_api_batch_that_is_refused_whole_ends_with_its_lines_of_error(world: World) -> None:
+    job_id = world.job(25, **REQUESTS)
+    world.commit(world.lease(job_id), errors=refusals(range(25)))
+    assert world.run(jobs.judge_failures, job_id) is False
+    assert world.run(job_end.finishable, "reaper", 0.0) == [job_id]
+    assert not world.run(job_end.hold_refused, job_id)
+    assert world.finish(job_id) is JobState.COMPLETED
+
+
 def test_an_arranged_job_is_judged_once_a_tenth_of_its_rows_are_over(world: World) -> None:
     """Rows that fail alike stand side by side there."""
     job_id = world.job(400, 99, 1, 4500)
