@@ -50,7 +50,7 @@ def test_a_part_that_was_red_runs_again_and_stays_in_the_list(tmp_path: Path) ->
 
 
 def test_what_was_red_is_read_from_what_pytest_says() -> None:
-    said = "FAILED tests/a.py::test_b[c] - assert 1 == 2\nERROR tests/a.py::test_d\n2 failed\n"
-    assert failed(said, 1) == ["tests/a.py::test_b[c]", "tests/a.py::test_d"]
+    said = "FAILED tests/conftest.py::test_b[c] - assert 1 == 2\nERROR tests/conftest.py::test_d\n2 failed\n"
+    assert failed(said, 1) == ["tests/conftest.py::test_b[c]", "tests/conftest.py::test_d"]
     assert failed("3 passed", 0) == failed("no tests ran", 5) == []
     assert failed("Killed", 137) == ["(pytest ended with exit code 137)"]

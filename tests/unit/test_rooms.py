@@ -1,4 +1,6 @@
-"""Rooms and files stay small enough to be read: STYLE's limits, so that nobody has to count."""
+"""Rooms and files stay small enough to be read. A room is divided where its purpose divides: these bounds
+are wide, and only say when somebody has to look.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 
-MOST_LINES = 350
-MOST_FILES = 14
+MOST_LINES = 450
+MOST_FILES = 20
 
 
 def rooms() -> Iterator[Path]:
