@@ -24,6 +24,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
 from nightshift.producer.batch_api import layout
 from nightshift.producer.batch_api.batch_file import Problem
+from nightshift.producer.batch_api.hidden import Hidden
 from nightshift.producer.batch_api.holding import HOLD_SECONDS, Hold, held
 from nightshift.producer.planning import convert
 from nightshift.producer.results import openai_batch_results, part_files
@@ -129,11 +130,12 @@ def _write(
     """Writes every line of the batch into a file of answers and one of errors."""
     answers, errors = (_new_file(ledger, settings, batch) for _ in range(2))
     answered = np.zeros(rows_total, np.bool_)
+    hide = Hidden(settings).text
 
     def fill(to_answers: BinaryIO, to_errors: BinaryIO) -> None:
         _, rows = rows_for(ledger, job, [], partial=True, force=True)
         noted = _noted(part_files.read_ahead(rows), answered, hold)
-        for line, is_answer in openai_batch_results.lines(job, noted):
+        for line, is_answer in openai_batch_results.lines(job, noted, hide):
             if is_answer:
                 answers.write(to_answers, line)
             else:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway.keys import Caller
 from nightshift.producer.gateway import access
-from nightshift.producer.gateway.calls import Context
+from nightshift.producer.gateway.calls import CALLER, Context
 from nightshift.producer.gateway.errors import ApiError
 
 COOKIE = "nightshift_key"
@@ -80,10 +80,15 @@ def looker(request: Request) -> Looker:
     if session is not None:
         if not session.knows(request.cookies.get(session.cookie)):
             raise ApiError(401, "the link that the command has printed opens this page")
-        return Looker(Caller(access.LOCAL_TENANT, "operator", "local"), host)
+        return _known(request, Looker(Caller(access.LOCAL_TENANT, "operator", "local"), host))
     key = request.cookies.get(COOKIE)
     found = access.caller(request, context.ledger, context.settings, key=key)
-    return Looker(found, host)
+    return _known(request, Looker(found, host))
+
+
+def _known(request: Request, found: Looker) -> Looker:
+    setattr(request.state, CALLER, found.caller)
+    return found
 
 
 def refuse_foreign(request: Request) -> None:

@@ -23,6 +23,7 @@ from nightshift.producer.gateway.calls import Context
 from nightshift.producer.gateway.errors import ApiError
 from nightshift.producer.gateway.headers import Headers
 from nightshift.producer.gateway.health import Health
+from nightshift.producer.gateway.hiding import Hiding
 from nightshift.producer.gateway.v1 import batches, content, files, models, results, uploads
 
 log = structlog.get_logger(__name__)
@@ -60,7 +61,7 @@ def build(
     app = Starlette(
         routes=[*bare, *(ROUTES if routes is None else routes)],
         exception_handlers=handlers,
-        middleware=[Middleware(Headers)],
+        middleware=[Middleware(Headers), Middleware(Hiding, settings=settings)],
     )
     app.router.redirect_slashes = False
     app.state.context = Context(ledger, settings, lambda: _models(settings), here=here)

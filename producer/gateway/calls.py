@@ -39,6 +39,10 @@ be recursive.
 """
 
 
+CALLER = "caller"
+"""Where the state of a request has its caller, once that is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What every handler may use; `models` reads the operator's table as it is now, `slow` has the threads of
@@ -215,6 +219,7 @@ async def _call(request: Request, role: Role) -> Call:
     context: Context = request.app.state.context
     ask = partial(access.caller, request, context.ledger, context.settings)
     caller = await to_thread.run_sync(ask, limiter=ENTRANCE)
+    setattr(request.state, CALLER, caller)
     access.require(caller, role)
     refuse_strange(request)
     return Call(

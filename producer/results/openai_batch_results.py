@@ -6,7 +6,7 @@ together the files have one line for each row.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -124,12 +124,19 @@ def _files(spec: JobSpec, to: str) -> ResultFiles:
     return ResultFiles(results_file, errors_file(results_file))
 
 
-def lines(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, bool]]:
-    """One line of JSON a row, with its line end, and whether the line is an answer."""
+def lines(
+    job: Job, batches: Iterator[pa.RecordBatch], hide: Callable[[str], str] = str
+) -> Iterator[tuple[bytes, bool]]:
+    """One line of JSON a row, with its line end, and whether the line is an answer. `hide` takes out of the
+    message of an error what the reader is not to see.
+    """
     prefix = _id_prefix(job.identity)
     for batch in batches:
         for row in to_rows(pa.Table.from_batches([batch]).select(COLUMNS)):
-            yield f"{_line(prefix, row)}\n".encode(), row["error"] is None
+            error = row["error"]
+            if error is not None:
+                row["error"] = {**error, "message": hide(error["message"])}
+            yield f"{_line(prefix, row)}\n".encode(), error is None
 
 
 def error_line(job: Job, row_index: int, custom_id: str | None, code: str, message: str) -> bytes:

@@ -21,10 +21,12 @@ from nightshift.common.errors import (
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.gateway import keys, tenants, uploads
 from nightshift.common.settings import load_settings
+from nightshift.producer.batch_api.hidden import Hidden
 from nightshift.producer.gateway import app as gateway
 from nightshift.producer.gateway import errors
 from nightshift.producer.gateway.calls import JSON_OBJECT
 from nightshift.producer.gateway.v1 import uploads as api_uploads
+from tests.support.fleet import function_spec
 from tests.support.world import World
 
 FORM = "multipart/form-data; boundary=a"
@@ -244,3 +246,45 @@ def test_a_webhook_keeps_each_event_once_and_no_address_with_a_break(site: Site)
     ):
         is_refused(made(url))
     assert len(site.client.get("/api/webhooks").json()["data"]) == 1
+
+
+def test_no_answer_names_a_path_of_the_server_that_its_caller_did_not_name(
+    site: Site, world: World, tmp_path: Path
+) -> None:
+    """What the ledger and messages hold of paths, seen by a user, and by whoever asks this machine."""
+    job = world.job(3, tenant="acme")
+    place = f"{tmp_path}/store/acme/files/file-1.jsonl"
+    inputs = f"{tmp_path}/store/acme/inputs/file-2.csv"
+    world.do(
+        f"UPDATE jobs SET state = 'failed', reason = '{place}: cut off; {inputs}; "
+        f"{Path(gateway.__file__)} line 3', finished_at = now()"
+    )
+    seen = site.client.get(f"/api/jobs/{job}").text
+    assert "file-1.jsonl: cut off" in seen
+    assert inputs in seen, "the specs of the tenant name its uploads"
+    assert place not in seen
+    assert str(Path(gateway.__file__).parent) not in seen
+    assert str(tmp_path / "store") not in site.client.get(f"/api/jobs/{job}/explain").text.replace(
+        inputs, ""
+    )
+    world.do("UPDATE tenants SET callables = true")
+    refused = site.client.post("/api/jobs", json=function_spec("x", Path(place), tmp_path / "o"))
+    assert place in refused.json()["error"]["message"], "which the caller has named"
+    world.do("DELETE FROM api_keys")
+    local = TestClient(site.client.app, base_url="http://127.0.0.1")
+    assert place in local.get(f"/api/jobs/{job}").text
+
+
+def test_a_line_of_results_names_its_file_without_the_place(tmp_path: Path) -> None:
+    hidden = Hidden(
+        load_settings(serve_store=f"{tmp_path}/store", serve_models=tmp_path / "m.yaml")
+    )
+    why = f"{tmp_path}/store/acme/files/file-1.jsonl line 3: no valid JSON"
+    assert hidden.text(why) == "file-1.jsonl line 3: no valid JSON"
+    assert (
+        hidden.text(f"cannot load {tmp_path}/models/small: no file") == "cannot load small: no file"
+    )
+    assert (
+        hidden.text(f"s3://x{tmp_path}/store/a /elsewhere/b")
+        == f"s3://x{tmp_path}/store/a /elsewhere/b"
+    )

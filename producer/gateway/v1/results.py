@@ -1,6 +1,6 @@
 """`/v1/batches/{id}/results`: lines of results while a batch runs, from parts that are committed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import structlog
 from starlette.responses import Response, StreamingResponse
@@ -11,6 +11,7 @@ from nightshift.common.ledger import archives, jobs
 from nightshift.common.ledger.connection import Row
 from nightshift.common.ledger.gateway import batches, fresh_parts
 from nightshift.common.ledger.jobs import Job
+from nightshift.producer.batch_api.hidden import Hidden
 from nightshift.producer.gateway.calls import Call, route
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.slow import from_store
@@ -46,7 +47,8 @@ def stream_results(call: Call) -> Response:
             files = [id for id in (batch.output_file_id, batch.error_file_id) if id is not None]
             raise _gone(f"the parts are archived: every line is in {' and '.join(files)}")
         fresh = fresh_parts.since(connection, job.id, int(given))
-    return _answer(_lines(job, fresh.parts), fresh.cursor)
+    hide = Hidden(call.context.settings).text
+    return _answer(_lines(job, fresh.parts, hide), fresh.cursor)
 
 
 def _gone(why: str) -> ApiError:
@@ -72,7 +74,7 @@ def _pieces(lines: Iterator[bytes]) -> Iterator[bytes]:
         yield bytes(piece)
 
 
-def _lines(job: Job, parts: list[Row]) -> Iterator[bytes]:
+def _lines(job: Job, parts: list[Row], hide: Callable[[str], str]) -> Iterator[bytes]:
     """The lines of each part. One that a retry has replaced meanwhile is left out: the new one has a
     later commit, and comes with the next request.
     """
@@ -82,7 +84,7 @@ def _lines(job: Job, parts: list[Row]) -> Iterator[bytes]:
     for part in parts:
         try:
             rows = part_files.kept_rows(job, part)
-            for line, _ in openai_batch_results.lines(job, rows):
+            for line, _ in openai_batch_results.lines(job, rows, hide):
                 yield line
         except SourceChanged as error:
             log.info("part_replaced", job_id=job.id, why=str(error))
