@@ -1,7 +1,7 @@
 """Finalizing: the results of a batch whose job is over become files, and the batch ends."""
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
@@ -12,7 +12,7 @@ import structlog
 from numpy.typing import NDArray
 
 from nightshift.common import storage
-from nightshift.common.errors import LeaseLost, Permanent
+from nightshift.common.errors import LeaseLost, LedgerUnavailable, Permanent
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats.jsonl.lines import is_blank, parse_line
 from nightshift.common.formats.jsonl.openai_batch import id_of
@@ -101,8 +101,9 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
     if status is BatchStatus.FAILED:
         errors = [Problem("job_failed", job.reason or "the job of the batch failed").as_json]
     try:
-        results = _write(ledger, settings, who, batch, job, status, progress["rows_total"])
-        _end(ledger, batch, who, status, results, errors, dict(progress), job)
+        with _result_files(ledger, settings, batch) as results:
+            _write(ledger, who, batch, job, status, progress["rows_total"], results)
+            _end(ledger, batch, who, status, results, errors, dict(progress), job)
     except LeaseLost as lost:
         log.info("batch_left", batch=batch.id, why=str(lost))
     except Permanent as error:
@@ -120,15 +121,15 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
 
 def _write(
     ledger: Ledger,
-    settings: Settings,
     who: str,
     batch: Batch,
     job: Job,
     status: BatchStatus,
     rows_total: int,
-) -> tuple[ResultFile, ResultFile]:
+    results: tuple[ResultFile, ResultFile],
+) -> None:
     """Writes every line of the batch into a file of answers and one of errors."""
-    answers, errors = (_new_file(ledger, settings, batch) for _ in range(2))
+    answers, errors = results
     answered = np.zeros(rows_total, np.bool_)
     hide = Hidden(settings).text
 
@@ -154,7 +155,6 @@ def _write(
     lines = answers.lines + errors.lines
     if status is BatchStatus.COMPLETED and lines != rows_total:
         raise Permanent(f"the parts of {job.label} have {lines:,} of {rows_total:,} rows")
-    return answers, errors
 
 
 def _end(
@@ -233,6 +233,22 @@ def _usage(progress: dict[str, Any]) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": prompt + output,
     }
+
+
+@contextmanager
+def _result_files(
+    ledger: Ledger, settings: Settings, batch: Batch
+) -> Iterator[tuple[ResultFile, ResultFile]]:
+    """The files of answers and of errors on their way. Where the block fails, the next sweep takes them: a
+    batch is tried again each minute, and each try writes as much as the results have.
+    """
+    answers, errors = (_new_file(ledger, settings, batch) for _ in range(2))
+    try:
+        yield answers, errors
+    except BaseException:
+        with suppress(LedgerUnavailable), ledger.transaction() as connection:
+            files.abandon(connection, [answers.id, errors.id])
+        raise
 
 
 def _new_file(ledger: Ledger, settings: Settings, batch: Batch) -> ResultFile:

@@ -6,7 +6,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from nightshift.common import permits, storage
-from nightshift.common.errors import BadInput
+from nightshift.common.errors import BadInput, LeaseLost
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import hive, output_schema
 from nightshift.common.ledger import Connection, Ledger, job_submit, jobs
@@ -100,12 +100,12 @@ def submit(
             if within is not None:
                 within(connection, job_id)
             reached(Moment.SUBMITTING)
-    except (BadInput, KeyboardInterrupt) as error:
+    except (BadInput, LeaseLost, KeyboardInterrupt) as error:
         # Another process submitted the same a moment ago: its job is the one to return.
         existing = existing_job(ledger, spec, listing, new)
         if existing is None and marked:
             output_owner.give_up(ledger, spec.output.uri, owner)
-        if existing is None or isinstance(error, KeyboardInterrupt):
+        if existing is None or not isinstance(error, BadInput):
             raise
         return existing
     return Submitted(

@@ -1,11 +1,13 @@
 """Ends of batches of the HTTP API that meet something else: a retry, a cancel, a sweep, lost files."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from starlette.testclient import TestClient
 
 from nightshift.common import storage
-from nightshift.common.errors import BadInput, LeaseLost
+from nightshift.common.errors import BadInput, LeaseLost, Permanent
 from nightshift.common.ledger import Ledger, jobs
 from nightshift.common.ledger.batches.retries import Retried
 from nightshift.common.ledger.control import deletions
@@ -18,6 +20,7 @@ from nightshift.producer.batch_api import finalize, sweep
 from nightshift.producer.control import deletion
 from tests.support import console_site
 from tests.support.batch_site import OVER, RUNNING_AGAIN, Site, is_seen, line, over, results
+from tests.support.fleet import wait_until
 
 
 @pytest.fixture
@@ -78,6 +81,105 @@ def test_a_completed_batch_has_a_line_for_every_row(site: Site) -> None:
     seen = site.seen(batch)
     assert seen.state is BatchStatus.FAILED
     assert "0 of 2 rows" in (seen.errors or [{}])[0]["message"]
+
+
+def test_results_that_cannot_be_delivered_leave_no_copy_for_an_hour(site: Site) -> None:
+    """A batch is tried again each minute for an hour, and each try once left both its files that long."""
+    batch = site.batch(line("a"), line("b"))
+    assert site.validate()
+    site.sql(f"DELETE FROM batches; {OVER}")  # the parts have none of the rows
+    for _ in range(3):
+        with pytest.raises(Permanent, match="0 of 2 rows"):
+            site.finalize()
+        site.sql("UPDATE api_batches SET held_until = NULL")
+    assert site.seen(batch).state is BatchStatus.FINALIZING
+    nothing_is_on_its_way(site)
+
+
+def test_results_of_a_job_that_runs_again_leave_no_copy(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled_rows(site, line("a"), line("b"))
+    real = finalize._write
+
+    def reopened(*given: object) -> object:
+        written = real(*given)  # type: ignore[arg-type]
+        site.sql("UPDATE jobs SET state = 'running', closed_at = NULL, retries = retries + 1")
+        return written
+
+    monkeypatch.setattr(finalize, "_write", reopened)
+    assert site.finalize()
+    nothing_is_on_its_way(site)
+
+
+def nothing_is_on_its_way(site: Site) -> None:
+    """The next sweep takes what was written, and no row is left."""
+    while sweep.sweep_once(site.ledger):
+        pass
+    with site.ledger.transaction() as connection:
+        statement = "SELECT count(*) FROM api_files WHERE state <> 'ready'"
+        assert connection.exec_driver_sql(statement).scalar_one() == 0
+    assert list((site.folder / "store" / "acme" / "files").glob("*")) == []
+
+
+def test_a_retry_whose_input_is_deleted_while_its_archive_comes_back_changes_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = site.batch(line())
+    assert site.validate()
+    site.sql("UPDATE api_batches SET state = 'completed', rows_failed = 1")
+    site.sql("UPDATE batches SET state = 'dead', failures = 3")
+    site.sql(OVER)
+    client = user(site)
+
+    def meanwhile(*_: object) -> None:
+        assert client.delete(f"/v1/files/{batch.input_file_id}").status_code == 200
+
+    monkeypatch.setattr(retry, "bring_back", meanwhile)
+    answer = client.post(f"/v1/batches/{batch.id}/retry")
+    assert answer.status_code == 400
+    assert f"{batch.input_file_id} is deleted or expired" in answer.json()["error"]["message"]
+    assert site.seen(batch).state is BatchStatus.COMPLETED
+
+
+def test_a_file_is_not_deleted_while_a_retry_that_reads_it_is_stored(site: Site) -> None:
+    """The deletion waits for the retry, and sees it."""
+    batch = site.batch(line())
+    assert site.validate()
+    site.sql("UPDATE api_batches SET state = 'completed', rows_failed = 1")
+    site.sql(OVER)
+    client = user(site)
+    with ThreadPoolExecutor(1) as pool:
+        with site.ledger.transaction() as connection:
+            assert batch_retry.reopen(connection, 1, 60) is not None
+            deleted = pool.submit(client.delete, f"/v1/files/{batch.input_file_id}")
+            wait_until(lambda: waits(site) or deleted.done(), what="the deletion to wait")
+        assert deleted.result().status_code == 409
+
+
+def user(site: Site) -> TestClient:
+    door = console_site.Site(site.ledger, site.settings)
+    client = door.browser()
+    client.headers["authorization"] = f"Bearer {door.keys['user']}"
+    return client
+
+
+def waits(site: Site) -> bool:
+    with site.ledger.transaction() as connection:
+        statement = """SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND wait_event_type = 'Lock'"""
+        return bool(connection.exec_driver_sql(statement).scalar_one())
+
+
+def test_a_batch_that_is_lost_while_its_job_is_stored_leaves_no_marker(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = site.batch(line())
+    monkeypatch.setattr(batch_steps, "begin", lambda *_, **__: False)
+    assert site.validate()
+    assert site.seen(batch).state is BatchStatus.VALIDATING
+    assert site.jobs() == 0
+    assert list((site.folder / "store").rglob("_owner.json")) == []
 
 
 def test_a_file_that_a_sweep_has_taken_is_never_named_by_a_batch(

@@ -4,16 +4,17 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 
+from nightshift.common.errors import BadInput
 from nightshift.common.ledger import deadlines
 from nightshift.common.ledger.connection import Connection
-from nightshift.common.ledger.gateway import batch_steps, quotas
+from nightshift.common.ledger.gateway import batch_steps, files, quotas
 from nightshift.common.ledger.gateway.batches import BatchStatus
 
 WHO = "retry"
 """Who holds a batch while rows of its job are put back."""
 
 LOCK = text("""
-    SELECT id, state FROM api_batches
+    SELECT id, state, input_file_id FROM api_batches
     WHERE job_id = :job_id
       AND (state IN ('completed', 'failed')
            OR state IN ('in_progress', 'finalizing') AND ends_as IS NULL)
@@ -56,12 +57,17 @@ class Reopened:
 def reopen(connection: Connection, job_id: int, hold_seconds: float) -> Reopened | None:
     """The batch of a job, over or being finalized before, runs again with a window as long as its first;
     None where the job has no such batch. No reaper finalizes the batch for `hold_seconds`, in which its
-    rows are put back. The caller locks the job later, if at all: batches come before their jobs.
+    rows are put back. BadInput where its input was deleted. The caller locks the job later, if at all: batches come before their jobs.
     """
     found = connection.execute(LOCK, {"job_id": job_id}).one_or_none()
     if found is None:
         return None
     before = BatchStatus(found.state)
+    # A file is deleted only while nothing that is open reads it.
+    if before.over and not files.keep(connection, found.input_file_id):
+        raise BadInput(
+            f"the file {found.input_file_id} is deleted or expired: its rows cannot be read again"
+        )
     rows, tokens = quotas.again(connection, job_id)
     given = {"id": found.id, "runs": before is BatchStatus.IN_PROGRESS, "is_over": before.over}
     asked = {"rows": rows, "tokens": tokens}

@@ -105,6 +105,15 @@ TAKE_UNWANTED = text(f"""
 FORGET = text("DELETE FROM api_files WHERE id = :id AND state <> 'ready'")
 """The row of a file whose bytes are gone."""
 
+ABANDON = text("""
+    UPDATE api_files SET state = 'deleted', touched_at = '-infinity'
+    WHERE id = ANY (CAST(:ids AS text[])) AND state = 'receiving'
+""")
+"""Files whose bytes never all came: a sweep removes what there is of them."""
+
+LOCKED = text("SELECT true FROM api_files WHERE id = :id AND state = 'ready' FOR SHARE")
+"""A file that nobody deletes before the end of the transaction."""
+
 AGAIN_SECONDS = 60.0
 """A file whose bytes could not be removed is tried again after this time."""
 
@@ -147,6 +156,21 @@ def reader(connection: Connection, id: str) -> str | None:
     """An open batch or job that reads the file, such as "batch batch_7"; None where nothing does."""
     found: str | None = connection.scalar(READER, {"id": id})
     return found
+
+
+def keep(connection: Connection, id: str) -> bool:
+    """Holds off whoever deletes the file until the end of the transaction; False where it is deleted."""
+    return bool(connection.scalar(LOCKED, {"id": id}))
+
+
+def lock(connection: Connection, id: str) -> None:
+    """Waits for every transaction that keeps the file, so that what it stores is seen from here on."""
+    connection.execute(text("SELECT FROM api_files WHERE id = :id FOR UPDATE"), {"id": id})
+
+
+def abandon(connection: Connection, ids: Sequence[str]) -> None:
+    """The bytes of files that were on their way never come."""
+    connection.execute(ABANDON, {"ids": list(ids)})
 
 
 def delete(connection: Connection, tenant: str, id: str) -> bool:

@@ -207,6 +207,7 @@ def delete_file(call: Call) -> dict[str, Any]:
     with call.ledger.transaction() as connection:
         if files.get(connection, tenant, id) is None:
             raise not_found("file", id)
+        files.lock(connection, id)
         reader = files.reader(connection, id)
         if reader is not None:
             raise ApiError(
