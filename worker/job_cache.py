@@ -1,11 +1,12 @@
 """What a child keeps of each job that it works for: spec, templates, schemas."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from nightshift.common import provenance
+from nightshift.common import provenance, storage
 from nightshift.common.formats import output_schema
 from nightshift.common.formats.owner_marker import Owner
 from nightshift.common.ledger import jobs, schema
@@ -14,11 +15,15 @@ from nightshift.worker.outages import PatientLedger
 from nightshift.worker.rows.prompts import Renderer
 from nightshift.worker.rows.results import RowResults
 
+ROOTS_SECONDS = 60.0
+"""How often a child asks which roots the tenant of a job still has."""
+
 
 @dataclass(slots=True)
 class KnownJob:
     """One job, read from the ledger once; only a function's output schema may still be open. `remarked`
-    says that this child has told the ledger what its engine has to say of the job.
+    says that this child has told the ledger what its engine has to say of the job. `roots` are the folders that
+    the job was held to at `read_at`, in monotonic seconds; None where it is held to none.
     """
 
     id: int
@@ -29,6 +34,8 @@ class KnownJob:
     provenance: dict[str, str]
     output: pa.Schema | None
     remarked: bool = False
+    roots: tuple[str, ...] | None = None
+    read_at: float = 0.0
 
 
 class JobCache:
@@ -43,23 +50,37 @@ class JobCache:
     def get(self, job_id: int) -> KnownJob:
         """The job. No lock is held while the ledger is away, so other jobs go on."""
         known = self._known.get(job_id)
+        if known is not None and known.roots is not None:
+            self._look_again(known)
         if known is None:
             job = self._ledger.transact(jobs.get, job_id)
             ledger_id = self._ledger.transact(schema.ledger_id)
             assert job is not None, f"job {job_id} is not in the ledger"
             output = job.output_schema
+            storage.keep_within(job.output_uri, self._roots or None, storage.SETTING)
             known = KnownJob(
                 id=job_id,
                 owner=Owner(ledger_id, job.identity),
                 spec=job.spec,
                 inputs=output_schema.deserialize(job.input_schema),
-                renderer=Renderer(job.spec.task, self._roots),
+                renderer=Renderer(job.spec.task, self._roots, job.roots),
+                roots=job.roots,
+                read_at=time.monotonic(),
                 provenance=provenance.of_job(job_id, job.spec),
                 output=None if output is None else output_schema.deserialize(output),
             )
             # Threads that read one job at the same time share what the first of them made.
             known = self._known.setdefault(job_id, known)
         return known
+
+    def _look_again(self, known: KnownJob) -> None:
+        """A tenant may have lost a root meanwhile."""
+        if time.monotonic() - known.read_at < ROOTS_SECONDS:
+            return
+        job = self._ledger.transact(jobs.get, known.id)
+        if job is not None:
+            known.roots = known.renderer.job_roots = job.roots
+            known.read_at = time.monotonic()
 
     def output_schema(self, job: KnownJob, results: RowResults) -> tuple[pa.Schema, bool]:
         """The job's output schema, which the first answers fix where nothing else did; and whether

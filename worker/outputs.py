@@ -87,6 +87,7 @@ class Outputs:
 
     clock: Callable[[], float] = time.monotonic
     _proved: dict[int, float] = field(default_factory=dict)
+    _folders: dict[int, tuple[int, int] | None] = field(default_factory=dict)
     _refusals: dict[int, Refusals] = field(default_factory=dict)
     _changing: threading.Lock = field(default_factory=threading.Lock)
 
@@ -97,7 +98,9 @@ class Outputs:
         BadInput for a link in place of the staging folder.
         """
         now = self.clock()
-        if now - self._proved.get(job_id, -math.inf) < PROVED_SECONDS:
+        folder = storage.folder_identity(output_uri)
+        is_fresh = now - self._proved.get(job_id, -math.inf) < PROVED_SECONDS
+        if is_fresh and folder == self._folders.get(job_id, folder):
             return False
         with self._changing:
             known = self._refusals.get(job_id)
@@ -105,6 +108,7 @@ class Outputs:
                 raise StorageUnavailable(known.why)
         try:
             _prove(job_id, output_uri, owner)
+            folder = storage.folder_identity(output_uri)
         except StorageUnavailable as error:
             with self._changing:
                 self._proved.pop(job_id, None)
@@ -114,10 +118,20 @@ class Outputs:
             raise
         with self._changing:
             self._proved[job_id] = now
+            self._folders[job_id] = folder
             known = self._of(job_id)
             had_failed = known.wait_seconds > 0
             known.proved()
             return had_failed
+
+    def refuse_replaced(self, job_id: int, output_uri: str, owner: Owner) -> None:
+        """StorageUnavailable where another directory has taken the place of the one that was proved, and
+        belongs to somebody else; BadInput where it lies outside the roots of the job.
+        """
+        folder = storage.folder_identity(output_uri)
+        if folder is None or folder == self._folders.get(job_id, folder):
+            return
+        _refuse_foreign(job_id, output_uri, owner)
 
     def avoided(self) -> list[int]:
         """The jobs of which nothing is to be claimed now: a proof of their output has just failed."""
@@ -147,13 +161,17 @@ class Outputs:
 
 
 def _prove(job_id: int, output_uri: str, owner: Owner) -> None:
+    _refuse_foreign(job_id, output_uri, owner)
+    uri = part_names.staged(output_uri, f".proof-{secrets.token_hex(6)}")
+    storage.write_bytes(uri, b"may be written\n", replace=False)
+    storage.delete_all([uri])
+
+
+def _refuse_foreign(job_id: int, output_uri: str, owner: Owner) -> None:
     try:
         owner_marker.refuse_foreign(output_uri, owner, job_id)
     except BadInput as error:  # another machine may see another directory: no batch is charged
         raise StorageUnavailable(str(error)) from error
-    uri = part_names.staged(output_uri, f".proof-{secrets.token_hex(6)}")
-    storage.write_bytes(uri, b"may be written\n", replace=False)
-    storage.delete_all([uri])
 
 
 def _refused(why: str, error: Exception) -> OutputRefused:

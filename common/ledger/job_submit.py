@@ -12,15 +12,16 @@ from nightshift.common.descriptor import Descriptor, SourceFile
 from nightshift.common.errors import BadInput
 from nightshift.common.ledger import schema
 from nightshift.common.ledger.connection import Connection, lift_time_limit
+from nightshift.common.ledger.job_roots import UNBOUND, Admitted
 from nightshift.common.spec import STORED, JobSpec
 
 INSERT_JOB = text("""
     INSERT INTO jobs (name, pool, priority, engine_key, spec, identity, spec_identity, output_uri,
                       max_parallel, max_failed_fraction, input_schema, output_schema, finish_by,
-                      tenant)
+                      tenant, roots, uploads)
     VALUES (:name, :pool, :priority, :engine_key, CAST(:spec AS jsonb), :identity, :spec_identity,
             :output_uri, :max_parallel, :max_failed_fraction, :input_schema, :output_schema,
-            :finish_by, :tenant)
+            :finish_by, :tenant, CAST(:roots AS text[]), :uploads)
     ON CONFLICT DO NOTHING
     RETURNING id
 """)
@@ -60,7 +61,7 @@ COPY_BATCHES = """
 class NewJob:
     """A job to insert; `identity` hashes everything that makes it the same work. `finish_by` is the
     moment that limits.finish_by of the spec means, with its offset. `tenant` is who submits by HTTP,
-    empty for the command line.
+    empty for the command line; `admitted` are the folders that the job is held to.
     """
 
     spec: JobSpec
@@ -71,6 +72,7 @@ class NewJob:
     output_schema: bytes | None
     finish_by: datetime | None = None
     tenant: str = ""
+    admitted: Admitted = UNBOUND
 
 
 def lock(connection: Connection, identity: str) -> None:
@@ -120,6 +122,8 @@ def insert(connection: Connection, new: NewJob, files: Sequence[SourceFile]) -> 
             "output_schema": new.output_schema,
             "finish_by": new.finish_by,
             "tenant": new.tenant,
+            "roots": None if new.admitted.roots is None else list(new.admitted.roots),
+            "uploads": new.admitted.uploads,
         },
     )
     if job_id is None:

@@ -8,7 +8,7 @@ from sqlalchemy import RowMapping, text
 
 from nightshift.common.descriptor import SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import judged
+from nightshift.common.ledger import job_roots, judged
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.states import JOB_MOVES, JobState
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job as the ledger knows it; `output_schema` is a serialized Arrow schema or None."""
+    """One job as the ledger knows it; `output_schema` is a serialized Arrow schema or None. `roots` are
+    the folders that it was admitted under and that its tenant still has; None where it is held to none.
+    """
 
     id: int
     state: JobState
@@ -35,6 +37,7 @@ class Job:
     finished_at: datetime | None
     closed_at: datetime | None
     retries: int
+    roots: tuple[str, ...] | None = None
 
     @property
     def label(self) -> str:
@@ -43,23 +46,31 @@ class Job:
 
 
 SELECT_JOB = text("""
-    SELECT id, state, reason, spec, identity, spec_identity, output_uri, input_schema,
-           output_schema, created_at, finished_at, closed_at, retries
-    FROM jobs WHERE id = :id
+    SELECT j.id, j.state, j.reason, j.spec, j.identity, j.spec_identity, j.output_uri, j.input_schema,
+           j.output_schema, j.created_at, j.finished_at, j.closed_at, j.retries, j.roots, j.uploads,
+           t.roots AS tenant_roots
+    FROM jobs j LEFT JOIN tenants t ON t.name = j.tenant WHERE j.id = :id
 """)
 """One job with all that `Job` has."""
 
 
 def get(connection: Connection, job_id: int | None) -> Job | None:
-    """The job with this number."""
-    found = connection.execute(SELECT_JOB, {"id": job_id}).mappings().one_or_none()
-    if found is None:
+    """The job with this number. Whatever this process opens in its output directory from now on is held
+    to its roots.
+    """
+    row = connection.execute(SELECT_JOB, {"id": job_id}).mappings().one_or_none()
+    if row is None:
         return None
+    found = dict(row)
+    admitted = job_roots.Admitted(found.pop("roots"), found.pop("uploads"))
+    roots = job_roots.still_held(admitted, found.pop("tenant_roots"))
     # Tables of all jobs need no spec, whose parsers are a sixth of the imports of `nightshift status`.
+    from nightshift.common import storage
     from nightshift.common.spec import STORED, JobSpec
 
+    storage.keep_within(found["output_uri"], roots, storage.OF_JOB)
     spec = JobSpec.model_validate(found["spec"], context=STORED)
-    return Job(**{**found, "state": JobState(found["state"]), "spec": spec})
+    return Job(**{**found, "state": JobState(found["state"]), "spec": spec, "roots": roots})
 
 
 def by_output(connection: Connection, output_uri: str) -> Job | None:

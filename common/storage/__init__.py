@@ -10,7 +10,7 @@ means; any other error of a driver is StorageUnavailable.
 import errno
 import hashlib
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +25,7 @@ from nightshift.common.errors import (
 from nightshift.common.storage import local, objects
 from nightshift.common.storage.addresses import (
     as_typed,
+    check_held,
     check_roots,
     enclosing,
     fixed_folder,
@@ -39,7 +40,7 @@ from nightshift.common.storage.local import gathered_syncs
 from nightshift.common.storage.objects import driver_of
 from nightshift.common.storage.places import OWN_FOLDERS
 from nightshift.common.storage.streams import Content, FileInfo, Written, checked_reader
-from nightshift.common.storage.walls import OF_JOB, SETTING, carried, keep_within, within
+from nightshift.common.storage.walls import OF_JOB, SETTING, carried, keep_within, unheld, within
 
 __all__ = [
     "OF_JOB",
@@ -50,6 +51,7 @@ __all__ = [
     "Written",
     "as_typed",
     "carried",
+    "check_held",
     "check_roots",
     "driver_of",
     "enclosing",
@@ -63,6 +65,7 @@ __all__ = [
     "list_names",
     "listing",
     "resolve",
+    "unheld",
     "within",
 ]
 """What other files of the room define; the rest is here."""
@@ -143,6 +146,24 @@ def write_streamed(uri: str, content: Content) -> Written:
 def write_bytes(uri: str, data: bytes | memoryview, *, replace: bool = True) -> Written:
     """Writes a whole file; with `replace` readers see either the old file or the new one."""
     return write_whole(uri, lambda sink: sink.write(data), replace=replace)
+
+
+def hold(uri: str, roots: Sequence[str]) -> None:
+    """BadInput for an output directory outside the roots of this process. Whatever is opened in it from now
+    on is held to them.
+    """
+    check_roots([uri], roots)
+    keep_within(uri, roots or None, SETTING)
+
+
+def folder_identity(uri: str) -> tuple[int, int] | None:
+    """What tells a local directory from any other that takes its name later; None for one that is not
+    there or cannot be reached now, and in an object store. BadInput for one outside a wall.
+    """
+    with suppress(OSError):
+        if is_local(uri):
+            return local.folder_identity(local_path(uri))
+    return None
 
 
 _made_again = retry(

@@ -198,6 +198,12 @@ def _probed(path: Path, there: Path) -> AbstractContextManager[int]:
     return places.plainly_opened(there) if is_around else places.opened(there)
 
 
+def folder_identity(path: Path) -> walls.Identity:
+    """Device and inode of a directory; OSError where there is none."""
+    with places.opened(path) as folder:
+        return walls.identity(os.fstat(folder))
+
+
 def rename(source: Path, target: Path) -> None:
     """Renames a file, and syncs both directories."""
     _make(target.parent)

@@ -43,7 +43,8 @@ def restore(
         return
     with ledger.transaction() as connection:
         allowed(connection)
-    _make(job, to_convert, to_sort)
+    with storage.within(job.roots, storage.OF_JOB):
+        _make(job, to_convert, to_sort)
 
 
 def _gone(

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges
 from nightshift.common.formats import input_rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
@@ -40,7 +41,9 @@ def sharing_sample(spec: JobSpec, plan: Plan, columns: Sequence[str]) -> Sharing
         return [beginnings("\0".join(map(_text, row))) for row in zip(*values, strict=True)]
 
     with ThreadPoolExecutor(READING_THREADS) as threads:
-        sampled = [row for found in threads.map(read, _runs(plan)) for row in found]
+        sampled = [
+            row for found in threads.map(storage.carried(read), _runs(plan)) for row in found
+        ]
     row_tokens, levels = levels_of(sampled)
     return SharingSample(plan.rows_total, RUN_ROWS, row_tokens, levels)
 

@@ -155,11 +155,11 @@ def _first_rows(visit: Visit, spec: JobSpec) -> tuple[list[str], list[First]]:
     """Names of the input's columns, and its first rows with their prompts."""
     from nightshift.common.formats.values import to_rows
     from nightshift.producer.estimate.row_sample import sample_rows
-    from nightshift.producer.submit.submit import survey
+    from nightshift.producer.submit.submit import survey, within_roots
 
     few = spec.input.model_copy(update={"limit": min(spec.input.limit or FIRST_ROWS, FIRST_ROWS)})
     settings, spec = _bounded(visit, spec.model_copy(update={"input": few}))
-    with TemporaryDirectory(prefix="nightshift-") as copies:
+    with TemporaryDirectory(prefix="nightshift-") as copies, within_roots(settings, copies):
         spec, plan = survey(spec, settings, copies=copies)
         found = sample_rows(plan, spec, FIRST_ROWS, 0)
         values = [dict(row) for row in islice(to_rows(found.table), FIRST_ROWS)]

@@ -38,7 +38,7 @@ def delete(ledger: Ledger, job: Job, settings: Settings, *, output: bool) -> Ans
     with ledger.transaction() as connection:
         goes_on = deletions.takes_output(connection, job.id)
     if output and not goes_on:
-        storage.check_roots([job.output_uri], settings.allowed_roots)
+        storage.hold(job.output_uri, settings.allowed_roots)
         _refuse_unowned(ledger, job)
     if job.state.over and job.closed_at is None:
         finish.finish(ledger, job.id, settings.allowed_roots)

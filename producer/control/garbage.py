@@ -104,7 +104,7 @@ def _orphans(ledger: Ledger, job: Job, settings: Settings) -> list[str]:
     Files are listed first, and the ledger is asked second, as in the sweep of a finish: a file that is
     listed while no attempt may commit any more, and is not live then, will never be live.
     """
-    storage.check_roots([job.output_uri], settings.allowed_roots)
+    storage.hold(job.output_uri, settings.allowed_roots)
     if owner_marker.read(job.output_uri) != output_owner.owner(ledger, job.identity):
         return []
     listed = [

@@ -22,7 +22,7 @@ from nightshift.producer.estimate.prompt_lengths import PromptLengths, measure_p
 from nightshift.producer.estimate.row_sample import sample_rows
 from nightshift.producer.planning.planner import Plan
 from nightshift.producer.submit.auto_args import filled_in
-from nightshift.producer.submit.submit import survey
+from nightshift.producer.submit.submit import survey, within_roots
 
 SAMPLE_ROWS = 1_000
 """Size of the sample; the mean of so many prompts is known to a few percent."""
@@ -95,7 +95,7 @@ def estimate(
     own = TemporaryDirectory(prefix="nightshift-") if pilot is None else nullcontext()
     if ledger is not None:
         spec = filled_in(ledger, spec)
-    with own as copies:
+    with own as copies, within_roots(settings, *([] if copies is None else [copies])):
         spec, plan = survey(spec, settings, copies=copies)
         prompts = measure_prompts(
             spec, sample_rows(plan, spec, SAMPLE_ROWS, SAMPLE_SEED), tokenizes=tokenizes

@@ -16,6 +16,7 @@ from nightshift.common.errors import BadInput
 from nightshift.common.formats import part_rows
 from nightshift.common.formats.values import to_rows
 from nightshift.common.ledger import Ledger, jobs
+from nightshift.common.ledger.job_roots import UNBOUND, Admitted
 from nightshift.common.ledger.jobs import Job
 from nightshift.common.ledger.queries import failed_rows
 from nightshift.common.row_errors import Failure
@@ -30,7 +31,7 @@ from nightshift.producer.planning import reading
 from nightshift.producer.results.sample import sample
 from nightshift.producer.submit import auto_args
 from nightshift.producer.submit.checks import refuse_read_as_input
-from nightshift.producer.submit.submit import Within, submit, survey
+from nightshift.producer.submit.submit import Within, submit, survey, within_roots
 from nightshift.producer.submit.submitted import Submitted
 from nightshift.producer.views import progress, row_tables
 
@@ -63,13 +64,14 @@ def submit_pilot(
     *,
     adopt: bool = False,
     tenant: str = "",
+    admitted: Admitted = UNBOUND,
     within: Within | None = None,
     batches: int = BATCHES,
 ) -> tuple[Submitted, Unreadable]:
     """Writes the sample, if it is not there yet, and submits its job.
 
     Both lie beside the output, in a folder that belongs to this spec, input and number of rows:
-    a spec that was changed after a pilot gets a new folder. `adopt`, `tenant` and `within` are
+    a spec that was changed after a pilot gets a new folder. `adopt`, `tenant`, `admitted` and `within` are
     those of the submit. The rows are cut into `batches` where batch.rows allows so few. Raises BadInput
     where a submit of the spec itself would.
     """
@@ -83,16 +85,20 @@ def submit_pilot(
         refuse_read_as_input(spec, "the folder of the pilot", folder, ours)
     source = f"{folder}/{name}"
     # A pilot that goes on reads its sample again: only so it knows the rows that cannot be read.
-    sampled = sample_rows(plan, spec, rows, SEED)
+    with within_roots(settings):
+        sampled = sample_rows(plan, spec, rows, SEED)
     if not sampled.row_index:
         why = next(iter(sampled.bad.values())).message
         raise BadInput(f"none of the rows that were drawn can be read: {why}")
     reading.copies.use(f"{folder}/out", source)
-    if not storage.exists(source):
-        (_write_requests if is_requests else _write)(source, sampled.table, sampled.row_index)
-        reading.copies.made(f"{folder}/out", source)
+    with within_roots(settings):
+        if not storage.exists(source):
+            (_write_requests if is_requests else _write)(source, sampled.table, sampled.row_index)
+            reading.copies.made(f"{folder}/out", source)
     whole = _spec(spec, source, f"{folder}/out", -(-rows // batches))
-    submitted = submit(ledger, whole, settings, adopt=adopt, tenant=tenant, within=within)
+    submitted = submit(
+        ledger, whole, settings, adopt=adopt, tenant=tenant, admitted=admitted, within=within
+    )
     return submitted, sampled.bad
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
+from nightshift.common import storage
 from nightshift.common.descriptor import Descriptor, RowRanges
 from nightshift.common.formats import input_rows
 from nightshift.common.formats.input_rows import Rows
@@ -32,7 +33,9 @@ def sample_rows(plan: Plan, spec: JobSpec, count: int, seed: int) -> Rows:
         return input_rows.read_rows(spec, batch, spec.read_columns, cache, plan.schema)
 
     with ThreadPoolExecutor(READING_THREADS) as threads:
-        return _joined(list(threads.map(read, _sampled_batches(plan, count, seed))))
+        return _joined(
+            list(threads.map(storage.carried(read), _sampled_batches(plan, count, seed)))
+        )
 
 
 def _sampled_batches(plan: Plan, count: int, seed: int) -> Iterator[Descriptor]:

@@ -6,7 +6,7 @@ What loads Arrow is imported where it is used.
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -17,6 +17,7 @@ from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.gateway import quotas, tenant_jobs, tenants
 from nightshift.common.ledger.gateway.keys import Caller
 from nightshift.common.ledger.gateway.tenants import Tenant
+from nightshift.common.ledger.job_roots import Admitted
 from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec
 from nightshift.common.text import first_few
@@ -49,6 +50,7 @@ def submit_for(
     from nightshift.producer.estimate import pilot
     from nightshift.producer.submit.submit import submit
 
+    own_roots = settings.allowed_roots or None
     settings, spec = bounded(ledger, settings, caller, spec)
     if spec.batch.arrange == "auto":
         # Sorting takes memory and disk, which many callers share here.
@@ -61,18 +63,28 @@ def submit_for(
         if caller.role != "operator":
             access.refuse_more_rows(connection, tenant, job_id)
 
-    with planning(ledger, settings, caller, ending, of_job=pilot_rows is None):
+    how: dict[str, Any] = {"tenant": tenant, "within": within}
+    if caller.role != "operator":
+        how["admitted"] = _admitted(settings, tenant)
+    with (
+        storage.within(own_roots, storage.SETTING),
+        planning(ledger, settings, caller, ending, of_job=pilot_rows is None),
+    ):
         if pilot_rows is None:
-            done = submit(ledger, spec, settings, tenant=tenant, within=within)
+            done = submit(ledger, spec, settings, **how)
         else:
-            done, _ = pilot.submit_pilot(
-                ledger, spec, settings, pilot_rows, tenant=tenant, within=within
-            )
+            done, _ = pilot.submit_pilot(ledger, spec, settings, pilot_rows, **how)
     with ledger.transaction() as connection:
         if tenant_jobs.get(connection, scope, done.job_id) is None:
             said = f"{spec.output.uri} is the output of a job of another tenant"
             raise ApiError(409, said, param="output.uri", code="output_taken", retried=False)
     return done
+
+
+def _admitted(settings: Settings, tenant: str) -> Admitted:
+    """What a job is held to for good whose spec was held to the roots of its tenant."""
+    uploads = None if settings.serve_store is None else layout.inputs(settings.serve_store, tenant)
+    return Admitted([root for root in settings.allowed_roots if root != uploads], uploads)
 
 
 @contextmanager

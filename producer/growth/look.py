@@ -5,7 +5,8 @@ takes a file after two equal looks.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import structlog
@@ -71,8 +72,25 @@ def take(
 
     Raises BadInput for files that cannot be taken; then nothing is appended.
     """
+    with _within(job, settings):
+        return _taken(ledger, job, uris, settings, redo, last)
+
+
+@contextmanager
+def _within(job: Job, settings: Settings) -> Iterator[None]:
+    """Holds what is opened inside to the roots of this process and to those of the job."""
+    with (
+        storage.within(settings.allowed_roots or None, storage.SETTING),
+        storage.within(job.roots, storage.OF_JOB),
+    ):
+        yield
+
+
+def _taken(
+    ledger: Ledger, job: Job, uris: Sequence[str], settings: Settings, redo: bool, last: bool
+) -> Taken:
     refuse(job)
-    listing = _listed(uris or job.spec.input.uris, settings)
+    listing = _listed(job, uris or job.spec.input.uris, settings)
     found = _changes(ledger, job, listing, by_name=bool(uris))
     rows = redo_changed(ledger, job, found.changed) if redo and found.changed else 0
     source: Source = "files" if uris else "input"
@@ -147,9 +165,10 @@ def _changes(ledger: Ledger, job: Job, listing: Listing, *, by_name: bool) -> Ch
     return changes(listing.as_planned(planned), planned, elsewhere)
 
 
-def _listed(uris: Sequence[str], settings: Settings) -> Listing:
+def _listed(job: Job, uris: Sequence[str], settings: Settings) -> Listing:
     uris = [storage.resolve(uri) for uri in uris]
     storage.check_roots(uris, settings.allowed_roots)
+    storage.check_held(uris, job.roots, storage.OF_JOB)
     listing = storage.listing(uris)
     # A link below an allowed folder may lead out of it.
     storage.check_roots([info.uri for info in listing.files], settings.allowed_roots)
@@ -167,8 +186,9 @@ def look_once(ledger: Ledger, settings: Settings) -> bool:
     if due is None or job is None:
         return False
     try:
-        found = _listed(job.spec.input.uris, settings)
-        noted, listing = _look(ledger, job, due, found)
+        with _within(job, settings):
+            found = _listed(job, job.spec.input.uris, settings)
+            noted, listing = _look(ledger, job, due, found)
     except NightshiftError as error:
         log.warning("look_failed", job_id=job.id, error=str(error))
         with ledger.transaction() as connection:

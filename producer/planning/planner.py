@@ -171,7 +171,7 @@ def plan(
 
     if spec_input.limit is None:
         with ThreadPoolExecutor(min(PLANNING_THREADS, max(1, len(files)))) as threads:
-            examined = list(threads.map(examine, files, kinds))
+            examined = list(threads.map(storage.carried(examine), files, kinds))
     else:
         examined = _examine_until(spec_input.limit, examine, files, kinds)
     rows_total = sum(file.rows for file in examined)

@@ -60,7 +60,7 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
     with ledger.transaction() as connection:
         if job_end.hold_refused(connection, job_id):
             return
-    storage.check_roots([job.output_uri], roots)
+    storage.hold(job.output_uri, roots)
     output_owner.refuse_foreign(ledger, job)
     _in_pieces(ledger, partial(retries.undo, job_id=job_id))
     error_parts.write_all(ledger, job)

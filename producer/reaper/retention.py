@@ -39,7 +39,7 @@ def archive_due(ledger: Ledger, settings: Settings, stop: threading.Event) -> No
         job, archive = taken
         why, unexpected = "its rows are needed", False
         try:
-            storage.check_roots([job.output_uri], settings.allowed_roots)
+            storage.hold(job.output_uri, settings.allowed_roots)
             output_owner.refuse_foreign(ledger, job)
             if leave(ledger, job, archive, days, partial(_rest, stop)):
                 continue

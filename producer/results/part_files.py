@@ -183,14 +183,15 @@ def read_input(
     `batch` says where the rows lie, as the rows of `pages` do; the children of a root batch lie
     where the root lay.
     """
-    return input_rows.read_rows(
-        job.spec,
-        replace(records.descriptor(batch), rows=rows),
-        columns,
-        cache or ReadCache(0),
-        input_schema(job),
-        fixed=fixed,
-    )
+    with storage.within(job.roots, storage.OF_JOB):
+        return input_rows.read_rows(
+            job.spec,
+            replace(records.descriptor(batch), rows=rows),
+            columns,
+            cache or ReadCache(0),
+            input_schema(job),
+            fixed=fixed,
+        )
 
 
 def read_ahead(items: Iterator[T], most: int = BATCHES_AHEAD) -> Generator[T, None, None]:

@@ -251,7 +251,7 @@ def _refuse_neighbours(ledger: Ledger, output_uri: str) -> None:
 
 def _has_marker(folder: str) -> bool:
     # Who may write an output need not be allowed to read the folders around it.
-    with suppress(StorageUnavailable):
+    with suppress(StorageUnavailable), storage.unheld():
         return storage.exists(owner_marker.place(folder))
     return False
 

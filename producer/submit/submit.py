@@ -1,6 +1,7 @@
 """Submit: a resolved spec and a plan become a job and its batches in one transaction, or nothing."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from nightshift.common.ledger import Connection, Ledger, job_submit, jobs
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.growth import generations, watches
+from nightshift.common.ledger.job_roots import UNBOUND, Admitted
 from nightshift.common.ledger.job_submit import NewJob
 from nightshift.common.settings import Settings
 from nightshift.common.spec import (
@@ -44,14 +46,35 @@ def submit(
     new: bool = False,
     adopt: bool = False,
     tenant: str = "",
+    admitted: Admitted = UNBOUND,
     within: Within | None = None,
 ) -> Submitted:
     """Plans and stores a job; for the same spec over unchanged files the existing job comes back.
 
-    With `adopt` the output directory is taken over from the same job of a ledger that is lost.
+    Files are opened within the allowed roots of `settings` alone; the job is held to what it is `admitted`
+    under for good. With `adopt` the output directory is taken over from the same job of a ledger that is lost.
     `within` runs in the transaction of a new job: what it raises leaves no job.
     Raises BadInput with one sentence for everything that can be refused without a worker.
     """
+    with within_roots(settings):
+        return _submitted(ledger, spec, settings, new, adopt, (tenant, admitted), within)
+
+
+def within_roots(settings: Settings, *besides: str) -> AbstractContextManager[None]:
+    """Holds what is opened inside to the allowed roots, and to folders `besides`."""
+    roots = (*settings.allowed_roots, *besides) if settings.allowed_roots else None
+    return storage.within(roots, storage.SETTING)
+
+
+def _submitted(
+    ledger: Ledger,
+    spec: JobSpec,
+    settings: Settings,
+    new: bool,
+    adopt: bool,
+    owner_of_job: tuple[str, Admitted],
+    within: Within | None,
+) -> Submitted:
     spec, listing = _prepared(filled_in(ledger, spec), settings)
     infos = listing.files
     existing = existing_job(ledger, spec, listing, new)
@@ -75,7 +98,8 @@ def submit(
         input_schema=output_schema.serialize(plan.schema),
         output_schema=_output_schema(spec, plan.schema),
         finish_by=due,
-        tenant=tenant,
+        tenant=owner_of_job[0],
+        admitted=owner_of_job[1],
     )
     owner = output_owner.owner(ledger, identity)
     marked = output_owner.take(ledger, spec.output.uri, owner, adopting=adopting)
@@ -139,10 +163,11 @@ def survey(
     """
     if ledger is not None:
         spec = filled_in(ledger, spec)
-    spec, listing = _prepared(spec, settings, copies)
-    if copies is None:
-        _check_output(ledger, spec, listing.files, adopt)
-    return spec, _plan(spec, listing.files)
+    with within_roots(settings, *([] if copies is None else [copies])):
+        spec, listing = _prepared(spec, settings, copies)
+        if copies is None:
+            _check_output(ledger, spec, listing.files, adopt)
+        return spec, _plan(spec, listing.files)
 
 
 def _check_output(
@@ -166,15 +191,17 @@ def check_before(spec: JobSpec, settings: Settings, *, has_ledger: bool, adopt: 
     """
     spec = resolved(spec)
     storage.check_roots([*spec.input.uris, spec.output.uri], settings.allowed_roots)
-    storage.expand(uri for uri in spec.input.uris if storage.is_local(uri))
-    storage.check_directory(spec.output.uri)
+    with within_roots(settings):
+        storage.expand(uri for uri in spec.input.uris if storage.is_local(uri))
+        storage.check_directory(spec.output.uri)
     if not has_ledger and not adopt and storage.is_local(spec.output.uri):
         output_owner.refuse_owned(spec.output.uri)
 
 
 def spec_and_identity(spec: JobSpec, settings: Settings) -> tuple[JobSpec, str]:
     """The resolved spec, and the identity of the job that a submit of it would make or find."""
-    spec, listing = _prepared(spec, settings)
+    with within_roots(settings):
+        spec, listing = _prepared(spec, settings)
     return spec, _identity(spec, listing.files)
 
 

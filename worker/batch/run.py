@@ -13,6 +13,7 @@ import pyarrow as pa
 from nightshift.common import storage
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import (
+    BadInput,
     EngineGone,
     EngineRefused,
     EngineUnavailable,
@@ -177,11 +178,16 @@ class BatchRunner:
         reached(Moment.CLAIMED)
         job = self._jobs.get(lease.job_id)
         spec = job.spec
-        with batch.progress.stage() as moved:
+        roots = self.settings.allowed_roots
+        with (
+            batch.progress.stage() as moved,
+            storage.within(roots or None, storage.SETTING),
+            storage.within(job.roots, storage.OF_JOB),
+        ):
             # The job may have been submitted where other roots are allowed.
-            storage.check_roots(
-                [lease.descriptor.source.uri, spec.output.uri], self.settings.allowed_roots
-            )
+            named = [lease.descriptor.source.uri, spec.output.uri]
+            storage.check_roots(named, roots)
+            storage.check_held(named, job.roots, storage.OF_JOB)
             if self.outputs.prove(job.id, spec.output.uri, job.owner):
                 self.recorder.went_on(Kind.STORAGE, job.id)
             moved()
@@ -229,7 +235,7 @@ class BatchRunner:
                 unpublished.append((loaded.batch, failure))
             else:
                 ready.append(publication)
-        if ready:
+        if ready and self._is_own_output(ready):
             self._publisher.publish(ready)
         for each in ready:
             self._note_output(each)
@@ -238,6 +244,19 @@ class BatchRunner:
         for batch, failure in unpublished:
             self._outcomes.end(batch, failure)
         return len(group) - went_on
+
+    def _is_own_output(self, ready: Sequence[Publication]) -> bool:
+        """False where the output directory is another one by now that is somebody else's: no part is
+        written, and each has that error.
+        """
+        job = self._jobs.get(ready[0].lease.job_id)
+        try:
+            self.outputs.refuse_replaced(job.id, job.spec.output.uri, job.owner)
+        except (BadInput, StorageUnavailable) as error:
+            for each in ready:
+                each.error = error
+            return False
+        return True
 
     def _note_output(self, each: Publication) -> None:
         """What the output did with a part. A job whose parts are refused again and again is paused:

@@ -46,6 +46,9 @@ CHECK_SECONDS = 1.0
 PERMANENT = frozenset({errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
 """Errors of a file or its name that no further try ends."""
 
+OF_TASK = "task.image_roots names"
+"""Who names the roots of a task's images."""
+
 T = TypeVar("T")
 
 DATA_URI = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
@@ -132,7 +135,8 @@ class Image:
     """The value of a row's image column: the bytes of an image file, or a URI.
 
     A URI is a local path, s3://, gs:// or data:. It comes from a submitter's data and must lie
-    below the operator's allowed `roots`, and below those that the job is held to, `job_roots`.
+    below the operator's allowed `roots`, below the `image_roots` of the task, and below those that the job
+    is held to, `job_roots`. No link leads it out of them.
 
     Each method raises BadImage for an image that cannot be used, and StorageUnavailable when the
     store does not answer, for which the row is not to blame.
@@ -140,7 +144,8 @@ class Image:
 
     value: bytes | str
     roots: tuple[str, ...] = ()
-    job_roots: tuple[str, ...] = ()
+    image_roots: tuple[str, ...] = ()
+    job_roots: tuple[str, ...] | None = None
 
     def content(self) -> tuple[bytes, str]:
         """The bytes of the file and their MIME type; only the header is checked.
@@ -192,14 +197,20 @@ class Image:
         try:
             location = storage.resolve(uri)
             storage.check_roots([location], self.roots)
-            storage.check_roots([location], self.job_roots, "task.image_roots names")
+            storage.check_roots([location], self.image_roots, OF_TASK)
+            storage.check_held([location], self.job_roots, storage.OF_JOB)
             retrying = Retrying(
                 retry=retry_if_exception(_may_end),
                 wait=wait_random_exponential(multiplier=0.5, max=5),
                 stop=stop_after_attempt(READ_TRIES),
                 reraise=True,
             )
-            return retrying(_read, location)
+            with (
+                storage.within(self.roots or None, storage.SETTING),
+                storage.within(self.image_roots or None, OF_TASK),
+                storage.within(self.job_roots, storage.OF_JOB),
+            ):
+                return retrying(_read, location)
         except FileNotFoundError as error:
             raise BadImage(f"the image {uri[:200]} is not there") from error
         except BadInput as error:

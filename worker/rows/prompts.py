@@ -27,8 +27,13 @@ from nightshift.worker.engines.protocol import Refusal, Request
 class Renderer:
     """Renders rows with the compiled templates of one job."""
 
-    def __init__(self, task: Task, roots: Sequence[str] = ()) -> None:
-        """Images are read only below `roots`; without roots, from anywhere."""
+    def __init__(
+        self, task: Task, roots: Sequence[str] = (), job_roots: Sequence[str] | None = None
+    ) -> None:
+        """Images are read only below `roots`, without any from anywhere, and below `job_roots`, to which
+        None holds no image.
+        """
+        self.job_roots = None if job_roots is None else tuple(job_roots)
         self._task = task
         self._roots = tuple(roots)
         self._templates = [compiled(source) for source in task.templates]
@@ -106,7 +111,7 @@ class Renderer:
         if not value or not isinstance(value, bytes | str):
             raise ValueError(f"the column {column!r} holds no image ({value!r:.50})")
         own = self._task.image_roots if isinstance(self._task, GenerateTask) else ()
-        return Image(value, self._roots, tuple(own))
+        return Image(value, self._roots, tuple(own), self.job_roots)
 
 
 class OtherEndpoint(ValueError):

@@ -1,0 +1,277 @@
+"""Two tenants behind one server: whatever one puts into its folder after a submit, its job reads and writes
+nothing of the other. The server is a real one; worker and reaper run in this process.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from nightshift.common.errors import NightshiftError
+from nightshift.common.ledger import Ledger
+from nightshift.common.ledger.growth import watches
+from nightshift.common.settings import Settings
+from nightshift.common.states import JobState
+from nightshift.producer.control import garbage
+from nightshift.producer.control.deletion import delete
+from nightshift.producer.growth import look
+from nightshift.producer.results.collect import collect
+from nightshift.producer.results.sample import sample
+from nightshift.producer.retry import retry
+from nightshift.producer.verify.verify import verify
+from tests.integration.test_api_jobs import Tenants, people
+from tests.integration.test_retry import Site, moody
+from tests.support.fleet import write_rows
+
+__all__ = ["people"]
+
+SECRET = "of-beta"
+
+
+class Neighbours(Site):
+    """A job of acme over HTTP, with its worker and its reaper, and the folder of beta beside that of acme."""
+
+    def __init__(self, ledger: Ledger, tenants: Tenants) -> None:
+        super().__init__(ledger, tenants.folder)
+        self.tenants = tenants
+        self.beta = tenants.folder.with_name("beta")
+        write_rows(self.beta / "in", [(f"{SECRET}.jsonl", 3)])
+        for name in ("out", "out/_attempts", "out/_input"):
+            (self.beta / name).mkdir(exist_ok=True)
+        (self.beta / "out" / "part-000000-a1.jsonl").write_text(
+            f'{{"row_index": 0, "id": "{SECRET}"}}\n'
+        )
+        self.before = self.of_beta()
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "loud"
+
+    def of_beta(self) -> dict[str, bytes | None]:
+        """All that lies in the folder of beta."""
+        return {
+            str(path.relative_to(self.beta)): path.read_bytes() if path.is_file() else None
+            for path in sorted(self.beta.rglob("*"))
+        }
+
+    def submit_over_http(self, **of_input: Any) -> None:
+        spec = self.tenants.spec()
+        spec["input"] |= of_input
+        spec["batch"] = {"rows": 10}
+        spec["output"]["format"] = "jsonl"
+        made = self.tenants.ask("acme", "POST", "/api/jobs", json=spec)
+        assert made.status_code == 201, made.text
+        self.job_id = made.json()["job"]
+
+    def look(self) -> str | None:
+        """Two looks of a reaper; returns what the last one could not do."""
+        for _ in range(2):
+            with self.ledger.transaction() as connection:
+                connection.execute(
+                    text("""
+                        UPDATE job_watches SET next_look_at = now(), looking_until = NULL;
+                        UPDATE unplanned_files SET seen_at = seen_at - interval '1 hour'
+                    """)
+                )
+            assert look.look_once(self.ledger, Settings())
+        with self.ledger.transaction() as connection:
+            found = watches.status(connection, self.job_id)
+        assert found is not None
+        error: str | None = found["error"]
+        return error
+
+    def out_becomes_a_link(self) -> None:
+        self.out.rename(self.folder / "own")
+        self.out.symlink_to(self.beta / "out")
+
+    def written(self) -> str:
+        """All that is in the output of the job."""
+        own = self.folder / "own"
+        folder = own if own.exists() else self.out.resolve()
+        return "".join(path.read_text() for path in folder.rglob("part-*"))
+
+    def errors(self) -> str:
+        with self.ledger.transaction() as connection:
+            found = connection.execute(text("SELECT last_error FROM batches ORDER BY id"))
+            return " ".join(error or "" for (error,) in found)
+
+
+@pytest.fixture
+def site(people: Tenants, ledger: Ledger) -> Neighbours:
+    return Neighbours(ledger, people)
+
+
+LOUD = moody()
+
+
+def test_a_link_in_a_watched_input_brings_nothing_of_another_tenant(site: Neighbours) -> None:
+    """Made after the submit, it once brought the rows of beta into the output of acme."""
+    site.submit_over_http(watch="1h")
+    link = site.folder / "in" / "b.jsonl"
+    for target in (site.beta / "in" / f"{SECRET}.jsonl", "../../beta/in", site.beta):
+        link.symlink_to(target)
+        assert "outside the folders that the job may use" in (site.look() or ""), target
+        site.run(LOUD)
+        link.unlink()
+    assert len(site.written().splitlines()) == 30
+    assert site.look() is None
+
+
+def test_a_file_that_became_a_link_after_the_submit_is_not_read(site: Neighbours) -> None:
+    site.submit_over_http()
+    own = site.folder / "in" / "a.jsonl"
+    facts = own.stat()
+    secret = site.beta / "in" / f"{SECRET}.jsonl"
+    secret.write_bytes(secret.read_bytes().ljust(facts.st_size, b"\n"))
+    os.utime(secret, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    own.unlink()
+    own.symlink_to(secret)
+    seen: list[str] = []
+
+    def watching(rows: Any) -> Any:
+        seen.extend(row["id"] for row in rows)
+        return LOUD(rows)
+
+    site.run(watching)
+    assert seen == []
+    assert "outside the folders that the job may use" in site.errors()
+
+
+def test_an_output_directory_that_became_a_link_takes_no_part_of_another_tenant(
+    site: Neighbours,
+) -> None:
+    """Whether it was swapped before the first batch, or while one is computed."""
+    site.submit_over_http()
+    swapped: list[bool] = []
+
+    def swapping(rows: Any) -> Any:
+        if not swapped:
+            swapped.append(True)
+            site.out_becomes_a_link()
+        return LOUD(rows)
+
+    site.admit()
+    runner = site.runner(swapping)
+    runner.work("poll", wait=False)
+    assert runner.window.wait_empty(60)
+    assert swapped
+    assert site.of_beta() == site.before
+    assert "outside the folders that the job may use" in site.errors()
+    site.run(LOUD)
+    site.finish()
+    assert site.of_beta() == site.before
+
+
+def test_whoever_looks_at_a_job_whose_output_became_a_link_sees_and_changes_nothing_of_another(
+    site: Neighbours,
+) -> None:
+    site.submit_over_http()
+    assert site.work(LOUD) is JobState.COMPLETED
+    site.out_becomes_a_link()
+    settings = Settings()
+    job = site.job
+    calls = {
+        "sample": lambda: sample(site.ledger, job, 3, 0),
+        "collect": lambda: collect(site.ledger, job, str(site.folder / "all.jsonl")),
+        "verify": lambda: verify(site.ledger, job),
+        "retry": lambda: retry(site.ledger, job, failed=True, dead=True, kind=None),
+        "gc": lambda: garbage.collect(site.ledger, settings, sure=True),
+        "delete": lambda: delete(site.ledger, job, settings, output=True),
+    }
+    for name, call in calls.items():
+        said = ""
+        try:
+            said = str(call())
+        except NightshiftError as error:
+            said = str(error)
+        assert SECRET not in said, name
+        assert site.of_beta() == site.before, name
+
+
+def test_links_that_stay_in_the_folders_of_a_tenant_work_as_ever(site: Neighbours) -> None:
+    (site.folder / "large").mkdir(parents=True)
+    site.out.symlink_to("large")
+    site.submit_over_http(watch="1h")
+    write_rows(site.folder / "more", [("b.jsonl", 5)])
+    (site.folder / "in" / "link").symlink_to(site.folder / "more")
+    assert site.look() is None
+    site.run(LOUD)
+    assert len(site.written().splitlines()) == 35
+    assert (site.folder / "large" / "_attempts").is_dir()
+
+
+def test_a_job_may_use_what_its_tenant_still_has(site: Neighbours) -> None:
+    site.submit_over_http(watch="1h")
+    with site.ledger.transaction() as connection:
+        change = "UPDATE tenants SET roots = ARRAY[%s] WHERE name = 'acme'"
+        connection.exec_driver_sql(change, (str(site.folder / "elsewhere"),))
+    assert "outside the folders that the job may use" in (site.look() or "")
+    site.run(LOUD)
+    assert "outside the folders that the job may use" in site.errors()
+    assert not list(site.out.rglob("part-*"))
+
+
+# ---------------------------------------------------------------- nobody forgets it
+
+
+_watched: list[tuple[str, list[str]]] = []
+EVENTS = {
+    "open",
+    "os.listdir",
+    "os.scandir",
+    "os.mkdir",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.link",
+}
+
+
+def _note(event: str, given: tuple[Any, ...]) -> None:
+    if not _watched or event not in EVENTS:
+        return
+    root, found = _watched[-1]
+    for name in given[:2]:
+        if isinstance(name, str | bytes | os.PathLike) and os.fsdecode(name).startswith(root):
+            found.append(f"{event} {os.fsdecode(name)}")
+
+
+@contextmanager
+def opened_by_name(root: Path) -> Iterator[list[str]]:
+    """What this process opens, lists or changes below a folder by a whole path, as Python reports it."""
+    if not any(each is _note for each in _hooks):
+        sys.addaudithook(_note)
+        _hooks.append(_note)
+    found: list[str] = []
+    _watched.append((f"{root}/", found))
+    yield found
+    _watched.pop()
+
+
+_hooks: list[Any] = []
+
+
+def test_nothing_of_a_job_that_is_held_to_roots_is_opened_by_its_name(site: Neighbours) -> None:
+    """A name that was checked may lead elsewhere when it is used: all goes through open folders."""
+    site.submit_over_http(watch="1h")
+    with opened_by_name(site.folder) as found:
+        (site.folder / "in").joinpath("probe").touch()
+        assert found != []  # the hook hears
+        (site.folder / "in" / "probe").unlink()
+        write_rows(site.folder / "in", [("b.jsonl", 5)])
+        found.clear()
+        assert site.look() is None
+        site.run(LOUD)
+        look.take(site.ledger, site.job, [], Settings(), last=True)
+        assert site.finish() is JobState.COMPLETED
+        verify(site.ledger, site.job)
+        retry(site.ledger, site.job, failed=True, dead=True, kind=None)
+        garbage.collect(site.ledger, Settings(), sure=True)
+        delete(site.ledger, site.job, Settings(), output=True)
+        assert found == []
+    assert not site.out.exists()
