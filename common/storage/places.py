@@ -114,7 +114,13 @@ def make(path: Path, made: Callable[[int], None]) -> None:
             os.mkdir(name, dir_fd=folder)
             made(folder)
 
-    os.close(walls.walk(path, walls.around(path), make=make_one).folder)
+    is_ours = path.name in OWN_FOLDERS  # a link in place of one is refused by whoever opens it
+    way = walls.walk(path.parent if is_ours else path, walls.around(path), make=make_one)
+    try:
+        if is_ours:
+            make_one(way.folder, path.name)
+    finally:
+        os.close(way.folder)
 
 
 def _own_folder(path: Path, flags: int, around: Sequence[walls.Wall]) -> int:

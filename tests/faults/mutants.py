@@ -37,6 +37,7 @@ RACE = "tests/faults/test_race.py"
 STORES = "tests/integration/test_store_requests.py"
 FROZEN = "tests/faults/test_frozen.py"
 CONTROL = "tests/faults/test_control_races.py"
+WALLS = "tests/integration/test_tenant_walls.py"
 RUNNER = "tests/integration/test_batch_runner.py"
 SHARES = "tests/integration/test_shares.py"
 HANGS = "test_the_batch_of_a_thread_that_hangs_is_given_back_and_its_neighbour_goes_on"
@@ -578,6 +579,30 @@ MUTANTS = (
         "    if path.parent.name in OWN_FOLDERS:\n",
         "    if False:\n",
         ("tests/unit/test_places.py::test_a_link_in_place_of_a_folder_of_ours_is_refused",),
+    ),
+    Mutant(
+        "roots of a job in the worker",
+        "worker/batch/run.py",
+        "            storage.within(job.roots, storage.OF_JOB),\n",
+        "            storage.within(None, storage.OF_JOB),\n",
+        (f"{WALLS}::test_a_file_that_became_a_link_after_the_submit_is_not_read",),
+    ),
+    Mutant(
+        "roots of a job around its output",
+        "common/ledger/jobs.py",
+        '    storage.keep_within(found["output_uri"], roots, storage.OF_JOB)\n',
+        "",
+        (
+            f"{WALLS}::test_an_output_directory_that_became_a_link_takes_no_part_of_another_tenant",
+            f"{WALLS}::test_nothing_of_a_job_that_is_held_to_roots_is_opened_by_its_name",
+        ),
+    ),
+    Mutant(
+        "roots of a job in a look at its input",
+        "producer/growth/look.py",
+        "        storage.within(job.roots, storage.OF_JOB),\n",
+        "        storage.within(None, storage.OF_JOB),\n",
+        (f"{WALLS}::test_a_link_in_a_watched_input_brings_nothing_of_another_tenant",),
     ),
     Mutant(
         "links on the way to a file in a root",
