@@ -786,6 +786,26 @@ def test_nothing_is_written_to_a_directory_that_belongs_to_somebody_else_by_now(
     assert scene.is_over()
 
 
+def test_a_directory_that_is_replaced_by_somebody_elses_while_rows_run_takes_no_part(
+    scene: Scene,
+) -> None:
+    """A proof of the output once held for a minute, whatever stood under its name by then."""
+    others = scene.output.with_name("others")
+    others.mkdir()
+    (others / "_owner.json").write_bytes(b'{"ledger": "a", "identity": "b"}')
+    thread = scene.run()
+    scene.wait_taken(ROWS)
+    scene.output.rename(scene.output.with_name("own"))
+    scene.output.symlink_to(others)
+    for at in range(ROWS):
+        scene.engine.answer(at)
+    thread.join(60)
+    assert [path.name for path in others.rglob("*")] == ["_owner.json"]
+    assert scene.states() == ["pending"] * ROWS
+    assert all("belongs to another job or ledger by now" in (e or "") for e in scene.errors())
+    assert scene.is_over()
+
+
 @pytest.mark.parametrize("why", ["Permission denied", "belongs to another job or ledger by now"])
 def test_a_job_whose_output_is_never_writable_is_paused_with_the_reason(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, why: str

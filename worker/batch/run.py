@@ -251,7 +251,8 @@ class BatchRunner:
         """
         job = self._jobs.get(ready[0].lease.job_id)
         try:
-            self.outputs.refuse_replaced(job.id, job.spec.output.uri, job.owner)
+            with ready[0].batch.progress.stage():
+                self.outputs.refuse_replaced(job.id, job.spec.output.uri, job.owner)
         except (BadInput, StorageUnavailable) as error:
             for each in ready:
                 each.error = error
