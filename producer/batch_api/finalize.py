@@ -1,6 +1,6 @@
 """Finalizing: the results of a batch whose job is over become files, and the batch ends."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -102,7 +102,16 @@ def finalize_once(ledger: Ledger, settings: Settings, who: str) -> bool:
         errors = [Problem("job_failed", job.reason or "the job of the batch failed").as_json]
     try:
         with _result_files(ledger, settings, batch) as results:
-            _write(ledger, who, batch, job, status, progress["rows_total"], results)
+            _write(
+                ledger,
+                who,
+                batch,
+                job,
+                status,
+                progress["rows_total"],
+                results,
+                Hidden(settings).text,
+            )
             _end(ledger, batch, who, status, results, errors, dict(progress), job)
     except LeaseLost as lost:
         log.info("batch_left", batch=batch.id, why=str(lost))
@@ -127,11 +136,13 @@ def _write(
     status: BatchStatus,
     rows_total: int,
     results: tuple[ResultFile, ResultFile],
+    hide: Callable[[str], str],
 ) -> None:
-    """Writes every line of the batch into a file of answers and one of errors."""
+    """Writes every line of the batch into a file of answers and one of errors; `hide` takes the paths of the
+    server out of a text.
+    """
     answers, errors = results
     answered = np.zeros(rows_total, np.bool_)
-    hide = Hidden(settings).text
 
     def fill(to_answers: BinaryIO, to_errors: BinaryIO) -> None:
         _, rows = rows_for(ledger, job, [], partial=True, force=True)
