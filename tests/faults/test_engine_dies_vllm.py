@@ -50,7 +50,7 @@ def test_a_dead_engine_is_replaced_and_none_outlives_its_worker(rig: Rig) -> Non
     assert watchers
     for member in (psutil.Process(worker.pid), second):
         member.kill()
-    worker.wait(60)
+    worker.wait(200)
     wait_until(lambda: not is_alive(engine), 60, "the end of the orphaned engine")
     wait_until(lambda: not any(map(is_alive, above)), 60, "the end of all that was above it")
 

@@ -62,7 +62,7 @@ def test_a_late_sweep_deletes_no_part_of_a_retry(rig: Rig) -> None:
     rig.thaw(tree(late))
     # It leaves only when its finish is over.
     late.terminate()
-    assert late.wait(60) == 0
+    assert late.wait(200) == 0
     let_others_finish(rig)
     rig.finished("late", ids)
 
@@ -84,7 +84,7 @@ def test_a_slow_finish_deletes_no_part_that_a_retry_is_about_to_commit(rig: Rig)
     rig.thaw(tree(slow))
     # It leaves only when its finish is over.
     slow.terminate()
-    assert slow.wait(60) == 0
+    assert slow.wait(200) == 0
     let_others_finish(rig)
     rig.thaw([child])
     rig.finished("slow", ids)
@@ -110,7 +110,7 @@ def test_a_late_manifest_never_stays_over_the_one_of_a_later_end(rig: Rig) -> No
     rig.finished("stale", ids)
     rig.thaw(tree(late))
     late.terminate()
-    assert late.wait(60) == 0
+    assert late.wait(200) == 0
     rig.oracle("stale", ids)
 
 

@@ -185,7 +185,7 @@ def test_a_server_that_is_asked_to_end_ends_with_success(
     try:
         process = door.serve()
         process.send_signal(asked)
-        assert process.wait(60) == 0
+        assert process.wait(200) == 0
         assert "Traceback" not in logs(door.folder)
     finally:
         door.end()

@@ -119,7 +119,7 @@ class Scene:
 
     def wait_gone(self, *numbers: int) -> None:
         gone = {self.group[number] for number in numbers}
-        wait_until(lambda: gone.isdisjoint(self.window.held()), 20, "the end of the batches")
+        wait_until(lambda: gone.isdisjoint(self.window.held()), what="the end of the batches")
 
     def watch_commits(self, happened: Callable[[], object] = lambda: None) -> list[int]:
         """How many batches each transaction commits, from now on."""

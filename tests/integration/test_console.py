@@ -261,7 +261,7 @@ def test_a_look_that_takes_long_holds_up_no_other_view_and_a_quiet_one_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(live, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(live, "QUIET_SECONDS", 2.0)
     ends = threading.Event()
     looks = iter(range(10**6))
 

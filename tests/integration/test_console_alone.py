@@ -81,7 +81,7 @@ def test_a_run_shows_its_pages_until_it_ends_and_console_shows_them_after(tmp_pa
         )
         try:
             wait_until(lambda: LINK.search((tmp_path / "said").read_text()), what="a link")
-            assert running.wait(60) == 0
+            assert running.wait(200) == 0
         finally:
             running.kill()
             running.wait()
@@ -102,7 +102,7 @@ def test_a_run_shows_its_pages_until_it_ends_and_console_shows_them_after(tmp_pa
             assert page.status_code == 200
             assert ">loud</a>" in page.text
             shown.terminate()
-            assert shown.wait(30) == 0
+            assert shown.wait(120) == 0
         finally:
             shown.kill()
             shown.wait()

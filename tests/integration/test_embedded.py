@@ -347,7 +347,7 @@ def test_server_that_cannot_start_says_why(
     with open(initialized / "postgres" / "data" / "postgresql.conf", "a") as file:
         file.write("shared_buffers = 'a lot'\n")
     with pytest.raises(Retryable, match=r"postgres\.log ends: .*shared_buffers"):
-        postgres.start(initialized, start_seconds=0.5)
+        postgres.start(initialized, start_seconds=3)
     assert list((initialized / "processes").iterdir()) == []
 
 

@@ -256,7 +256,7 @@ def test_two_appends_at_once_add_every_file_once(
     start = threading.Barrier(len(ledgers))
 
     def append(ledger: Ledger) -> int:
-        start.wait(30)
+        start.wait(120)
         return look.take(ledger, site.job, [], Settings()).appended.rows
 
     with ThreadPoolExecutor(len(ledgers)) as pool:
@@ -588,7 +588,7 @@ def test_two_reapers_that_look_at_once_plan_every_file_once(
     start = threading.Barrier(len(ledgers))
 
     def look_at_once(ledger: Ledger) -> None:
-        start.wait(30)
+        start.wait(120)
         site.look(ledger)
 
     with ThreadPoolExecutor(len(ledgers)) as pool:

@@ -263,7 +263,7 @@ def test_a_hanging_request_ends_with_its_rows_time_and_the_others_go_on(
     load: Callable[..., OpenaiEngine], remote: Remote
 ) -> None:
     remote.behave = when("hang", Reply(hang=True))
-    good, hung = ask(load(), chats("good", "hang"), seconds=3.0)
+    good, hung = ask(load(), chats("good", "hang"), seconds=6.0)
     assert output(good) == "GOOD"
     assert refusal(hung).kind is RowErrorKind.TIMEOUT
 
@@ -271,8 +271,8 @@ def test_a_hanging_request_ends_with_its_rows_time_and_the_others_go_on(
 def test_waiting_for_the_server_to_let_us_is_not_a_rows_own_time(
     load: Callable[..., OpenaiEngine], remote: Remote
 ) -> None:
-    remote.behave = then_answered(refused(429, "later", retry_after="2.5"))
-    assert output(ask(load(), chats("a"), seconds=2.0)[0]) == "A"
+    remote.behave = then_answered(refused(429, "later", retry_after="4.5"))
+    assert output(ask(load(), chats("a"), seconds=4.0)[0]) == "A"
 
 
 @pytest.mark.parametrize("hint", [{"retry-after": "0.5"}, {}], ids=["hint", "no hint"])

@@ -188,7 +188,7 @@ def test_the_reviews_are_done_by_the_pieces_as_containers_run_them(pieces: Piece
     members = tree(worker)  # type: ignore[arg-type]
     done = pieces.run("worker", "nightshift-worker", "drain")
     assert done.returncode == 0, done.stderr + pieces.said()
-    assert worker.wait(60) == 0, pieces.said()
+    assert worker.wait(200) == 0, pieces.said()
     assert pieces.probe("worker", "nightshift-worker", "drain") == 0, "there is nothing left to do"
     wait_until(lambda: not any(map(is_alive, members)), what="the end of every process")
     for reaper in reapers:

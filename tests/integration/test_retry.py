@@ -132,7 +132,7 @@ class Site:
         self.admit(most)
         runner = self.runner(function)
         runner.work("poll", wait=False)
-        assert runner.window.wait_empty(30)
+        assert runner.window.wait_empty(120)
 
     def finish(self) -> JobState:
         finish.finish(self.ledger, self.job_id)
@@ -430,7 +430,7 @@ def test_a_row_that_kills_the_engine_in_a_retry_is_found_and_the_others_are_answ
                 leasing.lose_owner(connection, leases[0].owner, "killed")
         else:
             runner._start(leases)
-            assert runner.window.wait_empty(30)
+            assert runner.window.wait_empty(120)
         site.agrees()
         site.finish()
     assert {row: kind for row, (kind, _) in site.agrees().items()} == {11: "engine_died"}

@@ -449,7 +449,7 @@ def test_two_threads_that_arrange_one_input_sort_it_once(
 ) -> None:
     spec = spec_of(tmp_path, write_lines(tmp_path / "rows.jsonl", documents()))
     plan, sorts = plan_of(spec), list[int]()
-    both_looked = threading.Barrier(2, timeout=30)
+    both_looked = threading.Barrier(2, timeout=120)
     places = copy._places
 
     def write(*given: Any) -> None:

@@ -145,11 +145,11 @@ def test_the_next_sort_removes_what_a_killed_one_left_and_nothing_of_a_living_on
             assert child.stdout is not None
             folders.append(Path(child.stdout.readline().strip()))
         started[0].kill()
-        started[0].wait(30)
+        started[0].wait(120)
         with spill_folder() as own:
             assert {own, folders[1]} == set(temporary.glob(f"{PREFIX}*"))
             assert (folders[1] / "rows").stat().st_size == 1000
-        started[1].communicate("\n", timeout=30)
+        started[1].communicate("\n", timeout=120)
         assert list(temporary.iterdir()) == []
     finally:
         for child in started:

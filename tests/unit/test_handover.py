@@ -153,7 +153,7 @@ def test_a_row_that_ends_before_it_began_is_answered_or_given_away(is_withdrawn:
         await rows
         return left
 
-    assert asyncio.run(asyncio.wait_for(run(), 30)) == [10]
+    assert asyncio.run(asyncio.wait_for(run(), 120)) == [10]
     assert list(outcomes) == ([] if is_withdrawn else [1])
 
 

@@ -295,8 +295,8 @@ async def gathered(reads: Reads | BatchReads, count: int, read: Any) -> list[Any
 
 
 def test_a_read_has_its_time_for_itself_however_long_it_stood_in_the_queue() -> None:
-    reads = Reads(threads=1, seconds=3)
-    assert asyncio.run(gathered(reads, 5, lambda: time.sleep(0.8))) == [None] * 5
+    reads = Reads(threads=1, seconds=5)
+    assert asyncio.run(gathered(reads, 5, lambda: time.sleep(1.2))) == [None] * 5
     reads.close()
 
 
