@@ -117,7 +117,7 @@ def way_back(job: Job) -> str:
     if owner_marker.read(job.output_uri) is not None:
         return f"`nightshift redo {job.id} --lost` runs their rows again"
     return (
-        "and so is the marker of its owner: is this the right store, and mounted? "
+        "the marker of its owner is gone, too: is this the right store, and mounted? "
         f"`nightshift redo {job.id} --lost --yes` runs their rows again"
     )
 
