@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from openai import ConflictError, OpenAI
 from openai._legacy_response import HttpxBinaryResponseContent
@@ -227,6 +228,12 @@ def test_with_skip_a_bad_line_fails_alone(door: Door) -> None:
     assert [each["custom_id"] for each in lines_of(client, ended.output_file_id)] == ["r-0", "r-2"]
     (error,) = lines_of(client, ended.error_file_id)
     assert error["error"]["code"] == "bad_record"
+    assert error["error"]["message"].startswith(f"{file.id}.jsonl line 2: "), (
+        "and no path of the store"
+    )
+    streamed = client.get(f"/batches/{batch.id}/results", cast_to=httpx.Response).text
+    assert f"{file.id}.jsonl line 2: " in streamed
+    assert str(door.folder) not in streamed
 
 
 def test_a_bad_file_fails_with_every_bad_line_and_runs_nothing(door: Door, remote: Remote) -> None:
