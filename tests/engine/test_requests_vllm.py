@@ -184,6 +184,23 @@ def test_no_address_that_a_row_names_is_fetched(kind: str, url: str) -> None:
             assert "are data: URLs" in refusal_of({"input": given}, "/v1/responses")
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "uuid": "u"},
+        {"type": "image_url", "image_url": {"url": IMAGE}, "uuid": "u"},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}, "uuid": "u"},
+    ],
+)
+def test_no_row_asks_for_the_media_of_another_by_their_uuid(part: dict[str, Any]) -> None:
+    """Under a uuid that a row names, vLLM gives whatever media an earlier row had under that uuid."""
+    messages = [{"role": "user", "content": [{"type": "text", "text": "see"}, part]}]
+    assert "names media of other rows" in refusal_of({"messages": messages})
+    for body in ({"messages": messages}, {"input": messages}):
+        assert "names media of other rows" in refusal_of(body, EMBEDDINGS)
+    assert "names media of other rows" in refusal_of({"input": messages}, "/v1/responses")
+
+
 def test_data_urls_and_the_word_in_other_places_are_good() -> None:
     part = {"type": "image_url", "image_url": {"url": IMAGE}}
     sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}

@@ -24,6 +24,7 @@ from tests.support.fleet import (
     wait_until,
     write_rows,
 )
+from tests.support.remote import Remote, answered, refused
 
 MIXED = [("a.parquet", 100), ("b.jsonl", 57), ("c.parquet", 43)]
 
@@ -136,6 +137,35 @@ def test_a_load_error_with_text_that_postgres_cannot_hold_ends_the_job_like_any_
     assert f"no such thing {shown} here" in done.stdout + done.stderr
     log = (fleet.folder / ".nightshift" / "worker.log").read_text()
     assert log.count("engine_load_failed") == 1, "it can never work, and is tried once"
+
+
+def test_a_job_that_is_refused_whole_in_the_same_words_is_paused_with_them_and_runs_once_mended(
+    fleet: Fleet,
+) -> None:
+    write_rows(fleet.folder / "in", [("a.parquet", 5)])
+    with Remote().running() as remote:
+        remote.behave = lambda _: refused(400, "no such form")
+        fleet.environment["NIGHTSHIFT_API_KEYS"] = json.dumps({remote.url: "k"})
+        made = function_spec(
+            "whole",
+            fleet.folder / "in",
+            fleet.folder / "out",
+            task={"kind": "generate", "prompt": "{{ text }}"},
+            engine={"backend": "openai", "model": "m", "base_url": remote.url},
+            batch={"rows": 2},
+        )
+        spec = fleet.spec(made)
+        done = fleet.command("run", str(spec))
+        assert done.returncode == 3, done.stdout + done.stderr + logs(fleet.folder)
+        sentence = "the engine refused all 5 rows that ran, in the same words: "
+        assert sentence in done.stdout + done.stderr
+        assert "400: no such form" in done.stdout + done.stderr
+        assert fleet.status("whole")["status"] == "paused"
+        assert sentence in fleet.command("explain", "whole").stdout
+        remote.behave = answered
+        again = fleet.command("run", str(spec))
+        assert again.returncode == 0, again.stdout + again.stderr + logs(fleet.folder)
+    assert len(output_ids(fleet.folder / "out")) == 5
 
 
 @pytest.mark.slow

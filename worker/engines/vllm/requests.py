@@ -161,7 +161,7 @@ class Requests(TaskHandler):
                 raise ValueError("background is true, and a batch waits for its answers")
             if model is not None and not isinstance(model, str):
                 raise ValueError("model is no string")
-            _check_addresses(body)
+            _check_media(body)
             parsed = BODIES[self._endpoint].validate_python(body)
             self._check_sequences(body, getattr(parsed, "n", None) or 1)
             return ParsedBody(parsed, model)
@@ -217,26 +217,33 @@ def _count(prompts: Any) -> int:
     return max(1, sum(isinstance(each, str | list) for each in prompts))
 
 
-def _check_addresses(body: Mapping[str, Any]) -> None:
-    """ValueError for media that vLLM would fetch from the network or from the worker's disk."""
-    for url in _media_urls([body.get("messages"), body.get("input")]):
-        if not isinstance(url, str) or not url.lower().startswith("data:"):
-            raise ValueError("media of a row are data: URLs, and nothing that it names is fetched")
+def _check_media(body: Mapping[str, Any]) -> None:
+    """ValueError for media that vLLM would fetch from the network or from the worker's disk, or would take
+    from another row: what a row names by a uuid is what an earlier row sent under that uuid.
+    """
+    for part in _parts([body.get("messages"), body.get("input")]):
+        for name, each in part.items():
+            if not name.endswith("_url"):
+                continue
+            url = each.get("url") if isinstance(each, dict) else each
+            if not isinstance(url, str) or not url.lower().startswith("data:"):
+                raise ValueError(
+                    "media of a row are data: URLs, and nothing that it names is fetched"
+                )
+        if "uuid" in part:
+            raise ValueError("a part has a uuid, which names media of other rows: leave uuid out")
 
 
-def _media_urls(chats: list[Any]) -> Iterator[Any]:
-    """The addresses in messages, {"image_url": …} and the like, at any depth."""
+def _parts(chats: list[Any]) -> Iterator[dict[str, Any]]:
+    """Messages and their parts, {"image_url": …} and the like, at any depth."""
     waiting = list(chats)
     while waiting:
         value = waiting.pop()
         if isinstance(value, list):
             waiting += value
-        if not isinstance(value, dict):
-            continue
-        waiting += [value.get("content"), value.get("output")]
-        for name, each in value.items():
-            if name.endswith("_url"):
-                yield each.get("url") if isinstance(each, dict) else each
+        if isinstance(value, dict):
+            waiting += [value.get("content"), value.get("output")]
+            yield value
 
 
 def _answer(body: dict[str, Any], prompt: ParsedBody, *, shows_cached: bool) -> Answer:
