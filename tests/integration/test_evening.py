@@ -85,6 +85,11 @@ class Evening:
         """Each worker has one slot: the slots by the names of the workers."""
         return {slot["supervisor"]: slot for slot in self.ask("workers")["workers"]}
 
+    def are_at_work(self, names: list[str]) -> bool:
+        """Whether each of these workers holds rows. There are tickets enough for them to go on."""
+        slots = self.slots()
+        return all(slots[name]["rows_leased"] for name in names)
+
     def come(self, count: int) -> tuple[list[subprocess.Popen[bytes]], list[str]]:
         """So many workers come and take batches: their processes and, in another order, their names."""
         known = set(self.slots())
@@ -121,11 +126,12 @@ def test_after_an_evening_every_row_is_where_it_belongs_and_history_explains_eve
     evening.submit("tickets", ("a.parquet", 36000), ("b.jsonl", 24000))
     evening.submit_prompt("broken", "Answer {{ text.subject }}")
     evening.fleet.reaper()
-    first, _ = evening.come(2)
+    first, their_names = evening.come(2)
     a_broken_prompt_pauses_its_job_and_is_mended(evening)
     an_urgent_job_goes_before_the_one_under_way(evening)
     a_job_rests_while_it_is_paused(evening)
     second = evening.come(2)[1]
+    wait_until(lambda: evening.are_at_work(their_names), what="work for those that go")
     workers_are_killed_and_leave(first)
     machines_are_taken_out_of_service_and_back(evening, second)
     a_mistake_is_cancelled_and_deleted(evening)
