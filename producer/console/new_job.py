@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -25,6 +24,7 @@ from nightshift.producer.batch_api import layout
 from nightshift.producer.batch_api.models import ModelTable
 from nightshift.producer.console import render
 from nightshift.producer.console.visits import Visit, action, incoming, page, seen_at
+from nightshift.producer.external_sort.spill import copies_folder
 from nightshift.producer.gateway import submitting
 from nightshift.producer.gateway.calls import kept
 from nightshift.producer.gateway.errors import ApiError, answer, message
@@ -159,7 +159,7 @@ def _first_rows(visit: Visit, spec: JobSpec) -> tuple[list[str], list[First]]:
 
     few = spec.input.model_copy(update={"limit": min(spec.input.limit or FIRST_ROWS, FIRST_ROWS)})
     settings, spec = _bounded(visit, spec.model_copy(update={"input": few}))
-    with TemporaryDirectory(prefix="nightshift-") as copies, within_roots(settings, copies):
+    with copies_folder() as copies, within_roots(settings, copies):
         spec, plan = survey(spec, settings, copies=copies)
         found = sample_rows(plan, spec, FIRST_ROWS, 0)
         values = [dict(row) for row in islice(to_rows(found.table), FIRST_ROWS)]

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from tempfile import TemporaryDirectory
 
 from nightshift.common.errors import BadInput, SourceChanged
 from nightshift.common.ledger import Ledger, spending
@@ -20,6 +19,7 @@ from nightshift.producer.estimate import forecast
 from nightshift.producer.estimate.forecast import Range
 from nightshift.producer.estimate.prompt_lengths import PromptLengths, measure_prompts
 from nightshift.producer.estimate.row_sample import sample_rows
+from nightshift.producer.external_sort.spill import copies_folder
 from nightshift.producer.planning.planner import Plan
 from nightshift.producer.submit.auto_args import filled_in
 from nightshift.producer.submit.submit import survey, within_roots
@@ -92,7 +92,7 @@ def estimate(
     known. Without `tokenizes` no tokenizer of a model is loaded. Without a pilot the output directory is neither read nor written. Raises BadInput where
     a submit would refuse the input.
     """
-    own = TemporaryDirectory(prefix="nightshift-") if pilot is None else nullcontext()
+    own = copies_folder() if pilot is None else nullcontext()
     if ledger is not None:
         spec = filled_in(ledger, spec)
     with own as copies, within_roots(settings, *([] if copies is None else [copies])):

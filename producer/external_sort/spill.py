@@ -1,4 +1,6 @@
-"""The folder of temporary files of one sort, and the end of those that killed processes left."""
+"""The folder of temporary files of one sort, or of the copies that a plan without a job reads, and the end of
+those that killed processes left.
+"""
 
 import fcntl
 import os
@@ -12,6 +14,9 @@ from nightshift.common.errors import StorageUnavailable
 
 PREFIX = "nightshift-sort-"
 
+COPIES = "nightshift-copies-"
+"""Begins the names of folders with copies of an input that an estimate or a preview reads."""
+
 LOCK = "lock"
 """A file of each folder that its process holds locked, so that the folder of a dead process is known."""
 
@@ -22,9 +27,8 @@ def spill_folder() -> Iterator[Path]:
     there is StorageUnavailable: the disk is full, as a rule.
     """
     try:
-        _remove_left()
-        with ExitStack() as stack:
-            yield _made(stack)
+        with _folder(PREFIX) as folder:
+            yield folder
     except FileNotFoundError:
         raise  # of a file of the input: what it means is said elsewhere
     except OSError as error:
@@ -34,9 +38,23 @@ def spill_folder() -> Iterator[Path]:
         ) from error
 
 
-def _made(stack: ExitStack) -> Path:
+@contextmanager
+def copies_folder() -> Iterator[str]:
+    """A folder for copies of an input that no job reads, gone afterwards."""
+    with _folder(COPIES) as folder:
+        yield str(folder)
+
+
+@contextmanager
+def _folder(prefix: str) -> Iterator[Path]:
+    _remove_left(prefix)
+    with ExitStack() as stack:
+        yield _made(stack, prefix)
+
+
+def _made(stack: ExitStack, prefix: str) -> Path:
     """A folder that is locked before it has the name by which others know it."""
-    new = Path(tempfile.mkdtemp(prefix=f"new-{PREFIX}"))
+    new = Path(tempfile.mkdtemp(prefix=f"new-{prefix}"))
     folder = new.with_name(new.name.removeprefix("new-"))
     for each in (new, folder):
         stack.callback(shutil.rmtree, each, ignore_errors=True)
@@ -56,9 +74,9 @@ def _locked(file: Path, flags: int = os.O_CREAT) -> int:
     return descriptor
 
 
-def _remove_left() -> None:
-    """Removes the folders of processes that ended in mid-sort; those of other users stay."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+def _remove_left(prefix: str) -> None:
+    """Removes the folders of processes that were killed; those of other users stay."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with suppress(OSError):
             descriptor = _locked(folder / LOCK, flags=0)
             shutil.rmtree(folder, ignore_errors=True)

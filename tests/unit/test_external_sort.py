@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,12 +15,13 @@ import pytest
 
 from nightshift.common.errors import Permanent, StorageUnavailable
 from nightshift.producer.external_sort import boxes
-from nightshift.producer.external_sort.spill import PREFIX, spill_folder
+from nightshift.producer.external_sort.spill import COPIES, PREFIX, copies_folder, spill_folder
 
 SORTS_UNTIL_KILLED = """
-from nightshift.producer.external_sort.spill import spill_folder
-with spill_folder() as folder:
-    (folder / "rows").write_bytes(b"x" * 1000)
+import pathlib, sys
+from nightshift.producer.external_sort import spill
+with getattr(spill, sys.argv[1])() as folder:
+    pathlib.Path(folder, "rows").write_bytes(b"x" * 1000)
     print(folder, flush=True)
     input()
 """
@@ -129,10 +131,15 @@ def test_an_error_of_the_rows_stays_what_it_is() -> None:
         list(boxes.in_order(rows(), "row_index", 2))
 
 
-def test_the_next_sort_removes_what_a_killed_one_left_and_nothing_of_a_living_one(
+@pytest.mark.parametrize(
+    ("kind", "prefix"), [(spill_folder, PREFIX), (copies_folder, COPIES)], ids=["sort", "copies"]
+)
+def test_the_next_one_removes_what_a_killed_one_left_and_nothing_of_a_living_one(
     temporary: Path,
+    kind: Callable[[], AbstractContextManager[Path | str]],
+    prefix: str,
 ) -> None:
-    argv = [sys.executable, "-c", SORTS_UNTIL_KILLED]
+    argv = [sys.executable, "-c", SORTS_UNTIL_KILLED, kind.__name__]
     environment = {**os.environ, "TMPDIR": str(temporary)}
     folders: list[Path] = []
     started: list[subprocess.Popen[str]] = []
@@ -146,8 +153,8 @@ def test_the_next_sort_removes_what_a_killed_one_left_and_nothing_of_a_living_on
             folders.append(Path(child.stdout.readline().strip()))
         started[0].kill()
         started[0].wait(120)
-        with spill_folder() as own:
-            assert {own, folders[1]} == set(temporary.glob(f"{PREFIX}*"))
+        with kind() as own:
+            assert {Path(own), folders[1]} == set(temporary.glob(f"{prefix}*"))
             assert (folders[1] / "rows").stat().st_size == 1000
         started[1].communicate("\n", timeout=120)
         assert list(temporary.iterdir()) == []
