@@ -1,13 +1,17 @@
 """One schema for all files of an input, whatever their formats."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import pyarrow as pa
 
 from nightshift.common.descriptor import InputFormat
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.jsonl.columns import merged_type
-from nightshift.common.formats.parquet.column_types import canonical_type, input_field
+from nightshift.common.formats.parquet.column_types import (
+    canonical_type,
+    input_field,
+    written_schema,
+)
 
 
 def merge_schemas(
@@ -23,7 +27,6 @@ def merge_schemas(
     fixed: dict[str, tuple[str, pa.DataType]] = {}
     merged: dict[str, pa.DataType] = {}
     strict: list[tuple[str, pa.Schema]] = []
-    found = list(found)
     for uri, kind, schema in found:
         if kind in ("parquet", "csv"):
             strict.append((uri, schema))
@@ -46,18 +49,25 @@ def merge_schemas(
         for name, (_, kind) in fixed.items()
         if not (pa.types.is_null(kind) and name in merged)
     }
-    texts = _without_values_yet(types, found)
+    return pa.schema([input_field(name, kind) for name, kind in types.items()])
+
+
+def with_late_texts(
+    schema: pa.Schema, passed: Collection[str], formats: Collection[InputFormat]
+) -> pa.Schema:
+    """The schema with texts for columns of JSON lines that are passed through and are null so far: only first
+    rows were looked at, and later ones may have values. Without this a part keeps such a column as nulls.
+    """
+    if "jsonl" not in formats:
+        return schema
     return pa.schema(
-        [input_field(name, pa.string() if name in texts else kind) for name, kind in types.items()]
+        [
+            input_field(field.name, pa.string())
+            if field.name in passed and pa.types.is_null(in_file)
+            else field
+            for field, in_file in zip(schema, written_schema(schema).types, strict=True)
+        ]
     )
-
-
-def _without_values_yet(
-    types: Mapping[str, pa.DataType], found: Iterable[tuple[str, InputFormat, pa.Schema]]
-) -> set[str]:
-    """Columns of lines that are null so far: only first rows were looked at, later ones may have values."""
-    names = {name for _, kind, schema in found if kind == "jsonl" for name in schema.names}
-    return {name for name in names if pa.types.is_null(types[name])}
 
 
 def _agree(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from nightshift.common import permits, storage
 from nightshift.common.errors import BadInput, LeaseLost
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import hive, output_schema
+from nightshift.common.formats.schema_merge import with_late_texts
 from nightshift.common.ledger import Connection, Ledger, job_submit, jobs
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.engines import loads
@@ -259,7 +261,8 @@ def _plan(spec: JobSpec, infos: Sequence[FileInfo]) -> Plan:
     checks.check_jsonl(spec, plan.schema)
     if not isinstance(spec.task, RequestsTask):
         unique_ids.check(spec, plan)
-    return plan
+    formats = {file.format for file in plan.files}
+    return replace(plan, schema=with_late_texts(plan.schema, spec.passed_columns, formats))
 
 
 def _cache_tokens(ledger: Ledger, spec: JobSpec) -> int | None:

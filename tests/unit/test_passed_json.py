@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from nightshift.common.formats import input_rows, output_schema, part_rows
 from nightshift.common.formats.jsonl.reader import HEAD_ROWS
 from nightshift.common.formats.parquet.read_cache import ReadCache
+from nightshift.common.formats.schema_merge import with_late_texts
 from nightshift.common.formats.values import to_rows
 from nightshift.common.row_errors import Failure
 from nightshift.common.spec import JobSpec, parse_spec
@@ -61,6 +63,7 @@ def passed_through(
     plan = planner.plan(
         spec.input, spec.batch.rows, columns=spec.read_columns, output_uri=spec.output.uri
     )
+    plan = replace(plan, schema=with_late_texts(plan.schema, spec.passed_columns, {"jsonl"}))
     planned = (
         arranged_plan(spec, plan, output_uri=spec.output.uri, cache_tokens=None)
         if arranged
@@ -282,7 +285,8 @@ def test_whatever_is_passed_through_reads_back_equal(
     head = [early[at % len(early)] for at in range(HEAD)]
     rows = [{"id": at, "text": "t", "meta": meta} for at, meta in enumerate([*head, *late])]
     write(folder, rows)
-    kind = planner.plan(spec_of(folder, "parquet", ["meta"]).input, 400).schema.field("meta").type
+    schema = planner.plan(spec_of(folder, "parquet", ["meta"]).input, 400).schema
+    kind = with_late_texts(schema, ["meta"], {"jsonl"}).field("meta").type
     for row, given_row in zip(passed_through(folder), rows, strict=True):
         if row["error"] is None:
             assert is_equal(given_row["meta"], row["meta"], kind), (given_row["meta"], row["meta"])
