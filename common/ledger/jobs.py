@@ -140,9 +140,12 @@ def listed(connection: Connection, limit: int = 1000) -> list[RowMapping]:
 
 
 def progress(connection: Connection, job_id: int) -> RowMapping:
-    """One row of the view job_progress."""
+    """One row of the view job_progress; BadInput for a job that was deleted."""
     found = connection.execute(text("SELECT * FROM job_progress WHERE job = :id"), {"id": job_id})
-    return found.mappings().one()
+    row = found.mappings().one_or_none()
+    if row is None:
+        raise gone(job_id)
+    return row
 
 
 def backing_off(connection: Connection, job_id: int) -> RowMapping:
