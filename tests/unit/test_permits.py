@@ -272,7 +272,7 @@ def test_a_revision_of_the_ledger_brings_no_code_that_the_operator_did_not_allow
     monkeypatch: pytest.MonkeyPatch, word: str | None, used: str | None
 ) -> None:
     class Engine:
-        load = staticmethod(lambda spec, revision, runner: revision)
+        load = staticmethod(lambda spec, revision, *_: revision)
 
     monkeypatch.setitem(
         sys.modules, "nightshift.worker.engines.vllm.engine", SimpleNamespace(VllmEngine=Engine)
