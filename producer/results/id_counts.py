@@ -40,7 +40,8 @@ class IdCount:
 
 def count(ledger: Ledger, job: Job, most_seconds: float = MOST_SECONDS) -> IdCount | None:
     """Counts the ids in the parts of a job that ends. None for a job without ids, for one whose ids were
-    read at submit, and for a cancelled one.
+    read at submit, and for a cancelled one. Parts in an object store are not counted: a finish asks for no
+    part there, where each request costs money.
     """
     spec_input = job.spec.input
     read_before = spec_input.unique_id or isinstance(job.spec.task, RequestsTask)
@@ -48,7 +49,7 @@ def count(ledger: Ledger, job: Job, most_seconds: float = MOST_SECONDS) -> IdCou
         return None
     with ledger.transaction() as connection:
         rows_total = jobs.progress(connection, job.id)["rows_total"]
-    if rows_total > MOST_ROWS:
+    if rows_total > MOST_ROWS or not storage.is_local(job.output_uri):
         return IdCount(rows_total)
     until = time.monotonic() + most_seconds
     with TemporaryDirectory(prefix="nightshift-ids-") as folder:

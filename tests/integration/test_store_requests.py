@@ -142,6 +142,9 @@ def test_a_batch_costs_three_writes_one_look_and_the_reading_of_its_source(
     writes, reads = job.requests()
     assert writes == {"PUT": 1}, "the manifest"
     assert sum(reads.values()) < count, "finish asks for no part by itself"
+    with ledger.transaction() as connection:
+        counted = connection.exec_driver_sql("SELECT id_counts FROM jobs").scalar_one()
+    assert counted["different"] is None, "ids are counted by verify, which somebody asks for"
 
 
 def test_lines_of_a_source_that_changed_are_no_rows_whatever_the_store_says_of_them(
