@@ -725,7 +725,7 @@ MUTANTS = (
         "            self.engine_died(str(error))\n",
         (
             f"{RUNNER}::"
-            "test_an_engine_that_cannot_be_started_again_costs_its_child_and_charges_nothing",
+            "test_an_engine_that_cannot_be_started_again_costs_its_child_and_charges_a_suspect_alone",
         ),
     ),
     Mutant(
