@@ -15,11 +15,15 @@ from nightshift.producer.planning import reading
 _HIGH = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 
-_HALF = re.compile(_HIGH + rb"(?!" + _LOW + rb")|(?<!" + _HIGH + rb")" + _LOW)
-"""The escape of half of a character without that of the other half beside it; or a backslash, and text."""
+_HALF = re.compile(
+    rb"\\" + _HIGH + _LOW + rb"|" + _HIGH + rb"(?!" + _LOW + rb")|(?<!" + _HIGH + rb")" + _LOW
+)
+"""The escape of half of a character without that of the other half beside it, or what looks like one: where
+the backslash of the first half is itself escaped, the other half may stand alone.
+"""
 
 _SEAM_BYTES = 12
-"""An escape of two halves."""
+"""One byte less than the longest that is looked for: two halves behind a backslash."""
 
 LINES_A_CHECK = 4096
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nightshift.common.formats.jsonl.lines import parse_line
@@ -17,7 +17,9 @@ PIECES = st.sampled_from(["\ud800", "\udc00", "\U0001f600", "\\", "ud800", "a", 
 TEXTS = st.lists(PIECES, max_size=6).map("".join)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=300)
+@example(texts=["\\ud800\udc00"], size=1)
+@example(texts=["\\" * 2 + "\\ud800\udc00"], size=7)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=6), size=st.integers(1, 40))
 def test_exactly_the_rows_that_are_read_with_a_mark_are_counted(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], size: int
