@@ -151,7 +151,7 @@ class LocalFleet:
 
     def stop(self) -> None:
         """Drains the workers, ends the reaper, and all processes that they started. Whoever wants the home
-        folder waits for that.
+        folder waits for that. A worker that could not give its batches back in time leaves none leased.
         """
         (self._home / "ending").touch()
         for process in self._processes:
@@ -160,6 +160,8 @@ class LocalFleet:
         for process in reversed(self._processes):
             if process.group is not None:
                 process.group.stop(2 * self._drain_seconds + LEAVE_SECONDS)
+            if process.supervisor is not None:
+                self._free_leases(process.supervisor)
 
     def _start(self, process: FleetProcess) -> None:
         process.restarts.began(time.monotonic())
