@@ -154,6 +154,7 @@ class Reaper:
         self._heard_at = time.monotonic()
         self._reap_from = self._heard_at + settings.lease_seconds
         self._check_at = self._beat_at = 0.0
+        self._failed = False
         self.pressed = False
 
     def check_schema(self) -> None:
@@ -169,7 +170,7 @@ class Reaper:
 
         A failed duty, or a long silence of Postgres or of this process, means that workers could
         not renew their leases, or that this process missed it when they did. They get one lease of
-        time before anything is reaped.
+        time from the next duty that succeeds before anything is reaped.
         """
         for duty in (
             self._hold_budgets,
@@ -180,7 +181,8 @@ class Reaper:
             self._beat,
         ):
             self._write_state()
-            if not self.run_duty(duty) or self._was_silent():
+            failed_before, self._failed = self._failed, not self.run_duty(duty)
+            if failed_before or self._failed or self._was_silent():
                 self._reap_from = time.monotonic() + self._settings.lease_seconds
             self._heard_at = time.monotonic()
 

@@ -124,18 +124,23 @@ def test_what_is_an_answer_comes_back_beside_any_other(
     ("order", "settings", "says"),
     [
         ("kill", {}, "was ended by SIGKILL"),
-        ("leave", {}, "ended with exit code 3"),
+        pytest.param("leave", {}, "ended with exit code 3", marks=pytest.mark.slow),
         pytest.param(
             "hang", {"call_timeout_seconds": 1}, "took more than 1 s", marks=pytest.mark.slow
         ),
-        ("keep the lock", {"call_timeout_seconds": 1}, "took more than 1 s"),
+        pytest.param(
+            "keep the lock",
+            {"call_timeout_seconds": 1},
+            "took more than 1 s",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "leak",
             {"function_memory_bytes": 400 * MIB},
             "and the limit is 419,430,400",
             marks=pytest.mark.slow,
         ),
-        ("close everything", {}, "did not come back"),
+        pytest.param("close everything", {}, "did not come back", marks=pytest.mark.slow),
         pytest.param("speak out of turn", {}, "did not come back", marks=pytest.mark.slow),
     ],
 )
@@ -151,6 +156,7 @@ def test_a_row_that_ends_its_host_fails_alone_and_the_next_batch_is_served(
     assert engine.stalled_seconds() == 0
 
 
+@pytest.mark.slow
 def test_a_hang_of_a_call_is_bounded_by_the_time_of_its_rows(host: Host) -> None:
     engine = host()
     rows = [{"do": "hang", "n": 0}, {"do": "", "n": 1}]
@@ -242,6 +248,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_no_host_outlives_its_child() -> None:
     program = CHILD.format(repository=str(Path(__file__).parents[2]))
     child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

@@ -337,6 +337,7 @@ def test_cached_tokens_of_a_response_count(monkeypatch: pytest.MonkeyPatch) -> N
     assert json.loads(answer.columns["response"])["usage"] == usage
 
 
+@pytest.mark.slow
 def test_embeddings_are_asked_of_a_pooling_model(vllm_embedder: Engine) -> None:
     one, two = map(
         answered,

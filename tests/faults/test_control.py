@@ -76,6 +76,7 @@ def wait_unqueued(rig: Rig, name: str) -> None:
     wait_until(lambda: not count(rig, ["queued"], name), 120, f"the queue without {name}")
 
 
+@pytest.mark.slow
 def test_a_job_is_paused_before_during_and_after_its_work_and_goes_on(rig: Rig) -> None:
     rig.reaper()
     # Before: admitted, but nothing is claimed yet.
@@ -166,6 +167,7 @@ def test_a_job_cancelled_while_it_is_finished_is_cancelled_in_ledger_and_manifes
     rig.oracle("late", ids)
 
 
+@pytest.mark.slow
 def test_a_broken_prompt_is_stopped_within_one_window_and_again_after_a_resume(rig: Rig) -> None:
     (rig.folder / "rules.py").write_text(BROKEN)
     # Rows wait for their commits, so that no slow disk lets more of them run.
@@ -194,6 +196,7 @@ def test_a_broken_prompt_is_stopped_within_one_window_and_again_after_a_resume(r
     rig.oracle("broken", ids, failed=kinds)
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_ends_when_its_job_is_cancelled_or_has_no_money_left(rig: Rig) -> None:
     """One child runs all of it, and a job after them: no batch is charged."""
     (rig.folder / "rules.py").write_text(HANGING)

@@ -67,6 +67,7 @@ from rules import note
 """
 
 
+@pytest.mark.slow
 def test_sigterm_gives_everything_back_whatever_the_worker_is_at(rig: Rig) -> None:
     """Four workers, each with an engine of its own; a fifth, in this process, does what is left."""
     (rig.folder / "rules.py").write_text(RULES)

@@ -90,6 +90,7 @@ def test_a_slow_finish_deletes_no_part_that_a_retry_is_about_to_commit(rig: Rig)
     rig.finished("slow", ids)
 
 
+@pytest.mark.slow
 def test_a_late_manifest_never_stays_over_the_one_of_a_later_end(rig: Rig) -> None:
     """A reaper freezes while it writes the manifest; the job ends, is retried and ends again."""
     (rig.folder / "rules.py").write_text(UNTIL_MENDED)

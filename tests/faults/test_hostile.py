@@ -98,6 +98,7 @@ def test_a_template_with_no_good_in_it_is_refused_at_submit(
 DOUBLING = "{%% set n = namespace(a='aaaa') %%}{%% for i in range(60) %%}%s{%% endfor %%}{{ n.a }}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "template",
     [
@@ -158,6 +159,7 @@ PLENTY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "template",
     [

@@ -99,6 +99,7 @@ def door(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Door]:
     found.end()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_by_every_door_and_no_more_once_there_is_room(
     door: Door, database_url: str
 ) -> None:

@@ -59,6 +59,7 @@ def deaths(rig: Rig) -> int:
     return int(rig.value("SELECT count(*) FROM workers WHERE error IS NOT NULL"))
 
 
+@pytest.mark.slow
 def test_a_row_that_kills_every_engine_is_found_and_costs_nobody_else(rig: Rig) -> None:
     """Two children with the same queue full of other work, so that neither is idle by itself."""
     (rig.folder / "rules.py").write_text(DEADLY)

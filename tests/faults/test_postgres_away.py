@@ -168,6 +168,7 @@ def leases_of(rig: Rig, pid: int) -> int:
     )
 
 
+@pytest.mark.slow
 def test_a_server_says_within_ten_seconds_that_postgres_is_away_and_answers_meanwhile(
     tmp_path: Path, database_url: str, redis_url: str, postgres: Server
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_full_disk_and_lost_permissions_cost_time_only(
     assert rig.child(worker).pid == child.pid
 
 
+@pytest.mark.slow
 def test_nothing_is_computed_while_the_output_cannot_be_written(
     make_rig: Callable[..., Rig],
 ) -> None:

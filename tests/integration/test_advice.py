@@ -215,6 +215,7 @@ def serving(tmp_path: Path) -> Iterator[tuple[Folder, Door]]:
     door.end()
 
 
+@pytest.mark.slow
 def test_under_serve_a_job_in_a_pool_without_workers_moves_by_what_every_door_says(
     serving: tuple[Folder, Door],
 ) -> None:
@@ -244,6 +245,7 @@ def test_under_serve_a_job_in_a_pool_without_workers_moves_by_what_every_door_sa
     folder.finished("held")
 
 
+@pytest.mark.slow
 def test_in_a_fleet_reaper_worker_and_resume_are_advised_and_end_the_job(
     tmp_path: Path, database_url: str, redis_url: str
 ) -> None:

@@ -97,6 +97,7 @@ def test_a_file_goes_in_and_every_line_has_its_answer(door: Door, remote: Remote
     assert {ended.output_file_id, ended.error_file_id} < {each.id for each in client.files.list()}
 
 
+@pytest.mark.slow
 def test_a_batch_of_which_every_row_failed_is_completed_and_has_no_file_of_answers(
     door: Door, remote: Remote
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_batch_of_which_every_row_failed_is_completed_and_has_no_file_of_answe
     assert len(lines_of(client, ended.error_file_id)) == 3
 
 
+@pytest.mark.slow
 def test_a_retry_runs_what_failed_and_writes_the_files_anew(door: Door, remote: Remote) -> None:
     broken = [True]
 
@@ -138,6 +140,7 @@ def test_a_retry_runs_what_failed_and_writes_the_files_anew(door: Door, remote: 
         client.post(f"/batches/{batch.id}/retry", cast_to=object)
 
 
+@pytest.mark.slow
 def test_results_are_read_while_the_batch_runs_and_again_after_a_retry(
     door: Door, remote: Remote
 ) -> None:
@@ -250,6 +253,7 @@ def test_a_bad_file_fails_with_every_bad_line_and_runs_nothing(door: Door, remot
     assert remote.calls == []
 
 
+@pytest.mark.slow
 def test_what_is_done_of_a_cancelled_batch_is_delivered(door: Door, remote: Remote) -> None:
     remote.behave = lambda call: Reply(hang=True) if call.text == "wait" else answered(call)
     client = door.client()

@@ -350,6 +350,7 @@ STRANGE = ["\0", "\ud800", "a" * 5000, "..%2f..%2fetc", "%00", "-1", "9" * 30, "
 """Words of an address or a form that no browser sends."""
 
 
+@pytest.mark.slow
 def test_whatever_stands_in_an_address_or_a_form_no_page_crashes_and_each_answer_is_bounded(
     site: Site, world: World
 ) -> None:

@@ -189,6 +189,7 @@ def test_settings_are_durable_and_the_same_everywhere(
     assert zone == (True,)
 
 
+@pytest.mark.slow
 def test_settings_can_be_changed_while_it_runs(
     initialized: Path, postgres: EmbeddedPostgres
 ) -> None:
@@ -239,6 +240,7 @@ def test_committed_rows_survive_the_death_of_everything_in_the_middle_of_writes(
     assert committed <= found[0] <= committed + 1
 
 
+@pytest.mark.slow
 def test_backend_that_outlives_its_postmaster_is_ended_by_the_next_start(
     initialized: Path, postgres: EmbeddedPostgres
 ) -> None:
@@ -265,6 +267,7 @@ def test_stale_pid_file_does_not_stop_the_start(
     assert postgres.poll() is None
 
 
+@pytest.mark.slow
 def test_kill_inside_initdb_spoils_nothing(home: Path) -> None:
     fate = random.Random(7)
     aside = home / "postgres.new"
@@ -341,6 +344,7 @@ def test_servers_listen_on_loopback_alone(
     assert listening == ["0100007F", "0100007F"]
 
 
+@pytest.mark.slow
 def test_server_that_cannot_start_says_why(
     initialized: Path, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     found.end()
 
 
+@pytest.mark.slow
 def test_a_reader_of_all_parquet_below_the_output_counts_each_row_once(done: Fleet) -> None:
     assert [path.suffix for path in (done.folder / "out" / "_input").iterdir()] == [".copy"]
     query = f"SELECT count(*), count(DISTINCT id) FROM '{done.folder}/out/**/*.parquet'"

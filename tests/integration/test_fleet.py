@@ -56,6 +56,7 @@ def finished(fleet: Fleet, name: str, ids: list[str]) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.slow
 def test_a_reason_that_the_ledger_refuses_leaves_a_fixed_one_in_its_place(
     fleet: Fleet, ask: Ask, database_url: str
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_paused_job_stands_still_and_a_resumed_one_goes_on(fleet: Fleet, ask: 
     finished(fleet, "paused", ids)
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_lets_go_within_a_heartbeat_and_keeps_what_it_has(
     fleet: Fleet, ask: Ask
 ) -> None:
@@ -183,6 +185,7 @@ def test_a_broken_function_pauses_the_job_before_it_burns_the_night(fleet: Fleet
     assert ask("SELECT rows_failed < 1500 FROM job_progress") == [(True,)]
 
 
+@pytest.mark.slow
 def test_eta_is_null_before_the_first_commit_and_told_after_it(fleet: Fleet, ask: Ask) -> None:
     """How it is reckoned stands in test_ledger.py."""
     fleet.let(100)

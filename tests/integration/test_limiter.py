@@ -122,6 +122,7 @@ asyncio.run(run(sys.argv[1], sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 def test_two_processes_hold_one_rate_together(redis_url: str) -> None:
     """Each goes on until it had its part: how fast one of them gets there is the machine's affair."""
     bucket = name()

@@ -88,6 +88,7 @@ def seams(world: World, jobs: int, *, forward: bool) -> int:
     return team.seams
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_four_children_share_few_neighbours(world: World, jobs: int) -> None:
     plain, forward = seams(world, jobs, forward=False), seams(world, jobs, forward=True)

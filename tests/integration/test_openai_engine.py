@@ -259,6 +259,7 @@ def test_a_row_that_the_server_will_not_have_fails_alone(
     assert refusal(ask(load(), chats("bad"))[0]).kind is kind
 
 
+@pytest.mark.slow
 def test_a_hanging_request_ends_with_its_rows_time_and_the_others_go_on(
     load: Callable[..., OpenaiEngine], remote: Remote
 ) -> None:
@@ -268,6 +269,7 @@ def test_a_hanging_request_ends_with_its_rows_time_and_the_others_go_on(
     assert refusal(hung).kind is RowErrorKind.TIMEOUT
 
 
+@pytest.mark.slow
 def test_waiting_for_the_server_to_let_us_is_not_a_rows_own_time(
     load: Callable[..., OpenaiEngine], remote: Remote
 ) -> None:
@@ -703,6 +705,7 @@ def test_a_row_names_no_model_that_the_operator_does_not_allow(
 PATIENT = RetryPolicy(tries=10**6, limited_tries=10**6, backoff_seconds=0.02, outage_seconds=600)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [

@@ -181,6 +181,7 @@ def test_a_staging_folder_outside_the_allowed_roots_is_refused_before_it_is_writ
     assert not (tmp_path / "staging").exists()
 
 
+@pytest.mark.slow
 def test_failed_rows_are_a_table_and_run_again(client: ns.Client, at_work: Fleet) -> None:
     job = submitted(client, at_work.folder, "picky", function="rules:picky", columns=["text"])
     status = job.wait(180, progress=False)
@@ -208,6 +209,7 @@ def test_failed_rows_are_a_table_and_run_again(client: ns.Client, at_work: Fleet
     assert job.dataset().count_rows() == ROWS
 
 
+@pytest.mark.slow
 def test_a_job_is_paused_resumed_and_cancelled_and_gives_the_rows_that_it_has(
     client: ns.Client, at_work: Fleet, ask: Callable[[str], list[tuple[Any, ...]]]
 ) -> None:

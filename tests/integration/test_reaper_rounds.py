@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import redis as client
@@ -14,7 +15,7 @@ from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.settings import Settings
 from nightshift.common.states import JobState
-from nightshift.producer.reaper import admission
+from nightshift.producer.reaper import admission, loop
 from nightshift.producer.reaper.admission import MOST_ADMITTED
 from nightshift.producer.reaper.loop import MOST_REAPED, Reaper
 from nightshift.producer.reaper.metrics import Rounds
@@ -51,6 +52,25 @@ def test_a_round_waits_for_no_job_that_somebody_else_holds(
     assert failed == []
     assert [world.states(job) for job in others] == [["queued"], ["queued"]]
     assert world.batch(expired.batch_id).state == "pending"
+
+
+def test_workers_have_a_whole_lease_from_the_end_of_an_outage(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not from the last duty that failed, since its question may have come just before the end."""
+    reaper, clock = reaper_of(world.ledger, lease_seconds=60), {"now": 0.0}
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock["now"]))
+    reaper._heard_at = 0.0
+    for moment, works, reaps_from in (
+        (10.0, True, 0.0),
+        (20.0, False, 80.0),
+        (45.0, True, 105.0),
+        (50.0, True, 105.0),
+    ):
+        clock["now"] = moment
+        monkeypatch.setattr(reaper, "run_duty", lambda duty, works=works: works)
+        reaper.round()
+        assert reaper._reap_from == reaps_from
 
 
 def test_a_round_goes_on_while_a_queue_has_room(world: World) -> None:

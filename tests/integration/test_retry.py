@@ -543,6 +543,7 @@ def fleet(fleet: Fleet) -> Fleet:
     return fleet
 
 
+@pytest.mark.slow
 def test_a_fleet_retries_again_after_a_failure_and_after_a_kill(
     fleet: Fleet, ledger: Ledger, nightshift: Callable[..., Result], tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_rows_that_fail_are_lines_with_an_error_and_exit_code_1(fleet: Fleet) ->
     assert fleet.command("verify", "picky").returncode == 0
 
 
+@pytest.mark.slow
 def test_the_columns_of_a_function_are_in_every_part_also_where_no_row_had_an_answer(
     fleet: Fleet,
 ) -> None:

@@ -74,6 +74,7 @@ def stored(door: Door) -> list[Path]:
     return [path for path in (door.folder / "store").rglob("*.jsonl") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_half_requests_and_silent_clients_are_cut_off_and_others_stay(
     door: Door, held: dict[str, dict[str, str]]
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_head_without_an_end_is_refused(door: Door) -> None:
         assert endless.recv(1000).startswith(b"HTTP/1.1 431 ")
 
 
+@pytest.mark.slow
 def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(
     door: Door, held: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def spec_of(uri: str, output: str, **inputs: Any):
     )
 
 
+@pytest.mark.slow
 def test_thousands_of_keys_are_all_found_and_only_as_many_files_opened_as_a_limit_needs(
     store: ObjectStore, client: s3fs.S3FileSystem, fresh: str
 ) -> None:

@@ -307,6 +307,7 @@ def door(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Door]:
         door.end()
 
 
+@pytest.mark.slow
 def test_a_reaper_that_is_killed_before_it_notes_the_answer_is_followed_by_one_that_sends_again(
     door: Door, ledger: Ledger, listen: Listen
 ) -> None:

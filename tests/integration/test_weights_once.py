@@ -122,6 +122,7 @@ def hub() -> Iterator[FakeHub]:
         yield served
 
 
+@pytest.mark.slow
 def test_eight_children_fetch_the_weights_once_and_then_none_asks_again(
     hub: FakeHub, cache: Path
 ) -> None:

@@ -294,6 +294,7 @@ async def gathered(reads: Reads | BatchReads, count: int, read: Any) -> list[Any
     return await asyncio.gather(*(reads.run(read) for _ in range(count)), return_exceptions=True)
 
 
+@pytest.mark.slow
 def test_a_read_has_its_time_for_itself_however_long_it_stood_in_the_queue() -> None:
     reads = Reads(threads=1, seconds=5)
     assert asyncio.run(gathered(reads, 5, lambda: time.sleep(1.2))) == [None] * 5

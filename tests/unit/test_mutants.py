@@ -14,6 +14,7 @@ def test_a_mutant_finds_its_protection_once_and_leaves_python_behind(mutant: Mut
     compile(code, mutant.file, "exec")
 
 
+@pytest.mark.slow
 def test_every_test_that_stands_for_a_protection_exists() -> None:
     """Else no mutant runs at all, and nobody sees that a protection is tested by nothing."""
     named = sorted({test for mutant in MUTANTS for test in mutant.tests})
