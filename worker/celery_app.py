@@ -86,8 +86,15 @@ class ChildProcess:
         with self._ledger.transaction() as connection:
             workers.register(connection, self._config)
             job = jobs.get(connection, self._config.job_id)
+            key = jobs.engine_key(connection, self._config.job_id)
+            if key not in (None, self._config.engine_key):
+                workers.end(connection, self._config.id, died=None)
         if job is None:
             raise Permanent(f"job {self._config.job_id} is not in the ledger")
+        if key != self._config.engine_key:
+            # Since the plan it has another engine, which would serve every job of this key.
+            log.info("job_has_another_engine", job_id=job.id, engine_key=key)
+            os._exit(ExitCode.DRAINED)
 
         def load(**_: object) -> None:
             try:

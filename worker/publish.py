@@ -304,7 +304,7 @@ class Publisher:
             with self._ledger.transaction() as connection:
                 paused = jobs.judge_failures(connection, job_id)
             if paused:
-                self._recorder.problem("job_paused", job_id=job_id, why="too many rows failed")
+                self._recorder.problem("job_paused", job_id=job_id, why="of its failed rows")
 
 
 def _commit(connection: Connection, group: Sequence[Commit]) -> frozenset[tuple[int, int]]:

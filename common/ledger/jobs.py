@@ -73,6 +73,13 @@ def get(connection: Connection, job_id: int | None) -> Job | None:
     return Job(**{**found, "state": JobState(found["state"]), "spec": spec, "roots": roots})
 
 
+def engine_key(connection: Connection, job_id: int) -> str | None:
+    """Which engine runs the job, by its key; None for no job."""
+    statement = text("SELECT engine_key FROM jobs WHERE id = :id")
+    found: str | None = connection.scalar(statement, {"id": job_id})
+    return found
+
+
 def by_output(connection: Connection, output_uri: str) -> Job | None:
     """The job that owns an output directory."""
     owner = text("SELECT id FROM jobs WHERE output_uri = :output_uri")
@@ -228,8 +235,7 @@ def judge_failures(connection: Connection, job_id: int) -> bool:
         job_id,
         JobState.PAUSED,
         f"{share.failed} of the last {share.over} rows failed, more than "
-        f"limits.max_failed_fraction {share.allowed:g} allows: see `nightshift errors {job_id}`, "
-        f"then `nightshift resume {job_id}`",
+        f"limits.max_failed_fraction {share.allowed:g} allows: see `nightshift errors {job_id}`",
     )
 
 
@@ -245,8 +251,7 @@ def pause_refused(connection: Connection, job_id: int) -> bool:
         connection,
         job_id,
         JobState.PAUSED,
-        f"the engine refused {rows}: {alike.message}; see `nightshift errors {job_id}`, then "
-        f"`nightshift resume {job_id}`",
+        f"{judged.REFUSED} {rows}: {alike.message}; see `nightshift errors {job_id}`",
     )
 
 

@@ -11,6 +11,9 @@ JUDGE_AFTER_ROWS = 200
 """Rows that are over before a job's share of failed rows is judged; of an arranged job, where rows that fail
 alike are neighbours, a tenth of those that were left, if that is more."""
 
+REFUSED = "the engine refused"
+"""How the reason of a pause by refused rows begins."""
+
 ALIKE_AFTER_ROWS = 20
 """Rows that are refused in the same words, none having an answer, before they pause a job that has more."""
 
@@ -28,7 +31,7 @@ FAILED_SHARE = text("""
 REFUSED_ALIKE = f"""
     CASE WHEN j.spec -> 'task' ->> 'kind' <> 'requests' AND EXISTS (
         SELECT FROM job_counters WHERE job_id = j.id
-        HAVING sum(rows_done) <= j.judged_done AND sum(rows_failed) > j.judged_failed
+        HAVING sum(rows_done) = 0 AND sum(rows_failed) > j.judged_failed
            AND (sum(rows_failed) - j.judged_failed >= {ALIKE_AFTER_ROWS}
                 OR sum(rows_total - rows_done - rows_failed) = 0)
     ) THEN (
@@ -41,8 +44,8 @@ REFUSED_ALIKE = f"""
               AND (e.kind, e.message) <> (f.kind, f.message))
     ) END
 """
-"""In which words the engine refused every row of a job j that ran since the job is counted; null while that
-is not so. Never of an API batch, which ends with a line of error for each of its rows. The first two rows
+"""In which words the engine refused every row that ran of a job j without an answer, of those that failed
+since the job is counted; null while that is not so. Never of an API batch, which ends with a line of error for each of its rows. The first two rows
 with different errors end the search.
 """
 
@@ -65,7 +68,7 @@ def share_above_limit(connection: Connection, job_id: int, state: JobState) -> R
 
 
 def refused_alike(connection: Connection, job_id: int, state: JobState) -> Row[Any] | None:
-    """How many rows the engine refused (`failed`), and in which words (`message`), where it refused all
-    that ran since a job in this state is counted, 20 or the whole job, in the same words.
+    """How many rows the engine refused (`failed`), and in which words (`message`), where a job in this state
+    has no answer and all rows that ran since it is counted, 20 or the whole job, were refused alike.
     """
     return connection.execute(ALIKE, {"id": job_id, "state": state}).one_or_none()

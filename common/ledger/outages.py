@@ -116,7 +116,7 @@ LISTED = text("""
            extract(epoch FROM now() - min(o.since))::float8 AS seconds,
            (array_agg(o.why ORDER BY o.until DESC))[1] AS why
     FROM outages o JOIN jobs j
-      ON j.id = o.job_id OR (o.job_id IS NULL AND j.state = 'running'
+      ON (j.id = o.job_id AND j.state <> 'paused') OR (o.job_id IS NULL AND j.state = 'running'
                              AND j.pool = o.pool AND j.engine_key = o.engine_key)
     WHERE o.until > now() AND j.closed_at IS NULL
       AND j.id = coalesce(CAST(:job AS bigint), j.id)

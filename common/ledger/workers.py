@@ -10,7 +10,7 @@ from nightshift.common.ledger import fleet
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.engines import loads
-from nightshift.common.text import kept_message
+from nightshift.common.text import kept_message, storable
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def ready(
         "engine": engine,
         "version": engine_version,
         "code_version": code_version,
-        "code": json.dumps(code) if code else None,
+        "code": json.dumps(storable(dict(code))) if code else None,
         "window_rows": window_rows,
         "cache_tokens": cache_tokens,
         "revision": revision,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from nightshift.common.ledger import judged
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.states import JobState
 from nightshift.producer.advice.here import Here, Works
 
 SPEC = "SPEC stands for the spec of the job, or its input and flags"
@@ -31,15 +31,25 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A job that somebody wants to move. `over_budget` says that limits.budget has paused it; `pools` are
-    pools of which workers live.
+    """A job that somebody wants to move, with the reason of its pause; `pools` are pools of which workers
+    live.
     """
 
     job_id: int
     pool: str = ""
     engine_key: str = ""
-    over_budget: bool = False
+    reason: str | None = None
     pools: Sequence[str] = ()
+
+    @property
+    def refused(self) -> bool:
+        """Whether the engine refused all of its rows."""
+        return (self.reason or "").startswith(judged.REFUSED)
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether limits.budget has paused it."""
+        return not self.refused and "limits.budget" in (self.reason or "")
 
 
 def advise(need: Need, here: Here, job: Subject) -> str:
@@ -49,6 +59,9 @@ def advise(need: Need, here: Here, job: Subject) -> str:
     match need:
         case Need.RESUME:
             resume = f"nightshift resume {job.job_id}"
+            if job.refused:  # else the rows stay failed, and the job ends without an answer
+                retry = f"nightshift retry {job.job_id} --failed"
+                return _moved(here, job, f"{retry}; {resume}")
             if not job.over_budget:
                 return _moved(here, job, resume)
             resume += " --budget MORE"  # a `run` would only have the budget of its spec
@@ -131,5 +144,4 @@ def nobody_works(here: Here, job: Job | Subject) -> str:
 
 def subject(job: Job, pools: Sequence[str] = ()) -> Subject:
     """The job for `advise`."""
-    over_budget = job.state is JobState.PAUSED and "limits.budget" in (job.reason or "")
-    return Subject(job.id, job.spec.pool, job.spec.engine_key, over_budget, pools)
+    return Subject(job.id, job.spec.pool, job.spec.engine_key, job.reason, pools)

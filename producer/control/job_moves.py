@@ -32,7 +32,7 @@ def resume(ledger: Ledger, job: Job, budget: float | None = None, here: Here = F
         try:
             spending.refuse_spent(connection, job_id)
         except BadInput as error:
-            spent = replace(subject(job), over_budget=True)
+            spent = replace(subject(job), reason=str(error))
             raise BadInput(f"{error}: `{advise(Need.RESUME, here, spent)}`") from error
         jobs.resume(connection, job_id)
 

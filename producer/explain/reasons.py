@@ -35,8 +35,7 @@ def _advice(need: Need, facts: Facts) -> str:
     """The command that helps; none for a reader who keeps no machines where it is about these."""
     if facts.is_guest and need in (Need.WORK, Need.REAPER):
         return ""
-    over_budget = "limits.budget" in (facts.reason or "")
-    job = Subject(facts.job_id, facts.pool, facts.engine_key, over_budget, facts.pools)
+    job = Subject(facts.job_id, facts.pool, facts.engine_key, facts.reason, facts.pools)
     return advise(need, facts.here, job)
 
 

@@ -58,8 +58,8 @@ def refuse(job: Job) -> None:
     """BadInput for a job that cannot grow."""
     if job.state is JobState.CANCELLED:
         raise BadInput(
-            f"job {job.id} is cancelled, which is final: `nightshift submit --new` with another "
-            "output directory makes a new job"
+            f"job {job.id} is cancelled, which is final: the same spec with another output "
+            "directory is a new job"
         )
     if isinstance(job.spec.task, RequestsTask):
         raise BadInput(

@@ -153,7 +153,8 @@ class LocalFleet:
         """Drains the workers, ends the reaper, and all processes that they started. Whoever wants the home
         folder waits for that. A worker that could not give its batches back in time leaves none leased.
         """
-        (self._home / "ending").touch()
+        with suppress(OSError):  # the workers are drained on a full disk, too
+            (self._home / "ending").touch()
         for process in self._processes:
             if process.group is not None and process.supervisor is not None:
                 process.group.terminate()

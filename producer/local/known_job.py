@@ -96,7 +96,7 @@ def _retry(ledger: Ledger, job: Job, row: Row) -> str:
     done = retry.retry(ledger, job, failed=True, dead=False, kind=None)
     why = {
         JobState.FAILED: "had failed",
-        JobState.PAUSED: "was paused, since too many of its rows failed",
+        JobState.PAUSED: "was paused because of its failed rows",
         JobState.COMPLETED: "has an answer for none of its rows",
     }[job.state]
     rows = f"its {done.rows:,} failed rows run again" if done.rows else "it goes on where it stood"

@@ -97,7 +97,7 @@ class Machine:
                 job.id,
                 self.console,
                 stop=lambda fleet=fleet: fleet.is_broken() or stop(),  # type: ignore[misc]
-                until_moved=True,
+                served=self.serves,
             )
             job = ends.job
             fleet.raise_if_broken()

@@ -11,7 +11,7 @@ from functools import partial
 import structlog
 
 from nightshift.common import storage
-from nightshift.common.errors import NightshiftError, Retryable
+from nightshift.common.errors import Retryable
 from nightshift.common.failpoints import Moment, reached
 from nightshift.common.formats import part_names
 from nightshift.common.ledger import Ledger, dispatch, job_end, jobs
@@ -84,13 +84,16 @@ def _finish(ledger: Ledger, job_id: int, roots: Sequence[str]) -> None:
 
 
 def _count_ids(ledger: Ledger, job: Job) -> None:
-    """Counts the ids of the output, where that is quick; a job closes without it, too."""
+    """Counts the ids of the output, where that is quick. A job closes without the count, too, and says so:
+    `nightshift verify` names a part that cannot be read.
+    """
     try:
         found = id_counts.count(ledger, job)
-        with ledger.transaction() as connection:
-            job_end.note_ids(connection, job.id, None if found is None else asdict(found))
-    except (NightshiftError, OSError) as error:
-        log.warning("ids_not_counted", job_id=job.id, error=str(error))
+    except Exception as error:  # a damaged part is known by errors of its format's library
+        log.warning("ids_not_counted", job_id=job.id, error=str(error), exc_info=True)
+        found = id_counts.uncounted(ledger, job)
+    with suppress(Retryable), ledger.transaction() as connection:
+        job_end.note_ids(connection, job.id, None if found is None else asdict(found))
 
 
 def _owners_are_gone(ledger: Ledger, job: Job) -> bool:

@@ -44,7 +44,7 @@ class Finishers:
         self._name = name
         self._run_duty = run_duty
         self._running: dict[int, threading.Thread] = {}
-        self._waiting: dict[int, float] = {}
+        self._waiting: dict[int, tuple[float, float]] = {}
 
     def start(self, stop: threading.Event) -> None:
         """Takes jobs in a thread of its own until `stop` is set."""
@@ -68,10 +68,12 @@ class Finishers:
         try:
             finish.finish(self._ledger, job_id, self._settings.allowed_roots)
         except StorageUnavailable as error:
-            began = self._waiting.setdefault(job_id, time.monotonic())
-            wait = outages.Wait(
-                outages.Kind.STORAGE, job_id, time.monotonic() - began, kept_message(str(error))
-            )
+            now = time.monotonic()
+            began, told_at = self._waiting.get(job_id, (now, now))
+            if now - told_at > outages.LAPSE_SECONDS:  # another reaper finished the job meanwhile
+                began = now
+            self._waiting[job_id] = began, now
+            wait = outages.Wait(outages.Kind.STORAGE, job_id, now - began, kept_message(str(error)))
             with suppress(Retryable), self._ledger.transaction() as connection:
                 outages.tell(connection, teller, [wait])
             raise

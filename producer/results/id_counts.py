@@ -47,22 +47,27 @@ def count(ledger: Ledger, job: Job, most_seconds: float = MOST_SECONDS) -> IdCou
     read_before = spec_input.unique_id or isinstance(job.spec.task, RequestsTask)
     if spec_input.id is None or read_before or job.state is JobState.CANCELLED:
         return None
-    with ledger.transaction() as connection:
-        rows_total = jobs.progress(connection, job.id)["rows_total"]
-    if rows_total > MOST_ROWS or not storage.is_local(job.output_uri):
-        return IdCount(rows_total)
+    not_counted = uncounted(ledger, job)
+    if not_counted.rows > MOST_ROWS or not storage.is_local(job.output_uri):
+        return not_counted
     until = time.monotonic() + most_seconds
     with TemporaryDirectory(prefix="nightshift-ids-") as folder:
         counted = RepeatCount(Path(folder))
         for page in part_files.pages(ledger, job):
             for part in page:
                 if time.monotonic() >= until:
-                    return IdCount(rows_total)
+                    return not_counted
                 table = _ids(job, part["part_name"], spec_input.id)
                 counted.add(table.column("row_index").to_pylist(), table.column(spec_input.id))
         found = counted.result()
     example = None if found.pair is None else part_files.id_of(ledger, job, found.pair[0])
     return IdCount(found.rows, found.different, example, found.pair)
+
+
+def uncounted(ledger: Ledger, job: Job) -> IdCount:
+    """What is said of ids that nobody counted."""
+    with ledger.transaction() as connection:
+        return IdCount(int(jobs.progress(connection, job.id)["rows_total"]))
 
 
 def _ids(job: Job, name: str, column: str) -> pa.Table:

@@ -7,8 +7,7 @@ from nightshift.producer.views.rates import Values
 
 def next_steps(row: Values, here: Here = FLEET) -> list[str]:
     """Commands that a user may want to run next, where nobody or somebody works `here`."""
-    over_budget = "limits.budget" in (row["reason"] or "")
-    job = Subject(row["job"], row["pool"], row.get("engine_key") or "", over_budget)
+    job = Subject(row["job"], row["pool"], row.get("engine_key") or "", row["reason"])
     steps: list[tuple[str, str]] = []
     if row["status"] == "paused":
         steps.append((advise(Need.RESUME, here, job), "goes on"))

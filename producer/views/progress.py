@@ -112,19 +112,18 @@ def follow(
     *,
     stop: Callable[[], bool] | None = None,
     until_idle: bool = False,
-    until_moved: bool = False,
+    served: tuple[str, str] | None = None,
     interval_seconds: float = 0.5,
 ) -> JobSnapshot:
     """Shows a job until it is over and its files are finished, paused, or `stop` says so; with
-    `until_idle` until a watched job has done everything that was found so far; with `until_moved` until
-    it needs another pool or engine than at the first look. Returns the last look.
+    `until_idle` until a watched job has done everything that was found so far; with `served` until it
+    needs another pool and engine key than these. Returns the last look.
 
     Waits for the end of an outage of Postgres; raises Retryable only at the first look, and BadInput
     for a job that is deleted meanwhile.
     """
     seen = snapshot(ledger, job_id)
     looks = Looks(lambda: snapshot(ledger, job_id), ledger.place)
-    served = seen.served_by
     view, printed, printed_at = LiveView(), "", float("-inf")
     with _screen(view, console) as live:
         while True:
@@ -144,7 +143,7 @@ def follow(
                 if line != printed or not seen.is_idle:
                     console.print(line, soft_wrap=True, highlight=False)
                 printed = str(line)
-            if until_moved and seen.served_by != served:
+            if served not in (None, seen.served_by):
                 return seen
             if seen.at_rest or (until_idle and seen.is_idle) or (stop is not None and stop()):
                 return seen

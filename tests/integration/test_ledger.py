@@ -769,6 +769,21 @@ def test_a_small_job_that_is_refused_whole_waits_for_a_person_and_is_not_complet
     assert world.finish(job_id) is JobState.COMPLETED
 
 
+def test_a_job_with_answers_is_completed_again_where_its_last_row_is_refused_again(
+    world: World,
+) -> None:
+    """Also after a retry, since when every row that ran was refused."""
+    job_id = world.job(3, 1, **GENERATE)
+    world.commit(world.lease(job_id))
+    world.commit(world.lease(job_id), errors=refusals(range(3, 4)))
+    assert world.finish(job_id) is JobState.COMPLETED
+    world.retry(job_id)
+    world.commit(world.lease(job_id), errors=refusals(range(3, 4)))
+    assert world.run(jobs.judge_failures, job_id) is False
+    assert not world.run(job_end.hold_refused, job_id)
+    assert world.finish(job_id) is JobState.COMPLETED
+
+
 def test_an_api_batch_that_is_refused_whole_ends_with_its_lines_of_error(world: World) -> None:
     job_id = world.job(25, **REQUESTS)
     world.commit(world.lease(job_id), errors=refusals(range(25)))

@@ -92,6 +92,23 @@ def test_verify_says_of_ids_that_differ_that_no_id_stands_in_two_rows(site: Site
     )
 
 
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_a_job_with_a_part_that_cannot_be_read_ends_and_says_that_nobody_counted(
+    ledger: Ledger, tmp_path: Path, form: str
+) -> None:
+    site = Site(ledger, tmp_path)
+    write(site, "a.jsonl", [f"k-{number}" for number in range(30)])
+    submitted(site, form)
+    site.run(moody())
+    part = min((tmp_path / "out").rglob("part-*"))
+    part.write_bytes(b"no part" * 20)
+    assert site.finish() is JobState.COMPLETED
+    said = "not counted; `nightshift verify 1` says how many differ"
+    assert tables.ids_said(summary(site)) == said
+    found = verify(site.ledger, site.job)
+    assert part.name in " ".join(one.message for one in found)
+
+
 @pytest.mark.parametrize("name", ["b.jsonl", "b.parquet", "b.csv"])
 def test_unique_id_refuses_input_in_which_an_id_stands_in_two_rows(site: Site, name: str) -> None:
     write(site, "a.jsonl", [f"k-{number}" for number in range(25)])

@@ -20,7 +20,10 @@ ROOT = Path(__file__).parents[2]
 
 JOB = Subject(7, "gpus", "key", pools=("cpus", "gpus"))
 ALONE = Subject(7, "gpus", "key")
-DEAR = Subject(7, "gpus", "key", over_budget=True)
+DEAR = Subject(7, "gpus", "key", "limits.budget 3.00 is spent")
+REFUSED = Subject(
+    7, "gpus", "key", "the engine refused all 20 rows that ran, in the same words: no"
+)
 
 SERVE, PAGES = Here(Works.SERVE), Here(Works.PAGES)
 OWN_RUN = Here(Works.RUN, 7, "gpus", "key")
@@ -39,6 +42,8 @@ CASES: list[tuple[Need, Here, Subject, str]] = [
     (Need.RESUME, PAGES, JOB, "nightshift run --ui SPEC"),
     (Need.RESUME, FLEET, DEAR, "nightshift resume 7 --budget MORE"),
     (Need.RESUME, NOBODY, DEAR, "nightshift resume 7 --budget MORE; nightshift run SPEC"),
+    (Need.RESUME, FLEET, REFUSED, "nightshift retry 7 --failed; nightshift resume 7"),
+    (Need.RESUME, NOBODY, REFUSED, "nightshift run SPEC"),
     (Need.RETRY, FLEET, JOB, "nightshift retry 7 --failed"),
     (Need.RETRY, SERVE, JOB, "nightshift retry 7 --failed"),
     (Need.RETRY, NOBODY, JOB, "nightshift run SPEC"),
@@ -65,7 +70,7 @@ CASES: list[tuple[Need, Here, Subject, str]] = [
 @pytest.mark.parametrize(
     ("need", "here", "job", "command"),
     CASES,
-    ids=[f"{need}-{here.works}-{job.pools or job.over_budget}" for need, here, job, _ in CASES],
+    ids=[f"{need}-{here.works}-{job.pools or job.reason}" for need, here, job, _ in CASES],
 )
 def test_what_is_advised_by_who_works_here(
     need: Need, here: Here, job: Subject, command: str

@@ -4,7 +4,7 @@ import json
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from decimal import Decimal
 
 import pyarrow as pa
@@ -556,6 +556,9 @@ PART = pa.table(
         "output": pa.array(["grün\n", None, "nul\x00"]),
         "when": pa.array([datetime(2024, 5, 1, 1, 2, 3, 4, tzinfo=UTC), None, None]),
         "ns": pa.array([1_700_000_000_123_456_789, None, 0], pa.timestamp("ns")),
+        "ms": pa.array([1_700_000_000_005, None, 0], pa.timestamp("ms")),
+        "zoned": pa.array([1_700_000_000_005, None, 0], pa.timestamp("ms", "Europe/Rome")),
+        "clock": pa.array([time(1, 2, 3, 4), None, time(1, 2, 3)], pa.time64("us")),
         "raw": pa.array([b"\x00\xff", b"", None]),
         "price": pa.array([Decimal("1.50"), None, Decimal("2.25")]),
         "tokens": pa.array([1, None, 3], pa.int32()),

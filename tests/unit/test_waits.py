@@ -4,7 +4,7 @@ import pytest
 
 from nightshift.common.ledger.outages import Kind, Outage
 from nightshift.producer.views import tables
-from nightshift.worker.telemetry.waits import LASTING_SECONDS, Waits
+from nightshift.worker.telemetry.waits import LASTING_SECONDS, QUIET_SECONDS, Waits
 
 
 class Clock:
@@ -41,6 +41,8 @@ def test_a_wait_is_over_once_the_work_went_on_or_nobody_heard_of_it_again() -> N
     }
     waits.went_on(Kind.STORAGE, 7)
     clock.now += 2
+    assert [each.job_id for each in waits.lasting()] == [7, 8], "a part of it may be away still"
+    clock.now += QUIET_SECONDS
     assert [each.job_id for each in waits.lasting()] == [8]
     clock.now += 30
     assert waits.lasting() == []

@@ -13,9 +13,16 @@ LASTING_SECONDS = 2.0
 """A wait that is shorter is no outage: servers refuse now and then, and a rate makes each row wait."""
 
 
+QUIET_SECONDS = 15.0
+"""A storage is there again once nothing had to wait for it for so long: the input of a job may lie in two
+places, and a disk may have room for a small part only. So what is done meanwhile proves little.
+"""
+
+
 @dataclass(slots=True)
 class _Known:
     since: float
+    heard: float
     until: float
     why: str
 
@@ -34,13 +41,17 @@ class Waits(Subscriber):
         with self._changing:
             known = self._known.get((kind, job_id))
             since = known.since if known is not None and known.until >= now else now
-            self._known[kind, job_id] = _Known(since, now + hold_seconds, why)
+            self._known[kind, job_id] = _Known(since, now, now + hold_seconds, why)
 
     def went_on(self, kind: Kind, job_id: int | None) -> None:
-        """The wait is over."""
-        if self._known:  # a row must not pay for a lock
-            with self._changing:
+        """The wait is over; that for a storage after QUIET_SECONDS."""
+        if not self._known:  # a row must not pay for a lock
+            return
+        with self._changing:
+            if kind is not Kind.STORAGE:
                 self._known.pop((kind, job_id), None)
+            elif (known := self._known.get((kind, job_id))) is not None:
+                known.until = min(known.until, known.heard + QUIET_SECONDS)
 
     def lasting(self) -> list[Wait]:
         """What the child waits for now, and for how long."""

@@ -5,6 +5,7 @@ values that do not fit a planned type.
 import base64
 import json
 from collections.abc import Callable, Collection, Sequence
+from datetime import time
 from decimal import Decimal
 from itertools import chain
 from typing import Any
@@ -162,6 +163,11 @@ def _of_text(text: str, target: pa.DataType) -> Any:
         return data
     if types.is_integer(target) or types.is_floating(target):
         raise ValueError("of another kind")
+    if types.is_timestamp(target) and target.unit in ("s", "ms"):
+        # A part has six digits of a second, which Arrow does not read as a coarser unit.
+        return pa.scalar(text).cast(pa.timestamp("us", target.tz)).cast(target)
+    if types.is_time(target):
+        return pa.scalar(time.fromisoformat(text), target)
     # Not as_py(): Python's datetime would refuse nanoseconds.
     return pa.scalar(text).cast(target)
 

@@ -63,8 +63,8 @@ def retry(
     state = jobs.lock(connection, job_id)
     if state is JobState.CANCELLED:
         raise BadInput(
-            f"job {job_id} is cancelled, which is final: `nightshift submit --new` with another "
-            "output directory makes a new job"
+            f"job {job_id} is cancelled, which is final: the same spec with another output "
+            "directory is a new job"
         )
     archives.refuse_away(connection, job_id)
     piece: dict[str, int | None] = {"id": job_id, "after": after, "last": None}

@@ -62,7 +62,7 @@ def refuse(
     """What `why` the engine's backend refuses a form comes to: NeedsOtherEngine where the arguments name
     no backend and another one takes the form; else the reasons of all.
     """
-    reasons = {USUAL: why}
+    reasons = {str(config.structured_outputs_config.backend): why}
     for backend in () if named(args) else OTHERS:
         try:
             verify(config, tokenizer, make(), backend)
