@@ -38,7 +38,7 @@ def info(path: Path, *, links: bool = True) -> FileInfo:
         if modes.S_ISDIR(facts.st_mode) or modes.S_ISLNK(facts.st_mode):
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
     if not modes.S_ISREG(facts.st_mode):
-        raise BadInput(f"{path} is no regular file: copy its content into one")
+        raise BadInput(places.NO_FILE.format(path))
     return FileInfo(str(path), facts.st_size, str(facts.st_mtime_ns))
 
 

@@ -5,6 +5,7 @@ What is held so is opened folder by folder, and the file is named relative to th
 can take the place of a folder between a check and the use.
 """
 
+import errno
 import os
 import stat as modes
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,9 @@ OWN_FOLDERS = frozenset({"_attempts", "_generations", "_input", "_judged", "_led
 """Folders that we make in an output directory. A link in place of one, or in one, is not followed."""
 
 
+NO_FILE = "{} is no regular file: copy its content into one"
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A file: its path, or its name in the open `folder`, where a link under the name is no file."""
@@ -27,9 +31,28 @@ class Place:
     folder: int | None = None
 
     def opener(self, *, links: bool = True) -> Callable[[str, int], int]:
-        """For the opener of `open`; OSError for a link in a folder of ours, or without `links`."""
+        """For the opener of `open`; OSError for a link in a folder of ours, or without `links`, BadInput for
+        a pipe, a socket and a device, which may have taken the place of a file: an open that waits for
+        the other end of a pipe would hold its thread for ever.
+        """
         no_follow = 0 if links and self.folder is None else os.O_NOFOLLOW
-        return lambda name, flags: os.open(name, flags | no_follow, 0o666, dir_fd=self.folder)
+
+        def opened(name: str, flags: int) -> int:
+            how = flags | no_follow | os.O_NONBLOCK
+            try:
+                file = os.open(name, how, 0o666, dir_fd=self.folder)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # a pipe that nobody reads, or a socket
+                    raise BadInput(NO_FILE.format(name)) from error
+                raise
+            kind = os.fstat(file).st_mode
+            if not modes.S_ISREG(kind) and not modes.S_ISDIR(kind):  # `open` refuses a directory
+                os.close(file)
+                raise BadInput(NO_FILE.format(name))
+            os.set_blocking(file, True)
+            return file
+
+        return opened
 
     def stat(self, *, links: bool = True) -> os.stat_result:
         """The facts of a file; of a link itself in a folder of ours, or without `links`."""

@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from nightshift.common.errors import BadInput
 from nightshift.common.storage.places import Place
 
 NAME = re.compile(r"\.(.+)\.[0-9a-f]{12}")
@@ -39,12 +40,12 @@ def hold(descriptor: int) -> None:
 def is_left(place: Place) -> bool:
     """Whether nobody writes the file any more; False where that cannot be told."""
     try:
-        descriptor = place.opener(links=False)(place.name, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
+        descriptor = place.opener(links=False)(place.name, os.O_RDONLY)
+    except (OSError, BadInput):
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return modes.S_ISREG(os.fstat(descriptor).st_mode)
+        return modes.S_ISREG(os.fstat(descriptor).st_mode)  # and no folder
     except OSError:
         return False
     finally:

@@ -60,6 +60,7 @@ def run(
     config = uvicorn.Config(
         served,
         http=connections.protocol(settings),
+        ws="none",  # the package for it would take connections out of our count
         log_config=None,
         access_log=False,
         server_header=False,
@@ -105,6 +106,7 @@ def beside(served: Starlette, port: int) -> Iterator[int]:
         ) from error
     config = uvicorn.Config(
         served,
+        ws="none",  # the package for it would take connections out of our count
         log_config=None,
         log_level="critical",
         access_log=False,

@@ -16,6 +16,9 @@ from nightshift.common.ledger.queries import live_parts
 from nightshift.common.states import JobState
 from nightshift.producer.results import part_files
 
+MOST_BYTES = 256 * 1024 * 1024
+"""A larger manifest is not read: that of a million parts has 200 MB."""
+
 
 def write(ledger: Ledger, job: Job) -> tuple[JobState, int]:
     """Streams the manifest, since a job may have a million parts.
@@ -53,10 +56,13 @@ def stream(uri: str, head: dict[str, object], pages: Iterable[Iterable[str]]) ->
 def part_names_in(job: Job) -> list[str]:
     """Names of the parts that a manifest says the job has; none without a manifest that can be read."""
     try:
-        with storage.open_input(part_names.final(job.output_uri, part_names.MANIFEST)) as file:
+        uri = part_names.final(job.output_uri, part_names.MANIFEST)
+        if storage.stat(uri).size > MOST_BYTES:
+            return []
+        with storage.open_input(uri, links=False) as file:
             # A manifest may name a million parts.
             found = json.load(file, object_hook=lambda entry: entry.get("parts", entry.get("name")))
-    except (FileNotFoundError, ValueError, BadInput):
+    except (FileNotFoundError, ValueError, RecursionError, BadInput):
         return []
     names = found if isinstance(found, list) else []
     return [name for name in names if isinstance(name, str) and part_names.is_part(name)]

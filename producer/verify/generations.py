@@ -42,9 +42,9 @@ def check(ledger: Ledger, job: Job) -> CheckResult | None:
 def _differs(ledger: Ledger, job: Job, generation: Generation) -> str | None:
     uri = part_names.generation(job.output_uri, generation.number)
     try:
-        with storage.open_input(uri) as file:
+        with storage.open_input(uri, links=False) as file:
             said: dict[str, Any] = json.load(file)
-    except (NightshiftError, OSError, ValueError) as error:
+    except (NightshiftError, OSError, ValueError, RecursionError) as error:
         return f"{uri} cannot be read: {error}"
     live = {name for name, _ in part_files.names(ledger, job, generation)}
     named = {part["name"] for part in said["parts"]}

@@ -173,6 +173,20 @@ def test_an_address_has_some_of_the_connections_and_not_all(door: Door) -> None:
         assert held[0].recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
+def test_who_asks_for_a_websocket_stays_in_the_count_of_connections(door: Door) -> None:
+    door.environment["NIGHTSHIFT_SERVE_MAX_CONNECTIONS"] = "5"
+    door.environment["NIGHTSHIFT_SERVE_PROXIES"] = "10.0.0.0/8"
+    door.serve()
+    upgrade = (
+        b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+        b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    for _ in range(8):
+        with ExitStack() as stack:
+            assert connected(door, stack, upgrade).recv(1000)
+    wait_until(lambda: _answers(door), seconds=20, what="an answer once all have left")
+
+
 def _answers(door: Door) -> bool:
     with ExitStack() as stack:
         one = connected(

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -276,6 +277,21 @@ def test_a_pipe_is_no_input(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BadInput, match="no regular file"):
         named(f"{tmp_path}/pipe")
+
+
+@pytest.mark.parametrize("swapped", ["pipe", "socket", "device"])
+def test_what_took_the_place_of_a_file_after_the_look_at_it_holds_up_nobody(tmp_path, swapped):
+    path = tmp_path / "a.jsonl"
+    if swapped == "pipe":
+        os.mkfifo(path)
+    elif swapped == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(path))
+    else:
+        path.symlink_to("/dev/null")
+    for opened in (local.open_file, lambda path: local.write(path, lambda sink: None, False)):
+        with pytest.raises(BadInput, match="is no regular file"):
+            opened(path)
 
 
 def test_the_fingerprint_is_the_etag_or_the_mtime(tmp_path, s3):
