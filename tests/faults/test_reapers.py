@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
+import pytest
 
 from nightshift.common.failpoints import Moment
 from nightshift.producer.reaper.admission import LEAST_QUEUED, WINDOWS_AHEAD
@@ -18,7 +19,7 @@ from tests.support.servers import Server
 
 BATCH_ROWS = 5
 
-LEASE_SECONDS = 4
+LEASE_SECONDS = 8
 """After an outage a busy machine has so long for its first heartbeat."""
 
 
@@ -61,6 +62,7 @@ def in_transaction(rig: Rig) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_three_reapers_frozen_by_turns(rig: Rig, postgres: Server) -> None:
     rig.environment["NIGHTSHIFT_LEASE_SECONDS"] = str(LEASE_SECONDS)
     rig.let(0)
