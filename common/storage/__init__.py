@@ -24,6 +24,7 @@ from nightshift.common.errors import (
 )
 from nightshift.common.storage import local, objects
 from nightshift.common.storage.addresses import (
+    SETTING,
     as_typed,
     check_held,
     check_roots,
@@ -40,7 +41,7 @@ from nightshift.common.storage.local import gathered_syncs
 from nightshift.common.storage.objects import driver_of
 from nightshift.common.storage.places import OWN_FOLDERS
 from nightshift.common.storage.streams import Content, FileInfo, Written, checked_reader
-from nightshift.common.storage.walls import OF_JOB, SETTING, carried, keep_within, unheld, within
+from nightshift.common.storage.walls import OF_JOB, carried, keep_within, unheld, within
 
 __all__ = [
     "OF_JOB",

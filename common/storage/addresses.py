@@ -13,6 +13,9 @@ from nightshift.common.text import escaped, has_half_characters
 OBJECT_STORES = ("s3", "gs", "abfs", "memory")
 """Schemes that work when their driver is installed; `memory` lives in one process, for tests."""
 
+SETTING = "NIGHTSHIFT_ALLOWED_ROOTS names"
+"""Who names the roots of a process."""
+
 _ALIASES = {"s3a": "s3", "gcs": "gs", "az": "abfs"}
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -46,9 +49,7 @@ def check_name(uri: str) -> None:
         raise BadInput(f"the name {uri!r} holds a NUL character")
 
 
-def check_roots(
-    uris: Iterable[str], roots: Sequence[str], said: str = "NIGHTSHIFT_ALLOWED_ROOTS names"
-) -> None:
+def check_roots(uris: Iterable[str], roots: Sequence[str], said: str = SETTING) -> None:
     """BadInput for a uri outside all of `roots`, which `said` calls so; without roots every uri is allowed.
 
     Links are followed as they are on this machine.
@@ -65,7 +66,15 @@ def check_held(uris: Iterable[str], roots: Sequence[str] | None, said: str) -> N
     for uri in uris:
         inside = _is_below(uri, allowed) and _is_below(_real(uri), real)
         if not inside:
-            raise BadInput(f"{uri} is outside the folders that {said}: {', '.join(allowed)}")
+            raise outside(uri, allowed, said)
+
+
+def outside(place: object, roots: Sequence[str], said: str) -> BadInput:
+    """What a place outside all of `roots` is refused with. The roots of the setting are not listed: tenants
+    read the message, and one of the roots may be the folder of another tenant.
+    """
+    listed = "" if said == SETTING else f": {', '.join(roots)}"
+    return BadInput(f"{place} is outside the folders that {said}{listed}")
 
 
 def _real(uri: str) -> str:

@@ -17,10 +17,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from nightshift.common.errors import BadInput
-from nightshift.common.storage.addresses import is_local, local_path, resolve
-
-SETTING = "NIGHTSHIFT_ALLOWED_ROOTS names"
-"""Who names the roots of a process."""
+from nightshift.common.storage.addresses import is_local, local_path, outside, resolve
 
 OF_JOB = "the job may use"
 """Who names the roots under which a job was admitted and that its tenant still has."""
@@ -46,7 +43,7 @@ class Wall:
 
     def refusal(self, path: object) -> BadInput:
         """What a file outside is refused with."""
-        return BadInput(f"{path} is outside the folders that {self.said}: {', '.join(self.roots)}")
+        return outside(path, self.roots, self.said)
 
     def identities(self) -> frozenset[Identity]:
         """Its local roots as they are now. A root itself may be a link: it is the operator's."""

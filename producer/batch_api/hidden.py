@@ -31,7 +31,9 @@ class Hidden:
             others |= _forms(settings.home) | _forms(
                 None if settings.serve_models is None else settings.serve_models.parent
             )
-        places = sorted({*self._stores, *others}, key=len, reverse=True)
+        known = {*self._stores, *others}
+        known |= {grouped(place) for place in known}
+        places = sorted(known, key=len, reverse=True)
         forms = [form for each in places for form in dict.fromkeys((each, escape(each)))]
         said = "|".join(re.escape(form) for form in forms)
         self._pattern = re.compile(rf"(?:file://)?(?<![\w/.-])(?:{said})[^\s\"'<>\\,;:()&]*")
@@ -58,6 +60,11 @@ class Hidden:
 
     def _is_input(self, path: str, tenant: str) -> bool:
         return any(path.startswith(f"{store}/{tenant}/{INPUTS}/") for store in self._stores)
+
+
+def grouped(text: str) -> str:
+    """A text as the page of failed rows groups it: each number is written as #."""
+    return re.sub("[0-9]+", "#", text)
 
 
 def _forms(place: str | Path | None) -> set[str]:

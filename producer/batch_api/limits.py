@@ -3,7 +3,14 @@
 from fnmatch import fnmatchcase
 
 from nightshift.common.ledger.gateway.tenants import Tenant
-from nightshift.common.spec import FunctionEngineSpec, GenerateTask, JobSpec, OpenaiEngineSpec
+from nightshift.common.spec import (
+    FunctionEngineSpec,
+    GenerateTask,
+    JobSpec,
+    OpenaiEngineSpec,
+    TransformersEngineSpec,
+    VllmEngineSpec,
+)
 from nightshift.common.storage import resolve
 from nightshift.producer.batch_api import layout
 
@@ -27,6 +34,11 @@ def refusal(tenant: Tenant, spec: JobSpec, store: str | None) -> str | None:
         return "this tenant may not run functions: engine.backend function"
     if isinstance(spec.engine, OpenaiEngineSpec) and not tenant.remotes:
         return "this tenant may not name a server: engine.base_url"
+    if isinstance(spec.engine, VllmEngineSpec | TransformersEngineSpec) and _is_relative(
+        spec.engine.model
+    ):
+        model = spec.engine.model[:200]
+        return f"engine.model {model} is a relative path: name the folder by its whole path"
     images = spec.task.image_roots if isinstance(spec.task, GenerateTask) else ()
     uploaded = [
         uri for uri in spec.input.uris if store is not None and _is_upload(tenant, uri, store)
@@ -82,6 +94,11 @@ def _is_upload(tenant: Tenant, uri: str, store: str) -> bool:
     """Whether this is one file that the tenant has uploaded as an input, and no pattern of files."""
     folder, _, name = resolve(uri).rpartition("/")
     return folder == layout.inputs(store, tenant.name) and not set(name) & set("*?[{")
+
+
+def _is_relative(model: str) -> bool:
+    """Whether a model is a folder below that in which the server runs, or a home on its machine."""
+    return model in (".", "..") or model.startswith(("./", "../", "~"))
 
 
 def _is_below(uri: str, roots: tuple[str, ...]) -> bool:

@@ -15,6 +15,7 @@ from nightshift.common.ledger.gateway.files import File
 from nightshift.common.ledger.queries import job_pace
 from nightshift.producer.console import render
 from nightshift.producer.console.visits import Visit, action, live, page, seen_at
+from nightshift.producer.gateway.calls import plans
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import batches as api_batches
 from nightshift.producer.gateway.v1 import files as api_files
@@ -202,7 +203,7 @@ ROUTES: list[Route] = [
     live("/live/batches", live_batches),
     page("/batches/{id}", show_batch),
     live("/live/batches/{id}", live_batch),
-    action("/batches/{id}", move_batch, slow=True),
+    action("/batches/{id}", move_batch, slow=plans),
     page("/files", list_files),
     page("/files/{id}", download_file),
     action("/files/{id}/delete", delete_file),

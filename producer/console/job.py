@@ -24,6 +24,7 @@ from nightshift.producer.console.visits import Visit, action, live, page, seen_a
 from nightshift.producer.control import job_moves
 from nightshift.producer.explain import facts, reasons
 from nightshift.producer.gateway import access
+from nightshift.producer.gateway.calls import plans
 from nightshift.producer.gateway.errors import ApiError
 from nightshift.producer.views.deadlines import with_deadlines
 
@@ -165,6 +166,6 @@ ROUTES: list[Route] = [
     page("/jobs/{id}", show_job),
     live("/live/jobs/{id}", live_job),
     action("/jobs/{id}/move", move_job),
-    action("/jobs/{id}/retry", retry_job, slow=True),
+    action("/jobs/{id}/retry", retry_job, slow=plans),
     action("/jobs/{id}/load", load_job),
 ]

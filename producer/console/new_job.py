@@ -26,7 +26,7 @@ from nightshift.producer.console import render
 from nightshift.producer.console.visits import Visit, action, incoming, page, seen_at
 from nightshift.producer.external_sort.spill import copies_folder
 from nightshift.producer.gateway import submitting
-from nightshift.producer.gateway.calls import kept
+from nightshift.producer.gateway.calls import kept, plans
 from nightshift.producer.gateway.errors import ApiError, answer, message
 from nightshift.producer.gateway.v1 import files
 from nightshift.producer.gateway.v1.multipart import FormWithFile
@@ -281,6 +281,6 @@ async def upload(request: Request, visit: Visit) -> Response:
 
 ROUTES: list[Route] = [
     page("/jobs/new", show_new),
-    action("/jobs/new", try_new, slow=True),
+    action("/jobs/new", try_new, slow=plans),
     incoming("/jobs/new/file", upload),
 ]

@@ -13,6 +13,7 @@ from nightshift.common.ledger.queries import failed_rows, live_parts
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.console import render
 from nightshift.producer.console.visits import Visit, live, page
+from nightshift.producer.gateway.calls import reads
 
 ROWS = 10
 """Rows that one look draws."""
@@ -109,7 +110,7 @@ def show_failed(visit: Visit) -> Response:
 
 
 ROUTES: list[Route] = [
-    page("/jobs/{id}/rows", show_rows),
+    page("/jobs/{id}/rows", show_rows, slow=reads),
     live("/live/jobs/{id}/rows", live_rows),
-    page("/jobs/{id}/failed", show_failed),
+    page("/jobs/{id}/failed", show_failed, slow=reads),
 ]

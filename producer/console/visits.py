@@ -24,7 +24,7 @@ from nightshift.producer.console.live import Live
 from nightshift.producer.console.looker import Looker, looker, refuse_foreign
 from nightshift.producer.gateway.calls import Call, Context, body, kept, refuse_strange
 from nightshift.producer.gateway.errors import ApiError, answer, message, not_found
-from nightshift.producer.gateway.slow import ENTRANCE
+from nightshift.producer.gateway.slow import ENTRANCE, SlowWork
 
 MOST_FIELDS = 1000
 
@@ -100,16 +100,20 @@ LivePage = Callable[[Visit], tuple[Hashable, Callable[[], str]]]
 """What a live page shows: a key that browsers with the same view share, and the look itself."""
 
 
-def page(path: str, handler: Handler) -> Route:
-    """A page that somebody looks at."""
+Slow = Callable[[Context], SlowWork]
+"""The threads of what takes long."""
+
+
+def page(path: str, handler: Handler, *, slow: Slow | None = None) -> Route:
+    """A page that somebody looks at, made in the turn of its tenant if it is `slow`."""
 
     async def endpoint(request: Request) -> Response:
-        return await _answered(request, lambda found: handler(Visit(request, found, {})))
+        return await _answered(request, lambda found: handler(Visit(request, found, {})), slow=slow)
 
     return Route(path, endpoint, methods=["GET"], name=handler.__name__)
 
 
-def action(path: str, handler: Handler, *, slow: bool = False) -> Route:
+def action(path: str, handler: Handler, *, slow: Slow | None = None) -> Route:
     """A form that changes something: from a page of this server, by somebody who may, with audit rows; in
     the turn of its tenant if it is `slow`.
     """
@@ -200,14 +204,14 @@ async def _events(views: Live, key: Hashable, look: Callable[[], str]) -> AsyncI
 
 
 async def _answered(
-    request: Request, work: Callable[[Looker], Response], *, slow: bool = False
+    request: Request, work: Callable[[Looker], Response], *, slow: Slow | None = None
 ) -> Response:
     try:
         found = await to_thread.run_sync(looker, request, limiter=ENTRANCE)
         refuse_strange(request)
-        if slow:
+        if slow is not None:
             context: Context = request.app.state.context
-            return await context.slow.run(found.caller.tenant, work, found)
+            return await slow(context).run(found.caller.tenant, work, found)
         return await run_in_threadpool(work, found)
     except Exception as error:
         return _told(request, error)

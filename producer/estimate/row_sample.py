@@ -12,6 +12,7 @@ from nightshift.common.descriptor import Descriptor, RowRanges
 from nightshift.common.formats import input_rows
 from nightshift.common.formats.input_rows import Rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
+from nightshift.common.formats.values import table_of
 from nightshift.common.spec import JobSpec
 from nightshift.producer.planning.planner import Plan
 
@@ -54,7 +55,10 @@ def _sampled_batches(plan: Plan, count: int, seed: int) -> Iterator[Descriptor]:
 
 def _joined(parts: list[Rows]) -> Rows:
     def tables(found: list[pa.Table]) -> pa.Table:
-        return pa.concat_tables(found, promote_options="permissive")
+        joined = pa.concat_tables(found, promote_options="permissive")
+        if joined.num_columns:
+            return joined
+        return table_of({}, sum(table.num_rows for table in found))  # which Arrow does not add up
 
     return Rows(
         table=tables([part.table for part in parts]),

@@ -47,7 +47,7 @@ CALLER = "caller"
 class Context:
     """What every handler may use; `models` reads the operator's table as it is now, `slow` has the threads of
     what plans, sorts or deletes, `uploads` of those that write what clients send, `joins` of those that put
-    parts together; `here` says who works on the ledger.
+    parts together, `reads` of those that read archives and parts of jobs; `here` says who works on the ledger.
     """
 
     ledger: Ledger
@@ -62,12 +62,22 @@ class Context:
     joins: SlowWork = field(
         default_factory=lambda: SlowWork("uploads in parts", at_once=4, a_tenant=2, waiting=50)
     )
+    reads: SlowWork = field(
+        default_factory=lambda: SlowWork(
+            "looks at rows and archives", at_once=8, a_tenant=2, waiting=50
+        )
+    )
     here: Callable[[], Here] = lambda: FLEET
 
 
 def plans(context: Context) -> SlowWork:
     """The threads of plans."""
     return context.slow
+
+
+def reads(context: Context) -> SlowWork:
+    """The threads that read archives and parts of jobs."""
+    return context.reads
 
 
 @dataclass(frozen=True, slots=True)

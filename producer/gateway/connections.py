@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from nightshift.common.settings import Settings
+from nightshift.producer.gateway.headers import ALWAYS
 
 MOST_HEAD_BYTES = 64 * 1024
 """Longest head of a request: its first line and its headers."""
@@ -20,10 +21,16 @@ LOOKS = 4
 """Looks at a connection while it may be silent."""
 
 
-def refusal(status: str) -> bytes:
-    """An answer of the server itself, which ends the connection."""
-    head = f"HTTP/1.1 {status}\r\ncontent-length: 0\r\nx-content-type-options: nosniff\r\n"
-    return f"{head}connection: close\r\n\r\n".encode()
+def refusal(status: str, text: str = "") -> bytes:
+    """An answer of the server itself, which ends the connection; `text` is ASCII."""
+    headers = {
+        "content-length": len(text),
+        "content-type": "text/plain; charset=utf-8",
+        **ALWAYS,
+        "connection": "close",
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {status}\r\n{lines}\r\n{text}".encode()
 
 
 class Limits:
@@ -106,8 +113,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
         self._stuck_since = None
 
-    def _refuse(self, status: str) -> None:
-        self.transport.write(refusal(status))
+    def send_400_response(self, msg: str) -> None:  # noqa: D102
+        self._refuse("400 Bad Request", msg)
+
+    def _refuse(self, status: str, text: str = "") -> None:
+        self.transport.write(refusal(status, text))
         self.transport.close()
 
     def _look_later(self) -> None:

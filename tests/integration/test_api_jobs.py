@@ -171,7 +171,9 @@ def test_a_tenant_reaches_nothing_that_the_server_may_not(people: Tenants) -> No
     people.door.serve()
     found = people.ask("acme", "POST", "/api/jobs", json=people.spec())
     assert found.status_code == 400, found.text
-    assert "/srv/allowed" in found.json()["error"]["message"]
+    said = found.json()["error"]["message"]
+    assert "outside the folders that NIGHTSHIFT_ALLOWED_ROOTS names" in said
+    assert "/srv/allowed" not in said, "which may be the folder of another tenant"
 
 
 def test_rows_of_jobs_count_against_what_the_tenant_may_have_at_once(

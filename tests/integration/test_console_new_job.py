@@ -4,6 +4,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from starlette.testclient import TestClient
@@ -148,6 +151,37 @@ def test_a_spec_becomes_one_job_and_a_user_stays_below_its_roots(
         "key 4 ops (ops)",
         "key 2 user (acme)",
     ]
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv", "parquet"])
+def test_first_rows_an_estimate_and_a_pilot_of_a_prompt_without_a_column(
+    site: Site, tmp_path: Path, format: str
+) -> None:
+    folder = tmp_path / "acme"
+    folder.mkdir()
+    table = pa.table({"text": ["one"] * 12})
+    with (folder / f"in.{format}").open("wb") as file:
+        if format == "parquet":
+            pq.write_table(table, file)
+        elif format == "csv":
+            csv.write_csv(table, file)
+        else:
+            file.write(b'{"text": "one"}\n' * 12)
+    given = {
+        "input": f"{folder}/in.{format}",
+        "output": f"{folder}/out",
+        "model": "org/small",
+        "prompt": "hello",
+    }
+    user = site.browser("user")
+    shown = send(user, "/jobs/new", {"do": "preview", **given})
+    assert shown.status_code == 200, shown.text
+    assert shown.text.count("<article") == 5
+    assert shown.text.count("hello</") >= 5
+    estimated = send(user, "/jobs/new", {"do": "estimate", **given})
+    assert estimated.status_code == 200, estimated.text
+    assert "24 tokens in all" in estimated.text
+    assert send(user, "/jobs/new", {"do": "pilot", "pilot_rows": "6", **given}).status_code == 303
 
 
 def test_first_rows_with_their_prompts_and_an_estimate_leave_nothing_behind(

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.gateway import files
 from nightshift.common.ledger.queries import job_facts, live_parts
+from nightshift.common.settings import load_settings
 from nightshift.common.states import RowErrorKind
 from nightshift.producer.console import drawing, looker, render
 from nightshift.producer.console import job as job_page
@@ -141,6 +142,21 @@ def test_failed_rows_are_filtered_grouped_and_run_again_by_kind(site: Site, worl
     assert page.count('<td class="wrap"><span class="text">error #</span>') == 2, "by kind"
     assert "Run 115 of kind" not in site.browser("viewer").get(f"/jobs/{job}/failed").text
     assert site.browser("other").get(f"/jobs/{job}/failed").status_code == 404
+
+
+def test_messages_that_are_grouped_name_no_path_of_the_server(
+    ledger: Ledger, world: World, tmp_path: Path
+) -> None:
+    """The page groups messages with # for numbers, of which the path of a store may have some."""
+    store = tmp_path / "r1" / "store"
+    site = Site(ledger, load_settings(serve_store=str(store)))
+    job = failed(world, 2, message=f"no file {store}/acme/files/file-7 here")
+    page = site.browser("viewer").get(f"/jobs/{job}/failed").text
+    assert "no file file-# here" in page
+    assert "no file file-7 here" in page
+    assert '<option value="no file">' in page
+    assert "/store/acme" not in page
+    assert str(tmp_path).rstrip("0123456789")[:20] not in page
 
 
 def test_messages_of_failed_rows_are_text(site: Site, world: World) -> None:

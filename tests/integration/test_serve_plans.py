@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 from nightshift.common.ledger import Ledger, job_submit
 from nightshift.common.ledger.gateway import tenants
 from nightshift.common.settings import load_settings
+from nightshift.producer.archive import come_back
 from nightshift.producer.gateway import access, slow
 from nightshift.producer.gateway.errors import ApiError
 from nightshift.producer.submit import submit as submitting
@@ -244,6 +245,29 @@ BURNS = "{% for i in range(3000) %}{% for j in range(3000) %}{% endfor %}{% endf
 
 
 @pytest.mark.slow
+def test_what_reads_an_archive_runs_in_threads_of_its_own(
+    site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive is read for as long as it is large; whoever asks for other things does not wait."""
+    job = submitted(site, folder, "few.csv").json()["job"]
+    threads = []
+
+    def note(*_: Any) -> None:
+        threads.append(site.app.state.context.reads._threads.borrowed_tokens)
+
+    monkeypatch.setattr(come_back, "_needed", note)
+    api, browser = client(site), site.browser("user")
+    for one, place in (
+        (api, f"/api/jobs/{job}/errors"),
+        (api, f"/api/jobs/{job}/history"),
+        (browser, f"/jobs/{job}/failed"),
+        (browser, f"/jobs/{job}/rows?which=any"),
+    ):
+        threads.clear()
+        assert one.get(place).status_code == 200, place
+        assert threads == [1], place
+
+
 def test_previews_of_many_templates_leave_the_page_to_others_and_end_with_their_server(
     site: Site, folder: Path, door: Door, world: World
 ) -> None:

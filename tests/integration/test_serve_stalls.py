@@ -101,7 +101,12 @@ def test_a_head_without_an_end_is_refused(door: Door) -> None:
     door.serve()
     with ExitStack() as stack:
         endless = connected(door, stack, b"GET / HTTP/1.1\r\n" + b"x: " + b"y" * 70_000)
-        assert endless.recv(1000).startswith(b"HTTP/1.1 431 ")
+        broken = connected(door, stack, b"no request at all\r\n\r\n")
+        for connection, status in ((endless, b"431"), (broken, b"400")):
+            answer = connection.recv(1000)
+            assert answer.startswith(b"HTTP/1.1 %s " % status)
+            for header in (b"x-content-type-options: nosniff", b"cache-control: private, no-cache"):
+                assert b"\r\n%s\r\n" % header in answer, answer
 
 
 @pytest.mark.slow

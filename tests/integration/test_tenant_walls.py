@@ -68,8 +68,8 @@ class Neighbours(Site):
         assert made.status_code == 201, made.text
         self.job_id = made.json()["job"]
 
-    def look(self) -> str | None:
-        """Two looks of a reaper; returns what the last one could not do."""
+    def look(self, roots: tuple[str, ...] = ()) -> str | None:
+        """Two looks of a reaper with these allowed roots; returns what the last one could not do."""
         for _ in range(2):
             with self.ledger.transaction() as connection:
                 connection.execute(
@@ -78,7 +78,7 @@ class Neighbours(Site):
                         UPDATE unplanned_files SET seen_at = seen_at - interval '1 hour'
                     """)
                 )
-            assert look.look_once(self.ledger, Settings())
+            assert look.look_once(self.ledger, Settings(allowed_roots=roots))
         with self.ledger.transaction() as connection:
             found = watches.status(connection, self.job_id)
         assert found is not None
@@ -120,6 +120,14 @@ def test_a_link_in_a_watched_input_brings_nothing_of_another_tenant(site: Neighb
         link.unlink()
     assert len(site.written().splitlines()) == 30
     assert site.look() is None
+
+
+def test_a_refused_look_names_no_folder_of_another_tenant(site: Neighbours) -> None:
+    """The allowed roots of a reaper may be the folders of its tenants."""
+    site.submit_over_http(watch="1h")
+    said = site.look((str(site.beta),)) or ""
+    assert "outside the folders that NIGHTSHIFT_ALLOWED_ROOTS names" in said
+    assert str(site.beta) not in said, "the explanation of the job repeats what the ledger has"
 
 
 def test_a_file_that_became_a_link_after_the_submit_is_not_read(site: Neighbours) -> None:

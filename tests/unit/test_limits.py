@@ -66,6 +66,21 @@ def spec(uri: str = "/data/acme/in.jsonl", output: str = "/data/acme/out", **sec
         ),
         pytest.param(tenant(), spec("s3://other/in"), "outside", id="the bucket of another"),
         pytest.param(tenant(), spec(output="/data/other/out"), "outside", id="output of another"),
+        *(
+            pytest.param(
+                tenant(),
+                spec(task=GENERATE, engine={"backend": "vllm", "model": model}),
+                "is a relative path",
+                id=f"the model {model}",
+            )
+            for model in ("./x", "../x", ".", "..", "~/x", "~root")
+        ),
+        pytest.param(
+            tenant(),
+            spec(task=GENERATE, engine={"backend": "vllm", "model": "org/model"}),
+            None,
+            id="a model of the hub",
+        ),
         pytest.param(tenant(roots=()), spec(), "it has none", id="no root, no spec"),
         pytest.param(tenant(), spec(priority=1), "above 0", id="a higher priority"),
         pytest.param(tenant(max_priority=5), spec(priority=5), None, id="the highest priority"),

@@ -24,7 +24,7 @@ from nightshift.producer.control.answer import Answer
 from nightshift.producer.explain import facts, reasons
 from nightshift.producer.gateway import access, submitting
 from nightshift.producer.gateway.api import fields
-from nightshift.producer.gateway.calls import JSON_OBJECT, Call, plans, route
+from nightshift.producer.gateway.calls import JSON_OBJECT, Call, plans, reads, route
 from nightshift.producer.gateway.errors import ApiError, not_found
 from nightshift.producer.gateway.v1 import paging
 from nightshift.producer.views import progress, rates
@@ -218,9 +218,16 @@ ROUTES: list[Route] = [
     route("DELETE", "/api/jobs/{id}", delete_job, slow=plans, query=("output",)),
     route("GET", "/api/jobs/{id}/explain", explain_job, "viewer"),
     route(
-        "GET", "/api/jobs/{id}/history", job_history, "viewer", query=("limit", "outcome", "batch")
+        "GET",
+        "/api/jobs/{id}/history",
+        job_history,
+        "viewer",
+        slow=reads,
+        query=("limit", "outcome", "batch"),
     ),
-    route("GET", "/api/jobs/{id}/errors", job_errors, "viewer", query=("limit", "kind")),
+    route(
+        "GET", "/api/jobs/{id}/errors", job_errors, "viewer", slow=reads, query=("limit", "kind")
+    ),
     route("POST", "/api/jobs/{id}/pause", pause_job),
     route("POST", "/api/jobs/{id}/resume", resume_job),
     route("POST", "/api/jobs/{id}/cancel", cancel_job),
