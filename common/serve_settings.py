@@ -69,7 +69,7 @@ class ServeSettings(BaseModel):
     serve_max_unpack_ratio: float = Field(
         100,
         ge=1,
-        description="How many times its own size a compressed input of a tenant may unpack to; 64 MiB are allowed always. Operators are not bound.",
+        description="How many times its own size a compressed input of a tenant may unpack to; 64 MiB are allowed always, and 256 MiB of decoded Parquet. Operators are not bound.",
     )
     serve_file_days: int = Field(
         30,

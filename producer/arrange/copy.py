@@ -25,6 +25,7 @@ from nightshift.common.formats.values import table_of, to_list
 from nightshift.common.spec import JobSpec
 from nightshift.producer.external_sort.boxes import in_order
 from nightshift.producer.external_sort.spill import spill_folder
+from nightshift.producer.planning import reading
 from nightshift.producer.planning.planner import Plan
 
 MEMORY = "512MB"
@@ -181,7 +182,7 @@ def _digests(name: str, lead: int, *, fine: bool) -> str:
 
 def _rows(spec: JobSpec, plan: Plan, columns: Columns) -> Iterator[pa.RecordBatch]:
     """The rows of a plan in dataset order, with the columns of the copy."""
-    cache = ReadCache(CACHE_BYTES)
+    cache = ReadCache(CACHE_BYTES, reading.current().decoding())
     names = [*columns.plain, *columns.as_json]
     read = names if spec.read_columns is None else spec.read_columns
     # A value that does not fit is an error of the row only in a column that the job reads.
@@ -212,7 +213,7 @@ def _key_rows(
     spec: JobSpec, plan: Plan, columns: Columns, by: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The offset of each row of a plan in dataset order, and the columns that sort the rows."""
-    cache = ReadCache(CACHE_BYTES)
+    cache = ReadCache(CACHE_BYTES, reading.current().decoding())
     names = [name for name in by if name not in columns.empty]
     for batch in plan.batches():
         rows = input_rows.read_rows(spec, batch, by, cache, plan.schema)

@@ -13,6 +13,7 @@ from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import to_list
 from nightshift.common.spec import JobSpec
 from nightshift.producer.arrange.worth import Beginnings, SharingSample, beginnings, levels_of
+from nightshift.producer.planning import reading
 from nightshift.producer.planning.planner import Plan
 
 RUNS = 64
@@ -33,7 +34,7 @@ def sharing_sample(spec: JobSpec, plan: Plan, columns: Sequence[str]) -> Sharing
     Of each row only digests are kept: of documents of a megabyte the texts would take gigabytes. Raises
     what reading the rows of a batch raises.
     """
-    cache = ReadCache(CACHE_BYTES)
+    cache = ReadCache(CACHE_BYTES, reading.current().decoding())
 
     def read(batch: Descriptor) -> list[Beginnings]:
         rows = input_rows.read_rows(spec, batch, columns, cache, plan.schema)

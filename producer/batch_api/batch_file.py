@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nightshift.common.formats.jsonl.lines import is_blank, parse_line
+from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES, is_blank, parse_line
 from nightshift.common.formats.jsonl.openai_batch import METHOD, id_of
 
 MOST_PROBLEMS = 50
@@ -18,10 +18,6 @@ MOST_PROBLEMS = 50
 
 BYTES_A_TOKEN = 4
 """Bytes of a body that count as one token before anything is tokenized."""
-
-
-MOST_LINE_BYTES = 16 * 2**20
-"""Longest line: JSON of 16 MiB may take 500 MB once it is parsed, and a reaper has 1 GiB."""
 
 
 LINE_TOO_LONG = "line_too_long"

@@ -6,6 +6,7 @@ from typing import Any
 import structlog
 
 from nightshift.common.errors import BadInput, LeaseLost, Retryable
+from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES
 from nightshift.common.ledger import Connection, Ledger
 from nightshift.common.ledger.control import audit_log
 from nightshift.common.ledger.gateway import batch_steps, files, quotas, tenants
@@ -15,13 +16,7 @@ from nightshift.common.settings import Settings
 from nightshift.common.spec import JobSpec, parse_spec
 from nightshift.producer.batch_api import layout, models
 from nightshift.producer.batch_api import limits as tenant_limits
-from nightshift.producer.batch_api.batch_file import (
-    MOST_LINE_BYTES,
-    FileFacts,
-    Limits,
-    Problem,
-    read,
-)
+from nightshift.producer.batch_api.batch_file import FileFacts, Limits, Problem, read
 from nightshift.producer.batch_api.holding import HOLD_SECONDS, Hold, held
 from nightshift.producer.batch_api.models import ModelTable, ServedModel
 from nightshift.producer.planning import convert

@@ -14,6 +14,7 @@ from nightshift.common.formats.input_rows import Rows
 from nightshift.common.formats.parquet.read_cache import ReadCache
 from nightshift.common.formats.values import table_of
 from nightshift.common.spec import JobSpec
+from nightshift.producer.planning import reading
 from nightshift.producer.planning.planner import Plan
 
 READING_THREADS = 8
@@ -28,7 +29,7 @@ def sample_rows(plan: Plan, spec: JobSpec, count: int, seed: int) -> Rows:
 
     The same plan and seed give the same rows, in dataset order.
     """
-    cache = ReadCache(CACHE_BYTES)
+    cache = ReadCache(CACHE_BYTES, reading.current().decoding())
 
     def read(batch: Descriptor) -> Rows:
         return input_rows.read_rows(spec, batch, spec.read_columns, cache, plan.schema)

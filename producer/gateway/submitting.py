@@ -12,6 +12,7 @@ import structlog
 
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, Retryable
+from nightshift.common.formats.jsonl.lines import MOST_LINE_BYTES
 from nightshift.common.ledger import Ledger, job_submit, jobs
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.ledger.gateway import quotas, tenant_jobs, tenants
@@ -116,6 +117,7 @@ def planning(
         begin=room,
         most_bytes=None if tenant is None else _room_for_bytes(ledger, tenant),
         most_ratio=None if tenant is None else settings.serve_max_unpack_ratio,
+        most_line_bytes=None if tenant is None else MOST_LINE_BYTES,
         is_over=ending.is_set,
     )
     stored = False

@@ -148,10 +148,17 @@ def _write_lines(info: FileInfo, limit: int | None, sink: BinaryIO) -> None:
 
 def lines(uri: str, most_bytes: int | None = None) -> Iterator[bytes]:
     """The lines of a file with their ends, decompressed, without a byte order mark. Of a line with more
-    than `most_bytes` come its first bytes, one more than that.
+    than `most_bytes` come its first bytes, one more than that. Without it a line that is too long for the
+    plan is refused.
 
     Raises BadInput for what is cut off or damaged, StorageUnavailable.
     """
+    bounds = reading.current()
+    if most_bytes is None and bounds.most_line_bytes is not None:
+        for line in lines(uri, bounds.most_line_bytes):
+            bounds.check_line(uri, len(line))
+            yield line
+        return
     if source_files.compression(uri) is None:
         with storage.open_input(uri, sequential=True) as handle:
             content_start(handle)

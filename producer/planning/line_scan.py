@@ -46,17 +46,21 @@ class Scan:
 
 
 def scan_lines(
-    uri: str, batch_rows: int, limit: int | None = None, half: HalfCharacters | None = None
+    uri: str,
+    batch_rows: int,
+    limit: int | None = None,
+    half: HalfCharacters | None = None,
+    origin: str | None = None,
 ) -> Scan:
     """Counts the rows of a JSONL file, at most `limit`, and notes where each batch ends. `half` sees
-    every byte in passing.
+    every byte in passing. BadInput, which names `origin`, for a line that is too long for the plan.
 
     A batch ends right after its last row; blank lines belong to the front of the next batch.
     """
     with storage.open_input(uri, sequential=True) as handle:
         start = content_start(handle)
         rows = _RowCounter(start, batch_rows, 2**63 if limit is None else limit)
-        return _scan(handle, rows, half)
+        return _scan(handle, rows, half, origin or uri)
 
 
 class RowCount:
@@ -79,11 +83,17 @@ def row_ends(handle: BinaryIO, start: int, rows: int) -> "array[int]":
     return _scan(handle, _RowCounter(start, 1, rows)).ends
 
 
-def _scan(handle: BinaryIO, rows: "_RowCounter", half: HalfCharacters | None = None) -> Scan:
-    buffer, bounds = _buffer(), reading.current()
+def _scan(
+    handle: BinaryIO, rows: "_RowCounter", half: HalfCharacters | None = None, name: str = ""
+) -> Scan:
+    buffer, bounds, open_bytes = _buffer(), reading.current(), 0
     room = memoryview(buffer)[:CHUNK_BYTES]
     while rows.left and (size := handle.readinto(room)):  # type: ignore[attr-defined]
         bounds.check()
+        if bounds.most_line_bytes is not None:
+            first = buffer.find(b"\n", 0, size)
+            bounds.check_line(name, open_bytes + (size if first < 0 else first))
+            open_bytes = open_bytes + size if first < 0 else size - 1 - buffer.rfind(b"\n", 0, size)
         if half is not None:
             half.take(buffer, size)
         rows.take(buffer, size)

@@ -250,12 +250,14 @@ def _examine_lines(
     """`batch` has the most rows and bytes of a batch."""
     head = HEAD_ROWS if limit is None else min(limit, HEAD_ROWS)
     is_batch_file = kind == "openai"
-    schema = openai_batch.SCHEMA if is_batch_file else head_schema(read.uri, head, info.uri)
-    batch_rows, batch_bytes = batch
     bounds = reading.current()
+    schema = openai_batch.SCHEMA
+    if not is_batch_file:
+        schema = head_schema(read.uri, head, info.uri, bounds.most_line_bytes)
+    batch_rows, batch_bytes = batch
     # Of a batch file a body stays the text it was.
     half = None if is_batch_file else HalfCharacters()
-    scan = scan_lines(read.uri, batch_rows, bounds.within(limit), half)
+    scan = scan_lines(read.uri, batch_rows, bounds.within(limit), half, info.uri)
     bounds.check_rows(scan.rows)
     marked = half_characters.count(read.uri, scan.rows) if half is not None and half.found else 0
     scan, cuts = batch_cuts.cut_lines(read.uri, scan, batch_rows, batch_bytes)

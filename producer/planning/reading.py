@@ -5,7 +5,7 @@ are made inside are known, so that those of a plan that came to nothing can go.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -13,6 +13,12 @@ from nightshift.common.errors import BadInput, Retryable
 
 FREE_BYTES = 64 * 2**20
 """Unpacked bytes of a file that its ratio does not bound: a small file may hold equal lines."""
+
+FREE_DECODED_BYTES = 256 * 2**20
+"""The same of what the rows of Parquet files are decoded to: a column may hold few different texts."""
+
+MOST_GROUP_BYTES = 64 * 2**30
+"""Most bytes that one row group is decoded to, however large its file is."""
 
 
 class TooManyRows(BadInput):
@@ -32,7 +38,8 @@ class Reading:
 
     `begin` is called once, before anything is read: it gives the most rows, None for any number, or
     raises what refuses the plan. `most_bytes` bounds what is unpacked into copies, `most_ratio` how many
-    times its own size a compressed file becomes beyond FREE_BYTES. `is_over` says that the plan is to end.
+    times its own size a compressed file becomes beyond FREE_BYTES, and Parquet beyond FREE_DECODED_BYTES.
+    `most_line_bytes` bounds each JSON line. `is_over` says that the plan is to end.
     """
 
     def __init__(
@@ -41,10 +48,12 @@ class Reading:
         begin: Callable[[], int | None] = lambda: None,
         most_bytes: int | None = None,
         most_ratio: float | None = None,
+        most_line_bytes: int | None = None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self._begin, self._is_over = begin, is_over
         self._most_bytes, self._most_ratio = most_bytes, most_ratio
+        self.most_line_bytes = most_line_bytes
         self._most_rows: int | None = None
         self._rows = self._bytes = 0
         self._begun = False
@@ -80,6 +89,14 @@ class Reading:
         if self._most_rows is not None and self._rows + more > self._most_rows:
             raise TooManyRows(self._most_rows)
 
+    def check_line(self, uri: str, size: int) -> None:
+        """BadInput for a file that has a line of at least `size` bytes where that is too much."""
+        if self.most_line_bytes is not None and size > self.most_line_bytes:
+            raise BadInput(
+                f"{uri} has a line of more than {self.most_line_bytes:,} bytes, which this server does not "
+                "read: send large values as Parquet, or in several rows"
+            )
+
     def add_rows(self, count: int) -> None:
         """Counts the rows of a file; TooManyRows where these are too many."""
         with self._lock:
@@ -104,6 +121,45 @@ class Reading:
             f"{uri} unpacks to more than {self._most_ratio:g} times its size, which this server does not "
             "read: send it as plain text, or as Parquet"
         )
+
+    def decoding(self) -> "Decoding | None":
+        """What counts one pass over the rows of Parquet files; None where nothing bounds these."""
+        return None if self._most_ratio is None else Decoding(self._most_ratio, self.check)
+
+
+class Decoding:
+    """Counts what one pass over Parquet files decodes, for `ReadCache`; many threads may call."""
+
+    def __init__(self, most_ratio: float, check: Callable[[], None]) -> None:
+        self._most_ratio, self._check = most_ratio, check
+        self._files: set[str] = set()
+        self._parts: dict[tuple[str, Hashable], int] = {}
+        self._size = self._decoded = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, uri: str, size: int, part: Hashable, decoded: int) -> None:
+        """BadInput where a part of a file of `size` bytes, which decodes to so many, is too much beside the
+        parts before. CutOff once the plan is to end.
+        """
+        self._check()
+        with self._lock:
+            if uri not in self._files:
+                self._files.add(uri)
+                self._size += size
+            known = self._parts.get((uri, part), 0)
+            self._parts[uri, part] = max(known, decoded)
+            self._decoded += max(0, decoded - known)
+            is_too_much = self._decoded > max(FREE_DECODED_BYTES, self._size * self._most_ratio)
+        if decoded > MOST_GROUP_BYTES:
+            raise BadInput(
+                f"{uri} has a row group of more than {MOST_GROUP_BYTES >> 30} GiB once it is unpacked, which "
+                "this server does not read: write smaller row groups"
+            )
+        if is_too_much:
+            raise BadInput(
+                f"{uri} unpacks to more than {self._most_ratio:g} times its size, which this server does not "
+                "read: write a text that many rows share into the task, or send plain JSON lines"
+            )
 
 
 _current: ContextVar[Reading | None] = ContextVar("reading", default=None)

@@ -14,6 +14,7 @@ from nightshift.common.spec import JobSpec
 from nightshift.common.text import kept_message, one_line
 from nightshift.producer.external_sort.repeats import RepeatCount, Repeats
 from nightshift.producer.external_sort.spill import spill_folder
+from nightshift.producer.planning import reading
 from nightshift.producer.planning.planner import Plan
 
 READ_ROWS = 65_536
@@ -55,7 +56,7 @@ def refuse(spec: JobSpec, plan: Plan, found: Repeats) -> None:
 
 def ids_of(spec: JobSpec, plan: Plan) -> Iterator[Ids]:
     """The ids of all rows of a plan."""
-    cache = ReadCache(CACHE_BYTES)
+    cache = ReadCache(CACHE_BYTES, reading.current().decoding())
     for piece in _pieces(plan.batches()):
         yield _read(spec, plan, piece, cache)
 
@@ -72,7 +73,7 @@ def _read(spec: JobSpec, plan: Plan, piece: Descriptor, cache: ReadCache) -> Ids
 def _shown(spec: JobSpec, plan: Plan, row: int) -> str:
     for piece in _pieces(plan.batches()):
         if row in piece.rows:
-            rows, ids = _read(spec, plan, piece, ReadCache(0))
+            rows, ids = _read(spec, plan, piece, ReadCache(0, reading.current().decoding()))
             return one_line(kept_message(repr(to_list(ids)[rows.index(row)])))
     return "of one row"
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from httpx2 import Response
@@ -119,6 +121,38 @@ def test_what_unpacks_to_far_more_than_its_size_is_refused_however_it_is_asked(
         page = send(site.browser("user"), "/jobs/new", {**spec, "do": do})
         assert (page.status_code, "unpacks to more than" in page.text) == (400, True), do
         assert left(folder) == [], do
+
+
+def test_parquet_of_one_text_that_many_rows_share_is_refused_before_it_is_read(
+    site: Site, folder: Path, world: World
+) -> None:
+    world.do("UPDATE tenants SET max_rows = NULL")
+    shared = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), ["x" * 100_000])
+    pq.write_table(pa.table({"text": shared}), folder / "few.parquet", compression="zstd")
+    peak = pa.total_allocated_bytes()
+    spec = {"input": f"{folder}/few.parquet", "output": f"{folder}/out", "prompt": "{{ text }}"}
+    spec |= {"model": "a/b"}
+    for do in ("preview", "estimate", "pilot"):
+        page = send(site.browser("user"), "/jobs/new", {**spec, "do": do})
+        assert (page.status_code, "unpacks to more than" in page.text) == (400, True), do
+        assert left(folder) == [], do
+    assert pa.total_allocated_bytes() - peak < 2**26
+
+
+def test_a_line_that_is_too_long_is_refused_however_it_is_asked(
+    site: Site, folder: Path, world: World
+) -> None:
+    line = b'{"id": "' + b"x" * 17 * 2**20 + b'"}\n'
+    (folder / "few.jsonl").write_bytes(b'{"id": "a"}\n' + line)
+    spec = {"input": f"{folder}/few.jsonl", "output": f"{folder}/out", "callable": "rules:loud"}
+    for do in ("preview", "estimate", "pilot", "submit"):
+        page = send(site.browser("user"), "/jobs/new", {**spec, "do": do})
+        assert (page.status_code, "longer than 16,777,216 bytes" in page.text) == (400, True), do
+    (folder / "few.jsonl").write_bytes(b'{"id": "a"}\n' * 1500 + line)
+    world.do("UPDATE tenants SET max_rows = NULL")
+    answer = submitted(site, folder, "few.jsonl")
+    assert (answer.status_code, "a line of more than 16,777,216" in answer.text) == (400, True)
+    assert left(folder) == []
 
 
 def test_what_a_refused_pilot_has_made_is_gone(site: Site, folder: Path, world: World) -> None:

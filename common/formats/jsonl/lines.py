@@ -14,6 +14,10 @@ from nightshift.common.text import map_leaves, whole_characters
 is_blank = bytes.isspace
 """Whether a line, which still has its newline, is no row. It stops at the first other byte."""
 
+MOST_LINE_BYTES = 16 * 2**20
+"""Longest line of a batch file, and of the input of a tenant: JSON of 16 MiB may take 500 MB once it is
+parsed, and a reaper has 1 GiB."""
+
 _BOM = b"\xef\xbb\xbf"
 
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")

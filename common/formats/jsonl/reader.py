@@ -25,31 +25,37 @@ COUNTED_BYTES = 64 * 2**20
 """A message names the line of a row up to here in a file; counting further lines costs too much."""
 
 
-def head_schema(uri: str, rows: int = HEAD_ROWS, origin: str | None = None) -> pa.Schema:
+def head_schema(
+    uri: str,
+    rows: int = HEAD_ROWS,
+    origin: str | None = None,
+    most_line_bytes: int | None = None,
+) -> pa.Schema:
     """Column types from the first rows of a file; BadInput names the file and line of a broken row.
 
-    `origin` is the file of which this one is a copy; messages name it.
+    `origin` is the file of which this one is a copy; messages name it. Longer lines than `most_line_bytes` are
+    refused; without it than HEAD_LINE_BYTES.
     """
     types: dict[str, pa.DataType] = {}
-    for parsed in _head(uri, rows, origin or uri):
+    for parsed in _head(uri, rows, origin or uri, most_line_bytes or HEAD_LINE_BYTES):
         for name in dict.fromkeys(chain.from_iterable(parsed)):
             found = json_type([row.get(name) for row in parsed])
             types[name] = merged_type(types.get(name, pa.null()), found)
     return pa.schema(list(types.items()))
 
 
-def _head(uri: str, rows: int, name: str) -> Iterator[list[dict[str, Any]]]:
+def _head(uri: str, rows: int, name: str, most_line_bytes: int) -> Iterator[list[dict[str, Any]]]:
     """The first rows, in lists of a few megabytes; a list with one large row may be larger."""
     parsed: list[dict[str, Any]] = []
     taken = held_bytes = 0
     with storage.open_input(uri, sequential=True) as handle:
         content_start(handle)
         for number in count(1):
-            line = handle.readline(HEAD_LINE_BYTES)
+            line = handle.readline(most_line_bytes + 1)
             if not line or taken == rows:
                 break
-            if len(line) == HEAD_LINE_BYTES:
-                raise BadInput(f"{name} line {number}: longer than {HEAD_LINE_BYTES} bytes")
+            if len(line) > most_line_bytes:
+                raise BadInput(f"{name} line {number}: longer than {most_line_bytes:,} bytes")
             if is_blank(line):
                 continue
             try:

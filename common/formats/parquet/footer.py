@@ -19,13 +19,15 @@ METADATA_PREFIX = "nightshift."
 class Footer:
     """The footer of a file; `starts` has the first row of each row group, and the number of rows.
 
-    `group_bytes` has the decoded size of row groups with the wanted columns, as far as known.
+    `group_bytes` has the decoded size of row groups with the wanted columns, as far as known, and
+    `piece_rows` how many rows of them are decoded at once where nobody vouches for the file.
     """
 
     metadata: pq.FileMetaData
     schema: pa.Schema
     starts: list[int]
     group_bytes: dict[tuple[int, tuple[str, ...]], int] = field(default_factory=dict)
+    piece_rows: dict[tuple[int, tuple[str, ...]], int] = field(default_factory=dict)
 
 
 def read_footer(uri: str) -> Footer:

@@ -21,6 +21,11 @@ OpenBatches = Callable[[int, ExitStack], Iterator[pa.RecordBatch]]
 on the stack."""
 
 
+Admit = Callable[[str, int, Hashable, int], None]
+"""Is told the file, its size, a row group of it and how many bytes this decodes to, as far as known;
+raises what refuses the row group."""
+
+
 class DamagedError(Exception):
     """A row group that cannot be decoded; only its own rows are bad."""
 
@@ -32,10 +37,13 @@ class ReadCache:
     keeps more than `limit_bytes`, and has `held_bytes` now; a larger entry is returned and not
     kept. Row groups that are too large are read as streams, each of which also holds one piece and
     its buffers.
+
+    With `admit`, nobody vouches for the files: a row group is decoded in pieces that are small even where
+    many rows share a large text, and `admit` is called before and during this.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
+    def __init__(self, limit_bytes: int, admit: Admit | None = None) -> None:
+        self.limit_bytes, self.admit = limit_bytes, admit
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._loading: dict[Hashable, Future[Any]] = {}

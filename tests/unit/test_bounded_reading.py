@@ -1,0 +1,175 @@
+"""Parquet files and long lines of a tenant: refused before they take the memory of a server."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nightshift.common.errors import BadInput
+from nightshift.common.settings import Settings
+from nightshift.common.spec import JobSpec, parse_spec
+from nightshift.producer.estimate.row_sample import sample_rows
+from nightshift.producer.planning import line_scan, reading
+from nightshift.producer.planning.convert import lines
+from nightshift.producer.planning.planner import Plan
+from nightshift.producer.submit.submit import survey
+
+ROWS = 20_000
+
+
+def spec_over(source: Path, **columns: Any) -> JobSpec:
+    return parse_spec(
+        {
+            "name": "bounded",
+            "input": {"uri": str(source), **columns},
+            "task": {"kind": "generate", "prompt": "{{ text }}"},
+            "engine": {"backend": "openai", "model": "M"},
+            "output": {"uri": str(source.parent / "out")},
+        },
+        "here",
+    )
+
+
+def surveyed(source: Path, **columns: Any) -> tuple[JobSpec, Plan]:
+    return survey(spec_over(source, **columns), Settings())
+
+
+def bounded() -> reading.Reading:
+    return reading.Reading(most_ratio=100, most_line_bytes=16 * 2**20)
+
+
+def shared(*texts: str, rows: int = ROWS) -> pa.Array:
+    """Rows that all have the first of these texts, behind one of each; Arrow keeps them a dictionary."""
+    numbers = [*range(len(texts)), *[0] * (rows - len(texts))]
+    return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), list(texts))
+
+
+def written(folder: Path, text: Any, *, as_plain: bool = False, **how: Any) -> Path:
+    path = folder / "in.parquet"
+    how["store_schema"] = not as_plain
+    pq.write_table(pa.table({"text": text}), path, compression="zstd", **how)
+    return path
+
+
+class Peak:
+    """The most memory of Arrow while something runs, beyond what there was."""
+
+    def __enter__(self) -> "Peak":
+        self._before, self.most, self._over = pa.total_allocated_bytes(), 0, threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            self.most = max(self.most, pa.total_allocated_bytes() - self._before)
+            time.sleep(0.001)
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+SHORT = [f"{at}" for at in range(5000)]
+
+
+@pytest.mark.parametrize(
+    ("text", "how"),
+    [
+        (shared("x" * 100_000), {}),
+        # The mean of the dictionary is small, and the rows have its largest text.
+        (shared("x" * 100_000, *SHORT), {}),
+        (shared("x" * 100_000), {"as_plain": True}),
+        (shared("x" * 100_000, *SHORT), {"as_plain": True}),
+        # Many small row groups, each within what is free.
+        (shared("x" * 100_000), {"row_group_size": 1000}),
+        (pa.array([b"x" * 100_000] * 4000, pa.binary(100_000)), {"row_group_size": 4000}),
+        (
+            pa.array([f"{'x' * 100_000}{at}" for at in range(3000)]),
+            {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}},
+        ),
+    ],
+    ids=[
+        "one text",
+        "skewed",
+        "plain",
+        "plain and skewed",
+        "many groups",
+        "fixed length",
+        "shared beginnings",
+    ],
+)
+def test_parquet_that_unpacks_to_far_more_than_its_size_is_refused(
+    tmp_path: Path, text: Any, how: dict[str, Any]
+) -> None:
+    path = written(tmp_path, text, **how)
+    assert path.stat().st_size < 400_000
+    spec, plan = surveyed(path)
+    with (
+        reading.held_to(bounded()),
+        Peak() as peak,
+        pytest.raises(BadInput, match="unpacks to more than 100 times its size"),
+    ):
+        sample_rows(plan, spec, 2000, 0)
+    assert peak.most < 900 * 2**20
+
+
+def test_ordinary_parquet_is_read_as_without_bounds(tmp_path: Path) -> None:
+    prompt = "You answer questions of customers. " * 50
+    columns = {
+        "dictionary": (shared(prompt, "b", "c"), {}),
+        "small groups": (pa.array([f"row {at}" for at in range(3000)]), {"row_group_size": 3}),
+        "plain": (pa.array([f"{at} {prompt}" for at in range(ROWS)]), {"use_dictionary": False}),
+        "nested": (pa.array([[prompt, str(at)] for at in range(5000)]), {}),
+        "nulls": (pa.array([None, "a"] * 5000), {}),
+    }
+    many = [f"{at}" for at in range(200_000)]
+    columns["large dictionary"] = (shared(*many, rows=400_000), {})
+    columns["large dictionary as plain"] = (columns["large dictionary"][0], {"as_plain": True})
+    for name, (text, how) in columns.items():
+        spec, plan = surveyed(written(tmp_path, text, **how))
+        expected = sample_rows(plan, spec, 300, 0)
+        with reading.held_to(bounded()):
+            found = sample_rows(plan, spec, 300, 0)
+        assert found.table.equals(expected.table), name
+        assert found.row_index == expected.row_index, name
+
+
+def test_without_bounds_a_shared_text_is_read(tmp_path: Path) -> None:
+    spec, plan = surveyed(written(tmp_path, shared("x" * 100_000, rows=4000)))
+    assert len(sample_rows(plan, spec, 5, 0).row_index) == 5
+
+
+def test_skewed_rows_within_the_bounds_are_read_in_small_pieces(tmp_path: Path) -> None:
+    """240 MB by 2,400 rows that share the largest text: more than the cache holds whole."""
+    text = shared("x" * 100_000, *SHORT, rows=2400 + len(SHORT))
+    spec, plan = surveyed(written(tmp_path, text, as_plain=True))
+    with reading.held_to(bounded()), Peak() as peak:
+        found = sample_rows(plan, spec, 5, 0)
+    assert len(found.row_index) == 5
+    assert peak.most < 450 * 2**20
+
+
+@pytest.mark.parametrize("before", [0, 1500])
+def test_a_line_that_is_too_long_is_refused_wherever_it_stands(tmp_path: Path, before: int) -> None:
+    path = tmp_path / "in.jsonl"
+    row = json.dumps({"text": "a"}) + "\n"
+    for size, is_refused in ((16 * 2**20 - 20, False), (16 * 2**20 + 1, True)):
+        long = json.dumps({"text": "x" * size}) + "\n"
+        path.write_text(row * before + long + row)
+        with reading.held_to(bounded()):
+            if is_refused:
+                with pytest.raises(BadInput, match="16,777,216 bytes"):
+                    surveyed(path)
+                with pytest.raises(BadInput, match="16,777,216 bytes"):
+                    list(lines(str(path)))
+                with pytest.raises(BadInput, match=r"in\.jsonl has a line of more than 16,777,216"):
+                    line_scan.scan_lines(str(path), 100)
+            else:
+                assert surveyed(path)[1].rows_total == before + 2
+        assert surveyed(path)[1].rows_total == before + 2
