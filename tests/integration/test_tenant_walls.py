@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from nightshift.producer.retry import retry
 from nightshift.producer.verify.verify import verify
 from tests.integration.test_api_jobs import Tenants, people
 from tests.integration.test_retry import Site, moody
+from tests.support.exchange import exchange
 from tests.support.fleet import write_rows
 
 __all__ = ["people"]
@@ -86,8 +88,9 @@ class Neighbours(Site):
         return error
 
     def out_becomes_a_link(self) -> None:
-        self.out.rename(self.folder / "own")
-        self.out.symlink_to(self.beta / "out")
+        own = self.folder / "own"
+        own.symlink_to(self.beta / "out")
+        exchange(self.out, own)
 
     def written(self) -> str:
         """All that is in the output of the job."""
@@ -156,11 +159,13 @@ def test_an_output_directory_that_became_a_link_takes_no_part_of_another_tenant(
     """Whether it was swapped before the first batch, or while one is computed."""
     site.submit_over_http()
     swapped: list[bool] = []
+    turn = Lock()
 
     def swapping(rows: Any) -> Any:
-        if not swapped:
-            swapped.append(True)
-            site.out_becomes_a_link()
+        with turn:
+            if not swapped:
+                swapped.append(True)
+                site.out_becomes_a_link()
         return LOUD(rows)
 
     site.admit()

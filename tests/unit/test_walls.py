@@ -1,6 +1,5 @@
 """Walls: local files are held to roots where they are opened, by whatever call and whatever name."""
 
-import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -13,9 +12,9 @@ import pytest
 from nightshift.common import storage
 from nightshift.common.errors import BadInput, NightshiftError
 from nightshift.common.storage import local, walls
+from tests.support.exchange import exchange
 
 SECRET = b"of beta"
-RENAME_EXCHANGE = 2
 
 
 @pytest.fixture
@@ -213,14 +212,6 @@ def test_a_directory_is_held_to_the_latest_roots_of_each_who_names_some(data: Pa
     storage.keep_within(f"{alpha}/out", [f"{alpha}/in"], storage.SETTING)
     with pytest.raises(BadInput, match="NIGHTSHIFT_ALLOWED_ROOTS names"):
         storage.exists(uri)
-
-
-def exchange(one: Path, other: Path) -> None:
-    """Two names change places in one step of the file system."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(-100, bytes(one), -100, bytes(other), RENAME_EXCHANGE):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 @pytest.fixture
