@@ -14,6 +14,7 @@ from nightshift.common import logs
 from nightshift.common.errors import BadInput, NightshiftError, Retryable
 from nightshift.common.ledger import Ledger, schema
 from nightshift.common.permits import engine_args
+from nightshift.common.processes import signals
 from nightshift.common.settings import load_settings, visible_gpus
 from nightshift.common.telemetry import step_table, steps
 from nightshift.common.telemetry.steps import Step, StepFile
@@ -112,9 +113,13 @@ def _run_until_signal(supervisor: Supervisor, ledger: Ledger) -> None:
 
     Raises BadInput where the ledger does not answer at the start.
     """
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, supervisor.stop)
-    signal.signal(signal.SIGUSR1, supervisor.preempt)
+    signals.act_on(
+        {
+            signal.SIGTERM: supervisor.stop,
+            signal.SIGINT: supervisor.stop,
+            signal.SIGUSR1: supervisor.preempt,
+        }
+    )
     try:
         schema.check(ledger)
     except Retryable as error:

@@ -1,5 +1,6 @@
 """Listings: the files that an input names, by walking directories and globs, and names in a folder."""
 
+import errno
 import fnmatch
 import os
 import stat as modes
@@ -274,9 +275,13 @@ def _links(path: Path) -> int:
 
 
 def _kind(path: Path) -> int | None:
-    """What a path leads to, as S_IFMT has it; None where there is nothing."""
-    with suppress(FileNotFoundError, NotADirectoryError), places.placed(path) as place:
-        return modes.S_IFMT(place.stat().st_mode)
+    """What a path leads to, as S_IFMT has it; None where there is nothing, as behind a link to itself."""
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError), places.placed(path) as place:
+            return modes.S_IFMT(place.stat().st_mode)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
     return None
 
 

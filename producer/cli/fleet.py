@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nightshift.common.errors import BadInput
+from nightshift.common.processes import signals
 from nightshift.producer.cli import context
 
 Machine = Annotated[
@@ -97,8 +98,7 @@ def migrate(*, as_json: context.AsJson = False) -> None:
 def reaper() -> None:
     """Keep the fleet going: take back lost leases, hand out work, finish jobs; run two or more."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    signals.act_on({signal.SIGTERM: stop.set, signal.SIGINT: stop.set})
     from nightshift.common import logs
     from nightshift.common.settings import load_settings
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nightshift.common.errors import BadInput
+from nightshift.common.processes import signals
 from nightshift.producer.cli import context
 
 if TYPE_CHECKING:
@@ -62,8 +63,7 @@ def console_(
 
     settings, messages = context.command_settings(), context.console()
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    signals.act_on({signal.SIGTERM: stop.set, signal.SIGINT: stop.set})
     with (
         open_ledger(settings, connections=CONNECTIONS) as (ledger, alone),
         pages(settings, messages, ledger, alone=alone, port=port),

@@ -195,6 +195,14 @@ def test_a_folder_is_walked_once_however_links_loop(tmp_path):
     }
 
 
+def test_a_link_to_itself_is_no_file_and_keeps_no_other_back(tmp_path):
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    (tmp_path / "loop").symlink_to("loop")
+    assert named(f"{tmp_path}/**/*.jsonl") == [f"{tmp_path}/a.jsonl"]
+    with pytest.raises(StorageUnavailable, match="loop"):
+        named(str(tmp_path))
+
+
 def test_a_file_that_links_reach_twice_counts_once_and_both_paths_are_named(tmp_path):
     put(f"{tmp_path}/d/real/a.jsonl")
     put(f"{tmp_path}/e/b.jsonl")

@@ -103,11 +103,11 @@ class Supervisor:
         if self._schema_mismatch is not None:
             raise self._schema_mismatch
 
-    def stop(self, *_: object) -> None:
-        """Begins the drain; also a signal handler. A second call changes nothing."""
+    def stop(self) -> None:
+        """Begins the drain. A second call changes nothing."""
         self._stopping.set()
 
-    def preempt(self, *_: object) -> None:
+    def preempt(self) -> None:
         """The machine is taken away: the drain has `preempt_seconds`, also one that has begun."""
         self._preempted.set()
         self._stopping.set()
