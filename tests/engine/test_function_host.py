@@ -366,6 +366,7 @@ def test_a_class_that_cannot_be_made_is_one_sentence(
         host(name, args)
 
 
+@pytest.mark.slow
 def test_a_class_is_made_once_in_each_process_and_called_for_each_batch(host: Host) -> None:
     engine = host("callables:Counter", {"start": 5, "step": 2})
     found = [columns(outcome) for _ in range(2) for outcome in obeying(engine, "", "").values()]

@@ -140,6 +140,7 @@ def test_a_part_that_was_written_when_its_job_was_cancelled_never_counts(rig: Ri
         change(rig, jobs.resume, "cancelled")
 
 
+@pytest.mark.slow
 def test_a_job_cancelled_while_it_is_finished_is_cancelled_in_ledger_and_manifest(rig: Rig) -> None:
     rig.worker()
     rig.arm(Moment.CLOSING, "freeze")

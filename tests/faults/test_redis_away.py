@@ -118,6 +118,7 @@ def test_without_redis_a_job_is_done_all_the_same(make_rig: Callable[..., Rig]) 
     leave(rig, worker)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [3, 0])
 def test_messages_delivered_three_times_or_never(
     make_rig: Callable[..., Rig], redis: Server, times: int

@@ -119,6 +119,7 @@ def test_nothing_is_computed_while_the_output_cannot_be_written(
 # ---------------------------------------------------------------- sources
 
 
+@pytest.mark.slow
 def test_a_source_that_is_gone_or_changed_is_named_and_may_come_back(rig: Rig) -> None:
     ids = {
         name: rig.submit(name, [("a.parquet", 10), ("b.jsonl", 10)], engine=SLOW)

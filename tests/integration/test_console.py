@@ -159,6 +159,7 @@ def test_the_address_holds_the_filter_and_pages_go_by_key(site: Site, world: Wor
     assert not set(first) & set(second)
 
 
+@pytest.mark.slow
 def test_what_rows_and_people_write_is_text_and_no_page_loads_from_elsewhere(
     site: Site, tmp_path: Path, database_url: str, redis_url: str, ledger: Ledger
 ) -> None:

@@ -67,6 +67,7 @@ def test_who_has_the_link_is_an_operator_and_hears_that_nobody_works(
     assert [row.state for row in world.ask("SELECT state FROM jobs")] == ["paused"]
 
 
+@pytest.mark.slow
 def test_a_run_shows_its_pages_until_it_ends_and_console_shows_them_after(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path)
     write_rows(tmp_path / "in", [("a.jsonl", 40)])

@@ -260,6 +260,7 @@ def test_jobs_and_status_show_priority_pool_and_the_age_of_the_last_sign(
     assert said["seconds_since_sign"] > 180
 
 
+@pytest.mark.slow
 def test_a_function_that_returns_too_little_is_said_while_its_batches_are_halved(
     alone: Fleet,
 ) -> None:

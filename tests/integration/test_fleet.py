@@ -99,6 +99,7 @@ def test_workers_come_and_go_and_a_second_job_comes_in_between(fleet: Fleet, ask
     assert charged == [(0,)]
 
 
+@pytest.mark.slow
 def test_a_drained_worker_keeps_its_finished_rows_and_holds_nothing(fleet: Fleet, ask: Ask) -> None:
     """All that it holds when it is told to leave, whose first call has not ended then."""
     fleet.environment["NIGHTSHIFT_DRAIN_SECONDS"] = "200"

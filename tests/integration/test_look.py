@@ -452,6 +452,7 @@ def test_control_moves_the_job_and_wait_exits_with_3(
     )
 
 
+@pytest.mark.slow
 def test_without_a_url_the_ledger_of_the_folder_is_found_running_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_the_wait_for_a_watched_job_ends_when_what_it_has_is_done(
         submitted(client, fleet.folder, "late", pool="nobody").wait(0.1, progress=False)
 
 
+@pytest.mark.slow
 def test_a_pydantic_model_says_what_an_answer_is_and_the_answers_are_typed(
     client: ns.Client, fleet: Fleet
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_load_error_with_text_that_postgres_cannot_hold_ends_the_job_like_any_
     assert log.count("engine_load_failed") == 1, "it can never work, and is tried once"
 
 
+@pytest.mark.slow
 def test_a_job_that_is_refused_whole_in_the_same_words_is_paused_with_them_and_runs_once_mended(
     fleet: Fleet,
 ) -> None:

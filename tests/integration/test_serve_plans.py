@@ -302,6 +302,7 @@ def test_what_reads_an_archive_runs_in_threads_of_its_own(
         assert threads == [1], place
 
 
+@pytest.mark.slow
 def test_previews_of_many_templates_leave_the_page_to_others_and_end_with_their_server(
     site: Site, folder: Path, door: Door, world: World
 ) -> None:

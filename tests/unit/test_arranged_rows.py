@@ -230,6 +230,7 @@ def test_long_rows_with_the_same_beginning_stand_side_by_side(
         assert pieces == len(set(found))
 
 
+@pytest.mark.slow
 def test_rows_larger_than_the_memory_of_the_sort_are_arranged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
