@@ -257,7 +257,7 @@ def main() -> int:
     )
     asked.add_argument("--only", default="", help="run parts whose name or files hold this text")
     given = asked.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, _leave)
     found = Found()
     found.read()
     library = slow_disk()
@@ -277,6 +277,12 @@ def main() -> int:
             f"{part.name}, {part.load.name}: {said} ({time.monotonic() - began:.0f} s)", flush=True
         )
     return told(found, chosen)
+
+
+def _leave(*_: object) -> None:
+    """Ends the part that runs; make and a terminal may both send the signal, and the end takes its time."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
 
 
 def told(found: Found, chosen: Sequence[Part]) -> int:
