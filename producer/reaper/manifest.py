@@ -17,7 +17,7 @@ from nightshift.common.states import JobState
 from nightshift.producer.results import part_files
 
 MOST_BYTES = 256 * 1024 * 1024
-"""A larger manifest is not read: that of a million parts has 200 MB."""
+"""A larger manifest is refused: that of a million parts has 200 MB."""
 
 
 def write(ledger: Ledger, job: Job) -> tuple[JobState, int]:
@@ -54,11 +54,20 @@ def stream(uri: str, head: dict[str, object], pages: Iterable[Iterable[str]]) ->
 
 
 def part_names_in(job: Job) -> list[str]:
-    """Names of the parts that a manifest says the job has; none without a manifest that can be read."""
+    """Names of the parts that a manifest says the job has; none without a manifest that can be read.
+    BadInput for one that is larger than any of ours.
+    """
+    uri = part_names.final(job.output_uri, part_names.MANIFEST)
     try:
-        uri = part_names.final(job.output_uri, part_names.MANIFEST)
-        if storage.stat(uri).size > MOST_BYTES:
-            return []
+        size = storage.stat(uri).size
+    except (FileNotFoundError, BadInput):
+        return []
+    if size > MOST_BYTES:
+        raise BadInput(
+            f"{uri} has {size:,} bytes, more than a manifest that is read: move the file away, and its "
+            "parts stay where they are"
+        )
+    try:
         with storage.open_input(uri, links=False) as file:
             # A manifest may name a million parts.
             found = json.load(file, object_hook=lambda entry: entry.get("parts", entry.get("name")))

@@ -1,8 +1,6 @@
 """Parquet files and long lines of a tenant: refused before they take the memory of a server."""
 
 import json
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from nightshift.producer.planning import line_scan, reading
 from nightshift.producer.planning.convert import lines
 from nightshift.producer.planning.planner import Plan
 from nightshift.producer.submit.submit import survey
+from tests.support.arrow_memory import counted
 
 ROWS = 20_000
 
@@ -54,25 +53,6 @@ def written(folder: Path, text: Any, *, as_plain: bool = False, **how: Any) -> P
     how["store_schema"] = not as_plain
     pq.write_table(pa.table({"text": text}), path, compression="zstd", **how)
     return path
-
-
-class Peak:
-    """The most memory of Arrow while something runs, beyond what there was."""
-
-    def __enter__(self) -> "Peak":
-        self._before, self.most, self._over = pa.total_allocated_bytes(), 0, threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-        return self
-
-    def _watch(self) -> None:
-        while not self._over.is_set():
-            self.most = max(self.most, pa.total_allocated_bytes() - self._before)
-            time.sleep(0.001)
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
 
 
 SHORT = [f"{at}" for at in range(5000)]
@@ -112,11 +92,11 @@ def test_parquet_that_unpacks_to_far_more_than_its_size_is_refused(
     spec, plan = surveyed(path)
     with (
         reading.held_to(bounded()),
-        Peak() as peak,
+        counted() as memory,
         pytest.raises(BadInput, match="unpacks to more than 100 times its size"),
     ):
         sample_rows(plan, spec, 2000, 0)
-    assert peak.most < 900 * 2**20
+    assert memory.max_memory() < 900 * 2**20
 
 
 def test_ordinary_parquet_is_read_as_without_bounds(tmp_path: Path) -> None:
@@ -149,10 +129,10 @@ def test_skewed_rows_within_the_bounds_are_read_in_small_pieces(tmp_path: Path) 
     """240 MB by 2,400 rows that share the largest text: more than the cache holds whole."""
     text = shared("x" * 100_000, *SHORT, rows=2400 + len(SHORT))
     spec, plan = surveyed(written(tmp_path, text, as_plain=True))
-    with reading.held_to(bounded()), Peak() as peak:
+    with reading.held_to(bounded()), counted() as memory:
         found = sample_rows(plan, spec, 5, 0)
     assert len(found.row_index) == 5
-    assert peak.most < 450 * 2**20
+    assert memory.max_memory() < 450 * 2**20
 
 
 @pytest.mark.parametrize("before", [0, 1500])

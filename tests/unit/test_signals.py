@@ -6,7 +6,7 @@ import sys
 import pytest
 
 PROGRAM = """
-import os, signal, threading, time
+import signal, threading
 from nightshift.common.processes.signals import act_on
 
 held, acted = threading.Lock(), threading.Event()
@@ -17,9 +17,7 @@ def act():
 
 act_on({signal.SIGTERM: act, signal.SIGUSR1: act})
 with held:
-    os.kill(os.getpid(), signal.NUMBER)
-    for _ in range(20):
-        time.sleep(0.01)  # the handler runs in here
+    signal.raise_signal(signal.NUMBER)  # returns once the handler has run in this thread
 assert acted.wait(30)
 """
 
