@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-
 _POOLS: list[pa.MemoryPool] = []
 """What was made in a block may live longer than the block, and its pool must live as long."""
 
