@@ -62,19 +62,22 @@ def kept_message(message: str) -> str:
     return text[: MESSAGE_CHARACTERS - 1] + "…"
 
 
-def whole_characters(text: str, mark: str = MARK) -> str:
-    """The text with `mark` in the place of each half character."""
+def whole_characters(text: str) -> str:
+    """The text with U+FFFD in the place of each half character."""
     if text.isascii() or not has_half_characters(text):
         return text
-    return _SURROGATE.sub(mark, text)
+    return _SURROGATE.sub(MARK, text)
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     """Nested dicts, lists and tuples with `change` applied to each key and each value in them;
-    tuples become lists.
+    tuples become lists. ValueError where two keys of a dict become one.
     """
     if isinstance(value, dict):
-        return {map_leaves(key, change): map_leaves(each, change) for key, each in value.items()}
+        changed = {map_leaves(key, change): map_leaves(each, change) for key, each in value.items()}
+        if len(changed) < len(value):
+            raise ValueError("two keys of an object become one without their half characters")
+        return changed
     if isinstance(value, (list, tuple)):
         return [map_leaves(each, change) for each in value]
     return change(value)

@@ -8,9 +8,12 @@ from importlib import import_module
 from os import PathLike, fspath
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from nightshift.common.errors import BadInput
+from nightshift.common.formats.values import is_kept, to_list
+from nightshift.common.text import HALF_CHARACTER
 
 FRAME_ROWS = 10_000
 """Rows that a lazy frame or a dataset gives at once."""
@@ -183,7 +186,7 @@ def _refuse_other(name: str, found: pa.DataType, first: pa.DataType) -> None:
 
 def _pandas_table(frame: Any) -> pa.Table:
     """A DataFrame as Arrow; an index without a name is left out. BadInput names the column that
-    Arrow refuses.
+    Arrow refuses, or of which Arrow would change a value.
     """
     if frame.columns.has_duplicates:
         name = frame.columns[frame.columns.duplicated()][0]
@@ -192,26 +195,65 @@ def _pandas_table(frame: Any) -> pa.Table:
     for name in named:
         if name in frame.columns:
             raise BadInput(f"the DataFrame has a column and an index called {name!r}: rename one")
+    columns = {name: frame[name] for name in frame.columns}
+    columns |= {name: frame.index.get_level_values(name).to_series() for name in named}
     try:
-        return pa.Table.from_pandas(frame, preserve_index=bool(named))
-    except (pa.ArrowException, OverflowError) as error:
-        for name in frame.columns:
-            _refuse_column(name, frame[name])
+        table = pa.Table.from_pandas(frame, preserve_index=bool(named))
+    except (pa.ArrowException, OverflowError, UnicodeError) as error:
+        for name, column in columns.items():
+            _refuse_column(name, column)
         raise BadInput(f"the DataFrame cannot become Arrow: {error}") from error
     except TypeError as error:  # sparse columns
         raise BadInput(f"the DataFrame cannot become Arrow: {error}") from error
+    for (name, column), found in zip(columns.items(), table.columns, strict=True):
+        if column.dtype == object and not _are_all_kept(column, found):
+            raise BadInput(_no_one_type(name, column))
+    return table
+
+
+ALIKE = (bool, bytes, float, int, str)
+"""Types of which Arrow keeps each value where a column holds no other type."""
+
+
+def _are_all_kept(column: Any, found: pa.ChunkedArray) -> bool:
+    """Whether Arrow gives back the values of a column of Python objects: of texts beside bytes Arrow
+    makes bytes, of moments beside days days, and from some moments it drops the zone.
+    """
+    held = column.dropna()
+    kinds = set(map(type, held))
+    if len(kinds) <= 1 and kinds <= {*ALIKE}:
+        return True
+    if kinds == {np.ndarray}:  # without a look at each of their numbers
+        numbers = {each.dtype for each in held}
+        if len(numbers) == 1 and next(iter(numbers)).kind in "biuf":
+            return True
+    for start in range(0, len(column), FRAME_ROWS):
+        values = column.iloc[start : start + FRAME_ROWS]
+        given = values.astype(object).where(values.notna(), None)
+        got = to_list(found.slice(start, FRAME_ROWS))
+        if not all(is_kept(*pair, found.type) for pair in zip(given, got, strict=True)):
+            return False
+    return True
 
 
 def _refuse_column(name: object, column: Any) -> None:
     try:
         pa.array(column, from_pandas=True)
-    except (pa.ArrowException, OverflowError) as error:
-        kinds = sorted({type(value).__name__ for value in column.dropna()})
-        held = f"values of {' and '.join(kinds)}" if len(kinds) > 1 else f"{kinds[0]} values"
+    except UnicodeError as error:
         raise BadInput(
-            f"the column {name!r} of the DataFrame holds {held}, which are no one type of Arrow: make "
-            f"them alike, such as with frame[{name!r}].astype(str), or leave the column out"
+            f"the column {name!r} of the DataFrame {HALF_CHARACTER}, which no file can hold"
         ) from error
+    except (pa.ArrowException, OverflowError) as error:
+        raise BadInput(_no_one_type(name, column)) from error
+
+
+def _no_one_type(name: object, column: Any) -> str:
+    kinds = sorted({type(value).__name__ for value in column.dropna()})
+    held = f"values of {' and '.join(kinds)}" if len(kinds) > 1 else f"{kinds[0]} values"
+    return (
+        f"the column {name!r} of the DataFrame holds {held}, which are no one type of Arrow: make "
+        f"them alike, such as with frame[{name!r}].astype(str), or leave the column out"
+    )
 
 
 def _connected(uri: str) -> Any:

@@ -65,15 +65,15 @@ def beyond_64_bits(value: Any) -> bool:
 def arrow_value(value: Any) -> Any:
     """The same value as Arrow takes it.
 
-    Lone surrogates, which UTF-8 cannot hold, become `?`. Arrays of several dimensions become lists,
-    and arrays of no dimension numbers.
+    Lone surrogates, which UTF-8 cannot hold, become U+FFFD, and two keys that become one are a
+    ValueError. Arrays of several dimensions become lists, and arrays of no dimension numbers.
     """
     return map_leaves(value, _arrow_leaf)
 
 
 def _arrow_leaf(value: Any) -> Any:
     if isinstance(value, str):
-        return whole_characters(value, "?")
+        return whole_characters(value)
     if isinstance(value, np.ndarray) and value.ndim != 1:
         return value.tolist()
     return value

@@ -209,7 +209,14 @@ def test_a_function_may_hand_the_id_back_but_not_change_it() -> None:
 def test_answers_with_nulls_and_surrogates_are_kept() -> None:
     part = table_of(spec(), results({0: Answer({"x": "a\x00b\ud800"}), 1: Answer({"x": None})}))
     assert part.errors == []
-    assert part.table.column("x").to_pylist()[0].startswith("a\x00b")
+    assert part.table.column("x").to_pylist() == ["a\x00b\ufffd", None]
+
+
+def test_two_keys_of_an_answer_that_differ_in_half_a_character_are_no_one_key() -> None:
+    answers = {0: Answer({"x": {"\ud800": 1}}), 1: Answer({"x": {"\ud800": 1, "\ud801": 2}})}
+    part = table_of(spec(), results(answers))
+    assert part.table.column("x").to_pylist() == [{"\ufffd": 1}, None]
+    assert [(each.row_index, each.kind) for each in part.errors] == [(1, RowErrorKind.BAD_TYPE)]
 
 
 def test_a_part_keeps_the_rows_that_did_not_run_again(tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
 """Tables from Python become one Parquet file, named by what it holds."""
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +20,7 @@ from nightshift.staging import stage
 
 ROWS = [{"id": f"r{number}", "text": f"say {number}", "n": number} for number in range(25_000)]
 TABLE = pa.Table.from_pylist(ROWS)
+DAY, NOON = date(2026, 7, 14), datetime(2026, 7, 14, 12)
 
 
 def pandas_frame(folder: Path) -> Any:
@@ -185,6 +190,30 @@ def too_large(folder: Path) -> Any:
     return pd.DataFrame({"odd one": [2**70, 1]})
 
 
+def of_objects(*values: object) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({"odd one": pd.Series(list(values), dtype=object)})
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ((1, 2.5, None), [1.0, 2.5, None]),
+        (("a", None, math.nan), ["a", None, None]),
+        (([1], [2, 3]), [[1], [2, 3]]),
+        ((np.array([1.5, 2.5]), None), [[1.5, 2.5], None]),
+        (({"a": 1}, {"b": "x"}), [{"a": 1, "b": None}, {"a": None, "b": "x"}]),
+        ((Decimal("1.5"), Decimal("1.25")), [Decimal("1.5"), Decimal("1.25")]),
+    ],
+)
+def test_objects_of_pandas_that_arrow_keeps_are_staged(
+    values: tuple[object, ...], found: list[object], tmp_path: Path
+) -> None:
+    staged = pq.read_table(stage(of_objects(*values), str(tmp_path)))
+    assert staged.column("odd one").to_pylist() == found
+
+
 def twice(folder: Path) -> Any:
     import pandas as pd
 
@@ -218,6 +247,12 @@ def splits(folder: Path) -> Any:
     [
         (mixed, "the column 'odd one' of the DataFrame holds values of int and str"),
         (too_large, "the column 'odd one' of the DataFrame holds int values"),
+        (lambda _: of_objects("a", b"b"), "'odd one' .* holds values of bytes and str"),
+        (lambda _: of_objects(DAY, NOON), "'odd one' .* holds values of date and datetime"),
+        (lambda _: of_objects(NOON, NOON.replace(tzinfo=UTC)), "'odd one' .* datetime values"),
+        (lambda _: of_objects(["a"], [b"b"]), "'odd one' of the DataFrame holds list values"),
+        (lambda _: of_objects("a", "b\ud800"), "'odd one' .* holds half of a character"),
+        (lambda _: of_objects(1, b"b").set_index("odd one"), "'odd one' .* bytes and int"),
         (twice, "two columns called 'odd one'"),
         (sparse, r"cannot become Arrow: Sparse pandas data \(column odd one\)"),
         (indexed_twice, "a column and an index called 'odd one'"),

@@ -22,7 +22,7 @@ def test_an_escaped_text_can_be_stored_and_one_that_could_be_is_not_changed(
 
 @given(any_text)
 def test_a_text_of_whole_characters_is_utf8_and_as_long(given_text: str) -> None:
-    whole = text.whole_characters(given_text, "?")
+    whole = text.whole_characters(given_text)
     assert len(whole) == len(given_text)
     assert not text.has_half_characters(whole)
     assert whole == given_text or text.has_half_characters(given_text)

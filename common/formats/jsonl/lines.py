@@ -18,6 +18,8 @@ MOST_LINE_BYTES = 16 * 2**20
 """Longest line of a batch file, and of the input of a tenant: JSON of 16 MiB may take 500 MB once it is
 parsed, and a reaper has 1 GiB."""
 
+TOO_DEEP = "nested too deeply"
+
 _BOM = b"\xef\xbb\xbf"
 
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -41,24 +43,26 @@ def content_start(handle: BinaryIO) -> int:
 def parse_line(line: bytes) -> dict[str, Any]:
     """One row; ValueError says in a phrase what is wrong with the line.
 
-    Lone surrogates, which Arrow and Postgres cannot hold, become U+FFFD. Of a key that comes twice
+    Lone surrogates, which Arrow and Postgres cannot hold, become U+FFFD; a line in which two keys
+    become one by that is bad. Of a key that comes twice
     the last value counts.
     """
     try:
         # Not json.loads(line): for bytes it would guess UTF-16 and UTF-32 as well.
         row = json.loads(line.decode("utf-8"))
-        if _ESCAPED_SURROGATE.search(line):
-            row = map_leaves(row, _whole)
     except UnicodeDecodeError as error:
         raise ValueError(f"not valid UTF-8 at byte {error.start + 1}") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"no valid JSON, {error.msg} at column {error.colno}") from error
-    except (
-        RecursionError
-    ) as error:  # of the parser, or of the look for surrogates, which goes less deep
-        raise ValueError("nested too deeply") from error
+    except RecursionError as error:
+        raise ValueError(TOO_DEEP) from error
     except ValueError as error:
         raise ValueError("a number has too many digits") from error
+    try:
+        if _ESCAPED_SURROGATE.search(line):
+            row = map_leaves(row, _whole)
+    except RecursionError as error:  # the look for halves goes less deep than the parser
+        raise ValueError(TOO_DEEP) from error
     if not isinstance(row, dict):
         raise ValueError(f"a JSON {_KINDS[type(row)]}, not an object")
     return row

@@ -5,6 +5,7 @@ Loaded by its path in the function's process, so nothing of ours is imported her
 
 import datetime
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -13,6 +14,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+HALF = re.compile("[\ud800-\udfff]")
+"""Half of a character, which UTF-8 cannot hold."""
 
 Columns = dict[str, list[Any]]
 
@@ -190,14 +194,18 @@ def _is_numpy(value: Any) -> bool:
 
 
 def _clean(value: Any) -> Any:
-    """The same value as Arrow takes it: `?` for half of a character, lists for arrays of several
-    dimensions. RecursionError for a value that contains itself, for which Arrow would crash.
+    """The same value as Arrow takes it: U+FFFD for half of a character, lists for arrays of several
+    dimensions. RecursionError for a value that contains itself, for which Arrow would crash, ValueError
+    where two keys become one.
     """
     if isinstance(value, dict):
-        return {_clean(key): _clean(each) for key, each in value.items()}
+        cleaned = {_clean(key): _clean(each) for key, each in value.items()}
+        if len(cleaned) < len(value):
+            raise ValueError("two keys become one")
+        return cleaned
     if isinstance(value, list | tuple):
         return [_clean(each) for each in value]
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
+        return HALF.sub("\N{REPLACEMENT CHARACTER}", value)
     is_deep = isinstance(value, np.ndarray) and value.ndim != 1
     return value.tolist() if is_deep else value
