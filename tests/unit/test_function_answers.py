@@ -68,7 +68,10 @@ COLUMNS: dict[str, list[Any]] = {
     "texts and numbers": ["a", 1, None, 2.5],
     "large numbers": [1, 2**63, 2**64, 2**70, -(2**63)],
     "halves of characters": ["a", "b\ud800c", "\x00", None],
-    "keys that differ in half of a character": [{"\ud800": 1}, dict.fromkeys(("\ud800", "\ud801"), 1)],
+    "keys that differ in half of a character": [
+        {"\ud800": 1},
+        dict.fromkeys(("\ud800", "\ud801"), 1),
+    ],
     "bytes": [b"a", b"", None, b"\xff"],
     "dicts": [{"a": 1}, {"a": None}, None, {"a": 2}],
     "dicts with other keys": [{"a": 1}, {"b": 1}, {}, {"a": 1, "b": 2}],

@@ -213,7 +213,10 @@ def test_answers_with_nulls_and_surrogates_are_kept() -> None:
 
 
 def test_two_keys_of_an_answer_that_differ_in_half_a_character_are_no_one_key() -> None:
-    answers = {0: Answer({"x": {"\ud800": 1}}), 1: Answer({"x": dict.fromkeys(("\ud800", "\ud801"), 1)})}
+    answers = {
+        0: Answer({"x": {"\ud800": 1}}),
+        1: Answer({"x": dict.fromkeys(("\ud800", "\ud801"), 1)}),
+    }
     part = table_of(spec(), results(answers))
     assert part.table.column("x").to_pylist() == [{"\ufffd": 1}, None]
     assert [(each.row_index, each.kind) for each in part.errors] == [(1, RowErrorKind.BAD_TYPE)]
