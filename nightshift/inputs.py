@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from nightshift.common.errors import BadInput
 from nightshift.common.formats.values import is_kept, to_list
-from nightshift.common.text import HALF_CHARACTER
+from nightshift.common.text import HALF_CHARACTER, escaped, has_half_characters
 
 FRAME_ROWS = 10_000
 """Rows that a lazy frame or a dataset gives at once."""
@@ -195,33 +195,67 @@ def _pandas_table(frame: Any) -> pa.Table:
     for name in named:
         if name in frame.columns:
             raise BadInput(f"the DataFrame has a column and an index called {name!r}: rename one")
-    columns = {name: frame[name] for name in frame.columns}
-    columns |= {name: frame.index.get_level_values(name).to_series() for name in named}
+    parts = _parts(frame, with_index=bool(named))
     try:
         table = pa.Table.from_pandas(frame, preserve_index=bool(named))
     except (pa.ArrowException, OverflowError, UnicodeError) as error:
-        for name, column in columns.items():
-            _refuse_column(name, column)
-        raise BadInput(f"the DataFrame cannot become Arrow: {error}") from error
+        for part in parts:
+            _refuse(part)
+        raise BadInput(f"the DataFrame cannot become Arrow: {escaped(str(error))}") from error
     except TypeError as error:  # sparse columns
         raise BadInput(f"the DataFrame cannot become Arrow: {error}") from error
-    for (name, column), found in zip(columns.items(), table.columns, strict=True):
-        if column.dtype == object and not _are_all_kept(column, found):
-            raise BadInput(_no_one_type(name, column))
+    for part, found in zip(parts, table.columns, strict=True):
+        if not _are_all_kept(part.values, found):
+            raise BadInput(part.no_one_type())
     return table
 
 
-ALIKE = (bool, bytes, float, int, str)
+ALIKE = frozenset({bool, bytes, float, int, str})
 """Types of which Arrow keeps each value where a column holds no other type."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A column or a level of the index of a DataFrame, and what makes its values alike."""
+
+    name: object
+    values: Any
+    said: str
+    mend: str
+
+    def no_one_type(self) -> str:
+        """That Arrow has no type for the values, and what helps."""
+        kinds = sorted({type(value).__name__ for value in self.values.dropna()})
+        held = f"values of {' and '.join(kinds)}" if len(kinds) > 1 else f"{kinds[0]} values"
+        return f"{self.said} holds {held}, which are no one type of Arrow: {self.mend}"
+
+
+def _parts(frame: Any, *, with_index: bool) -> list[_Part]:
+    """The columns and levels that Arrow makes columns of, in its order."""
+    parts: list[_Part] = []
+    for at, name in enumerate(frame.columns):
+        mend = f"make them alike, such as with frame[{name!r}].astype(str), or leave the column out"
+        parts.append(_Part(name, frame.iloc[:, at], f"the column {name!r} of the DataFrame", mend))
+    for at, name in enumerate(frame.index.names if with_index else ()):
+        values = frame.index.get_level_values(at).to_series()
+        level = at if name is None else name
+        mend = f"leave it out with frame.reset_index({level!r}, drop=True), or make a column of it"
+        parts.append(_Part(name, values, f"the index {level!r} of the DataFrame", mend))
+    return parts
+
+
 def _are_all_kept(column: Any, found: pa.ChunkedArray) -> bool:
-    """Whether Arrow gives back the values of a column of Python objects: of texts beside bytes Arrow
-    makes bytes, of moments beside days days, and from some moments it drops the zone.
+    """Whether Arrow gives back the values of a column: of texts beside bytes Arrow makes bytes, of
+    moments beside days days, of periods numbers, and from some moments it drops the zone.
     """
+    kind = getattr(column.dtype, "categories", column).dtype
+    if kind.name != "object" and not isinstance(found.type, pa.BaseExtensionType):
+        return True
+    if pa.types.is_dictionary(found.type):
+        found = found.cast(found.type.value_type)
     held = column.dropna()
     kinds = set(map(type, held))
-    if len(kinds) <= 1 and kinds <= {*ALIKE}:
+    if len(kinds) <= 1 and kinds <= ALIKE:
         return True
     if kinds == {np.ndarray}:  # without a look at each of their numbers
         numbers = {each.dtype for each in held}
@@ -236,24 +270,16 @@ def _are_all_kept(column: Any, found: pa.ChunkedArray) -> bool:
     return True
 
 
-def _refuse_column(name: object, column: Any) -> None:
+def _refuse(part: _Part) -> None:
+    """BadInput where Arrow holds no column of this name or of these values."""
+    if has_half_characters(str(part.name)):
+        raise BadInput(f"the name '{escaped(str(part.name))}' of the DataFrame {HALF_CHARACTER}")
     try:
-        pa.array(column, from_pandas=True)
+        pa.array(part.values, from_pandas=True)
     except UnicodeError as error:
-        raise BadInput(
-            f"the column {name!r} of the DataFrame {HALF_CHARACTER}, which no file can hold"
-        ) from error
+        raise BadInput(f"{part.said} {HALF_CHARACTER}, which no file can hold") from error
     except (pa.ArrowException, OverflowError) as error:
-        raise BadInput(_no_one_type(name, column)) from error
-
-
-def _no_one_type(name: object, column: Any) -> str:
-    kinds = sorted({type(value).__name__ for value in column.dropna()})
-    held = f"values of {' and '.join(kinds)}" if len(kinds) > 1 else f"{kinds[0]} values"
-    return (
-        f"the column {name!r} of the DataFrame holds {held}, which are no one type of Arrow: make "
-        f"them alike, such as with frame[{name!r}].astype(str), or leave the column out"
-    )
+        raise BadInput(part.no_one_type()) from error
 
 
 def _connected(uri: str) -> Any:

@@ -214,6 +214,36 @@ def test_objects_of_pandas_that_arrow_keeps_are_staged(
     assert staged.column("odd one").to_pylist() == found
 
 
+def test_a_level_without_a_name_beside_one_with_a_name_is_staged(tmp_path: Path) -> None:
+    import pandas as pd
+
+    index = pd.MultiIndex.from_tuples([(1, "a"), (2, "b")], names=[None, "k"])
+    staged = pq.read_table(stage(pd.DataFrame({"x": [3, 4]}, index=index), str(tmp_path)))
+    assert staged.column("k").to_pylist() == ["a", "b"]
+
+
+def test_what_an_index_is_advised_to_do_helps(tmp_path: Path) -> None:
+    frame = of_objects(b"a", "b").assign(n=[1, 2]).set_index("odd one")
+    with pytest.raises(BadInput, match=r"frame\.reset_index\('odd one', drop=True\)"):
+        stage(frame, str(tmp_path))
+    stage(frame.reset_index("odd one", drop=True), str(tmp_path))
+
+
+INDEX = "the index 'odd one' of the DataFrame holds values of bytes and str"
+
+
+def odd_name() -> Any:
+    import pandas as pd
+
+    return pd.DataFrame([[1]], columns=pd.Index(["x\ud800"], dtype=object))
+
+
+def periods() -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({"odd one": pd.period_range("2020", periods=2, freq="Y")})
+
+
 def twice(folder: Path) -> Any:
     import pandas as pd
 
@@ -252,7 +282,11 @@ def splits(folder: Path) -> Any:
         (lambda _: of_objects(NOON, NOON.replace(tzinfo=UTC)), "'odd one' .* datetime values"),
         (lambda _: of_objects(["a"], [b"b"]), "'odd one' of the DataFrame holds list values"),
         (lambda _: of_objects("a", "b\ud800"), "'odd one' .* holds half of a character"),
-        (lambda _: of_objects(1, b"b").set_index("odd one"), "'odd one' .* bytes and int"),
+        (lambda _: of_objects(b"a", "b").set_index("odd one"), INDEX),
+        (lambda _: of_objects(b"a", "b").astype("category"), "holds values of bytes and str"),
+        (lambda _: periods(), "holds Period values, .*astype"),
+        (lambda _: of_objects(["b\ud800"]), "'odd one' .* holds half of a character"),
+        (lambda _: odd_name(), r"the name 'x\\ud800' of the DataFrame holds half of a character"),
         (twice, "two columns called 'odd one'"),
         (sparse, r"cannot become Arrow: Sparse pandas data \(column odd one\)"),
         (indexed_twice, "a column and an index called 'odd one'"),
