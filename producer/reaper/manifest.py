@@ -59,19 +59,19 @@ def part_names_in(job: Job) -> list[str]:
     """
     uri = part_names.final(job.output_uri, part_names.MANIFEST)
     try:
-        size = storage.stat(uri).size
+        with storage.open_input(uri, links=False) as file:
+            text = file.read(MOST_BYTES + 1)
     except (FileNotFoundError, BadInput):
         return []
-    if size > MOST_BYTES:
+    if len(text) > MOST_BYTES:
         raise BadInput(
-            f"{uri} has {size:,} bytes, more than a manifest that is read: move the file away, and its "
-            "parts stay where they are"
+            f"{uri} has more than {MOST_BYTES:,} bytes, which no manifest of ours has: move the file "
+            "away; parts that this file alone names then stay where they are"
         )
     try:
-        with storage.open_input(uri, links=False) as file:
-            # A manifest may name a million parts.
-            found = json.load(file, object_hook=lambda entry: entry.get("parts", entry.get("name")))
-    except (FileNotFoundError, ValueError, RecursionError, BadInput):
+        # A manifest may name a million parts.
+        found = json.loads(text, object_hook=lambda entry: entry.get("parts", entry.get("name")))
+    except (ValueError, RecursionError):
         return []
     names = found if isinstance(found, list) else []
     return [name for name in names if isinstance(name, str) and part_names.is_part(name)]

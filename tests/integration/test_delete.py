@@ -105,6 +105,22 @@ def test_with_output_exactly_the_files_of_the_job_go(
     assert site.ask("SELECT count(*) AS n FROM jobs")[0].n == 0
 
 
+def test_a_manifest_that_is_too_large_is_refused_before_anything_goes(
+    site: Site, nightshift: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished(site)
+    before, manifest = files(site), site.folder / "out" / "_manifest.json"
+    monkeypatch.setattr("nightshift.producer.reaper.manifest.MOST_BYTES", 10)
+    refused = nightshift("delete", "1", "--output")
+    assert refused.exit_code == 2
+    said = f"{manifest} has more than 10 bytes, which no manifest of ours has: move the file away"
+    assert said in " ".join(refused.output.split())
+    assert files(site) == before
+    manifest.rename(site.folder / "away.json")
+    assert nightshift("delete", "1", "--output").exit_code == 0
+    assert not (site.folder / "out").exists()
+
+
 def test_the_same_spec_makes_a_new_job_in_the_directory_afterwards(
     site: Site, nightshift: Callable[..., Result]
 ) -> None:
