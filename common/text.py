@@ -76,7 +76,7 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         changed = {map_leaves(key, change): map_leaves(each, change) for key, each in value.items()}
         if len(changed) < len(value):
-            raise ValueError("two keys of an object become one without their half characters")
+            raise ValueError("two keys of an object become one")
         return changed
     if isinstance(value, (list, tuple)):
         return [map_leaves(each, change) for each in value]

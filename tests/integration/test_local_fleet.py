@@ -24,4 +24,5 @@ def test_what_a_worker_could_not_give_back_is_free_once_the_fleet_stands_still(
     finally:
         fleet.stop()
     # The reaper may have enqueued what is free before it ended.
-    assert set(world.states(job_id)) <= {"pending", "queued"}
+    states = world.states(job_id)
+    assert (len(states), {*states} <= {"pending", "queued"}) == (2, True), states

@@ -44,8 +44,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
     """One row; ValueError says in a phrase what is wrong with the line.
 
     Lone surrogates, which Arrow and Postgres cannot hold, become U+FFFD; a line in which two keys
-    become one by that is bad. Of a key that comes twice
-    the last value counts.
+    become one by that is bad. Of a key that comes twice the last value counts.
     """
     try:
         # Not json.loads(line): for bytes it would guess UTF-16 and UTF-32 as well.
@@ -63,6 +62,8 @@ def parse_line(line: bytes) -> dict[str, Any]:
             row = map_leaves(row, _whole)
     except RecursionError as error:  # the look for halves goes less deep than the parser
         raise ValueError(TOO_DEEP) from error
+    except ValueError as error:
+        raise ValueError("two keys of an object differ in half of a character alone") from error
     if not isinstance(row, dict):
         raise ValueError(f"a JSON {_KINDS[type(row)]}, not an object")
     return row
