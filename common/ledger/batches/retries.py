@@ -139,7 +139,8 @@ MAKE_PENDING = text("""
             redo_count = CASE WHEN part_name IS NULL THEN 0 ELSE locked.row_count END,
             rows_failed = CASE WHEN part_name IS NULL THEN 0
                                ELSE rows_failed + redo_count - locked.row_count END
-        FROM locked WHERE b.id = locked.id AND b.state IN ('done', 'dead')
+        -- coalesce: old statistics that know of no batch in these states join every pair of rows.
+        FROM locked WHERE b.id = locked.id AND coalesce(b.state, '') IN ('done', 'dead')
         RETURNING locked.row_count
     )
     SELECT coalesce(sum(row_count), 0)::bigint AS rows, count(*) AS batches FROM moved
