@@ -250,7 +250,8 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
             member.send_signal(signal.SIGKILL)
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(members, timeout=100)
+    # Those whose parent is gone may be zombies for seconds, until somebody reaps them.
+    wait_until(lambda: not any(map(is_alive, members)), what="the end of what was killed")
     process.wait(60)
 
 

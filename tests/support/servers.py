@@ -9,6 +9,7 @@ import psutil
 
 from nightshift.common.processes.postgres import EmbeddedPostgres
 from nightshift.common.processes.redis_server import EmbeddedRedis
+from tests.support.fleet import is_alive, wait_until
 
 
 class Server:
@@ -39,7 +40,7 @@ class Server:
         """Down by SIGKILL."""
         members = self._members()
         self._server._group.kill()
-        psutil.wait_procs(members, timeout=100)
+        wait_until(lambda: not any(map(is_alive, members)), what="the end of the server")
         self._server._group = None
 
     def freeze(self) -> None:
