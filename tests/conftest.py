@@ -6,14 +6,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import structlog
 from xdist.scheduler import LoadScopeScheduling
 
 from nightshift.common.ledger import Ledger
 from tests.support import homes, warm
-from tests.support.databases import NUMBERS, with_database
+from tests.support.databases import Databases
 from tests.support.example import EXAMPLES, Example
 from tests.support.world import World
 
@@ -130,19 +129,22 @@ def redis_url(servers_home: Path) -> Iterator[str]:
         server.stop()
 
 
+@pytest.fixture(scope="session")
+def databases(postgres_url: str) -> Databases:
+    """The databases of this process's tests."""
+    return Databases(postgres_url)
+
+
 @pytest.fixture
-def fresh_database(postgres_url: str) -> Iterator[Callable[..., str]]:
-    """Makes databases that are dropped after the test, migrated ones unless told otherwise;
-    gives back their URLs."""
-    with psycopg.connect(postgres_url, autocommit=True) as connection, ExitStack() as dropped:
+def fresh_database(databases: Databases) -> Iterator[Callable[..., str]]:
+    """Gives databases for the time of the test, migrated and empty ones unless told otherwise:
+    their URLs."""
+    with ExitStack() as given:
 
         def fresh(*, migrated: bool = True) -> str:
-            name = f"nightshift_test_{next(NUMBERS)}"
-            template = homes.TEMPLATE if migrated else "template0"
-            connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
-            dropped.callback(connection.execute, f"DROP DATABASE {name} WITH (FORCE)")
-            return with_database(postgres_url, name)
+            url = databases.take(migrated=migrated)
+            given.callback(databases.give_back, url)
+            return url
 
         yield fresh
 

@@ -5,13 +5,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from nightshift.common.processes.postgres import EmbeddedPostgres
 from nightshift.common.processes.redis_server import EmbeddedRedis
 from tests.support import homes
-from tests.support.databases import NUMBERS, with_database, with_port
+from tests.support.databases import Databases, with_port
 from tests.support.proxy import Proxy
 from tests.support.rig import Rig
 from tests.support.servers import Server
@@ -81,26 +80,17 @@ def postgres_url(own_postgres: Server) -> str:
     return own_postgres.url
 
 
+@pytest.fixture(scope="session")
+def databases(postgres_url: str) -> Databases:
+    """Those of the suite's own server."""
+    return Databases(postgres_url)
+
+
 @pytest.fixture
-def fresh_database(postgres: Server) -> Iterator[Callable[..., str]]:
-    """Like the integration tests' own, but no connection of it lives through a restart."""
-    made: list[str] = []
-
-    def run(statement: str) -> None:
-        with psycopg.connect(postgres.url, autocommit=True) as connection:
-            connection.execute(statement)
-
-    def fresh(*, migrated: bool = True) -> str:
-        made.append(f"nightshift_fault_{next(NUMBERS)}")
-        template = homes.TEMPLATE if migrated else "template0"
-        run(f"CREATE DATABASE {made[-1]} TEMPLATE {template} STRATEGY file_copy")
-        return with_database(postgres.url, made[-1])
-
-    yield fresh
-    postgres.thaw()
-    postgres.start()
-    for name in made:
-        run(f"DROP DATABASE {name} WITH (FORCE)")
+def fresh_database(fresh_database: Callable[..., str], postgres: Server) -> Callable[..., str]:
+    """Like that of the other suites; the server runs again when its databases are given back."""
+    assert postgres
+    return fresh_database
 
 
 @pytest.fixture
