@@ -164,6 +164,6 @@ def json_columns(uri: str) -> tuple[str, ...]:
 
 def _unreadable(source: SourceFile, why: str) -> SourceChanged:
     return SourceChanged(
-        f"{source.arranged}, the arranged copy of the input that is read, {why}; submit the same spec "
-        "once more, which makes a copy that is gone again, and run `nightshift retry JOB --dead`"
+        f"{source.arranged}, the arranged copy of the input that is read, {why}; run `nightshift "
+        "retry JOB --dead`, which makes a copy that is gone again"
     )

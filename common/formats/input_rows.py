@@ -125,8 +125,8 @@ def _readable(spec: JobSpec, source: SourceFile) -> SourceFile:
     if not copies:
         return source
     raise SourceChanged(
-        f"{copies[0]}, the copy of {source.uri} that is read, is gone; submit the same spec once more, "
-        "which makes it again, and run `nightshift retry JOB --dead`"
+        f"{copies[0]}, the copy of {source.uri} that is read, is gone; run `nightshift retry JOB "
+        "--dead`, which makes it again"
     )
 
 

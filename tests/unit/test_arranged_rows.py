@@ -438,7 +438,7 @@ def test_a_copy_that_is_gone_is_made_again_and_missed_until_then(tmp_path: Path)
     before = read_all(spec, arranged, spec.read_columns)
     lost = Given(arranged.schema, list(arranged.batches()))
     Path(arranged.uri).unlink()
-    with pytest.raises(SourceChanged, match=r"is gone.*submit the same spec once more"):
+    with pytest.raises(SourceChanged, match=r"is gone; run `nightshift retry JOB --dead`"):
         read_all(spec, lost, spec.read_columns)
     arrange.restore(spec, arranged.files, plan.schema)
     assert storage.checksum(arranged.uri) == first
