@@ -29,7 +29,7 @@ LEAVE_SECONDS = 30
 
 
 LOOK_SECONDS = 1.0
-"""Pause between two looks whether the fleet beside the server is broken."""
+"""Pause between two looks whether something of the fleet beside the server has ended."""
 
 
 def run(
@@ -39,8 +39,8 @@ def run(
     *,
     add_pages: Callable[[Starlette], None],
 ) -> None:
-    """Serves the API and the pages until SIGTERM or SIGINT, or until the `fleet` of this machine is
-    broken, which is kept up here. BadInput when the address is taken.
+    """Serves the API and the pages until SIGTERM or SIGINT, and keeps the `fleet` of this machine up
+    meanwhile. BadInput when the address is taken.
     """
     if access.nobody_enters(ledger, settings):
         log.warning(
@@ -72,13 +72,9 @@ def run(
     def look() -> None:
         while fleet is not None and not done.wait(LOOK_SECONDS):
             try:
-                broken = fleet.is_broken()
+                fleet.is_broken()  # never for good: what ended is started again
             except Exception:  # without this thread nothing would be started again
                 log.exception("fleet_look_failed")
-                continue
-            if broken:
-                server.should_exit = True
-                return
 
     looking = threading.Thread(target=look, daemon=True)
     looking.start()

@@ -15,7 +15,7 @@ from nightshift.producer.local.fleet import LocalFleet, on_one_machine, running
 from nightshift.producer.local.machine import machine
 
 Serve = Callable[[Ledger, Settings, LocalFleet], None]
-"""Answers until it is asked to end, or until the fleet is broken; says what is wrong with the fleet."""
+"""Answers until it is asked to end; says what is wrong with the fleet."""
 
 FILES = "files"
 """Folder for the files of the HTTP API, in the home folder."""
@@ -24,8 +24,8 @@ FILES = "files"
 def serve_alone(settings: Settings, console: Console, serve: Serve, connections: int) -> None:
     """Serves the HTTP API over a fleet on this machine, with a worker for each pool of the models.
 
-    Raises BadInput without a table of models and when another command uses the home folder, Permanent
-    when one of its servers ended. Workers and the reaper are started again for ever, see `restarts`.
+    Raises BadInput without a table of models and when another command uses the home folder. Servers,
+    workers and the reaper are started again for ever, see `restarts`.
     """
     table = models.load(settings.serve_models)
     with machine(for_table(table, settings), console, connections=connections) as here:
@@ -44,7 +44,6 @@ def serve_alone(settings: Settings, console: Console, serve: Serve, connections:
                 markup=False,
             )
             serve(here.ledger, here.settings, fleet)
-        fleet.raise_if_broken()
 
 
 def for_table(table: ModelTable, settings: Settings) -> Settings:

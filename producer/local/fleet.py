@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psycopg
 import structlog
 from rich.console import Console
 
@@ -32,7 +33,10 @@ LEAVE_SECONDS = 40.0
 Servers = list[EmbeddedPostgres | EmbeddedRedis]
 
 MOST_ENDS = 6
-"""Ends in a row of the reaper or the worker with which `run` gives up."""
+"""Ends in a row of a process or a server with which `run` gives up."""
+
+SERVER_START_SECONDS = 20.0
+"""Time that a server has to come up again, in which nothing else is looked after."""
 
 
 @dataclass(slots=True)
@@ -46,13 +50,44 @@ class FleetProcess:
     group: ProcessGroup | None = None
     restarts: Restarts = field(default_factory=Restarts)
 
+    @property
+    def log(self) -> str:
+        """The name of its log file in the home folder."""
+        return f"{self.name}.log"
+
+
+class FleetServer:
+    """A Postgres or Redis of the fleet, which runs when this is made, and how it ended before."""
+
+    def __init__(self, server: EmbeddedPostgres | EmbeddedRedis) -> None:
+        self.name = server.name
+        self.log = f"{server.program}.log"
+        self.restarts = Restarts()
+        self._server, self._url = server, server.url
+        self.restarts.began(time.monotonic())
+
+    def see_end(self) -> str | None:
+        """How the server ended, once for each end."""
+        if self.restarts.began_at is None or (code := self._server.poll()) is None:
+            return None
+        self._server.stop()  # with what it left
+        return f"with exit code {code}"
+
+    def start(self, home: Path) -> None:
+        """Raises Retryable and BadInput where the server is not up again at its address."""
+        self.restarts.began(time.monotonic())
+        if self._server.start(home, start_seconds=SERVER_START_SECONDS) != self._url:
+            self._server.stop()
+            raise BadInput(f"somebody else has the port of {self.name} by now")
+
 
 class LocalFleet:
-    """A reaper and a worker for each of some pools, started again when they end by themselves.
+    """A reaper and a worker for each of some pools, started again when they end by themselves, like the
+    `servers` of the machine.
 
     `settings` are those of `for_worker`; `workers` are arguments of `nightshift-worker`, by a name for
-    the log file. After `most_ends` ends in a row of one process the fleet is broken; without a number
-    that process is started for ever, at last once in LONGEST_PAUSE_SECONDS.
+    the log file. After `most_ends` ends in a row of one of them the fleet is broken; without a number
+    that one is started for ever, at last once in LONGEST_PAUSE_SECONDS.
     """
 
     def __init__(
@@ -67,7 +102,7 @@ class LocalFleet:
         self._home = home
         self._most_ends = most_ends
         self._ledger = ledger
-        self._servers = servers
+        self._servers = [FleetServer(server) for server in servers]
         self._drain_seconds = settings.drain_seconds
         self._broken: str | None = None
         python = [sys.executable, "-P", "-m"]
@@ -88,33 +123,38 @@ class LocalFleet:
             self._start(process)
 
     def is_broken(self) -> bool:
-        """Starts what ended by itself again, once it is due; True when a server ended, or a process too
-        often in a row.
+        """Starts what ended by itself again, once it is due, servers first; True when one of them ended
+        too often in a row.
         """
         for server in self._servers:
-            if (code := server.poll()) is not None:
-                name = type(server).__name__.removeprefix("Embedded")
-                self._broken = (
-                    f"{name} ended with exit code {code}, see the logs in {self._home}; the same "
-                    "command goes on where it stood"
-                )
+            if (why := server.see_end()) is not None:
+                self._note_end(server, why)
+            if self._ends_too_often(server):
                 return True
+            if server.restarts.began_at is None and server.restarts.is_due(time.monotonic()):
+                self._start_server(server)
         for process in self._processes:
             self._see_end(process)
-            if self._most_ends is not None and process.restarts.ends >= self._most_ends:
-                self._broken = (
-                    f"the {process.name} ended {process.restarts.ends} times in a row, last "
-                    f"{process.restarts.why}: see {self._log(process)}"
-                )
+            if self._ends_too_often(process):
                 return True
             if process.group is None and process.restarts.is_due(time.monotonic()):
                 self._start(process)
         return False
 
+    def _ends_too_often(self, one: FleetProcess | FleetServer) -> bool:
+        if self._most_ends is None or one.restarts.ends < self._most_ends:
+            return False
+        self._broken = (
+            f"the {one.name} ended {one.restarts.ends} times in a row, last {one.restarts.why}: "
+            f"see {self._home / one.log}"
+        )
+        return True
+
     def troubles(self) -> list[str]:
         """What is wrong with each process, in one sentence without a path; none while all live."""
         now = time.monotonic()
-        found = (process.restarts.trouble(process.name, now) for process in self._processes)
+        all_of_them: list[FleetServer | FleetProcess] = [*self._servers, *self._processes]
+        found = (each.restarts.trouble(each.name, now) for each in all_of_them)
         return [each for each in found if each is not None]
 
     def _see_end(self, process: FleetProcess) -> None:
@@ -126,16 +166,16 @@ class LocalFleet:
         if process.supervisor is not None:
             self._free_leases(process.supervisor)
 
-    def _note_end(self, process: FleetProcess, why: str, **more: str) -> None:
+    def _note_end(self, one: FleetProcess | FleetServer, why: str, **more: str) -> None:
         now = time.monotonic()
-        process.restarts.ended(now, why)
+        one.restarts.ended(now, why)
         log.warning(
             "process_ended",
-            process=process.name,
+            process=one.name,
             why=why,
-            in_a_row=process.restarts.ends,
-            again_in_seconds=round(max(0.0, process.restarts.due_at - now)),
-            log=str(self._log(process)),
+            in_a_row=one.restarts.ends,
+            again_in_seconds=round(max(0.0, one.restarts.due_at - now)),
+            log=str(self._home / one.log),
             **more,
         )
 
@@ -167,7 +207,7 @@ class LocalFleet:
     def _start(self, process: FleetProcess) -> None:
         process.restarts.began(time.monotonic())
         try:
-            with self._log(process).open("ab") as output:
+            with (self._home / process.log).open("ab") as output:
                 process.group = ProcessGroup.start(
                     process.argv,
                     env=process.environment,
@@ -178,8 +218,11 @@ class LocalFleet:
         except (Permanent, OSError) as error:  # no process or no room: both may pass
             self._note_end(process, "before it ran", error=str(error))
 
-    def _log(self, process: FleetProcess) -> Path:
-        return self._home / f"{process.name}.log"
+    def _start_server(self, server: FleetServer) -> None:
+        try:
+            server.start(self._home)
+        except (BadInput, Retryable, OSError, psycopg.Error) as error:
+            self._note_end(server, "before it answered", error=str(error))
 
 
 def for_reaper(settings: Settings) -> Settings:

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import redis
 import yaml
 from rich.console import Console
+from sqlalchemy import text
 from starlette.testclient import TestClient
 
+from nightshift.common.errors import Retryable
 from nightshift.common.ledger import Ledger
 from nightshift.common.settings import Settings, load_settings
 from nightshift.producer.batch_api import models
@@ -111,6 +114,49 @@ def test_the_door_stays_open_however_often_its_worker_ends_and_says_so_meanwhile
     assert seen[0] == "ok"
     assert "last with exit code -9" in seen[1]
     assert str(tmp_path) not in seen[1], "whoever asks brings no key"
+
+
+def test_a_killed_postgres_and_redis_start_again_where_they_were_and_the_door_stays_open(
+    tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One end of either once shut the door."""
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_SECONDS", 0.001)
+    table = tmp_path / "models.yaml"
+    engine = {"backend": "openai", "model": "m", "base_url": remote.url}
+    table.write_text(yaml.safe_dump({"models": {"shout": {"engine": engine}}}))
+    home = tmp_path / "home"
+    homes.furnish(home)
+    seen: set[str] = set()
+
+    def serve(ledger: Ledger, settings: Settings, fleet: LocalFleet) -> None:
+        def answers() -> bool:
+            assert not fleet.is_broken()
+            seen.update(fleet.troubles())
+            with suppress(Retryable, redis.RedisError), ledger.transaction() as connection:
+                client = redis.Redis.from_url(settings.broker_url or "")
+                return bool(
+                    client.ping() and not connection.scalar(text("SELECT count(*) FROM jobs"))
+                )
+            return False
+
+        for program in ("postgres", "redis-server"):
+            for _ in range(2):
+                wait_until(answers, what="both servers")
+                servers = [
+                    each
+                    for each in psutil.Process().children(recursive=True)
+                    if each.name().startswith(program)
+                ]
+                for each in servers:
+                    with suppress(psutil.NoSuchProcess):
+                        each.kill()
+                wait_until(lambda gone=servers: not any(map(is_alive, gone)), what="its end")
+        wait_until(answers, what="both servers again")
+
+    serve_alone(load_settings(serve_models=table, home=home), Console(quiet=True), serve, 4)
+    for name in ("PostgreSQL", "Redis"):
+        assert f"the {name} ended with exit code -9; it runs again" in seen
+        assert f"the {name} ended 2 times in a row, last with exit code -9; it runs again" in seen
 
 
 def test_a_model_beside_the_table_is_found_and_its_arguments_are_the_operators(

@@ -621,7 +621,9 @@ def test_a_copy_that_is_gone_is_told_and_says_how_it_comes_back(tmp_path):
     spec = spec_of(tmp_path)
     planned = plan(spec)
     (tmp_path / "out" / "_input" / copies(tmp_path)[0]).unlink()
-    with pytest.raises(SourceChanged, match=r"in/a\.csv that is read, is gone; run `nightshift retry JOB"):
+    with pytest.raises(
+        SourceChanged, match=r"in/a\.csv that is read, is gone; run `nightshift retry JOB"
+    ):
         rows_of(spec, planned)
 
 
