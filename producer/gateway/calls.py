@@ -46,7 +46,7 @@ CALLER = "caller"
 @dataclass(frozen=True, slots=True)
 class Context:
     """What every handler may use; `models` reads the operator's table as it is now, `slow` has the threads of
-    what plans, sorts or deletes, `uploads` of those that write what clients send, `joins` of those that put
+    what plans, sorts or deletes, `uploads` of those that write what clients send, which lasts as long as these like, `joins` of those that put
     parts together, `reads` of those that read archives and parts of jobs; `here` says who works on the ledger.
     """
 
@@ -57,7 +57,7 @@ class Context:
         default_factory=lambda: SlowWork("plans and retries", at_once=4, a_tenant=2, waiting=50)
     )
     uploads: SlowWork = field(
-        default_factory=lambda: SlowWork("uploads", at_once=400, a_tenant=100, waiting=300)
+        default_factory=lambda: SlowWork("uploads", at_once=math.inf, a_tenant=100, waiting=300)
     )
     joins: SlowWork = field(
         default_factory=lambda: SlowWork("uploads in parts", at_once=4, a_tenant=2, waiting=50)

@@ -25,10 +25,11 @@ STORE = CapacityLimiter(40)
 
 class SlowWork:
     """Runs functions in at most `at_once` threads of a server, `a_tenant` of these for one tenant, with
-    `waiting` of its requests behind them. `what` names the work in a refusal.
+    `waiting` of its requests behind them. Work that ends when its client likes has no bound but its
+    tenant's: `math.inf`. `what` names the work in a refusal.
     """
 
-    def __init__(self, what: str, *, at_once: int, a_tenant: int, waiting: int) -> None:
+    def __init__(self, what: str, *, at_once: float, a_tenant: int, waiting: int) -> None:
         self._what, self._a_tenant, self._most = what, a_tenant, a_tenant + waiting
         self._threads = CapacityLimiter(at_once)
         self._here: Counter[str] = Counter()

@@ -15,6 +15,8 @@ from tests.support.gateway import Door
 
 MANY = 300
 
+CROWD = ("beta", "gamma", "delta", "epsilon")
+
 FORM = b'--B\r\ncontent-disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n{}\n'
 
 
@@ -29,10 +31,10 @@ def door(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Door]:
 
 @pytest.fixture
 def held(ledger: Ledger) -> dict[str, dict[str, str]]:
-    """The header of a user of each of two tenants."""
+    """The header of a user of each of some tenants."""
     found = {}
     with ledger.transaction() as connection:
-        for name in ("acme", "other"):
+        for name in ("acme", "other", *CROWD):
             tenants.ensure(connection, name)
             key = keys.create(connection, name, name, "user", None)[1]
             found[name] = {"authorization": f"Bearer {key}"}
@@ -133,11 +135,15 @@ def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(
         assert taken < 50_000_000
 
 
-def test_stalled_uploads_of_a_tenant_leave_room_for_those_of_others(
+def test_stalled_uploads_of_tenants_leave_room_for_those_of_others(
     door: Door, held: dict[str, dict[str, str]]
 ) -> None:
+    """Four tenants once held every thread."""
     door.serve()
     with ExitStack() as stack:
+        for name in CROWD:
+            for _ in range(100):
+                connected(door, stack, upload(held[name], 1000))
         stalled = [connected(door, stack, upload(held["acme"], 1000)) for _ in range(410)]
         refused = wait_until(
             lambda: [each for each in stalled if _has_answer(each)],
@@ -145,7 +151,7 @@ def test_stalled_uploads_of_a_tenant_leave_room_for_those_of_others(
         )
         answers = [_whole_answer(each) for each in refused]
         assert all(b"429" in each and b"too_many_at_once" in each for each in answers)
-        wait_until(lambda: len(stored(door)) == 100, what="the uploads that have their turn")
+        wait_until(lambda: len(stored(door)) == 500, what="the uploads that have their turn")
         form = {"files": {"file": ("a.jsonl", b"{}\n")}, "data": {"purpose": "batch"}}
         base = f"http://127.0.0.1:{door.port}/v1/files"
         for _ in range(3):
