@@ -346,6 +346,14 @@ def test_a_request_is_its_body_and_another_url_is_refused() -> None:
     assert bad[1].message == "the url is '/v1/embeddings', and the job is for /v1/completions"
 
 
+def test_half_of_a_character_in_a_body_is_sent_as_elsewhere() -> None:
+    url, body = "/v1/completions", r'{"prompt": "a\ud800", "k\udfff": ["\ud83d\ude00"]}'
+    row = {"custom_id": "a", "method": "POST", "url": url, "body": body}
+    table = pa.Table.from_pylist([row], schema=REQUEST_INPUTS)
+    (good,), bad = Renderer(requests_spec().task).render(table, range(1))
+    assert (good.body, bad) == ({"prompt": "a\ufffd", "k\ufffd": ["\U0001f600"]}, {})
+
+
 def test_what_a_refusal_says_in_columns_stands_beside_its_error() -> None:
     job = requests_spec()
     said = {"status_code": 404, "request_id": "r", "response": '{"error": {}}'}

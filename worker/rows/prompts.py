@@ -1,11 +1,11 @@
 """Row to request: renders a task's templates over the columns of a row."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from nightshift.common.formats.jsonl.lines import parse_line
 from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import (
     ClassifyTask,
@@ -119,11 +119,12 @@ class OtherEndpoint(ValueError):
 
 
 def _body(row: dict[str, Any], endpoint: str) -> dict[str, Any]:
-    """The body of a line of an OpenAI batch file, which was read as text."""
+    """The body of a line of an OpenAI batch file, which was read as text: half of a character may stand in it,
+    which no server can be sent.
+    """
     if row["url"] != endpoint:
         raise OtherEndpoint(f"the url is {row['url'][:100]!r}, and the job is for {endpoint}")
-    body: dict[str, Any] = json.loads(row["body"])
-    return body
+    return parse_line(row["body"].encode())
 
 
 def _length(column: str, value: Any) -> int | None:
