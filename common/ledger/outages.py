@@ -81,7 +81,12 @@ class Outage:
         }
 
 
-FORGET = text("DELETE FROM outages WHERE who = :who OR until < now() - interval '1 hour'")
+FORGET = text("""
+    DELETE FROM outages WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM outages WHERE who = :who OR until < now() - interval '1 hour'
+        FOR UPDATE SKIP LOCKED))
+""")
+"""What the teller told before, and what nobody took back, but for what another teller deletes just now."""
 
 TELL = text("""
     INSERT INTO outages (who, host, kind, job_id, pool, engine_key, why, since, until)
