@@ -113,14 +113,15 @@ def _is_over(home: Path, state: RetryCallState) -> bool:
 def kept_port(kept: Path) -> int:
     """The port of the last start if it is free, else a new one; it is kept in a file."""
     known = int(kept.read_text()) if kept.exists() else None
-    if known is not None and _is_free(known):
+    if known is not None and is_free(known):
         return known
-    chosen = next(port for port in random.sample(_PORTS, len(_PORTS)) if _is_free(port))
+    chosen = next(port for port in random.sample(_PORTS, len(_PORTS)) if is_free(port))
     write_whole(kept, str(chosen))
     return chosen
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether a server can have this port of loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as both servers do
         try:

@@ -16,7 +16,7 @@ from tenacity import (
 )
 
 from nightshift.common.errors import BadInput, Retryable
-from nightshift.common.processes.home import private
+from nightshift.common.processes.home import is_free, private, write_whole
 from nightshift.common.processes.process_group import ProcessGroup
 
 STOP_SECONDS = 20.0
@@ -71,9 +71,30 @@ class EmbeddedServer:
             raise BadInput(f"{self.name} cannot run under {home}: {error}") from error
         return self.url
 
+    def start_again(self, home: Path) -> None:
+        """Brings up a server that ended, at the address that its clients know; as `start`, and Retryable
+        where somebody else has its port meanwhile.
+        """
+        url, port = self.url, self._port
+        self.stop()  # with what it left
+        if not is_free(port):
+            raise Retryable(f"somebody else has the port {port} of {self.name}")
+        # The file may name the port of a try that lost the race for this one.
+        write_whole(home.absolute() / f"{self.program}.port", str(port))
+        try:
+            if self.start(home) != url:
+                self.stop()
+                raise Retryable(f"somebody else has the port {port} of {self.name}")
+        finally:
+            self._port = port
+
     def poll(self) -> int | None:
-        """Exit status of the server, or None while it runs."""
+        """Exit status of the server, or None while it runs and where there is none."""
         return None if self._group is None else self._group.poll()
+
+    def runs(self) -> bool:
+        """Whether there is a server, and its process lives."""
+        return self._group is not None and self._group.poll() is None
 
     def stop(self) -> None:
         """Orderly end, and SIGKILL after 20 seconds; nothing happens when it is not running."""

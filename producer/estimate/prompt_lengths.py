@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nightshift.common.formats.input_rows import Rows
+from nightshift.common.formats.jsonl.lines import parse_line
 from nightshift.common.formats.values import to_rows
 from nightshift.common.spec import (
     GenerateTask,
@@ -137,7 +138,7 @@ def _prompt(task: Any, texts: list[str], row: dict[str, Any]) -> Prompt:
                 for message in messages
             ]
         case RequestsTask():
-            return _request_prompt(json.loads(row["body"]))
+            return _request_prompt(parse_line(row["body"].encode()))
     return (texts[0], texts[1]) if len(texts) > 1 else texts[0]
 
 

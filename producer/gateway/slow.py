@@ -25,8 +25,8 @@ STORE = CapacityLimiter(40)
 
 class SlowWork:
     """Runs functions in at most `at_once` threads of a server, `a_tenant` of these for one tenant, with
-    `waiting` of its requests behind them. Work that ends when its client likes has no bound but its
-    tenant's: `math.inf`. `what` names the work in a refusal.
+    `waiting` of its requests behind them. Work that ends when its client likes has no bound but that of
+    each tenant, `math.inf`. `what` names the work in a refusal.
     """
 
     def __init__(self, what: str, *, at_once: float, a_tenant: int, waiting: int) -> None:

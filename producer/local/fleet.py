@@ -6,11 +6,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psycopg
 import structlog
 from rich.console import Console
 
@@ -35,9 +35,6 @@ Servers = list[EmbeddedPostgres | EmbeddedRedis]
 MOST_ENDS = 6
 """Ends in a row of a process or a server with which `run` gives up."""
 
-SERVER_START_SECONDS = 20.0
-"""Time that a server has to come up again, in which nothing else is looked after."""
-
 
 @dataclass(slots=True)
 class FleetProcess:
@@ -57,28 +54,40 @@ class FleetProcess:
 
 
 class FleetServer:
-    """A Postgres or Redis of the fleet, which runs when this is made, and how it ended before."""
+    """A Postgres or Redis of the fleet, and how it ended before. It starts in a thread, since it may have
+    much to recover and everything else goes on.
+    """
 
     def __init__(self, server: EmbeddedPostgres | EmbeddedRedis) -> None:
-        self.name = server.name
-        self.log = f"{server.program}.log"
+        self.name, self.log = server.name, f"{server.program}.log"
         self.restarts = Restarts()
-        self._server, self._url = server, server.url
-        self.restarts.began(time.monotonic())
+        self._server = server
+        self._threads = ThreadPoolExecutor(1)
+        self._start: Future[None] | None = None
+        if server.runs():
+            self.restarts.began(time.monotonic())
 
-    def see_end(self) -> str | None:
-        """How the server ended, once for each end."""
-        if self.restarts.began_at is None or (code := self._server.poll()) is None:
-            return None
-        self._server.stop()  # with what it left
-        return f"with exit code {code}"
+    def look(self, home: Path) -> tuple[str, dict[str, str]] | None:
+        """Begins to start the server again once it is due. How it ended, and what else is known, for each
+        end and each start that failed.
+        """
+        if self._start is not None:
+            if not self._start.done():
+                return None
+            error, self._start = self._start.exception(), None
+            if error is not None:  # whatever it is may pass
+                return "before it answered", {"error": f"{type(error).__name__}: {error}"}
+            self.restarts.began(time.monotonic())
+        if self.restarts.began_at is not None:
+            code = self._server.poll()
+            return None if self._server.runs() else (f"with exit code {code}", {})
+        if self.restarts.is_due(time.monotonic()):
+            self._start = self._threads.submit(self._server.start_again, home)
+        return None
 
-    def start(self, home: Path) -> None:
-        """Raises Retryable and BadInput where the server is not up again at its address."""
-        self.restarts.began(time.monotonic())
-        if self._server.start(home, start_seconds=SERVER_START_SECONDS) != self._url:
-            self._server.stop()
-            raise BadInput(f"somebody else has the port of {self.name} by now")
+    def close(self) -> None:
+        """Waits for the end of a start that is under way."""
+        self._threads.shutdown(cancel_futures=True)
 
 
 class LocalFleet:
@@ -123,16 +132,14 @@ class LocalFleet:
             self._start(process)
 
     def is_broken(self) -> bool:
-        """Starts what ended by itself again, once it is due, servers first; True when one of them ended
-        too often in a row.
+        """Starts what ended by itself again, once it is due; True when one of them ended too often in a
+        row.
         """
         for server in self._servers:
-            if (why := server.see_end()) is not None:
-                self._note_end(server, why)
+            if (end := server.look(self._home)) is not None:
+                self._note_end(server, end[0], **end[1])
             if self._ends_too_often(server):
                 return True
-            if server.restarts.began_at is None and server.restarts.is_due(time.monotonic()):
-                self._start_server(server)
         for process in self._processes:
             self._see_end(process)
             if self._ends_too_often(process):
@@ -203,6 +210,8 @@ class LocalFleet:
                 process.group.stop(2 * self._drain_seconds + LEAVE_SECONDS)
             if process.supervisor is not None:
                 self._free_leases(process.supervisor)
+        for server in self._servers:
+            server.close()
 
     def _start(self, process: FleetProcess) -> None:
         process.restarts.began(time.monotonic())
@@ -217,12 +226,6 @@ class LocalFleet:
                 )
         except (Permanent, OSError) as error:  # no process or no room: both may pass
             self._note_end(process, "before it ran", error=str(error))
-
-    def _start_server(self, server: FleetServer) -> None:
-        try:
-            server.start(self._home)
-        except (BadInput, Retryable, OSError, psycopg.Error) as error:
-            self._note_end(server, "before it answered", error=str(error))
 
 
 def for_reaper(settings: Settings) -> Settings:

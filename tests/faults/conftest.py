@@ -87,10 +87,13 @@ def databases(postgres_url: str) -> Databases:
 
 
 @pytest.fixture
-def fresh_database(fresh_database: Callable[..., str], postgres: Server) -> Callable[..., str]:
-    """Like that of the other suites; the server runs again when its databases are given back."""
-    assert postgres
-    return fresh_database
+def fresh_database(
+    fresh_database: Callable[..., str], own_postgres: Server
+) -> Iterator[Callable[..., str]]:
+    """Like that of the other suites; the server runs when its databases are given back."""
+    yield fresh_database
+    own_postgres.thaw()
+    own_postgres.start()
 
 
 @pytest.fixture

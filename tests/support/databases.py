@@ -1,7 +1,7 @@
 """Databases of the tests on one server, their addresses, and what is sent to one."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -79,15 +79,13 @@ class Databases:
                     "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s",
                     [name],
                 )
-                try:
+                # Somebody may have come again at once, or the test may have shut everybody out.
+                with suppress(psycopg.OperationalError):
                     _rename(connection, name, free)
-                except psycopg.errors.ObjectInUse:  # somebody came again at once
-                    self._drop(connection, name)
-                    return
-                if self._is_emptied(free):
-                    self._free.append(free)
-                    return
-                name = free
+                    name = free
+                    if self._is_emptied(name):
+                        self._free.append(name)
+                        return
             self._drop(connection, name)
 
     def _is_emptied(self, name: str) -> bool:
@@ -116,6 +114,8 @@ class Databases:
         self._shape = connection.execute(SHAPE).fetchone()
         tables = _tables_with_pages(connection)
         self._seeds = {table: _content(connection, table) for table in tables}
+        keys = "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND conrelid::regclass::text = ANY (%s)"
+        assert connection.execute(keys, [tables]).fetchone() == (0,), "a TRUNCATE would empty seeds"
         query = f"SELECT relname FROM pg_class WHERE relkind = 'S' AND {PUBLIC}"
         for (name,) in connection.execute(query).fetchall():
             state = SQL("SELECT last_value, is_called FROM {}").format(Identifier(name))
