@@ -56,13 +56,18 @@ def test_a_late_sweep_deletes_no_part_of_a_retry(rig: Rig) -> None:
     rig.arm(Moment.MOVED, "kill")
     with rig.ledger.transaction() as connection:
         retries.retry(connection, jobs.find(connection, "late").id, failed=True, dead=False)
-    rig.reaper()
+    # Another that sweeps first would leave the late one nothing to do.
+    rig.arm(Moment.FINISHING, "freeze")
+    other = rig.reaper()
     rig.wait_fired(Moment.MOVED)
     assert rig.rows_done("late") == 30
+    let_others_finish(rig)
+    rig.wait_fired(Moment.FINISHING)
     rig.thaw(tree(late))
     # It leaves only when its finish is over.
     late.terminate()
     assert late.wait(200) == 0
+    rig.thaw(tree(other))
     let_others_finish(rig)
     rig.finished("late", ids)
 

@@ -79,8 +79,11 @@ def test_leases_obey_the_clock_of_the_database_alone(rig: Rig) -> None:
     rig.wait_ready(2)
     both = {child.pid for worker in workers for child in rig.children(worker)}
     wait_until(lambda: claimants(rig, "healthy") == both, what="a claim of each child")
-    longer = "SELECT min(claimed_at) < now() - interval '5 seconds' FROM attempts"
-    wait_until(lambda: rig.value(longer), what="more than two leases")
+    longer = """
+        SELECT count(DISTINCT worker_id) = 2 FROM attempts
+        WHERE ended_at IS NULL AND claimed_at < now() - interval '5 seconds'
+    """
+    wait_until(lambda: rig.value(longer), what="a lease of each that was renewed more than twice")
     rig.let()
     rig.finished("healthy", ids)
     assert rig.charges() == (0, 0)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from nightshift.common import storage
 from nightshift.common.errors import NightshiftError
 from nightshift.common.ledger import Ledger
 from nightshift.common.ledger.growth import watches
@@ -133,15 +134,22 @@ def test_a_refused_look_names_no_folder_of_another_tenant(site: Neighbours) -> N
     assert str(site.beta) not in said, "the explanation of the job repeats what the ledger has"
 
 
-def test_a_file_that_became_a_link_after_the_submit_is_not_read(site: Neighbours) -> None:
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_a_file_that_became_a_link_after_the_submit_is_not_read(
+    looked_at: bool, site: Neighbours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its batch begins, or once the batch has looked where its file lies."""
     site.submit_over_http()
-    own = site.folder / "in" / "a.jsonl"
-    facts = own.stat()
-    secret = site.beta / "in" / f"{SECRET}.jsonl"
-    secret.write_bytes(secret.read_bytes().ljust(facts.st_size, b"\n"))
-    os.utime(secret, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-    own.unlink()
-    own.symlink_to(secret)
+    if not looked_at:
+        become_a_link(site)
+    check = storage.check_held
+
+    def swapping(*arguments: Any) -> None:
+        check(*arguments)
+        if looked_at:
+            become_a_link(site)
+
+    monkeypatch.setattr(storage, "check_held", swapping)
     seen: list[str] = []
 
     def watching(rows: Any) -> Any:
@@ -151,6 +159,21 @@ def test_a_file_that_became_a_link_after_the_submit_is_not_read(site: Neighbours
     site.run(watching)
     assert seen == []
     assert "outside the folders that the job may use" in site.errors()
+
+
+def become_a_link(site: Neighbours) -> None:
+    """The input is a link to a file of beta with as many rows, the same size and the same time: nothing but
+    the wall refuses them.
+    """
+    own = site.folder / "in" / "a.jsonl"
+    if own.is_symlink():
+        return
+    facts = own.stat()
+    secret = site.beta / "in" / f"{SECRET}.jsonl"
+    secret.write_bytes(own.read_bytes().replace(b"a-", b"b-"))
+    os.utime(secret, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    own.unlink()
+    own.symlink_to(secret)
 
 
 def test_an_output_directory_that_became_a_link_takes_no_part_of_another_tenant(

@@ -74,6 +74,7 @@ class Rig(Fleet):
         self.ledger = Ledger(url, connections=2)
         self._asking: psycopg.Connection[Any] | None = None
         self._members: set[psutil.Process] = set()
+        self._done: set[Path] = set()
 
     # ------------------------------------------------------------ orders
 
@@ -88,9 +89,20 @@ class Rig(Fleet):
             new.rename(order)
 
     def fired(self, moment: Moment) -> list[int]:
-        """Process ids that took an order for this moment, the first one first."""
+        """Process ids that did what an order for this moment says, the first one first. One that took the
+        order to freeze stands still by now, so that it can be thawed.
+        """
         taken = sorted((self.faults / "fired").glob(f"{moment}.*"))
-        return [int(path.name.rpartition(".")[2]) for path in taken]
+        return [int(path.name.rpartition(".")[2]) for path in taken if self._is_done(path)]
+
+    def _is_done(self, order: Path) -> bool:
+        if order in self._done or order.read_text() != "freeze":
+            return True
+        with suppress(psutil.NoSuchProcess):
+            if psutil.Process(int(order.suffix[1:])).status() != psutil.STATUS_STOPPED:
+                return False
+        self._done.add(order)
+        return True
 
     def wait_fired(self, moment: Moment, seconds: float = 120) -> int:
         """Waits until the order was taken; returns the process id of the first that did."""

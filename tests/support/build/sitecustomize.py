@@ -10,6 +10,7 @@ MESSAGES       how many times each hint is sent: 0 drops all of them
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -37,7 +38,8 @@ def _observe(folder: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)
         elif action == "freeze":
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this thread: it would go on for moments where another one takes the signal.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         elif action == "hang":
             time.sleep(600)
         elif action is not None and action.startswith("errno "):
