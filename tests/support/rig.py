@@ -98,14 +98,15 @@ class Rig(Fleet):
     def _is_done(self, order: Path) -> bool:
         if order in self._done or order.read_text() != "freeze":
             return True
-        with suppress(psutil.NoSuchProcess):
-            if psutil.Process(int(order.suffix[1:])).status() != psutil.STATUS_STOPPED:
+        with suppress(psutil.NoSuchProcess):  # somebody ended it, and may not have reaped it yet
+            taker = psutil.Process(int(order.suffix[1:]))
+            if is_alive(taker) and taker.status() != psutil.STATUS_STOPPED:
                 return False
         self._done.add(order)
         return True
 
     def wait_fired(self, moment: Moment, seconds: float = 120) -> int:
-        """Waits until the order was taken; returns the process id of the first that did."""
+        """Waits until the order was carried out; returns the process id of the first that did."""
         wait_until(lambda: self.fired(moment), seconds, f"the order at {moment}")
         return self.fired(moment)[0]
 
