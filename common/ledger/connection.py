@@ -16,6 +16,7 @@ from psycopg.types.string import StrDumperUnknown
 from sqlalchemy import Connection, RowMapping, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from nightshift.common.descriptor import RowRanges
 from nightshift.common.errors import LedgerRefused, LedgerUnavailable, StatementRefused
@@ -112,7 +113,8 @@ class Ledger:
             raise _wrapped(error, self.place) from error
 
     def close(self) -> None:
-        """Closes every idle connection."""
+        """Closes every idle connection, and each busy one once its thread gives it back."""
+        event.listen(self.engine.pool, "checkin", _closed_at_return)
         self.engine.dispose()
 
     def _begin_limited(self, connection: Connection) -> None:
@@ -158,6 +160,11 @@ def scan_in_order(connection: Connection) -> None:
     rows, so that the next scan passes over them; a bitmap scan does not.
     """
     connection.exec_driver_sql("SET LOCAL enable_bitmapscan = off; SET LOCAL enable_seqscan = off")
+
+
+def _closed_at_return(driver: object, record: ConnectionPoolEntry) -> None:
+    if driver is not None:
+        record.invalidate()
 
 
 def _driver(connection: Connection) -> "PatientConnection":

@@ -34,7 +34,10 @@ def test_a_job_is_estimated_tried_held_to_its_budget_and_run(
     )
     assert (made["measured_from"], made["rows_measured"]) == ("the pilot (job 1)", 60)
     pace = made["rows_per_engine_second"]
-    assert pace["low"] < pace["middle"] < pace["high"]
+    # Threads that are ready at one time commit together, so three commits are enough for 60 rows.
+    assert pace["low"] <= pace["middle"] <= pace["high"]
+    few = any("too few commits" in note for note in made["notes"])
+    assert (pace["low"] == pace["high"]) == few
     assert made["engine_seconds"]["middle"] == pytest.approx(ROWS / pace["middle"])
     assert made["seconds"]["high"] == pytest.approx(ROWS / pace["low"] / 2)
     assert made["cost"]["middle"] == pytest.approx(made["engine_seconds"]["middle"] / 100)

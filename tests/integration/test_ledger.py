@@ -1453,6 +1453,25 @@ def test_a_postgres_that_is_away_is_an_error_that_may_be_tried_again() -> None:
     ledger.close()
 
 
+def test_a_connection_in_use_while_the_ledger_closes_is_closed_once_it_is_given_back(
+    database_url: str,
+) -> None:
+    ledger = Ledger(database_url)
+    with ledger.transaction() as connection:
+        driver = connection.connection.driver_connection
+        ledger.close()
+        assert connection.scalar(sqlalchemy.text("SELECT 1")) == 1
+    assert driver is not None
+    assert driver.closed
+
+    with ledger.transaction() as connection:
+        driver = connection.connection.driver_connection
+        assert connection.scalar(sqlalchemy.text("SELECT 2")) == 2
+    assert driver is not None
+    assert driver.closed
+    ledger.close()
+
+
 def test_a_url_may_say_how_long_to_wait_for_a_connection(database_url: str) -> None:
     ledger = Ledger(f"{database_url}&connect_timeout=10")
     with ledger.transaction() as connection:

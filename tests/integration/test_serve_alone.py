@@ -129,11 +129,12 @@ def test_a_killed_postgres_and_redis_start_again_where_they_were_and_the_door_st
     seen: set[str] = set()
 
     def serve(ledger: Ledger, settings: Settings, fleet: LocalFleet) -> None:
+        client = redis.Redis.from_url(settings.broker_url or "")
+
         def answers() -> bool:
             assert not fleet.is_broken()
             seen.update(fleet.troubles())
             with suppress(Retryable, redis.RedisError), ledger.transaction() as connection:
-                client = redis.Redis.from_url(settings.broker_url or "")
                 return bool(
                     client.ping() and not connection.scalar(text("SELECT count(*) FROM jobs"))
                 )
@@ -141,7 +142,6 @@ def test_a_killed_postgres_and_redis_start_again_where_they_were_and_the_door_st
 
         wait_until(answers, what="both servers")
         data = home / "postgres" / "data" / "postmaster.pid"
-        client = redis.Redis.from_url(settings.broker_url or "")
         for name, pid in {
             "PostgreSQL": lambda: int(data.read_text().split()[0]),
             "Redis": lambda: int(client.info()["process_id"]),
@@ -151,6 +151,7 @@ def test_a_killed_postgres_and_redis_start_again_where_they_were_and_the_door_st
                 psutil.Process(pid()).kill()
                 said = f"the {name} {ended} with exit code -9; it runs again"
                 wait_until(lambda said=said: answers() and said in seen, what=said)
+        client.close()
 
     serve_alone(load_settings(serve_models=table, home=home), Console(quiet=True), serve, 4)
 
