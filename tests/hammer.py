@@ -1,12 +1,16 @@
 """`make test-hammer`: every test three times and the restless ones ten times, under changing load.
 
-The work is cut into parts, each a run of pytest over some files that is bounded in time. What a part
+The restless tests kill, drain, wait or hand over. Each of them is among the three rounds of all tests,
+and in seven rounds more.
+
+The work is cut into parts, each a run of pytest over some tests that is bounded in time. What a part
 found is kept in `.venv/hammer`, so that the same command goes on where the last one ended: parts that
 were green are passed over, parts that were red run again. Whatever was red in any run stays in the
 list until the folder is removed. Exit codes: 0 all green, 1 something was red, 3 parts are left.
 """
 
 import argparse
+import ast
 import json
 import os
 import re
@@ -18,6 +22,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 HOME = Path(__file__).parents[1]
@@ -25,12 +30,13 @@ FOLDER = HOME / ".venv" / "hammer"
 
 WHOLE_ROUNDS = 3
 RESTLESS_ROUNDS = 10
+"""The rounds in which a restless test is seen, those of all tests included."""
 
 WHOLE_PARTS = 12
 """Parts of one round over the whole suite."""
 
-RESTLESS_FILES = 4
-"""Files of a part of the restless tests."""
+RESTLESS_PARTS = 6
+"""Parts of one round over the restless tests."""
 
 PART_SECONDS = 3600.0
 """A part that takes longer is ended, and counts as red."""
@@ -84,11 +90,11 @@ LOADS = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some files under one load."""
+    """Some tests under one load: files, or tests of files by pytest's names."""
 
     name: str
     load: Load
-    files: tuple[str, ...]
+    tests: tuple[str, ...]
 
     @property
     def log(self) -> str:
@@ -135,26 +141,59 @@ def parts(files: Sequence[Path], loads: Sequence[Load] = LOADS) -> list[Part]:
     """All the work. From round to round a file meets another load, and each load meets each folder."""
     names = [str(file.relative_to(HOME)) for file in files]
     whole = [names[at::WHOLE_PARTS] for at in range(WHOLE_PARTS)]
-    restless = [name for name, file in zip(names, files, strict=True) if is_restless(file)]
-    few = [restless[at : at + RESTLESS_FILES] for at in range(0, len(restless), RESTLESS_FILES)]
+    restless = [
+        f"{name}::{test}"
+        for name, file in zip(names, files, strict=True)
+        for test in restless_tests(file)
+    ]
+    # In a piece, so that a part has few files, and the fixtures of a file are made once.
+    edges = [len(restless) * at // RESTLESS_PARTS for at in range(RESTLESS_PARTS + 1)]
+    few = [restless[start:stop] for start, stop in pairwise(edges)]
     return [
-        *_rounds("all tests", WHOLE_ROUNDS, whole, loads),
-        *_rounds("restless tests", RESTLESS_ROUNDS, few, loads),
+        *_rounds("all tests", range(WHOLE_ROUNDS), whole, loads),
+        *_rounds("restless tests", range(WHOLE_ROUNDS, RESTLESS_ROUNDS), few, loads),
     ]
 
 
-def is_restless(file: Path) -> bool:
-    """Whether its tests kill, drain, wait or hand over."""
-    return RESTLESS.search(file.read_text()) is not None
+def restless_tests(file: Path) -> list[str]:
+    """The tests of a file that kill, drain, wait or hand over, themselves or by what they use of the file."""
+    lines = file.read_text().splitlines()
+    defined = {
+        node.name: node
+        for node in ast.parse("\n".join(lines)).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
+    uses = {name: _names(node) & defined.keys() for name, node in defined.items()}
+    restless = {
+        name
+        for name, node in defined.items()
+        if RESTLESS.search("\n".join(lines[node.lineno - 1 : node.end_lineno]))
+    }
+    while more := {name for name in defined if uses[name] & restless} - restless:
+        restless |= more
+    return [name for name in defined if name in restless and name.lower().startswith("test")]
+
+
+def _names(node: ast.AST) -> set[str]:
+    """What a definition names: variables, attributes, and parameters, which may be fixtures."""
+    found = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            found.add(each.id)
+        elif isinstance(each, ast.Attribute):
+            found.add(each.attr)
+        elif isinstance(each, ast.arg):
+            found.add(each.arg)
+    return found
 
 
 def _rounds(
-    what: str, rounds: int, groups: Sequence[Sequence[str]], loads: Sequence[Load]
+    what: str, rounds: range, groups: Sequence[Sequence[str]], loads: Sequence[Load]
 ) -> Iterator[Part]:
-    for number in range(rounds):
+    for number in rounds:
         for at, group in enumerate(groups):
             load = loads[(at + number) % len(loads)]
-            name = f"{what}, round {number + 1} of {rounds}, part {at + 1} of {len(groups)}"
+            name = f"{what}, round {number + 1} of {rounds.stop}, part {at + 1} of {len(groups)}"
             if group:
                 yield Part(name, load, tuple(group))
 
@@ -214,7 +253,7 @@ def run(part: Part, log: Path, library: Path | None) -> int:
     options = ["-q", "-p", "no:cacheprovider", "--numprocesses", "3", "--dist", "loadscope"]
     with log.open("wb") as place, busy(part.load, PART_SECONDS + LEAVE_SECONDS):
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *options, *part.files],
+            [sys.executable, "-m", "pytest", *options, *part.tests],
             cwd=HOME,
             env=environment,
             stdout=place,
@@ -225,7 +264,7 @@ def run(part: Part, log: Path, library: Path | None) -> int:
         try:
             return process.wait(PART_SECONDS)
         except subprocess.TimeoutExpired:
-            place.write(f"\nERROR {part.files[0]} took more than {PART_SECONDS:g} s\n".encode())
+            place.write(f"\nERROR {part.tests[0]} took more than {PART_SECONDS:g} s\n".encode())
             return 124
         finally:
             _end(process)
@@ -255,7 +294,7 @@ def main() -> int:
     asked.add_argument(
         "--parts", type=int, default=10**6, help="run no more than so many parts now"
     )
-    asked.add_argument("--only", default="", help="run parts whose name or files hold this text")
+    asked.add_argument("--only", default="", help="run parts whose name or tests hold this text")
     given = asked.parse_args()
     signal.signal(signal.SIGTERM, _leave)
     found = Found()
@@ -265,7 +304,7 @@ def main() -> int:
     if library is None:
         print("no C compiler here: no part has a slow disk", flush=True)
     every = parts(files_of_tests(), loads)
-    chosen = [part for part in every if given.only in " ".join((part.name, *part.files))]
+    chosen = [part for part in every if given.only in " ".join((part.name, *part.tests))]
     left = [part for part in chosen if part.name not in found.green]
     for part in left[: given.parts]:
         began, log = time.monotonic(), log_of(part)

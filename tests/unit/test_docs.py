@@ -146,9 +146,10 @@ def test_every_path_of_the_repository_that_a_text_names_exists() -> None:
     root = DOCS.parent
     named = {
         (str(file.relative_to(root)), path)
-        for suffix in ("md", "py", "yaml", "yml", "toml")
-        for file in sorted(root.rglob(f"*.{suffix}"))
-        if not file.is_relative_to(root / ".venv")
+        for top in sorted(root.iterdir())
+        if top.name != ".venv"
+        for file in (top, *top.rglob("*"))
+        if file.suffix in {".md", ".py", ".yaml", ".yml", ".toml"} and file.is_file()
         for path in PATH.findall(file.read_text())
         if not MADE.search(path)
     }

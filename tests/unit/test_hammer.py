@@ -4,29 +4,42 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from tests import hammer
-from tests.hammer import LOADS, Found, Part, failed, files_of_tests, parts
+from tests.hammer import LOADS, Found, Part, failed, files_of_tests, parts, restless_tests
 
 
-def test_every_file_runs_three_times_and_a_restless_one_ten_times_more_under_changing_load() -> (
-    None
-):
+def test_every_test_runs_three_times_and_a_restless_one_ten_times_under_changing_load() -> None:
     runs: Counter[tuple[str, str]] = Counter()
     loads: dict[str, set[str]] = defaultdict(set)
-    for part in parts(files_of_tests()):
+    every = parts(files_of_tests())
+    for part in every:
         what = part.name.partition(",")[0]
-        for file in part.files:
-            runs[what, file] += 1
-            loads[file].add(part.load.name)
+        for test in part.tests:
+            runs[what, test] += 1
+            loads[test].add(part.load.name)
     files = [str(file.relative_to(hammer.HOME)) for file in files_of_tests()]
     assert {runs["all tests", file] for file in files} == {3}
-    assert {runs["restless tests", file] for file in files} == {0, 10}
-    assert runs["restless tests", "tests/faults/test_preempt.py"] == 10
-    assert runs["restless tests", "tests/unit/test_text.py"] == 0
-    for file in files:
-        wanted = len(LOADS) if runs["restless tests", file] else 3
-        assert len(loads[file]) == wanted, file
-    names = [part.name for part in parts(files_of_tests())]
-    assert len(set(names)) == len(names)
+    restless = {test for what, test in runs if what == "restless tests"}
+    assert {runs["restless tests", test] for test in restless} == {7}
+    assert {len(loads[file]) for file in files} == {3}
+    assert {len(loads[test]) for test in restless} == {len(LOADS)}
+    assert {test.partition("::")[0] for test in restless} < set(files)
+    assert len({part.name for part in every}) == len(every)
+
+
+def test_a_test_is_restless_by_what_it_does_itself_or_by_what_it_uses_of_its_file(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "test_it.py"
+    file.write_text(
+        "def ended(run):\n    run.kill()\n"
+        "def fixture():\n    ended(1)\n"
+        "def test_by_helper_of_helper(fixture):\n    assert fixture\n"
+        "def test_itself():\n    wait_until(lambda: True)\n"
+        "def test_calm():\n    assert True\n"
+        "class TestAll:\n    def test_it(self):\n        ended(2)\n"
+        "class TestCalm:\n    def test_it(self):\n        assert self\n"
+    )
+    assert restless_tests(file) == ["test_by_helper_of_helper", "test_itself", "TestAll"]
 
 
 def test_a_part_that_was_red_runs_again_and_stays_in_the_list(tmp_path: Path) -> None:

@@ -61,8 +61,9 @@ def test_every_row_and_every_end_is_where_a_plain_reader_finds_it(
 @pytest.mark.parametrize(
     "line", [b"1\n", b'{"a": 1}\n', b"\n \n{}\r\n\n", b"{" + b"y" * 5000 + b"\n"]
 )
-def test_files_of_many_chunks_are_scanned_alike(tmp_path, line, batch_rows):
-    content = b'{"first": 0}\n' + line * (5 * 2**20 // len(line)) + b"{}"
+def test_files_of_many_chunks_are_scanned_alike(tmp_path, monkeypatch, line, batch_rows):
+    monkeypatch.setattr(line_scan, "CHUNK_BYTES", 2**17)
+    content = b'{"first": 0}\n' + line * (5 * 2**17 // len(line)) + b"{}"
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
     assert scanned(str(path), batch_rows) == plain(content, batch_rows, None)
