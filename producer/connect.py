@@ -49,21 +49,31 @@ def _embedded(stack: ExitStack, settings: Settings, connections: int) -> tuple[L
     home = settings.home.absolute()
     refuse_no_ledger(home)
     running = _running(stack, home, settings, connections)
-    if running is not None:
+    if isinstance(running, Ledger):
         return running, False
     # Only here are the programs of the wheels needed.
     from nightshift.common.processes.home import home_lock
     from nightshift.common.processes.postgres import EmbeddedPostgres
 
-    stack.enter_context(home_lock(home))
+    try:
+        stack.enter_context(home_lock(home))
+    except BadInput:
+        # Whoever keeps the folder has written the address, and does not answer there.
+        if running is not None:
+            raise running from None
+        raise
     postgres = EmbeddedPostgres()
     url = postgres.start(home)
     stack.callback(postgres.stop)
     return _connect(stack, url, settings, connections), True
 
 
-def _running(stack: ExitStack, home: Path, settings: Settings, connections: int) -> Ledger | None:
-    """The ledger that a `nightshift run` keeps up now, at the address in its file; else None."""
+def _running(
+    stack: ExitStack, home: Path, settings: Settings, connections: int
+) -> Ledger | Retryable | None:
+    """The ledger that a `nightshift run` keeps up now, at the address in its file; why it does not answer
+    there; None where there is no file, or something else has the port.
+    """
     try:
         url = (home / "database_url").read_text(encoding="utf-8").strip()
     except OSError:
@@ -72,8 +82,9 @@ def _running(stack: ExitStack, home: Path, settings: Settings, connections: int)
     try:
         with ledger.transaction():
             return ledger
-    except (Retryable, BadInput):
-        # The address is old; another program may have its port by now.
+    except Retryable as error:
+        return error
+    except BadInput:
         return None
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from nightshift.common import storage
 from nightshift.common.broker import ping
-from nightshift.common.errors import NightshiftError
+from nightshift.common.errors import NightshiftError, Retryable
 from nightshift.common.ledger import Ledger, Row, outages, schema, workers
 from nightshift.common.ledger.connection import server_clock
 from nightshift.common.ledger.outages import Outage
@@ -82,6 +82,8 @@ def _ledger(settings: Settings) -> Iterator[Check]:
     try:
         with open_ledger(settings, checked=False) as (ledger, alone):
             yield from _in_ledger(ledger, settings, here(settings, alone=alone))
+    except Retryable as error:
+        yield Check("database", Health.WRONG, str(error), "look after that server")
     except NightshiftError as error:
         yield Check(
             "database",

@@ -107,6 +107,9 @@ def status(
 
 def jobs(*, as_json: context.AsJson = False) -> None:
     """List the jobs, newest first."""
+    from rich.console import Group
+
+    from nightshift.common.ledger import outages
     from nightshift.common.ledger.queries import job_pace
     from nightshift.producer.views import rates, tables
     from nightshift.producer.views.deadlines import with_deadlines
@@ -116,10 +119,11 @@ def jobs(*, as_json: context.AsJson = False) -> None:
         ledger.transaction() as connection,
     ):
         rows = with_deadlines(connection, job_pace.listed(connection))
+        away = tables.away(outages.listed(connection))
     if as_json:
         context.print_json([rates.as_json(row) for row in rows])
     else:
-        context.console().print(tables.JobTable(rows) if rows else "no jobs yet")
+        context.console().print(Group(tables.JobTable(rows), *away) if rows else "no jobs yet")
 
 
 def errors(

@@ -103,9 +103,11 @@ def _at_work(facts: Facts) -> Iterator[Reason]:
             "the leases back",
         )
         return
-    said = (
-        f"{_verb(facts.leased, 'is', 'are')} at work on {_count(facts.children_at_work, 'worker')}"
-    )
+    workers = _count(facts.children_at_work, "worker")
+    if sum(each.workers for each in facts.outages) >= facts.children_at_work:
+        yield Reason("standing", f"{_verb(facts.leased, 'stands', 'stand')} still on {workers}")
+        return
+    said = f"{_verb(facts.leased, 'is', 'are')} at work on {workers}"
     if facts.rows_per_second:
         said += f", at {facts.rows_per_second:,.1f} rows/s"
     elif facts.lease_seconds is not None and (

@@ -104,10 +104,11 @@ def top(
     slots: Sequence[Values],
     held: Mapping[str, Values],
     rates: Rates,
+    away: Sequence[Text] = (),
 ) -> RenderableType:
-    """The whole fleet on one screen: jobs, pools, machines."""
+    """The whole fleet on one screen: jobs, what they wait for, pools, machines."""
     shown = JobTable(jobs, bars=True) if jobs else Text("no open jobs", "bright_black")
-    parts: list[RenderableType] = [shown, ""]
+    parts: list[RenderableType] = [shown, *away, ""]
     if demand:
         parts += [pools(demand, slots), ""]
     return Group(*parts, workers(slots, held, rates))

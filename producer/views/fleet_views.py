@@ -3,19 +3,21 @@
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from nightshift.common.errors import Retryable
-from nightshift.common.ledger import Ledger, Row
+from nightshift.common.ledger import Ledger, Row, outages
 from nightshift.common.ledger import workers as ledger_workers
+from nightshift.common.ledger.outages import Outage
 from nightshift.common.ledger.queries import figures, job_facts, job_pace
-from nightshift.producer.views import fleet_tables, rates
+from nightshift.producer.views import fleet_tables, rates, tables
 from nightshift.producer.views.deadlines import with_deadlines
 from nightshift.producer.views.progress import LiveView
+from nightshift.producer.views.rates import Values
 
 TOP_SECONDS = 1.0
 """Pause between two frames."""
@@ -38,19 +40,26 @@ OVERDUE = 3.0
 class Fleet:
     """What one look at the ledger found. Rates are rows a second of each child."""
 
-    jobs: list[dict[Any, Any]]
+    jobs: Sequence[Values]
     pools: list[Row]
     slots: list[Row]
     held: Mapping[str, Row]
     rates: Mapping[str, float | None]
+    outages: Sequence[Outage]
 
     def table(self) -> RenderableType:
-        """The slots alone."""
-        return fleet_tables.workers(self.slots, self.held, self.rates)
+        """The slots, and what jobs wait for."""
+        slots = fleet_tables.workers(self.slots, self.held, self.rates)
+        return Group(slots, *tables.away(self.outages))
 
     def top(self) -> RenderableType:
         """Everything, on one screen."""
-        return fleet_tables.top(self.jobs, self.pools, self.slots, self.held, self.rates)
+        away = tables.away(self.outages)
+        return fleet_tables.top(self.jobs, self.pools, self.slots, self.held, self.rates, away)
+
+    def of_before(self) -> "Fleet":
+        """The same without rates, for the time in which Postgres tells no new ones."""
+        return replace(self, jobs=[rates.without_pace(row) for row in self.jobs], rates={})
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for machines."""
@@ -75,8 +84,8 @@ def workers(ledger: Ledger, pool: str | None) -> Fleet:
     """The slots of one pool, or of all; rates over all that each child did so far."""
     with ledger.transaction() as connection:
         slots, held = job_facts.slots(connection, pool), _held(ledger_workers.status(connection))
-        totals = job_facts.rates(connection)
-    return Fleet([], [], slots, held, _overall(totals))
+        totals, away = job_facts.rates(connection), outages.listed(connection)
+    return Fleet([], [], slots, held, _overall(totals), away)
 
 
 def fleet(ledger: Ledger) -> Fleet:
@@ -99,6 +108,7 @@ def top(ledger: Ledger, console: Console) -> None:
                 shown = _look(ledger, seen)
                 view.content, view.away_since = shown.top(), None
             except Retryable as error:
+                view.content = shown.of_before().top()
                 view.begin_outage(error)
 
 
@@ -107,7 +117,8 @@ def _look(ledger: Ledger, seen: "LiveRates") -> Fleet:
         listed = with_deadlines(connection, job_pace.unfinished(connection, MOST_JOBS))
         slots, held = job_facts.slots(connection), _held(ledger_workers.status(connection))
         demand, totals = figures.pools(connection), job_facts.rates(connection)
-    return Fleet(listed, demand, slots, held, seen.after(totals, time.monotonic()))
+        away = outages.listed(connection)
+    return Fleet(listed, demand, slots, held, seen.after(totals, time.monotonic()), away)
 
 
 def _held(status: list[Row]) -> dict[str, Row]:

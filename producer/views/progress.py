@@ -129,8 +129,9 @@ def follow(
         while True:
             if live is not None:
                 said = [] if seen.watching is None else watching.lines(seen.watching)
+                known = view.away_since is None
                 view.content = tables.job(
-                    seen.progress,
+                    seen.progress if known else rates.without_pace(seen.progress),
                     seen.workers,
                     closing=_closing(seen),
                     watching=said,
@@ -197,7 +198,8 @@ def _screen(view: LiveView, console: Console) -> AbstractContextManager[Live | C
 
 def watch_all(ledger: Ledger, console: Console, interval_seconds: float = 0.5) -> None:
     """Shows the open and the latest jobs, and every worker, until Ctrl-C."""
-    view = LiveView(_all_jobs(ledger))
+    seen = _all_jobs(ledger)
+    view = LiveView(seen(known=True))
     if not console.is_terminal:
         console.print(view.content)
         return
@@ -205,9 +207,10 @@ def watch_all(ledger: Ledger, console: Console, interval_seconds: float = 0.5) -
         while True:
             time.sleep(interval_seconds)
             try:
-                view.content = _all_jobs(ledger)
-                view.away_since = None
+                seen = _all_jobs(ledger)
+                view.content, view.away_since = seen(known=True), None
             except Retryable as error:
+                view.content = seen(known=False)
                 view.begin_outage(error)
 
 
@@ -279,8 +282,14 @@ def _line(seen: JobSnapshot) -> str:
     return line if seen.watching is None else f"{line}; {watching.lines(seen.watching)[0]}"
 
 
-def _all_jobs(ledger: Ledger) -> RenderableType:
+def _all_jobs(ledger: Ledger) -> Callable[..., RenderableType]:
+    """What draws the jobs of now; without rates where they are not `known` any more."""
     with ledger.transaction() as connection:
         rows = with_deadlines(connection, job_pace.listed(connection, 20))
-        away = outages.listed(connection)
-        return tables.overview(rows, workers.status(connection), outages=away)
+        living, away = workers.status(connection), outages.listed(connection)
+
+    def drawn(*, known: bool) -> RenderableType:
+        shown = rows if known else [rates.without_pace(row) for row in rows]
+        return tables.overview(shown, living, outages=away)
+
+    return drawn

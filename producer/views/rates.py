@@ -45,6 +45,16 @@ def as_json(row: Values) -> dict[str, Any]:
     return values
 
 
+def without_pace(row: Values) -> Values:
+    """A row that was read before Postgres went away: nobody knows its rates and its end now."""
+    return {
+        **row,
+        "rows_per_second": None,
+        "output_tokens_per_second": None,
+        "eta_seconds": None,
+    }
+
+
 def plain(row: Values) -> dict[str, Any]:
     """A row with numbers and times as JSON has them."""
     return {name: _json_value(value) for name, value in row.items()}

@@ -105,10 +105,9 @@ def line(row: Values, outages: Sequence[Outage] = ()) -> str:
     if row["rows_failed"]:
         parts.append(f"{row['rows_failed']:,} failed")
     parts += [each.sentence() for each in outages]
-    standing = stands(row, outages)
-    if row["rows_per_second"] is not None and not standing:
+    if row["rows_per_second"] is not None:
         parts.append(f"{row['rows_per_second']:,.1f} rows/s")
-    if row["eta_seconds"] is not None and not standing:
+    if row["eta_seconds"] is not None:
         parts.append(f"{duration(row['eta_seconds'])} to go")
     if row["cost"] is not None:
         parts.append(f"cost {money(row['cost'])}")
@@ -188,8 +187,13 @@ def overview(
     if not rows:
         return Text("no jobs yet", "bright_black")
     below = worker_table(workers) if workers else Text("no workers", "bright_black")
-    away = [Text(f"job {each.job_id} ({each.name}): {each.sentence()}", "red") for each in outages]
-    return Group(JobTable(rows, bars=True), *away, "", below, *_machines_set_aside(set_aside))
+    table = JobTable(rows, bars=True)
+    return Group(table, *away(outages), "", below, *_machines_set_aside(set_aside))
+
+
+def away(outages: Sequence[Outage]) -> list[Text]:
+    """What jobs wait for, one line each."""
+    return [Text(f"job {each.job_id} ({each.name}): {each.sentence()}", "red") for each in outages]
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,13 @@ def test_a_run_says_in_its_terminal_that_the_disk_is_full_and_that_postgres_is_f
             lambda: "ledger_silent" in (tmp_path / ".nightshift" / "worker.log").read_text(),
             what="a line of the worker about Postgres",
         )
+        for looked in ("status", "explain", "doctor"):
+            said = fleet.command(looked, *(["disk"] if looked == "explain" else []))
+            told = " ".join((said.stdout + said.stderr).split())
+            assert said.returncode != 0, told
+            assert re.search(r"Postgres at 127\.0\.0\.1:\d+/nightshift cannot be reached", told)
+            assert "another `nightshift run`" not in told
+            assert "NIGHTSHIFT_DATABASE_URL" not in told
         for each in backends:
             each.send_signal(signal.SIGCONT)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.common.ledger import job_end, jobs, workers
+from nightshift.common.ledger import job_end, jobs, outages, workers
+from nightshift.common.ledger.outages import Kind, Teller, Wait
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
 from nightshift.producer.views import rates, tables
@@ -175,9 +176,9 @@ def test_a_job_that_was_paused_by_its_failed_rows_is_known_as_such(world: World)
         assert not jobs.failed_too_often(connection, job)
 
 
-def worked(world: World, job: int, done: list[tuple[float, float]]) -> None:
-    """Lets the first batches of a job be done: claimed and committed so many seconds ago."""
-    for seq, (claimed, ended) in enumerate(done):
+def worked(world: World, job: int, done: list[tuple[float, float]], first: int = 0) -> None:
+    """Lets batches of a job be done from the `first` on: claimed and committed so many seconds ago."""
+    for seq, (claimed, ended) in enumerate(done, first):
         world.ask(
             """
             WITH taken AS (
@@ -212,6 +213,38 @@ def test_the_eta_of_a_job_without_a_worker_is_null(world: World) -> None:
     assert float(seen["eta_seconds"]) == pytest.approx(4, rel=0.2)
     assert (seen["workers"], seen["loading_seconds"]) == (1, None)
     assert 0 <= float(seen["seconds_since_sign"]) < 60
+
+
+def test_a_job_whose_every_worker_or_whose_end_waits_has_no_rate_of_before(world: World) -> None:
+    """It stood beside the sentence of the outage in every list."""
+    job = world.job(*[10] * 8)
+    worked(world, job, [(4, 3), (3, 2), (2, 1), (1, 0)])
+    spec = world.specs[job]
+    for number in (1, 2):
+        make_ready(world, child_of(spec, number))
+
+    def told(who: str, *waits: Wait) -> None:
+        own = (None, None) if who == "reaper" else (spec.pool, spec.engine_key)
+        world.run(outages.tell, Teller(who, "host", *own), waits)
+
+    def rates() -> set[bool]:
+        looks = [world.run(job_pace.of, job), *world.run(job_pace.listed)]
+        figures = ("rows_per_second", "output_tokens_per_second", "eta_seconds")
+        return {look[figure] is not None for look in looks for figure in figures}
+
+    storage = Wait(Kind.STORAGE, job, 9, "No space left")
+    assert rates() == {True}
+    told("a", storage)
+    told("reaper", storage)
+    assert rates() == {True}, "one worker of two is at work"
+    told("b", Wait(Kind.SERVER, None, 9, "refused"))
+    assert rates() == {False}
+    told("a")
+    assert rates() == {True}
+    told("b")
+
+    worked(world, job, [(4, 3), (3, 2), (2, 1), (1, 0)], first=4)
+    assert world.run(job_pace.of, job)["rows_per_second"] is None, "its end alone is left"
 
 
 def test_a_rate_is_over_the_time_at_work_and_not_over_a_pause(world: World) -> None:

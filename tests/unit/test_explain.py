@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from nightshift.common.ledger.outages import Kind, Outage
 from nightshift.common.states import JobState
 from nightshift.producer.advice.here import NOBODY, Here, Works
 from nightshift.producer.explain.reasons import explain
@@ -30,6 +31,7 @@ LOADING = SlotFact("a", "loading", OWN, child_seconds=80)
 TAKEN = SlotFact("a", "ready", OTHER, job="urgent", job_id=3, priority=5)
 SERVES = SlotFact("a", "ready", OTHER, serves=OTHER)
 FAILED = SetAside("a", "no GPU memory", 20)
+AWAY = Outage(7, "disk", Kind.STORAGE, 1, ("gpu-1",), "", 9.0, "No space left")
 
 CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
     (
@@ -157,6 +159,13 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         {"leased": 4, "children_at_work": 2, "rows_per_second": 1234.56},
         "working",
         "4 batches are at work on 2 workers, at 1,234.6 rows/s",
+        "",
+    ),
+    (
+        "every worker waits",
+        {"leased": 4, "children_at_work": 1, "rows_per_second": 2.0, "outages": [AWAY]},
+        "storage_away",
+        "1 worker waits for the storage of its files, for 9 s, on gpu-1: No space left",
         "",
     ),
     (
@@ -320,6 +329,16 @@ def test_what_bounds_a_job_that_is_at_work_is_said_too() -> None:
 
 
 KINDS: list[tuple[str, dict[str, Any], list[str]]] = [
+    (
+        "every worker waits",
+        {"leased": 4, "children_at_work": 1, "rows_per_second": 2.0, "outages": [AWAY]},
+        ["storage_away", "standing"],
+    ),
+    (
+        "one worker of two waits",
+        {"leased": 4, "children_at_work": 2, "rows_per_second": 2.0, "outages": [AWAY]},
+        ["storage_away", "working"],
+    ),
     (
         "leases that a killed run left in its folder",
         {"here": NOBODY, "leased": 1, "children_at_work": 1, "lease_seconds": 180.0},

@@ -5,20 +5,26 @@ from typing import Any
 
 from sqlalchemy import RowMapping, text
 
+from nightshift.common.ledger import outages
 from nightshift.common.ledger.connection import Connection
 
 Looked = dict[str, Any]
 """A row of job_progress with the columns of job_pace, whose rates take the place of the others."""
 
-JOBS = """
+JOBS = f"""
     SELECT p.*, k.workers, k.loading_seconds, k.seconds_since_sign, k.worked_seconds, k.model,
            k.remark, k.rows_per_second AS pace_rows,
            k.output_tokens_per_second AS pace_tokens,
-           coalesce(w.waiting_for_files, false) AS waiting_for_files,
+           coalesce(w.waiting_for_files, false) AS waiting_for_files, away.told, away.standing,
            s.rows_shared, s.cached_tokens,
            s.cached_tokens::float8 / nullif(s.prompt_tokens_spent, 0) AS cached_fraction
     FROM job_progress p JOIN job_pace k USING (job) JOIN job_sharing s USING (job)
     LEFT JOIN watch_status w USING (job)
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS told,
+               count(DISTINCT o.who) FILTER (WHERE o.engine_key IS NOT NULL) AS standing
+        FROM outages o JOIN jobs j ON j.id = p.job AND {outages.OF_JOB}
+    ) AS away
 """
 
 
@@ -63,13 +69,16 @@ ONE = text(f"""
 
 def _looked(row: RowMapping) -> Looked:
     """Without a worker that has the engine nobody knows when the job ends. A job that waits for files
-    has no rate.
+    has no rate, and neither has one whose every worker, or whose end, waits for something that is away:
+    its rate is one of before.
     """
     values = dict(row)
-    if values["waiting_for_files"]:
+    left = values["rows_total"] - values["rows_done"] - values["rows_failed"]
+    told, standing = values.pop("told"), values.pop("standing")
+    stands = told > 0 and (left == 0 or standing >= (values["workers"] or 0))
+    if values["waiting_for_files"] or stands:
         values["pace_rows"] = values["pace_tokens"] = None
     rate = values["rows_per_second"] = values.pop("pace_rows")
     values["output_tokens_per_second"] = values.pop("pace_tokens")
-    left = values["rows_total"] - values["rows_done"] - values["rows_failed"]
     values["eta_seconds"] = round(left / rate, 1) if rate and values["workers"] else None
     return values
