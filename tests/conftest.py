@@ -20,7 +20,9 @@ HERE = Path(__file__).parent
 
 
 VLLM_FILES = "_vllm.py"
-"""How the name of a file ends whose tests need a process of vLLM; its tests get the mark `vllm`."""
+"""How the name of a file ends whose tests need vLLM, which takes a core for half a minute before it
+answers; its tests get the marks `vllm` and `slow`.
+"""
 
 FOLDERS = ("faults", "browser", "examples", "packaging", "integration", "engine", "unit", "deploy")
 """In this order they are begun: the longest tests first, so that no process ends with one."""
@@ -39,6 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name.endswith(VLLM_FILES):
             item.add_marker(pytest.mark.vllm)
+            item.add_marker(pytest.mark.slow)
 
     def place(item: pytest.Item) -> tuple[bool, int]:
         folder = item.path.relative_to(HERE).parts[0]

@@ -16,8 +16,6 @@ from tests.engine.contract import lent
 from tests.engine.test_vllm import SENTIMENTS, ask, task, texts
 from tests.support.models import ARGUMENTS, MODEL
 
-pytestmark = pytest.mark.slow
-
 UNNAMED = {name: value for name, value in ARGUMENTS.items() if name != "structured_outputs_config"}
 
 ODD = {

@@ -68,7 +68,6 @@ class TestVllmRequests(Contract):
         return Request(index, body={"messages": [{"role": "user", "content": text}], **fields})
 
 
-@pytest.mark.slow
 class TestVllmPooling(Embeds):
     @pytest.fixture(scope="class")
     @classmethod

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from nightshift.worker.engines.vllm.engine import VllmEngine
 
-pytestmark = pytest.mark.slow
-
 KEY = "sk-loopback"
 SENTIMENTS = ["positive", "neutral", "negative"]
 

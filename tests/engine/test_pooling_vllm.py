@@ -21,8 +21,6 @@ from tests.engine.contract import ask
 from tests.support.lazy import Lazy
 from tests.support.models import POOLING_ARGUMENTS
 
-pytestmark = pytest.mark.slow
-
 sentence_transformers = Lazy("sentence_transformers")
 
 SENTIMENT = Path(__file__).parents[2] / "examples" / "sentiment" / "model"

@@ -39,7 +39,6 @@ def answered(outcome: Outcome) -> dict[str, Any]:
     return body
 
 
-@pytest.mark.slow
 def test_every_field_of_a_body_means_what_it_says(vllm_engine: Engine) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"]}
     form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
@@ -337,7 +336,6 @@ def test_cached_tokens_of_a_response_count(monkeypatch: pytest.MonkeyPatch) -> N
     assert json.loads(answer.columns["response"])["usage"] == usage
 
 
-@pytest.mark.slow
 def test_embeddings_are_asked_of_a_pooling_model(vllm_embedder: Engine) -> None:
     one, two = map(
         answered,

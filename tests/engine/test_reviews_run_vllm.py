@@ -16,7 +16,7 @@ from tests.support.models import ARGUMENTS, MODEL, reviews_spec
 
 ROWS = 800
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture

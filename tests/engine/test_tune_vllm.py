@@ -11,7 +11,7 @@ from tests.support.models import ARGUMENTS, MODEL, reviews_spec
 
 ROWS = 180
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture

@@ -27,8 +27,6 @@ from nightshift.worker.engines.images import Image
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
 from tests.support.models import MODEL
 
-pytestmark = pytest.mark.slow
-
 IMAGE_TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
 
 TEMPLATE = (

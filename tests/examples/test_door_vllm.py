@@ -15,7 +15,7 @@ from tests.support.example import EXAMPLES, Example
 from tests.support.fleet import kill_tree, wait_until
 from tests.support.gateway import ENDED, free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 FLAGS = (
     "--engine-arg enforce_eager=true --engine-arg max_model_len=512 --engine-arg max_num_seqs=64"

@@ -5,12 +5,10 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pytest
 
 from tests.support.example import Example
 
 
-@pytest.mark.slow
 def test_reviews_become_typed_columns(example: Callable[[str], Example]) -> None:
     example("reviews")  # its model
     extract = example("extract")

@@ -4,8 +4,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-import pytest
-
 from tests.support.example import Example
 from tests.support.models import ARGUMENTS
 
@@ -60,7 +58,6 @@ assert found == [Verdict.model_validate_json(text) for text in answers["output"]
 """
 
 
-@pytest.mark.slow
 def test_a_dataframe_goes_through_a_language_model_and_its_answers_are_the_models_of_the_caller(
     example: Callable[[str], Example],
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.example import EXAMPLES, Example
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 MORE = b"""{"custom_id": "other", "method": "POST", "url": "/v1/embeddings", "body": {"input": "x"}}
 {"custom_id": "got", "method": "GET", "url": "/v1/chat/completions", "body": {}}

@@ -11,8 +11,6 @@ from tests.support.fleet import is_alive, logs, tree, wait_until
 from tests.support.models import reviews_spec
 from tests.support.rig import Rig
 
-pytestmark = pytest.mark.slow
-
 ROWS = 160
 
 

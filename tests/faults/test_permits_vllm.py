@@ -13,7 +13,6 @@ from tests.support.rig import Rig
 ROWS = 16
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_job_runs_with_an_argument_that_is_allowed_and_waits_with_one_that_is_not(
     rig: Rig,

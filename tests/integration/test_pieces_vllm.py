@@ -30,7 +30,7 @@ COMPILED = (
     "vllm.v1.worker.cpu_worker",
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 class Pieces:
