@@ -19,11 +19,14 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+
+import psutil
 
 HOME = Path(__file__).parents[1]
 FOLDER = HOME / ".venv" / "hammer"
@@ -40,6 +43,9 @@ RESTLESS_PARTS = 6
 
 PART_SECONDS = 3600.0
 """A part that takes longer is ended, and counts as red."""
+
+RUN = "HAMMER_RUN"
+"""Variable by which every process of a part is known, however far it is from its parent."""
 
 LEAVE_SECONDS = 120.0
 """So long may pytest take to end what its tests started, once it was interrupted."""
@@ -241,7 +247,8 @@ def slow_disk() -> Path | None:
 
 def run(part: Part, log: Path, library: Path | None) -> int:
     """Runs the part; pytest's exit code, or 124 where it took too long."""
-    environment = dict(os.environ)
+    run_id = uuid.uuid4().hex
+    environment = {**os.environ, RUN: run_id}
     if part.load.slow_disk and library is not None:
         environment |= {"LD_PRELOAD": str(library), "TESTS_SYNC": "1"}
     own_core = {min(os.sched_getaffinity(0))}
@@ -267,11 +274,13 @@ def run(part: Part, log: Path, library: Path | None) -> int:
             place.write(f"\nERROR {part.tests[0]} took more than {PART_SECONDS:g} s\n".encode())
             return 124
         finally:
-            _end(process)
+            _end(process, run_id)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Lets pytest end what its tests started, and then its whole group."""
+def _end(process: subprocess.Popen[bytes], run_id: str) -> None:
+    """Lets pytest end what its tests started, and then its whole group, and whatever is left of the run:
+    a pytest that is interrupted does not come to the end of its fixtures.
+    """
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
@@ -279,6 +288,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    for each in psutil.process_iter():
+        with suppress(psutil.Error):
+            if each.environ().get(RUN) == run_id:
+                each.kill()
 
 
 def log_of(part: Part) -> Path:

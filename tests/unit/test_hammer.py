@@ -3,8 +3,12 @@
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import psutil
+import pytest
+
 from tests import hammer
 from tests.hammer import LOADS, Found, Part, failed, files_of_tests, parts, restless_tests
+from tests.support.fleet import wait_until
 
 
 def test_every_test_runs_three_times_and_a_restless_one_ten_times_under_changing_load() -> None:
@@ -67,3 +71,22 @@ def test_what_was_red_is_read_from_what_pytest_says() -> None:
     assert failed(said, 1) == ["tests/conftest.py::test_b[c]", "tests/conftest.py::test_d"]
     assert failed("3 passed", 0) == failed("no tests ran", 5) == []
     assert failed("Killed", 137) == ["(pytest ended with exit code 137)"]
+
+
+@pytest.mark.slow
+def test_no_process_of_a_part_outlives_it(tmp_path: Path) -> None:
+    file, told = tmp_path / "test_it.py", tmp_path / "pid"
+    file.write_text(
+        "import pathlib, subprocess\n"
+        "def test_it():\n"
+        "    left = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"    pathlib.Path({str(told)!r}).write_text(str(left.pid))\n"
+    )
+    log = tmp_path / "log"
+    assert hammer.run(Part("one", LOADS[0], (str(file),)), log, None) == 0, log.read_text()
+    pid = int(told.read_text())
+
+    def is_over() -> bool:
+        return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+    wait_until(is_over, what="the end of what the part left")
