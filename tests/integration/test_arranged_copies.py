@@ -18,6 +18,8 @@ from tests.integration.test_growth import Grown
 from tests.integration.test_retry import moody
 from tests.support import console_site
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def site(ledger: Ledger, tmp_path: Path) -> Arranged:

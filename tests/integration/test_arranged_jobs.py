@@ -37,6 +37,8 @@ from tests.integration.test_growth import Grown
 from tests.integration.test_retry import moody
 from tests.support.fleet import function_spec
 
+pytestmark = pytest.mark.slow
+
 
 class Arranged(Grown):
     """A job that grows whose rows are sorted by their text, which is not the order of the dataset."""

@@ -31,6 +31,8 @@ from nightshift.producer.views.cells import job_state
 from tests.integration.test_retry import Site, agreed, moody
 from tests.support.fleet import function_spec, output_ids, wait_until, write_rows
 
+pytestmark = pytest.mark.slow
+
 SHOUT = moody()
 
 

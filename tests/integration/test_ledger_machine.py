@@ -917,7 +917,6 @@ def claimable(found: Any, room: int, most: int, idle: bool) -> list[int]:
 
 
 MACHINE = settings(
-    max_examples=100,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
@@ -927,8 +926,9 @@ MACHINE = settings(
 
 # A failure is shrunk to a short story first, which may take minutes.
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("stories", [40, pytest.param(100, marks=pytest.mark.slow)])
 def test_whatever_happens_in_whatever_order_no_row_is_lost_or_done_twice(
-    database_url: str, second_ledger: Callable[[], Ledger]
+    database_url: str, second_ledger: Callable[[], Ledger], stories: int
 ) -> None:
     ledgers = {"a": second_ledger(), "b": second_ledger()}
     with psycopg.connect(database_url, autocommit=True, row_factory=namedtuple_row) as observer:
@@ -940,4 +940,5 @@ def test_whatever_happens_in_whatever_order_no_row_is_lost_or_done_twice(
         def machine() -> LedgerMachine:
             return LedgerMachine(ledgers, observer)
 
-        run_state_machine_as_test(machine, settings=MACHINE)  # type: ignore[arg-type]
+        told = settings(MACHINE, max_examples=stories)
+        run_state_machine_as_test(machine, settings=told)  # type: ignore[arg-type]

@@ -22,6 +22,8 @@ from nightshift.producer.submit.submit import submit
 from tests.integration.test_retry import Site, moody, nightshift, site
 from tests.support.fleet import function_spec, wait_until, write_rows
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["nightshift", "site"]
 
 DAYS = Settings(retention_days=30)
@@ -214,7 +216,6 @@ def test_whose_archive_is_gone_is_told_so_and_nothing_is_taken_for_empty(
     assert len(old.agrees()) == 12
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("end", ["cancelled", "failed"])
 def test_jobs_that_did_not_complete_leave_and_come_back_as_well(site: Site, end: str) -> None:
     site.submit()
@@ -241,7 +242,6 @@ def test_jobs_that_did_not_complete_leave_and_come_back_as_well(site: Site, end:
         assert site.work(moody()) is JobState.COMPLETED
 
 
-@pytest.mark.slow
 def test_an_archive_lies_in_an_object_store_beside_its_output(
     site: Site, client: Any, fresh: str
 ) -> None:

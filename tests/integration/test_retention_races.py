@@ -25,6 +25,8 @@ from tests.integration.test_retention import (
 )
 from tests.integration.test_retry import Site, moody, site
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["old", "site", "small_pages"]
 
 

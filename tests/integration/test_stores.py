@@ -23,6 +23,8 @@ from nightshift.producer.submit.submit import with_partitioning
 from tests.support.object_store import BUCKET, ObjectStore
 from tests.support.parts import read_part
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def google() -> Iterator[str]:
@@ -67,7 +69,6 @@ def spec_of(uri: str, output: str, **inputs: Any):
     )
 
 
-@pytest.mark.slow
 def test_thousands_of_keys_are_all_found_and_only_as_many_files_opened_as_a_limit_needs(
     store: ObjectStore, client: s3fs.S3FileSystem, fresh: str
 ) -> None:
