@@ -18,7 +18,7 @@ endif
 # Python keeps what it compiled: without that each process compiles all of vLLM and SQLAlchemy anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Three processes keep two cores busy, since most tests wait for processes of their own.
+# Four processes keep two cores busy, since most tests wait for processes of their own.
 TESTS := $(BIN)/python -m pytest --numprocesses 4 --dist loadscope
 
 # How long the loops of `make test-busy` run at most.

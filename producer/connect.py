@@ -18,7 +18,8 @@ def open_ledger(
 
     `here.here` makes of the second who works on the ledger. Where NIGHTSHIFT_DATABASE_URL is not set, this is the embedded ledger of the home folder. If no
     `nightshift run` keeps its server up, the server is started under the home lock and stopped at
-    the end. Raises BadInput when there is no ledger, SchemaMismatch when it does not fit this code.
+    the end. Raises BadInput when there is no ledger, LedgerUnavailable when the one that a
+    `nightshift run` keeps up does not answer, SchemaMismatch when it does not fit this code.
     """
     with ExitStack() as stack:
         if settings.database_url is not None:
@@ -52,14 +53,14 @@ def _embedded(stack: ExitStack, settings: Settings, connections: int) -> tuple[L
     if isinstance(running, Ledger):
         return running, False
     # Only here are the programs of the wheels needed.
-    from nightshift.common.processes.home import home_lock
+    from nightshift.common.processes.home import HomeInUse, holder, home_lock
     from nightshift.common.processes.postgres import EmbeddedPostgres
 
     try:
         stack.enter_context(home_lock(home))
-    except BadInput:
-        # Whoever keeps the folder has written the address, and does not answer there.
-        if running is not None:
+    except HomeInUse:
+        # A `run` or `serve` that keeps the folder has written the address, and does not answer there.
+        if running is not None and "works" in holder(home):
             raise running from None
         raise
     postgres = EmbeddedPostgres()

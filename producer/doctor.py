@@ -82,15 +82,16 @@ def _ledger(settings: Settings) -> Iterator[Check]:
     try:
         with open_ledger(settings, checked=False) as (ledger, alone):
             yield from _in_ledger(ledger, settings, here(settings, alone=alone))
-    except Retryable as error:
-        yield Check("database", Health.WRONG, str(error), "look after that server")
     except NightshiftError as error:
-        yield Check(
-            "database",
-            Health.WRONG,
-            str(error),
-            "set NIGHTSHIFT_DATABASE_URL, or begin with `nightshift run SPEC` in this folder",
-        )
+        if settings.database_url is not None:
+            advice = "start that PostgreSQL, or correct NIGHTSHIFT_DATABASE_URL"
+        elif isinstance(error, Retryable):
+            advice = "wait, or end what keeps it up in this folder, and start that again"
+        else:
+            advice = (
+                "set NIGHTSHIFT_DATABASE_URL, or begin with `nightshift run SPEC` in this folder"
+            )
+        yield Check("database", Health.WRONG, str(error), advice)
 
 
 def _in_ledger(ledger: Ledger, settings: Settings, works: Here) -> Iterator[Check]:

@@ -53,6 +53,9 @@ LEAVE_SECONDS = 120.0
 SYNC_MICROSECONDS = 30_000
 """What the slow disk adds to each sync; those of a network disk take about so long."""
 
+RESTLESS_FOLDER = HOME / "tests" / "faults"
+"""Every test of it kills, freezes or holds somebody up, if only by what it lets a function do."""
+
 RESTLESS = re.compile(
     r"kill|terminate\(|SIG(TERM|KILL|STOP|INT|USR1)|drain|handover|hand_over|freeze|wait_until|wait\("
 )
@@ -162,7 +165,9 @@ def parts(files: Sequence[Path], loads: Sequence[Load] = LOADS) -> list[Part]:
 
 
 def restless_tests(file: Path) -> list[str]:
-    """The tests of a file that kill, drain, wait or hand over, themselves or by what they use of the file."""
+    """The tests of a file that kill, drain, wait or hand over, themselves or by what they use of the file;
+    all of the fault suite.
+    """
     lines = file.read_text().splitlines()
     defined = {
         node.name: node
@@ -175,6 +180,8 @@ def restless_tests(file: Path) -> list[str]:
         for name, node in defined.items()
         if RESTLESS.search("\n".join(lines[node.lineno - 1 : node.end_lineno]))
     }
+    if file.is_relative_to(RESTLESS_FOLDER):
+        restless = set(defined)
     while more := {name for name in defined if uses[name] & restless} - restless:
         restless |= more
     return [name for name in defined if name in restless and name.lower().startswith("test")]

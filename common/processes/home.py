@@ -42,12 +42,16 @@ _LOOK_SECONDS = 0.02
 _PORTS = range(20_000, 32_768)
 
 
+class HomeInUse(BadInput):
+    """Another process holds the home folder."""
+
+
 @contextmanager
 def home_lock(home: Path) -> Iterator[None]:
     """Makes this process the only owner of `home`, and ends what earlier owners left running.
 
-    Raises BadInput when another process holds the folder for more than 5 seconds, 120 where it is
-    ending, or when the folder cannot be used; Retryable when a leftover process cannot be ended.
+    Raises HomeInUse when another process holds the folder for more than 5 seconds, 120 where it is
+    ending; BadInput when the folder cannot be used; Retryable when a leftover process cannot be ended.
     """
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,7 +96,7 @@ def _take(descriptor: int, home: Path) -> None:
     try:
         lock(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise BadInput(
+        raise HomeInUse(
             f"another {_command(home)} uses {home}; wait for it, or choose another folder with "
             "NIGHTSHIFT_HOME"
         ) from error

@@ -8,7 +8,7 @@ from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.gateway import tenant_jobs
 from nightshift.common.ledger.growth import watches
 from nightshift.common.ledger.jobs import Job
-from nightshift.common.ledger.queries import job_facts
+from nightshift.common.ledger.queries import job_facts, job_pace
 from nightshift.common.states import JobState
 from nightshift.producer.advice.here import FLEET, Here
 from nightshift.producer.explain.reasons import Reason
@@ -25,7 +25,7 @@ def facts(
     """What decides whether the job moves; `here` says who works on the ledger. A reader of a `tenant` sees
     no names of others' jobs and people.
     """
-    row = jobs.progress(connection, job.id)
+    row = job_pace.of(connection, job.id)
     pace = job_facts.pace(connection, job.id)
     off = jobs.backing_off(connection, job.id)
     ahead = job_facts.ahead(connection, job.id)
@@ -52,6 +52,7 @@ def facts(
         leased=row["batches_leased"],
         max_parallel=pace["max_parallel"],
         rows_per_second=_number(row["rows_per_second"]),
+        stands=row["stands"],
         reaper_seconds=pace["reaper_seconds"],
         part_seconds=pace["seconds_since_part"],
         lease_seconds=pace["oldest_lease_seconds"],

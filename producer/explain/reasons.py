@@ -104,7 +104,7 @@ def _at_work(facts: Facts) -> Iterator[Reason]:
         )
         return
     workers = _count(facts.children_at_work, "worker")
-    if sum(each.workers for each in facts.outages) >= facts.children_at_work:
+    if facts.stands:
         yield Reason("standing", f"{_verb(facts.leased, 'stands', 'stand')} still on {workers}")
         return
     said = f"{_verb(facts.leased, 'is', 'are')} at work on {workers}"

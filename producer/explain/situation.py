@@ -44,12 +44,14 @@ class SetAside:
 class Facts:
     """What the ledger knows of a job and its pool. Times are seconds; None is unknown or never.
 
-    `here` says who works on the ledger. `reaper_seconds` is the age of the last sign of any reaper; `part_seconds` that of the job's
-    last part; `lease_seconds` the age of its oldest lease; `children_at_work` are living workers that
-    have leases; `resting` and `rest_seconds` tell of batches that wait after an error. `ahead` is a job
-    that has the same engine and goes first; jobs in `hidden` are not named to this reader. `watch_seconds` is the pause between two looks for new
-    files, where the input is watched, and `watch_error` says why the last look came to nothing. `pools` are
-    those whose living workers may have the engine, and `outages` what workers or reapers wait for. A reader who `is_guest` keeps no machines.
+    `here` says who works on the ledger. `reaper_seconds` is the age of the last sign of any reaper;
+    `part_seconds` that of the job's last part; `lease_seconds` the age of its oldest lease;
+    `children_at_work` are living workers that have leases; `resting` and `rest_seconds` tell of batches
+    that wait after an error. `ahead` is a job that has the same engine and goes first; jobs in `hidden`
+    are not named to this reader. `watch_seconds` is the pause between two looks for new files, where the
+    input is watched, and `watch_error` says why the last look came to nothing. `pools` are those whose
+    living workers may have the engine, and `outages` what workers or reapers wait for; the job `stands`
+    where all of its workers do. A reader who `is_guest` keeps no machines.
     """
 
     job_id: int
@@ -67,6 +69,7 @@ class Facts:
     leased: int = 0
     max_parallel: int | None = None
     rows_per_second: float | None = None
+    stands: bool = False
     reaper_seconds: float | None = None
     part_seconds: float | None = None
     lease_seconds: float | None = None

@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
 from rich.console import Console, Group, RenderableType
@@ -198,8 +198,8 @@ def _screen(view: LiveView, console: Console) -> AbstractContextManager[Live | C
 
 def watch_all(ledger: Ledger, console: Console, interval_seconds: float = 0.5) -> None:
     """Shows the open and the latest jobs, and every worker, until Ctrl-C."""
-    seen = _all_jobs(ledger)
-    view = LiveView(seen(known=True))
+    seen = all_jobs(ledger)
+    view = LiveView(seen.drawn())
     if not console.is_terminal:
         console.print(view.content)
         return
@@ -207,10 +207,10 @@ def watch_all(ledger: Ledger, console: Console, interval_seconds: float = 0.5) -
         while True:
             time.sleep(interval_seconds)
             try:
-                seen = _all_jobs(ledger)
-                view.content, view.away_since = seen(known=True), None
+                seen = all_jobs(ledger)
+                view.content, view.away_since = seen.drawn(), None
             except Retryable as error:
-                view.content = seen(known=False)
+                view.content = seen.of_before().drawn()
                 view.begin_outage(error)
 
 
@@ -282,14 +282,25 @@ def _line(seen: JobSnapshot) -> str:
     return line if seen.watching is None else f"{line}; {watching.lines(seen.watching)[0]}"
 
 
-def _all_jobs(ledger: Ledger) -> Callable[..., RenderableType]:
-    """What draws the jobs of now; without rates where they are not `known` any more."""
+@dataclass(frozen=True, slots=True)
+class AllJobs:
+    """The open and the latest jobs at one moment, and every worker."""
+
+    rows: Sequence[Values]
+    workers: list[Row]
+    outages: list[Outage]
+
+    def drawn(self) -> RenderableType:
+        """As `watch` shows them."""
+        return tables.overview(self.rows, self.workers, outages=self.outages)
+
+    def of_before(self) -> "AllJobs":
+        """The same without rates, for the time in which Postgres tells no new ones."""
+        return replace(self, rows=[rates.without_pace(row) for row in self.rows])
+
+
+def all_jobs(ledger: Ledger) -> AllJobs:
+    """Reads the jobs and the workers in one transaction."""
     with ledger.transaction() as connection:
         rows = with_deadlines(connection, job_pace.listed(connection, 20))
-        living, away = workers.status(connection), outages.listed(connection)
-
-    def drawn(*, known: bool) -> RenderableType:
-        shown = rows if known else [rates.without_pace(row) for row in rows]
-        return tables.overview(shown, living, outages=away)
-
-    return drawn
+        return AllJobs(rows, workers.status(connection), outages.listed(connection))

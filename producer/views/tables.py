@@ -46,7 +46,7 @@ def job(
         _title(row),
         place(row),
         _bar(row),
-        _pace(row, closing=closing, stands=stands(row, outages)),
+        _pace(row, closing=closing, stands=row["stands"]),
         *(Text(each.sentence(), "red") for each in outages),
         *_deadline(row),
         _batches(row),
@@ -90,11 +90,6 @@ def status(
         *_backing_off(backing_off),
         *_machines_set_aside(aside),
     )
-
-
-def stands(row: Values, outages: Sequence[Outage]) -> bool:
-    """Whether every worker of a job waits for something that is away: its rate is one of before."""
-    return bool(outages) and sum(each.workers for each in outages) >= (row["workers"] or 0)
 
 
 def line(row: Values, outages: Sequence[Outage] = ()) -> str:

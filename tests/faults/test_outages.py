@@ -129,6 +129,9 @@ def test_a_full_disk_is_said_by_every_door_and_no_more_once_there_is_room(
         "explain": lambda: says(door.command("explain", "disk").stdout),
         "status": lambda: says(door.command("status", "disk").stdout),
         "status of all": lambda: says(door.command("status").stdout),
+        "jobs": lambda: says(door.command("jobs").stdout),
+        "workers": lambda: says(door.command("workers").stdout),
+        "top": lambda: says(door.command("top").stdout),
         "status --json": lambda: says(json.dumps(door.status("disk")["outages"])),
         "doctor": lambda: says((done := door.command("doctor")).stdout) and done.returncode == 1,
         "watch": lambda: says(watched.read_text()),
@@ -138,6 +141,9 @@ def test_a_full_disk_is_said_by_every_door_and_no_more_once_there_is_room(
         "the page of the fleet": lambda: says(httpx.get(f"{at}/fleet").text),
     }
     said_at(doors)
+    stands = door.status("disk")
+    assert stands["stands"]
+    assert stands["rows_per_second"] is stands["eta_seconds"] is None
     line = [line for line in watched.read_text().splitlines() if says(line)][-1]
     assert "rows/s" not in line, "no rate of before stands beside it"
     assert "to go" not in line
@@ -172,8 +178,8 @@ def test_a_run_says_in_its_terminal_that_the_disk_is_full_and_that_postgres_is_f
             lambda: "ledger_silent" in (tmp_path / ".nightshift" / "worker.log").read_text(),
             what="a line of the worker about Postgres",
         )
-        for looked in ("status", "explain", "doctor"):
-            said = fleet.command(looked, *(["disk"] if looked == "explain" else []))
+        for looked in (["status"], ["explain", "disk"], ["watch", "disk"], ["doctor"]):
+            said = fleet.command(*looked)
             told = " ".join((said.stdout + said.stderr).split())
             assert said.returncode != 0, told
             assert re.search(r"Postgres at 127\.0\.0\.1:\d+/nightshift cannot be reached", told)

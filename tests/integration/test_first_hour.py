@@ -11,7 +11,7 @@ from nightshift.common.ledger import job_end, jobs, outages, workers
 from nightshift.common.ledger.outages import Kind, Teller, Wait
 from nightshift.common.ledger.queries import job_pace
 from nightshift.common.states import JobState
-from nightshift.producer.views import rates, tables
+from nightshift.producer.views import fleet_views, progress, rates, tables
 from tests.support.fleet import Fleet, logs, output_ids, write_rows
 from tests.support.world import World, become_ready, child_of, make_ready
 
@@ -24,6 +24,8 @@ def alone(tmp_path: Path) -> Iterator[Fleet]:
     yield found
     found.end()
 
+
+PACE = ("rows_per_second", "output_tokens_per_second", "eta_seconds")
 
 RUN = ("run", "in/a.jsonl", "--callable", "rules:loud", "--id", "id", "--out", "out")
 
@@ -229,8 +231,7 @@ def test_a_job_whose_every_worker_or_whose_end_waits_has_no_rate_of_before(world
 
     def rates() -> set[bool]:
         looks = [world.run(job_pace.of, job), *world.run(job_pace.listed)]
-        figures = ("rows_per_second", "output_tokens_per_second", "eta_seconds")
-        return {look[figure] is not None for look in looks for figure in figures}
+        return {look[figure] is not None for look in looks for figure in PACE}
 
     storage = Wait(Kind.STORAGE, job, 9, "No space left")
     assert rates() == {True}
@@ -245,6 +246,22 @@ def test_a_job_whose_every_worker_or_whose_end_waits_has_no_rate_of_before(world
 
     worked(world, job, [(4, 3), (3, 2), (2, 1), (1, 0)], first=4)
     assert world.run(job_pace.of, job)["rows_per_second"] is None, "its end alone is left"
+
+
+def test_the_screens_of_watch_and_top_show_no_rate_while_postgres_is_away(world: World) -> None:
+    job = world.job(*[10] * 8)
+    worked(world, job, [(4, 3), (3, 2), (2, 1), (1, 0)])
+    make_ready(world, child_of(world.specs[job]))
+    listed, fleet = progress.all_jobs(world.ledger), fleet_views.fleet(world.ledger)
+    for now, before in (
+        (listed.rows, listed.of_before().rows),
+        (fleet.jobs, fleet.of_before().jobs),
+    ):
+        assert now[0]["rows_per_second"] is not None
+        assert now[0]["eta_seconds"] is not None
+        assert before[0]["rows_per_second"] is before[0]["eta_seconds"] is None
+        assert {**before[0], **{name: now[0][name] for name in PACE}} == now[0]
+    assert set(fleet.of_before().rates.values()) == set()
 
 
 def test_a_rate_is_over_the_time_at_work_and_not_over_a_pause(world: World) -> None:

@@ -128,9 +128,7 @@ def test_a_killed_postgres_and_redis_start_again_where_they_were_and_the_door_st
     homes.furnish(home)
     seen: set[str] = set()
 
-    def serve(ledger: Ledger, settings: Settings, fleet: LocalFleet) -> None:
-        client = redis.Redis.from_url(settings.broker_url or "")
-
+    def follow(ledger: Ledger, client: redis.Redis, fleet: LocalFleet) -> None:
         def answers() -> bool:
             assert not fleet.is_broken()
             seen.update(fleet.troubles())
@@ -151,7 +149,10 @@ def test_a_killed_postgres_and_redis_start_again_where_they_were_and_the_door_st
                 psutil.Process(pid()).kill()
                 said = f"the {name} {ended} with exit code -9; it runs again"
                 wait_until(lambda said=said: answers() and said in seen, what=said)
-        client.close()
+
+    def serve(ledger: Ledger, settings: Settings, fleet: LocalFleet) -> None:
+        with redis.Redis.from_url(settings.broker_url or "") as client:
+            follow(ledger, client, fleet)
 
     serve_alone(load_settings(serve_models=table, home=home), Console(quiet=True), serve, 4)
 

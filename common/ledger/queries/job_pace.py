@@ -15,14 +15,15 @@ JOBS = f"""
     SELECT p.*, k.workers, k.loading_seconds, k.seconds_since_sign, k.worked_seconds, k.model,
            k.remark, k.rows_per_second AS pace_rows,
            k.output_tokens_per_second AS pace_tokens,
-           coalesce(w.waiting_for_files, false) AS waiting_for_files, away.told, away.standing,
+           coalesce(w.waiting_for_files, false) AS waiting_for_files, away.told,
+           away.children_waiting,
            s.rows_shared, s.cached_tokens,
            s.cached_tokens::float8 / nullif(s.prompt_tokens_spent, 0) AS cached_fraction
     FROM job_progress p JOIN job_pace k USING (job) JOIN job_sharing s USING (job)
     LEFT JOIN watch_status w USING (job)
     CROSS JOIN LATERAL (
         SELECT count(*) AS told,
-               count(DISTINCT o.who) FILTER (WHERE o.engine_key IS NOT NULL) AS standing
+               count(DISTINCT o.who) FILTER (WHERE o.engine_key IS NOT NULL) AS children_waiting
         FROM outages o JOIN jobs j ON j.id = p.job AND {outages.OF_JOB}
     ) AS away
 """
@@ -67,6 +68,13 @@ ONE = text(f"""
 """One job, also with what is known of its ids, and of rows in which half of a character was replaced."""
 
 
+def stands(told: int, waiting: int, workers: int, rows_left: int) -> bool:
+    """Whether a job of which `told` outages are known stands still: `waiting` children of its `workers`
+    wait, or no row is left, so that its end waits.
+    """
+    return told > 0 and (rows_left == 0 or waiting >= workers)
+
+
 def _looked(row: RowMapping) -> Looked:
     """Without a worker that has the engine nobody knows when the job ends. A job that waits for files
     has no rate, and neither has one whose every worker, or whose end, waits for something that is away:
@@ -74,9 +82,9 @@ def _looked(row: RowMapping) -> Looked:
     """
     values = dict(row)
     left = values["rows_total"] - values["rows_done"] - values["rows_failed"]
-    told, standing = values.pop("told"), values.pop("standing")
-    stands = told > 0 and (left == 0 or standing >= (values["workers"] or 0))
-    if values["waiting_for_files"] or stands:
+    told, waiting = values.pop("told"), values.pop("children_waiting")
+    values["stands"] = stands(told, waiting, values["workers"] or 0, left)
+    if values["waiting_for_files"] or values["stands"]:
         values["pace_rows"] = values["pace_tokens"] = None
     rate = values["rows_per_second"] = values.pop("pace_rows")
     values["output_tokens_per_second"] = values.pop("pace_tokens")
