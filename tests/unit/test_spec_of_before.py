@@ -1,5 +1,7 @@
 """Specs that the release before kept in its ledger: read as they were, and still the same work."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -171,3 +173,22 @@ def test_a_job_of_the_release_before_is_read_as_the_same_work(
     assert spec.engine_key == engine_key
     assert spec.identity == identity
     assert JobSpec.model_validate_json(spec.model_dump_json(by_alias=True), context=STORED) == spec
+
+
+TABLE = json.loads(Path(__file__).with_name("specs_of_before.json").read_text())
+"""Specs as users wrote them before there was thinking, samples and columns of numbers: as they were stored,
+with the identity and the engine key that the code of then gave them. No entry ever changes.
+"""
+
+
+@pytest.mark.parametrize("before", TABLE, ids=range(len(TABLE)))
+def test_a_spec_of_before_keeps_its_identity_and_its_engine_key(before: dict[str, Any]) -> None:
+    written = JobSpec.model_validate(before["spec"])
+    stored = JobSpec.model_validate(before["stored"], context=STORED)
+    for spec in (written, stored):
+        assert spec.identity == before["identity"]
+        assert spec.engine_key == before["engine_key"]
+
+
+def test_the_table_of_before_has_forty_different_specs() -> None:
+    assert len({json.dumps(each["spec"]) for each in TABLE}) >= 40
