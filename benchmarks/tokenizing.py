@@ -30,6 +30,7 @@ from nightshift.worker.engines.protocol import Outcome, Request, Work
 from nightshift.worker.engines.vllm.engine import VllmEngine
 from nightshift.worker.engines.vllm.generate import Generation
 from nightshift.worker.engines.vllm.model import Model
+from nightshift.worker.engines.vllm.thinking import Thinking
 
 MODEL = Path(__file__).parents[1] / "examples" / "reviews" / "model"
 
@@ -83,12 +84,13 @@ class InstantEngine(VllmEngine):
         self.concurrency = 256
         self._in_flight, self._moved_at = 0, time.monotonic()
         self._loop_thread = LoopThread()
-        self._model = Model(cast("AsyncLLM", InstantLlm()), tokenizer, 1_000_000)
+        thinking = Thinking(tokenizer, "llama")
+        self._model = Model(cast("AsyncLLM", InstantLlm()), tokenizer, 1_000_000, {}, thinking)
         self._places, self._line = asyncio.Semaphore(512), Line(self.concurrency)
 
     def _handler(self, work: Work) -> Unverified:
         assert isinstance(work.task, GenerateTask)
-        return Unverified(self._model, work.task)
+        return Unverified(self._model, work.task, {})
 
     def close(self) -> None:
         """Ends the loop."""

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from nightshift.common import spec
 from nightshift.common.spec import sections
-from nightshift.common.spec.tasks import generate, structured
+from nightshift.common.spec.tasks import generate, sampling, structured
 
 PAGE = Path(__file__).with_name("spec.md")
 
@@ -34,6 +34,7 @@ TABLES: tuple[tuple[tuple[str, type[BaseModel]], ...], ...] = (
         ("task.messages[].content[].", spec.ImagePart),
     ),
     (("task.sampling.", spec.Sampling),),
+    (("task.sampling_columns.", sampling.SamplingColumns),),
     (("task.output.", spec.StructuredOutput),),
     (("task.output.on_invalid.", structured.OnInvalid),),
     (("task.", spec.EmbedTask),),

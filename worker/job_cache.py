@@ -1,8 +1,10 @@
 """What a child keeps of each job that it works for: spec, templates, schemas."""
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,6 +13,7 @@ from nightshift.common.formats import output_schema
 from nightshift.common.formats.owner_marker import Owner
 from nightshift.common.ledger import jobs, schema
 from nightshift.common.spec import JobSpec
+from nightshift.worker.engines.protocol import Engine
 from nightshift.worker.outages import PatientLedger
 from nightshift.worker.rows.prompts import Renderer
 from nightshift.worker.rows.results import RowResults
@@ -22,7 +25,8 @@ ROOTS_SECONDS = 60.0
 @dataclass(slots=True)
 class KnownJob:
     """One job, read from the ledger once; only a function's output schema may still be open. `remarked`
-    says that this child has told the ledger what its engine has to say of the job. `roots` are the folders that
+    says that this child has told the ledger what its engine has to say of the job. `resolved` is what the first
+    load of the model fixed for the job; None until this child has asked. `roots` are the folders that
     the job was held to at `read_at`, in monotonic seconds; None where it is held to none.
     """
 
@@ -34,6 +38,7 @@ class KnownJob:
     provenance: dict[str, str]
     output: pa.Schema | None
     remarked: bool = False
+    resolved: Mapping[str, Any] | None = None
     roots: tuple[str, ...] | None = None
     read_at: float = 0.0
 
@@ -58,15 +63,19 @@ class JobCache:
             assert job is not None, f"job {job_id} is not in the ledger"
             output = job.output_schema
             storage.keep_within(job.output_uri, self._roots or None, storage.SETTING)
+            made_by = provenance.of_job(job_id, job.spec)
+            if job.resolved and any(job.resolved.values()):
+                made_by["resolved"] = json.dumps(job.resolved)
             known = KnownJob(
                 id=job_id,
                 owner=Owner(ledger_id, job.identity),
                 spec=job.spec,
                 inputs=output_schema.deserialize(job.input_schema),
                 renderer=Renderer(job.spec.task, self._roots, job.roots),
+                resolved=job.resolved,
                 roots=job.roots,
                 read_at=time.monotonic(),
-                provenance=provenance.of_job(job_id, job.spec),
+                provenance=made_by,
                 output=None if output is None else output_schema.deserialize(output),
             )
             # Threads that read one job at the same time share what the first of them made.
@@ -81,6 +90,17 @@ class JobCache:
         if job is not None:
             known.roots = known.renderer.job_roots = job.roots
             known.read_at = time.monotonic()
+
+    def resolve(self, job: KnownJob, engine: Engine) -> None:
+        """What the model fixes for the job, by the first load of it for the job. JobRefused for what the model
+        cannot do, whoever fixed what.
+        """
+        if job.resolved is None:
+            wanted = engine.resolve(job.spec.task)
+            fixed = self._ledger.transact(jobs.fix_resolved, job.id, wanted) if wanted else {}
+            job.resolved = fixed
+            if any(job.resolved.values()):
+                job.provenance["resolved"] = json.dumps(job.resolved)
 
     def output_schema(self, job: KnownJob, results: RowResults) -> tuple[pa.Schema, bool]:
         """The job's output schema, which the first answers fix where nothing else did; and whether

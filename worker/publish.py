@@ -166,6 +166,7 @@ class Publisher:
                 output_tokens=part.tokens_spent.output,
                 cached_tokens=each.table.cached_tokens,
                 rows_shared=each.table.rows_shared,
+                reasoning_tokens=each.table.reasoning_tokens,
                 seconds=time.monotonic() - each.batch.claimed_at,
                 whole=each.kept_rows is None,
             )

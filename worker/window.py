@@ -61,12 +61,13 @@ class HeldBatch:
     `given_back` when the heartbeat ends it because of its thread, `over` when somebody ends it.
     Batches that one thread runs share their `progress`. `claimed_at` is in monotonic seconds. Who
     holds `changing` may give rows of the batch away, which changes its lease; nobody publishes it
-    meanwhile.
+    meanwhile. The engine draws `samples` sequences of each row; 1 until the job is known.
     """
 
     lease: Lease
     unfinished: int
     work: Work | None = None
+    samples: int = 1
     stopped: bool = False
     lost: bool = False
     unwanted: bool = False
@@ -104,7 +105,7 @@ class Window:
     """Room for more rows, from the engine's own concurrency.
 
     `rows` is how many unfinished rows keep the engine full with some to spare: more batches are
-    claimed whenever fewer are in flight. A batch that must run alone takes all the room. While the
+    claimed whenever fewer are in flight. A row counts once for each of its samples. A batch that must run alone takes all the room. While the
     queue has little work left, a fair share of that work takes the place of `rows`.
     """
 
@@ -117,6 +118,8 @@ class Window:
         self._share: int | None = None
         self._held: set[HeldBatch] = set()
         self._unfinished = 0
+        self._sequences = 0
+        self._samples = 1
         self._running = 0
         self._changed = threading.Condition()
         self._closed = False
@@ -155,8 +158,11 @@ class Window:
         with self._changed:
             if self._closed or not self._has_room():
                 return 0, 0
-            most = self.rows if self._share is None else self._share
-            return max(1, most - self._unfinished), MOST_BATCHES - len(self._held)
+            if self._share is None:
+                rows = (self.rows - self._sequences) // self._samples
+            else:
+                rows = self._share - self._unfinished
+            return max(1, rows), MOST_BATCHES - len(self._held)
 
     def add(self, batch: HeldBatch) -> None:
         """A claimed batch is in flight from here on."""
@@ -166,7 +172,18 @@ class Window:
                 self._busy_since, self._finished = self._clock(), 0
             self._held.add(batch)
             self._unfinished += batch.unfinished
+            self._sequences += batch.unfinished * batch.samples
             self._running += batch.unfinished > 0
+
+    def weigh(self, batch: HeldBatch, samples: int) -> None:
+        """The job of a batch is known, and so how many sequences each row is; the next rows that are claimed
+        are taken for such rows, too.
+        """
+        with self._changed:
+            if batch in self._held:
+                self._sequences += batch.unfinished * (samples - batch.samples)
+            batch.samples = self._samples = samples
+            self._changed.notify_all()
 
     def row_finished(self, batch: HeldBatch, rows: int = 1) -> None:
         """Rows of a batch left the engine: there may be room for others. The rows of a batch that is
@@ -192,6 +209,7 @@ class Window:
                 self._running += batch.unfinished == 0
                 batch.unfinished += rows
                 self._unfinished += rows
+                self._sequences += rows * batch.samples
 
     def begin_end(self, batch: HeldBatch) -> bool:
         """True for the first thread that ends the batch, and for no other."""
@@ -261,6 +279,7 @@ class Window:
         if rows and batch in self._held:
             batch.unfinished -= rows
             self._unfinished -= rows
+            self._sequences -= rows * batch.samples
             self._running -= batch.unfinished == 0
 
     def _has_room(self) -> bool:
@@ -271,7 +290,7 @@ class Window:
         if self._running < READ_AHEAD_BATCHES:
             return True
         full = 1 - REFILL_FRACTION
-        return self._unfinished <= full * self.rows and len(self._held) <= full * MOST_BATCHES
+        return self._sequences <= full * self.rows and len(self._held) <= full * MOST_BATCHES
 
     def _alone(self) -> bool:
         return len(self._held) == 1 and next(iter(self._held)).lease.alone

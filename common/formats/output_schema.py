@@ -10,8 +10,10 @@ from nightshift.common.formats.arrow_types import arrow_type, storable_type
 from nightshift.common.formats.values import CAST_ERRORS, arrow_value, whole_array
 from nightshift.common.spec import (
     ANSWERED_BY,
+    OUTPUTS,
     PARSED,
     RESERVED_ANSWERS,
+    VOTE_SHARE,
     ClassifyTask,
     EmbedTask,
     GenerateTask,
@@ -27,6 +29,16 @@ TOKENS = (PROMPT_TOKENS, pa.field("output_tokens", pa.int32()))
 
 ERROR_TYPE = pa.struct([pa.field("kind", pa.string()), pa.field("message", pa.string())])
 
+TOKEN = [
+    pa.field("token", pa.string()),
+    pa.field("token_id", pa.int32()),
+    pa.field("logprob", pa.float64()),
+]
+"""One token with its log probability; a remote server names no id."""
+
+LOGPROBS = pa.list_(pa.struct([*TOKEN, pa.field("top", pa.list_(pa.struct(TOKEN)))]))
+"""The tokens of an answer or a prompt in order, each with the likeliest at its place."""
+
 SCALAR_TYPES: dict[Scalar, pa.DataType] = {
     "string": pa.string(),
     "integer": pa.int64(),
@@ -39,12 +51,8 @@ def output_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema | None:
     """The schema of every part of a job; None where the first answers decide."""
     declared = spec.output.output_schema
     match spec.task:
-        case GenerateTask(parsed=parsed):
-            columns = [pa.field("output", pa.string())]
-            if parsed is not None:
-                scalars = [(name, SCALAR_TYPES[kind]) for name, kind in parsed.items()]
-                columns.append(pa.field(PARSED, pa.struct(scalars)))
-            columns += [pa.field("finish_reason", pa.string()), *TOKENS]
+        case GenerateTask() as task:
+            columns = _generated(task)
         case ScoreTask():
             columns = [pa.field("score", pa.float32()), PROMPT_TOKENS]
         case RequestsTask():
@@ -59,6 +67,38 @@ def output_schema(spec: JobSpec, inputs: pa.Schema) -> pa.Schema | None:
         case _:
             columns = [pa.field(name, arrow_type(alias)) for name, alias in declared.items()]
     return _around(spec, inputs, columns)
+
+
+def _generated(task: GenerateTask) -> list[pa.Field]:
+    """The columns of generated text: the answer, what the spec asks for beside it, and the tokens."""
+    known = {
+        OUTPUTS: pa.list_(pa.struct(_sample(task))),
+        **{each.name: each.type for each in _sample(task)},
+        VOTE_SHARE: pa.float64(),
+        "reasoning_tokens": pa.int32(),
+        "prompt_logprobs": LOGPROBS,
+    }
+    columns = [pa.field(name, known[name]) for name in task.answers]
+    if task.sampling.n == 1:
+        columns.append(pa.field("finish_reason", pa.string()))
+    return [*columns, *TOKENS]
+
+
+def _sample(task: GenerateTask) -> list[pa.Field]:
+    """The columns of one sample, the fields of an element of `outputs`."""
+    fields = [pa.field("output", pa.string())]
+    if task.parsed is not None:
+        scalars = [(name, SCALAR_TYPES[kind]) for name, kind in task.parsed.items()]
+        fields.append(pa.field(PARSED, pa.struct(scalars)))
+    if task.keep_reasoning:
+        fields.append(pa.field("reasoning", pa.string()))
+    if task.has_confidence:
+        fields.append(pa.field("confidence", pa.float64()))
+    if task.sampling.logprobs is not None:
+        fields.append(pa.field("logprobs", LOGPROBS))
+    if task.sampling.n > 1:
+        fields += [pa.field("finish_reason", pa.string()), pa.field("output_tokens", pa.int32())]
+    return fields
 
 
 def inferred_schema(

@@ -53,17 +53,24 @@ def merge_schemas(
 
 
 def with_late_texts(
-    schema: pa.Schema, passed: Collection[str], formats: Collection[InputFormat]
+    schema: pa.Schema,
+    passed: Collection[str],
+    formats: Collection[InputFormat],
+    chats: str | None = None,
 ) -> pa.Schema:
     """The schema with texts for columns of JSON lines that are passed through and are null so far: only first
     rows were looked at, and later ones may have values. Without this a part keeps such a column as nulls.
+
+    Where all input is JSON lines, the column `chats` is JSON text, too: its messages differ in their fields
+    and types, and no struct would hold each as it was written.
     """
     if "jsonl" not in formats:
         return schema
+    exact = {chats} if set(formats) == {"jsonl"} else set()
     return pa.schema(
         [
             input_field(field.name, pa.string())
-            if field.name in passed and pa.types.is_null(in_file)
+            if field.name in exact or (field.name in passed and pa.types.is_null(in_file))
             else field
             for field, in_file in zip(schema, written_schema(schema).types, strict=True)
         ]

@@ -1,14 +1,16 @@
 """Jobs: looked up, locked, paused, resumed, cancelled, failed, reopened, judged by failed rows."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import RowMapping, text
 
 from nightshift.common.descriptor import SourceFile
 from nightshift.common.errors import BadInput
-from nightshift.common.ledger import job_roots, judged
+from nightshift.common.ledger import job_roots, judged, schema
 from nightshift.common.ledger.batches import leasing
 from nightshift.common.ledger.connection import Connection
 from nightshift.common.states import JOB_MOVES, JobState
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 class Job:
     """One job as the ledger knows it; `output_schema` is a serialized Arrow schema or None. `roots` are
     the folders that it was admitted under and that its tenant still has; None where it is held to none.
+    `resolved` is what the first load of its model fixed; None before.
     """
 
     id: int
@@ -38,6 +41,7 @@ class Job:
     closed_at: datetime | None
     retries: int
     roots: tuple[str, ...] | None = None
+    resolved: dict[str, Any] | None = None
 
     @property
     def label(self) -> str:
@@ -47,7 +51,7 @@ class Job:
 
 SELECT_JOB = text("""
     SELECT j.id, j.state, j.reason, j.spec, j.identity, j.spec_identity, j.output_uri, j.input_schema,
-           j.output_schema, j.created_at, j.finished_at, j.closed_at, j.retries, j.roots, j.uploads,
+           j.output_schema, j.created_at, j.finished_at, j.closed_at, j.retries, j.roots, j.uploads, j.resolved,
            t.roots AS tenant_roots
     FROM jobs j LEFT JOIN tenants t ON t.name = j.tenant WHERE j.id = :id
 """)
@@ -327,6 +331,27 @@ def fix_output_schema(connection: Connection, job_id: int, schema: bytes) -> byt
         RETURNING output_schema
     """)
     return bytes(connection.scalar(statement, {"id": job_id, "schema": schema}))
+
+
+def fix_resolved(
+    connection: Connection, job_id: int, resolved: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Keeps what a load of the job's model fixes for the job, if no earlier load did (compare-and-set); returns
+    what holds.
+    """
+    statement = text("""
+        UPDATE jobs SET resolved = coalesce(resolved, CAST(:resolved AS jsonb)) WHERE id = :id
+        RETURNING resolved
+    """)
+    given = {"id": job_id, "resolved": json.dumps(resolved)}
+    held: dict[str, Any] = connection.scalar(statement, given)
+    if any(held.values()):
+        schema.require(connection, SINCE_RESOLVED)
+    return held
+
+
+SINCE_RESOLVED = 30
+"""The migration since which workers part answers from thoughts."""
 
 
 def _control(connection: Connection, job_id: int, to: JobState, reason: str | None = None) -> None:

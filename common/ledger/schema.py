@@ -12,7 +12,7 @@ from nightshift.common.ledger.control import audit_log
 if TYPE_CHECKING:
     from alembic.config import Config
 
-SCHEMA = 29
+SCHEMA = 30
 """The newest migration that this code knows, as a number."""
 
 MIGRATION_LOCK = 0x6E69676874

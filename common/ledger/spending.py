@@ -27,8 +27,8 @@ class Spent:
     """What a child has spent on a job since the child began: running totals, which only grow.
 
     `rows_run` are rows with an outcome, committed or not; `rows_shared` of them have the answer of
-    another row. `cached_tokens` of the prompt tokens were in an engine's cache. `rows_open`, which is no total, are those
-    of them whose batches are still leased.
+    another row. `cached_tokens` of the prompt tokens were in an engine's cache, `reasoning_tokens` of the
+    output tokens are thoughts. `rows_open`, which is no total, are those of them whose batches are still leased.
     """
 
     job_id: int
@@ -39,19 +39,22 @@ class Spent:
     rows_open: int = 0
     cached_tokens: int = 0
     rows_shared: int = 0
+    reasoning_tokens: int = 0
 
 
 REPORT = text("""
     INSERT INTO job_spending AS s (job_id, worker_id, engine_microseconds, rows_run, prompt_tokens,
-                                   output_tokens, rows_open, cached_tokens, rows_shared)
+                                   output_tokens, rows_open, cached_tokens, rows_shared,
+                                   reasoning_tokens)
     SELECT job_id, :owner, engine_microseconds, rows_run, prompt_tokens, output_tokens, rows_open,
-           cached_tokens, rows_shared
+           cached_tokens, rows_shared, reasoning_tokens
     FROM unnest(CAST(:job_id AS bigint[]), CAST(:engine_microseconds AS bigint[]),
                 CAST(:rows_run AS bigint[]), CAST(:prompt_tokens AS bigint[]),
                 CAST(:output_tokens AS bigint[]), CAST(:rows_open AS bigint[]),
-                CAST(:cached_tokens AS bigint[]), CAST(:rows_shared AS bigint[]))
+                CAST(:cached_tokens AS bigint[]), CAST(:rows_shared AS bigint[]),
+                CAST(:reasoning_tokens AS bigint[]))
          AS given (job_id, engine_microseconds, rows_run, prompt_tokens, output_tokens, rows_open,
-                   cached_tokens, rows_shared)
+                   cached_tokens, rows_shared, reasoning_tokens)
     ORDER BY job_id
     -- Reports of several threads may come in another order than they were made.
     ON CONFLICT (job_id, worker_id) DO UPDATE
@@ -61,6 +64,7 @@ REPORT = text("""
         output_tokens = greatest(s.output_tokens, excluded.output_tokens),
         cached_tokens = greatest(s.cached_tokens, excluded.cached_tokens),
         rows_shared = greatest(s.rows_shared, excluded.rows_shared),
+        reasoning_tokens = greatest(s.reasoning_tokens, excluded.reasoning_tokens),
         rows_open = excluded.rows_open
 """)
 """Sets a child's own rows to its running totals; no two children wait for each other here."""
@@ -211,6 +215,7 @@ class SimilarJob:
     engine_seconds: float
     prompt_tokens: int
     output_tokens: int
+    reasoning_tokens: int
 
 
 def similar_jobs(
@@ -221,12 +226,14 @@ def similar_jobs(
     """
     statement = text("""
         SELECT j.id AS job, j.name, j.spec -> 'task' = CAST(:task AS jsonb) AS same_task,
-               s.rows_run, s.engine_seconds, s.prompt_tokens, s.output_tokens
+               s.rows_run, s.engine_seconds, s.prompt_tokens, s.output_tokens,
+               s.reasoning_tokens
         FROM jobs j CROSS JOIN LATERAL (
             SELECT sum(rows_run)::bigint AS rows_run,
                    (sum(engine_microseconds) / 1e6)::float8 AS engine_seconds,
                    sum(prompt_tokens)::bigint AS prompt_tokens,
-                   sum(output_tokens)::bigint AS output_tokens
+                   sum(output_tokens)::bigint AS output_tokens,
+                   sum(reasoning_tokens)::bigint AS reasoning_tokens
             FROM job_spending WHERE job_id = j.id
         ) AS s
         WHERE j.pool = :pool AND j.engine_key = :engine_key AND s.rows_run > 0

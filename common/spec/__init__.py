@@ -16,7 +16,14 @@ from nightshift.common.spec.job import (
 from nightshift.common.spec.parse import load_spec, parse_spec
 from nightshift.common.spec.sections import STORED, InputSpec
 from nightshift.common.spec.tasks import FunctionTask, Task
-from nightshift.common.spec.tasks.generate import PARSED, GenerateTask, ImagePart, Message, Sampling
+from nightshift.common.spec.tasks.generate import (
+    OUTPUTS,
+    PARSED,
+    VOTE_SHARE,
+    GenerateTask,
+    ImagePart,
+    Message,
+)
 from nightshift.common.spec.tasks.pooling import ClassifyTask, EmbedTask, ScoreTask
 from nightshift.common.spec.tasks.requests import (
     REQUEST_COLUMNS,
@@ -24,17 +31,20 @@ from nightshift.common.spec.tasks.requests import (
     Endpoint,
     RequestsTask,
 )
+from nightshift.common.spec.tasks.sampling import Sampling
 from nightshift.common.spec.tasks.section import TaskSection
 from nightshift.common.spec.tasks.structured import StructuredOutput
 
 __all__ = [
     "ANSWERED_BY",
+    "OUTPUTS",
     "PARSED",
     "REQUEST_COLUMNS",
     "REQUEST_ID",
     "RESERVED_ANSWERS",
     "RESERVED_COLUMNS",
     "STORED",
+    "VOTE_SHARE",
     "ClassifyTask",
     "EmbedTask",
     "Endpoint",

@@ -11,11 +11,14 @@ PRICES = frozenset(
 )
 """Prices of an engine; they change neither the engine key nor the identity of a job."""
 
+TEMPLATE_ARGUMENTS = "default_chat_template_kwargs"
+"""The argument of vLLM's server that stands for variables of the chat template."""
+
 SERVER_ARGUMENTS = frozenset(
     {
         "chat_template",
         "chat_template_content_format",
-        "default_chat_template_kwargs",
+        TEMPLATE_ARGUMENTS,
         "enable_auto_tool_choice",
         "enable_prompt_tokens_details",
         "exclude_tools_when_tool_choice_none",

@@ -6,7 +6,14 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from nightshift.common.spec.engines import PRICES, SERVER_ARGUMENTS, EngineSpec, VllmEngineSpec
+from nightshift.common.spec.engines import (
+    PRICES,
+    SERVER_ARGUMENTS,
+    TEMPLATE_ARGUMENTS,
+    EngineSpec,
+    OpenaiEngineSpec,
+    VllmEngineSpec,
+)
 from nightshift.common.spec.sections import (
     STORED,
     BatchSpec,
@@ -17,8 +24,9 @@ from nightshift.common.spec.sections import (
     Section,
 )
 from nightshift.common.spec.tasks import Task
-from nightshift.common.spec.tasks.generate import PARSED
+from nightshift.common.spec.tasks.generate import PARSED, GenerateTask
 from nightshift.common.spec.tasks.requests import REQUEST_ID
+from nightshift.common.spec.tasks.sampling import USUAL_LOGPROBS
 
 ANSWERED_BY = "answered_by"
 """Column with the row_index of the row whose answer a row has; null for a row that ran itself."""
@@ -121,11 +129,51 @@ class JobSpec(Section):
             return self
         for key in sorted(SERVER_ARGUMENTS & self.engine.args.keys()):
             if info.context != STORED:
+                is_templates = key == TEMPLATE_ARGUMENTS and self.task.kind == "generate"
+                hint = ": say task.chat_template_kwargs" if is_templates else ""
                 raise ValueError(
                     f"engine.args.{key} is for vLLM's OpenAI server, which task.kind requests asks "
-                    f"and {self.task.kind} does not"
+                    f"and {self.task.kind} does not{hint}"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _numbers_fit(self, info: ValidationInfo) -> Self:
+        """More log probabilities than an engine tells by itself are an argument of the engine."""
+        if not isinstance(self.task, GenerateTask) or info.context == STORED:
+            return self
+        if isinstance(self.engine, OpenaiEngineSpec):
+            self._refuse_of_vllm(self.task)
+        wanted = self.task.sampling.most_logprobs
+        if not isinstance(self.engine, VllmEngineSpec) or wanted <= USUAL_LOGPROBS:
+            return self
+        if self.engine.args_auto:
+            raise ValueError(
+                f"more than {USUAL_LOGPROBS} logprobs are an argument of the engine, which args: auto does "
+                f"not have: say engine.args with max_logprobs {wanted}"
+            )
+        given = self.engine.args.setdefault("max_logprobs", wanted)
+        if isinstance(given, int) and -1 != given < wanted:
+            raise ValueError(
+                f"engine.args.max_logprobs is {given}, and the task asks for {wanted} logprobs"
+            )
+        return self
+
+    @staticmethod
+    def _refuse_of_vllm(task: GenerateTask) -> None:
+        asked = {
+            "output.confidence": task.has_confidence,
+            "sampling.prompt_logprobs": task.sampling.prompt_logprobs is not None,
+        }
+        for name, is_asked in asked.items():
+            if is_asked:
+                raise ValueError(
+                    f"task.{name} is told by engine.backend vllm, not by a remote server"
+                )
+        if (task.sampling.logprobs or 0) > USUAL_LOGPROBS:
+            raise ValueError(
+                f"task.sampling.logprobs of a remote server are {USUAL_LOGPROBS} at most"
+            )
 
     @model_validator(mode="after")
     def _batch_file_fits(self) -> Self:

@@ -129,8 +129,9 @@ ROWS = CounterMetric(
 TOKENS = CounterMetric(
     "nightshift_tokens_total",
     "tokens",
-    "Tokens of the rows in nightshift_rows_total; cached are those of prompt that a cache had.",
-    {**_ENGINE, "kind": ("prompt", "output", "cached")},
+    "Tokens of the rows in nightshift_rows_total; cached are those of prompt that a cache had, reasoning "
+    "those of output that are thoughts.",
+    {**_ENGINE, "kind": ("prompt", "output", "cached", "reasoning")},
 )
 ROWS_SHARED = CounterMetric(
     "nightshift_rows_shared_total",

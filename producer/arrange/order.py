@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from nightshift.common.spec import FunctionTask, GenerateTask, ImagePart, JobSpec, RequestsTask
+from nightshift.common.spec.tasks import template_arguments
 from nightshift.common.templates.sandbox import columns_in_order
 
 
@@ -25,12 +26,17 @@ def sort_columns(spec: JobSpec, schema: pa.Schema) -> list[str]:
 
 
 def _shown(task: GenerateTask) -> Iterator[str]:
+    # A template mostly shows its own arguments before the messages; sampling is in no prompt.
+    yield from sorted(template_arguments.columns(task.chat_template_kwargs))
+    if task.messages_column is not None:
+        yield task.messages_column
     if task.messages is None:
         yield from _named(task.templates)
-        return
-    for message in task.messages:
+    for message in task.messages or ():
         for part in message.parts:
             yield from [part.column] if isinstance(part, ImagePart) else _named([part.text])
+    # Not sampling.max_tokens_column: copies of before were sorted without it, and are made again as they were.
+    yield from task.sampling_columns.named.values()
 
 
 def _named(templates: list[str]) -> Iterator[str]:

@@ -47,12 +47,13 @@ NEVER_RAN = {
 
 @dataclass(slots=True)
 class ResultFile:
-    """A file of results on its way: its id, its place, its lines and bytes so far."""
+    """A file of results on its way: its id, its place, its lines, bytes and tokens of thoughts so far."""
 
     id: str
     uri: str
     lines: int = 0
     size: int = 0
+    reasoning_tokens: int = 0
 
     def write(self, sink: BinaryIO, line: bytes) -> None:
         """Adds a line."""
@@ -146,7 +147,7 @@ def _write(
 
     def fill(to_answers: BinaryIO, to_errors: BinaryIO) -> None:
         _, rows = rows_for(ledger, job, [], partial=True, force=True)
-        noted = _noted(part_files.read_ahead(rows), answered, hold)
+        noted = _noted(part_files.read_ahead(rows), answered, answers, hold)
         for line, is_answer in openai_batch_results.lines(job, noted, hide):
             if is_answer:
                 answers.write(to_answers, line)
@@ -211,7 +212,7 @@ def _end(
             failed=failed
             if status is BatchStatus.COMPLETED
             else int(progress.get("rows_failed", 0)),
-            usage=_usage(progress),
+            usage=_usage(progress, sum(file.reasoning_tokens for file in results)),
             errors=errors,
         )
         if not ended:
@@ -235,13 +236,14 @@ def _refuse_reopened(connection: Connection, batch: Batch, job: Job | None) -> N
         raise LeaseLost(f"{job.label} runs again")
 
 
-def _usage(progress: dict[str, Any]) -> dict[str, Any]:
+def _usage(progress: dict[str, Any], thoughts: int) -> dict[str, Any]:
+    """What the answers took; of the tokens of the output so many are `thoughts`."""
     prompt, output = (int(progress.get(name) or 0) for name in ("prompt_tokens", "output_tokens"))
     return {
         "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": 0},
         "output_tokens": output,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": thoughts},
         "total_tokens": prompt + output,
     }
 
@@ -271,11 +273,15 @@ def _new_file(ledger: Ledger, settings: Settings, batch: Batch) -> ResultFile:
 
 
 def _noted(
-    records: Iterator[pa.RecordBatch], answered: NDArray[np.bool_], hold: Hold
+    records: Iterator[pa.RecordBatch],
+    answered: NDArray[np.bool_],
+    answers: "ResultFile",
+    hold: Hold,
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows; notes which have an outcome."""
+    """The same rows; notes which have an outcome, and the tokens of thoughts."""
     rows = 0
     for batch in records:
+        answers.reasoning_tokens += openai_batch_results.reasoning_tokens(batch)
         answered[batch.column("row_index").to_numpy()] = True
         rows += batch.num_rows
         if rows >= ROWS_A_CHECK:

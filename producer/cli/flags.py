@@ -64,6 +64,13 @@ class Flags:
         "task.sampling.temperature", "0 takes the likeliest token each time."
     )
     seed: int | None = _how("task.sampling.seed", "Seed of sampled answers.")
+    n: int | None = _how(
+        "task.sampling.n", "Samples of each row; needs a --temperature above 0.", "--n"
+    )
+    thinking: Literal["auto", "on", "off"] | None = _how(
+        "task.thinking",
+        "Whether the model thinks before it answers; auto leaves that to the model.",
+    )
     id: str | None = _where("input.id", "Column that names a row.")
     out: str | None = _where("output.uri", "Output directory.", "--out", "-o")
     name: str | None = _where("name", "Name of the job; else the input's own name.")

@@ -156,6 +156,12 @@ def sample(
     errors_only: Annotated[
         bool, typer.Option("--errors", help="Draw among the rows that failed.")
     ] = False,
+    doubt: Annotated[
+        bool,
+        typer.Option(
+            "--doubt", help="Those of which the model was least sure, the least sure first."
+        ),
+    ] = False,
     html: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write a page that any browser opens.")
     ] = None,
@@ -165,17 +171,23 @@ def sample(
 ) -> None:
     """Show some rows, input beside output."""
     from nightshift.producer.results import sample_page
+    from nightshift.producer.results.doubt import doubtful
     from nightshift.producer.results.sample import sample as draw_sample
     from nightshift.producer.views import row_tables
 
     if html is not None and as_json:
         raise BadInput("--html writes a page and --json lines: give one of them")
+    if doubt and errors_only:
+        raise BadInput("--doubt shows answers and --errors rows without one: give one of them")
     settings = context.command_settings()
     if html is not None:
         context.allowed_file(settings, html)
     with context.ledger_of(settings) as ledger:
         found = context.find_job(ledger, job)
-        drawn = draw_sample(ledger, found, count, seed, errors_only=errors_only)
+        if doubt:
+            drawn = doubtful(ledger, found, count)
+        else:
+            drawn = draw_sample(ledger, found, count, seed, errors_only=errors_only)
         if html is not None:
             sample_page.write(ledger, found, drawn, html)
     if html is not None:

@@ -11,6 +11,7 @@ from nightshift.common.ledger.engines import loads
 from nightshift.common.ledger.spending import SimilarJob
 from nightshift.common.settings import Settings
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, OpenaiEngineSpec
+from nightshift.common.spec.tasks.sampling import THINKING_TOKENS
 from nightshift.common.text import money
 from nightshift.producer.arrange import arrange
 from nightshift.producer.arrange.cost import PassCost, pass_cost
@@ -37,7 +38,8 @@ FULL_WINDOWS = 4
 class MeasuredSpeed:
     """What engines with the same key did: `pace` is the rows a second of one engine.
 
-    `output_tokens` is the mean of a row, known where the task was the same. `window_rows` is the
+    `output_tokens` is the mean of a row, known where the task was the same, `thoughts` the mean of those of
+    them that are thoughts. `window_rows` is the
     number of rows that one engine holds in flight; 0 where no worker lives.
     """
 
@@ -46,6 +48,7 @@ class MeasuredSpeed:
     pace: Range | None
     output_tokens: Range | None
     window_rows: int
+    thoughts: float = 0.0
 
 
 @dataclass(slots=True)
@@ -187,8 +190,14 @@ def _output_tokens(spec: JobSpec, measured: MeasuredSpeed | None) -> tuple[Range
     if measured is not None and measured.output_tokens is not None:
         return measured.output_tokens, measured.source
     if isinstance(spec.task, GenerateTask):
-        most = spec.task.sampling.max_tokens
-        return Range(0, None, most), "not measured: anything up to max_tokens"
+        sampling = spec.task.sampling
+        most = sampling.max_tokens * sampling.n
+        source = "not measured: anything up to max_tokens"
+        if sampling.n > 1:
+            source += f", {sampling.n} times"
+        if spec.task.may_think and not sampling.has_max_tokens:
+            source += f"; a model that thinks may write {THINKING_TOKENS:,}"
+        return Range(0, None, most), source
     return None, "not measured: each request says its own max_tokens"
 
 
@@ -270,6 +279,8 @@ def _measured_speed(
         if same
         else None,
         window_rows=window_rows,
+        thoughts=sum(each.reasoning_tokens for each in similar)
+        / max(1, sum(each.rows_run for each in similar)),
     )
     return measured, living
 

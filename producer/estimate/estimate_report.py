@@ -103,6 +103,8 @@ def _answers(table: Table, made: Estimate) -> None:
             figures.append(
                 f"{_range_text(made.output_tokens, _short)} tokens a row, {_range_text(total, _whole)} in all"
             )
+            if made.measured is not None and made.measured.thoughts:
+                figures.append(f", about {_short(made.measured.thoughts)} a row of them thoughts")
         table.add_row("answers", figures)
         table.add_row("", Text(made.output_source, "bright_black"))
 
@@ -183,6 +185,7 @@ def as_json(made: Estimate) -> dict[str, Any]:
         "prompt_tokens_a_row": _range(made.prompt_tokens),
         "output_tokens_a_row": _range(made.output_tokens),
         "output_tokens_from": made.output_source,
+        "reasoning_tokens_a_row": measured and round(measured.thoughts, 1),
         "rows_per_engine_second": _range(measured.pace if measured else None),
         "measured_from": measured.source if measured else None,
         "rows_measured": measured.rows if measured else 0,

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,8 @@ from nightshift.common.spec import (
     TransformersEngineSpec,
     VllmEngineSpec,
 )
+from nightshift.common.spec.tasks.template_arguments import of_row
+from nightshift.common.templates.chats import chat
 from nightshift.common.templates.sandbox import compiled, rendered_all
 from nightshift.common.text import CHARACTERS_A_TOKEN
 from nightshift.producer.estimate import forecast
@@ -31,7 +33,7 @@ from nightshift.producer.planning import reading
 MOST_SECONDS = 20.0
 """Longest CPU time for the prompts of a sample; usual ones take less than a millisecond each."""
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 Prompt = Messages | str | tuple[str, str]
 """Chat messages, one text, or the two texts of a pair."""
 
@@ -85,9 +87,9 @@ def measure_prompts(spec: JobSpec, rows: Rows, *, tokenizes: bool = True) -> Pro
     tokenizer = _tokenizer(spec, found) if loads else None
     if tokenizer is None:
         found.is_guess = True
-        lengths = [-(-_characters(prompt) // CHARACTERS_A_TOKEN) for prompt in prompts]
+        lengths = [-(-_characters(prompt) // CHARACTERS_A_TOKEN) for prompt, _ in prompts]
     else:
-        lengths = [_tokens(tokenizer, prompt) for prompt in prompts]
+        lengths = [_tokens(tokenizer, prompt, arguments) for prompt, arguments in prompts]
     found.lengths = np.array(lengths, dtype=int)
     if found.longest is None:
         return found
@@ -104,7 +106,11 @@ def _refuse(found: PromptLengths, why: str) -> None:
     found.why = found.why or why
 
 
-def _rendered(spec: JobSpec, rows: Rows, found: PromptLengths) -> Iterator[Prompt]:
+def _rendered(
+    spec: JobSpec, rows: Rows, found: PromptLengths
+) -> Iterator[tuple[Prompt, dict[str, Any]]]:
+    """The prompt of each row, with the arguments of the model's chat template."""
+    given = spec.task.chat_template_kwargs if isinstance(spec.task, GenerateTask) else {}
     templates = [compiled(template) for template in spec.task.templates]
     bounds, until = reading.current(), time.thread_time() + MOST_SECONDS
     for place, row in enumerate(to_rows(rows.table)):
@@ -117,7 +123,7 @@ def _rendered(spec: JobSpec, rows: Rows, found: PromptLengths) -> Iterator[Promp
             return
         try:
             texts = list(rendered_all(templates, row))
-            prompt = _prompt(spec.task, texts, row)
+            prompt = _prompt(spec.task, texts, row), of_row(given, row)
         except Exception as error:  # a template over a row's values may raise anything
             _refuse(found, f"the row cannot be rendered: {type(error).__name__}: {error}")
         else:
@@ -126,6 +132,8 @@ def _rendered(spec: JobSpec, rows: Rows, found: PromptLengths) -> Iterator[Promp
 
 def _prompt(task: Any, texts: list[str], row: dict[str, Any]) -> Prompt:
     match task:
+        case GenerateTask(messages_column=str() as column):
+            return chat(column, row[column])
         case GenerateTask(messages=messages):
             if messages is None:
                 return [{"role": "user", "content": texts[0]}]
@@ -165,14 +173,16 @@ def _characters(prompt: Prompt) -> int:
     return sum(len(each["content"] if isinstance(each, dict) else each) for each in prompt)
 
 
-def _tokens(tokenizer: Any, prompt: Prompt) -> int:
+def _tokens(tokenizer: Any, prompt: Prompt, arguments: Mapping[str, Any]) -> int:
     """Tokens of a prompt, counted as the engines do: a chat prompt in the model's own template."""
     if isinstance(prompt, tuple):
         return len(tokenizer(*prompt)["input_ids"])
     if isinstance(prompt, str) or getattr(tokenizer, "chat_template", None) is None:
         text = prompt if isinstance(prompt, str) else prompt[0]["content"]
         return len(tokenizer(text)["input_ids"])
-    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    text = tokenizer.apply_chat_template(
+        prompt, tokenize=False, add_generation_prompt=True, **arguments
+    )
     return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
@@ -206,7 +216,7 @@ def _tokenizer(spec: JobSpec, found: PromptLengths) -> Any:
             f"loaded here ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
         )
         return None
-    chats = isinstance(spec.task, GenerateTask) and spec.task.messages is not None
+    chats = isinstance(spec.task, GenerateTask) and spec.task.prompt is None
     if chats and getattr(tokenizer, "chat_template", None) is None:
         found.notes.append(
             f"{engine.model} has no chat template, so every row would fail: use task.prompt"

@@ -87,6 +87,11 @@ def check(scale: Scale, spec: JobSpec) -> None:
             "a classifier's labels are words: say what they are worth, --scores LABEL=NUMBER,… , "
             "or --column probability"
         )
+    if isinstance(task, GenerateTask) and task.samples > 1 and task.vote is None:
+        raise BadInput(
+            "the judge draws several samples of a row, and none of them alone is the score: say task.vote in its "
+            "spec, or leave sampling.n out"
+        )
     if not isinstance(task, GenerateTask) or task.output is None or scale.column is not None:
         return
     unscored = [word for word in task.output.choice or () if scale.score(word) is None]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 
 from nightshift.common import storage
@@ -137,6 +138,19 @@ def lines(
             if error is not None:
                 row["error"] = {**error, "message": hide(error["message"])}
             yield f"{_line(prefix, row)}\n".encode(), error is None
+
+
+def reasoning_tokens(batch: pa.RecordBatch) -> int:
+    """Of the tokens of these rows' answers those of thoughts, as the bodies of the answers say."""
+    bodies = batch.column("response")
+    named = pc.match_substring(bodies, '"reasoning_tokens"')
+    found = 0
+    for body in bodies.filter(named).to_pylist():
+        usage = json.loads(body).get("usage") or {}
+        details = usage.get("completion_tokens_details") or usage.get("output_tokens_details") or {}
+        count = details.get("reasoning_tokens")
+        found += count if isinstance(count, int) else 0
+    return found
 
 
 def error_line(job: Job, row_index: int, custom_id: str | None, code: str, message: str) -> bytes:

@@ -36,7 +36,8 @@ READ_BYTES = 256 * 2**20
 class Sample:
     """Rows as dicts: `row_index`, the input columns, the output columns, `error`.
 
-    `total` is how many rows they were drawn from; `note` says why there is no input, if so.
+    `total` is how many rows they were drawn from; `note` says why there is no input, if so. `by` is the column
+    whose least values they have; empty for rows that were drawn.
     """
 
     total: int
@@ -46,6 +47,7 @@ class Sample:
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     note: str = ""
+    by: str = ""
 
 
 def sample(ledger: Ledger, job: Job, count: int, seed: int, *, errors_only: bool = False) -> Sample:

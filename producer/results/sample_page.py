@@ -75,7 +75,8 @@ def _facts(job: Job, progress: Values, drawn: Sample) -> dict[str, str]:
         "rows": f"{over:,} of {progress['rows_total']:,}, {progress['rows_failed']:,} failed",
         "tokens": f"{progress['prompt_tokens']:,} in, {progress['output_tokens']:,} out",
         "output": job.output_uri,
-        "sample": f"{len(drawn.rows):,} of {drawn.total:,} {of} rows, seed {drawn.seed}",
+        "sample": f"{len(drawn.rows):,} of {drawn.total:,} {of} rows, "
+        + (f"those with the least {drawn.by}" if drawn.by else f"seed {drawn.seed}"),
     }
     if not (progress["prompt_tokens"] or progress["output_tokens"]):
         del facts["tokens"]

@@ -9,6 +9,7 @@ from nightshift.common import storage
 from nightshift.common.errors import BadInput
 from nightshift.common.formats import part_names
 from nightshift.common.spec import GenerateTask, JobSpec
+from nightshift.common.spec.tasks.template_arguments import column_of
 from nightshift.common.storage import FileInfo
 from nightshift.common.text import first_few
 
@@ -68,8 +69,8 @@ def check_columns(spec: JobSpec, schema: pa.Schema) -> None:
     named += [("output.columns", name) for name in spec.output.columns]
     if spec.input.id is not None:
         named.insert(0, ("input.id", spec.input.id))
-    if isinstance(spec.task, GenerateTask) and spec.task.sampling.max_tokens_column is not None:
-        named.append(("task.sampling.max_tokens_column", spec.task.sampling.max_tokens_column))
+    if isinstance(spec.task, GenerateTask):
+        named += _of_generate(spec.task)
     named += [("the template", name) for name in sorted(spec.task.columns)]
     for place, name in named:
         if name not in schema.names:
@@ -79,6 +80,45 @@ def check_columns(spec: JobSpec, schema: pa.Schema) -> None:
                 f"{place} names the column {name!r}{hint}, which the input does not have: it has "
                 f"{first_few(schema.names, 20)}"
             )
+
+
+def _of_generate(task: GenerateTask) -> list[tuple[str, str]]:
+    """The place in the spec, and the column, of each that is named outside of a template."""
+    arguments = task.chat_template_kwargs.items()
+    named = [
+        ("task.sampling.max_tokens_column", task.sampling.max_tokens_column),
+        ("task.messages_column", task.messages_column),
+        *((f"task.chat_template_kwargs.{key}", column_of(value)) for key, value in arguments),
+        *(
+            (f"task.sampling_columns.{key}", each)
+            for key, each in task.sampling_columns.named.items()
+        ),
+    ]
+    return [(place, column) for place, column in named if column is not None]
+
+
+def check_types(spec: JobSpec, schema: pa.Schema) -> None:
+    """A column of a row's own sampling holds numbers, and one of chats holds messages or JSON; BadInput names
+    one that holds something else.
+    """
+    if not isinstance(spec.task, GenerateTask):
+        return
+    for key, name in spec.task.sampling_columns.named.items():
+        kind = schema.field(name).type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+            raise BadInput(
+                f"task.sampling_columns.{key} names the column {name!r}, which is {kind}: it must hold numbers"
+            )
+    if (chats := spec.task.messages_column) is None:
+        return
+    kind = schema.field(chats).type
+    texts = (pa.string(), pa.large_string())
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if kind not in texts and not (is_list and pa.types.is_struct(kind.value_type)):
+        raise BadInput(
+            f"task.messages_column names the column {chats!r}, which is {kind}: it must hold lists of messages, "
+            "structs with role and content, or the same as JSON"
+        )
 
 
 def check_images(spec: JobSpec, schema: pa.Schema) -> None:

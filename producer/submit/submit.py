@@ -20,6 +20,7 @@ from nightshift.common.ledger.job_roots import UNBOUND, Admitted
 from nightshift.common.ledger.job_submit import NewJob
 from nightshift.common.settings import Settings
 from nightshift.common.spec import (
+    GenerateTask,
     JobSpec,
     RequestsTask,
     digest,
@@ -258,11 +259,13 @@ def _plan(spec: JobSpec, infos: Sequence[FileInfo]) -> Plan:
     )
     checks.check_columns(spec, plan.schema)
     checks.check_images(spec, plan.schema)
+    checks.check_types(spec, plan.schema)
     checks.check_jsonl(spec, plan.schema)
     if not isinstance(spec.task, RequestsTask):
         unique_ids.check(spec, plan)
     formats = {file.format for file in plan.files}
-    return replace(plan, schema=with_late_texts(plan.schema, spec.passed_columns, formats))
+    chats = spec.task.messages_column if isinstance(spec.task, GenerateTask) else None
+    return replace(plan, schema=with_late_texts(plan.schema, spec.passed_columns, formats, chats))
 
 
 def _cache_tokens(ledger: Ledger, spec: JobSpec) -> int | None:

@@ -68,6 +68,23 @@ def _json_value(value: Any) -> Any:
     return getattr(value, "as_json", value)
 
 
+def thoughts(row: Values) -> str:
+    """How many of the output tokens are thoughts, to be put behind their number; empty without any."""
+    found = row.get("reasoning_tokens")
+    return f" ({found:,} of them thoughts)" if found else ""
+
+
+def answering(row: Values) -> str | None:
+    """What the first load of a job's model found about its answers, in words; None for nothing to say."""
+    found = row.get("resolved") or {}
+    said = []
+    if family := found.get("thinking"):
+        said.append(f"without their thoughts, as {family} marks these")
+    if longest := found.get("max_tokens"):
+        said.append(f"at most {longest:,} tokens, which sampling.max_tokens sets")
+    return "; ".join(said) or None
+
+
 def saved(row: Values) -> list[str]:
     """What rows of a job had in common, in words: answers, and the beginnings of prompts."""
     said = []

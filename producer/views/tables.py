@@ -1,6 +1,6 @@
 """Jobs and workers as rich tables and lines, made of rows of the ledger's views."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -24,7 +24,15 @@ from nightshift.producer.views.cells import (
     state,
 )
 from nightshift.producer.views.next_steps import next_steps
-from nightshift.producer.views.rates import Values, elapsed_seconds, overall_rate, rows_over, saved
+from nightshift.producer.views.rates import (
+    Values,
+    answering,
+    elapsed_seconds,
+    overall_rate,
+    rows_over,
+    saved,
+    thoughts,
+)
 from nightshift.producer.views.signs import age, loading, place
 
 WIDE_COLUMNS = 110
@@ -51,6 +59,8 @@ def job(
         *_deadline(row),
         _batches(row),
     ]
+    if found := answering(row):
+        parts.append(Text(f"answers {found}", "bright_black"))
     if row["remark"]:
         parts.append(Text(row["remark"], "yellow"))
     if row["reason"]:
@@ -127,10 +137,8 @@ def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableT
     if left := row["rows_total"] - rows_over(row):
         rows.append(f", {left:,} not run", "yellow")
     table.add_row("rows", rows)
-    if row["prompt_tokens"] or row["output_tokens"]:
-        table.add_row("tokens", f"{row['prompt_tokens']:,} in, {row['output_tokens']:,} out")
-    if said := saved(row):
-        table.add_row("saved", "; ".join(said))
+    for name, said in _answers(row):
+        table.add_row(name, said)
     rate, seconds = overall_rate(row), elapsed_seconds(row)
     if ran and rate is not None and seconds is not None:
         table.add_row("rate", f"{rate:,.1f} rows/s over {duration(seconds)}")
@@ -156,6 +164,17 @@ def summary(row: Values, here: Here = FLEET, *, ran: bool = True) -> RenderableT
     for advice in next_steps(row, here):
         table.add_row("next", Text(advice))
     return Group(_title(row), table)
+
+
+def _answers(row: Values) -> Iterator[tuple[str, str]]:
+    """What is to say of the answers of a job and of their tokens."""
+    if row["prompt_tokens"] or row["output_tokens"]:
+        counted = f"{row['prompt_tokens']:,} in, {row['output_tokens']:,} out"
+        yield "tokens", counted + thoughts(row)
+    if found := answering(row):
+        yield "answers", found
+    if said := saved(row):
+        yield "saved", "; ".join(said)
 
 
 def ids_said(row: Values) -> str | None:
@@ -317,9 +336,8 @@ def _pace(row: Values, *, closing: bool, stands: bool = False) -> Text:
         text.append(f"   {number(row['output_tokens_per_second'])} tokens/s")
     text.append(f"   {duration(row['eta_seconds'])} to go")
     if row["prompt_tokens"]:
-        text.append(
-            f"   {row['prompt_tokens']:,} tokens in, {row['output_tokens']:,} out", "bright_black"
-        )
+        counted = f"{row['prompt_tokens']:,} tokens in, {row['output_tokens']:,} out"
+        text.append(f"   {counted}{thoughts(row)}", "bright_black")
     for said in saved(row):
         text.append(f"   {said}", "bright_black")
     if row["cost"] is not None:

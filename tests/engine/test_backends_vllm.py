@@ -124,9 +124,9 @@ def verified(args: dict[str, Any], form: dict[str, Any]) -> str | None:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.tokenizers import cached_tokenizer_from_config
 
-    from nightshift.worker.engines.vllm import backends, generate
+    from nightshift.worker.engines.vllm import backends, verify
 
     config = AsyncEngineArgs(model=str(MODEL), **backends.with_backend(args)).create_engine_config()
     tokenizer = cached_tokenizer_from_config(config.model_config)
-    params = generate.verified(config, tokenizer, args, task(output=form))
+    params = verify.verified(config, tokenizer, args, task(output=form))
     return None if params.structured_outputs is None else params.structured_outputs._backend

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import shutil
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +13,8 @@ import pytest
 from nightshift.common.spec import GenerateTask, RequestsTask, VllmEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.protocol import Answer, Engine, Outcome, Refusal, Request, Work
+from tests.engine.contract import lent
+from tests.support.models import ARGUMENTS, THINKING_MODEL
 
 CHAT, TEXT, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 
@@ -348,3 +352,45 @@ def test_embeddings_are_asked_of_a_pooling_model(vllm_embedder: Engine) -> None:
     assert [each["index"] for each in two["data"]] == [0, 1]
     assert two["data"][0]["embedding"] == pytest.approx(alone, abs=1e-3)
     assert two["data"][1]["embedding"] != pytest.approx(alone, abs=1e-2)
+
+
+@pytest.fixture(scope="module")
+def opens_thoughts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """The model of examples/thinking under a template that opens the thought, as DeepSeek-R1's does."""
+    from nightshift.worker.engines.vllm.engine import VllmEngine
+
+    folder = tmp_path_factory.mktemp("opens") / "model"
+    shutil.copytree(THINKING_MODEL, folder)
+    config = folder / "tokenizer_config.json"
+    told = json.loads(config.read_text())
+    before = "assistant\n' }}"
+    assert told["chat_template"].count(before) == 1
+    told["chat_template"] = told["chat_template"].replace(before, "assistant\n<think>\n' }}")
+    config.write_text(json.dumps(told))
+    args = {**ARGUMENTS, "reasoning_parser": "deepseek_r1"}
+    spec = VllmEngineSpec(backend="vllm", model=str(folder), args=args)
+    yield from lent(lambda: VllmEngine.load(spec, None))
+
+
+def test_thoughts_are_counted_that_the_template_opens(opens_thoughts: Engine) -> None:
+    texts = ["The lamp is sturdy.", "It broke after a day, and the handle is flimsy."]
+    system = {"role": "system", "content": "Name the sentiment of the review."}
+    bodies = [
+        {
+            "messages": [system, {"role": "user", "content": text}],
+            "max_completion_tokens": limit,
+            "temperature": 0,
+            "logprobs": True,
+        }
+        for text in texts
+        for limit in (100, 3)
+    ]
+    for outcome in ask(opens_thoughts, bodies):
+        body = answered(outcome)
+        (choice,) = body["choices"]
+        tokens = [each["token"] for each in choice["logprobs"]["content"]]
+        spent = tokens.index("</think>") if "</think>" in tokens else len(tokens)
+        assert choice["message"]["reasoning"]
+        assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == spent
+        assert isinstance(outcome, Answer)
+        assert outcome.reasoning_tokens == spent

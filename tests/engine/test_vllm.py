@@ -121,12 +121,12 @@ def test_a_form_that_vllm_cannot_hold_ends_the_job_not_row_after_row(
 def test_what_says_nothing_of_the_task_ends_no_job(
     vllm_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nightshift.worker.engines.vllm import generate
+    from nightshift.worker.engines.vllm import verify
 
     def make(*_: object) -> NoReturn:
         raise ImportError("this machine lacks a library")
 
-    monkeypatch.setattr(generate, "sampling_params", make)
+    monkeypatch.setattr(verify, "sampling_params", make)
     with pytest.raises(Retryable, match="ImportError: this machine lacks a library"):
         ask(vllm_engine, task(), ["x"])
 

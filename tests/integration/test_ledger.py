@@ -841,6 +841,24 @@ def test_the_first_output_schema_holds_whoever_comes_second(
         assert late.result(timeout=100) == b"first"
 
 
+def test_what_the_first_load_fixes_for_a_job_holds_whoever_comes_second(
+    world: World, second_ledger: Callable[[], Ledger]
+) -> None:
+    job_id = world.job(1)
+    other = World(second_ledger())
+    first = {"thinking": "qwen3", "max_tokens": 8192}
+
+    with ThreadPoolExecutor(1) as pool:
+        with world.ledger.transaction() as connection:
+            assert jobs.fix_resolved(connection, job_id, first) == first
+            late = pool.submit(other.run, jobs.fix_resolved, job_id, {"thinking": None})
+            wait_until_somebody_waits(connection)
+        assert late.result(timeout=100) == first
+    job = world.run(jobs.get, job_id)
+    assert job is not None
+    assert job.resolved == first
+
+
 # Retry.
 
 

@@ -16,7 +16,7 @@ from nightshift.common.ledger import Ledger, jobs, spending, workers
 from nightshift.common.ledger.batches import commits, leasing
 from nightshift.common.ledger.batches.records import Lease, Part, Tokens
 from nightshift.common.ledger.spending import Spent
-from nightshift.common.spec import parse_spec
+from nightshift.common.spec import STORED, parse_spec
 from nightshift.common.states import JobState
 from nightshift.producer.cli.app import app
 from tests.integration.test_retry import Site, moody
@@ -375,14 +375,16 @@ def test_jobs_with_the_same_engine_tell_what_they_did(world: World) -> None:
         commit(world, lease, seconds=2)
     commit(world, world.lease(unlike), seconds=2)
     spec = world.specs[job_id]
-    task = spec.task.model_dump_json(by_alias=True)
+    task = spec.task.model_dump_json(by_alias=True, context=STORED)
     found = world.run(spending.similar_jobs, "default", spec.engine_key, task)
     assert [(job.job, job.same_task, job.rows_run, job.engine_seconds) for job in found] == [
         (other, True, 4, 2.0),
         (job_id, True, 8, 4.0),
     ]
     assert world.run(spending.similar_jobs, "elsewhere", spec.engine_key, task) == []
-    other_task = spec.task.model_copy(update={"prompt": "{{ other }}"}).model_dump_json()
+    other_task = spec.task.model_copy(update={"prompt": "{{ other }}"}).model_dump_json(
+        context=STORED
+    )
     assert not any(
         job.same_task
         for job in world.run(spending.similar_jobs, "default", spec.engine_key, other_task)

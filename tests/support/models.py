@@ -46,3 +46,7 @@ def reviews_spec(folder: Path, rows: int, **sections: Any) -> dict[str, Any]:
         "output": {"uri": str(folder / "out"), "columns": ["label"]},
         **sections,
     }
+
+
+THINKING_MODEL = Path(__file__).parents[2] / "examples" / "thinking" / "model"
+"""The model of examples/thinking, which thinks before it answers."""

@@ -1,9 +1,12 @@
 """An engine that tests drive by hand."""
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 from nightshift.common.errors import EngineDead
+from nightshift.common.spec import Task
 from nightshift.worker.engines.protocol import Answer, Work
 
 
@@ -21,6 +24,9 @@ class Scripted:
     obeys: bool = True
     at_once: bool = False
     taken: list[tuple[Work, "Future[None]"]] = field(default_factory=list)
+
+    def resolve(self, task: Task) -> Mapping[str, Any]:
+        return {}
 
     def start(self, work: Work) -> "Future[None]":
         future: Future[None] = Future()

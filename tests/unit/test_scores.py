@@ -97,6 +97,14 @@ def judge(task: dict[str, Any]) -> Any:
     return parse_spec({**given, "engine": engine, "task": task}, "test")
 
 
+SAMPLED = {
+    "kind": "generate",
+    "prompt": "{{ output }}",
+    "output": {"choice": ["0", "1"]},
+    "sampling": {"n": 3, "temperature": 1.0},
+}
+
+
 def generate(**output: Any) -> Any:
     return judge({"kind": "generate", "prompt": "{{ output }}", "output": output})
 
@@ -108,6 +116,7 @@ def generate(**output: Any) -> Any:
         (generate(choice=["good", "bad"]), Scale(), "--scores good=1"),
         (generate(json_schema={"properties": {"tone": {}}}), Scale(), "--column output.tone"),
         (judge({"kind": "classify", "text": "{{ output }}"}), Scale(), "labels are words"),
+        (judge(SAMPLED), Scale("outputs"), "say task.vote in its spec"),
     ],
 )
 def test_a_judge_that_could_not_be_scored_is_refused_before_it_runs(
@@ -120,6 +129,7 @@ def test_a_judge_that_could_not_be_scored_is_refused_before_it_runs(
 def test_a_judge_that_can_be_scored_is_not_refused() -> None:
     check(GOOD, generate(choice=["good", "bad"]))
     check(Scale(), generate(choice=["1", "2"]))
+    check(Scale(), judge({**SAMPLED, "vote": "choice"}))
     check(Scale("output.tone"), generate(json_schema={"properties": {"tone": {}}}))
     check(GOOD, judge({"kind": "classify", "text": "{{ output }}"}))
     check(Scale(), judge({"kind": "generate", "prompt": "{{ output }}"}))

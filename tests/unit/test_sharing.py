@@ -2,7 +2,7 @@
 
 import tracemalloc
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import pyarrow as pa
@@ -216,6 +216,50 @@ def test_what_equal_requests_are(one: Request, other: Request, equal: bool) -> N
     assert first is not None
     assert (first == second) is equal
     assert keys(2, spec, [one], None) != [first], "another job"
+
+
+CHANGED: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "b"}],
+    "is_plain_prompt": True,
+    "max_tokens": 3,
+    "template_arguments": {"enable_thinking": "False"},
+    "sampling": {"top_p": 0.5},
+    "text": "b",
+    "text_pair": "c",
+    "body": {"model": "m"},
+}
+"""A value of each field of a request that can change its answer."""
+
+
+def test_every_field_of_a_request_but_its_row_can_change_the_answer() -> None:
+    names = {each.name for each in fields(Request)}
+    assert set(CHANGED) == names - {"row_index"}
+    spec = parse_spec(spec_of({"kind": "generate", "prompt": "{{ a }}"}), "test")
+    plain = chat("a", template_arguments={"enable_thinking": False})
+    found = [
+        keys(1, spec, [each], None)[0]
+        for each in (plain, *(replace(plain, **{name: to}) for name, to in CHANGED.items()))
+    ]
+    assert len(set(found)) == len(names)
+    assert keys(1, spec, [replace(plain, row_index=7)], None) == found[:1]
+
+
+def test_a_row_with_a_temperature_of_its_own_shares_nothing() -> None:
+    spec = parse_spec(
+        spec_of(
+            {
+                "kind": "generate",
+                "prompt": "{{ a }}",
+                "sampling_columns": {"temperature": "heat"},
+            }
+        ),
+        "test",
+    )
+    hot, cold = (chat("a", sampling={"temperature": heat}) for heat in (0.5, 0.0))
+    assert keys(1, spec, [hot, hot], None) == [None, None]
+    first, second = keys(1, spec, [cold, cold], None)
+    assert first is not None
+    assert first == second
 
 
 def spec_of(task: dict[str, Any], engine: dict[str, Any] | None = None) -> dict[str, Any]:

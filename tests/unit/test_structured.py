@@ -16,14 +16,9 @@ from nightshift.common.formats import output_schema, part_rows
 from nightshift.common.spec import STORED, GenerateTask, JobSpec, StructuredOutput, parse_spec
 from nightshift.common.spec.json_schema import SCALARS, scalar_properties
 from nightshift.common.states import RowErrorKind
-from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
-from nightshift.worker.engines.structured import (
-    AnswerCheck,
-    RowSampling,
-    row_seed,
-    sample_until_valid,
-    typed,
-)
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
+from nightshift.worker.engines.resampling import RowSampling, row_seed, sample_until_valid
+from nightshift.worker.engines.structured import AnswerCheck, typed
 from nightshift.worker.rows.results import PartTable, RowResults, part_table
 from tests.support.parts import read_part
 
@@ -209,13 +204,13 @@ def asked(output: dict[str, Any] | None, texts: list[str], **sampling: Any) -> t
     )
     check, seen = AnswerCheck(task.output), []
 
-    async def ask(one: RowSampling) -> Outcome:
+    async def ask(one: RowSampling) -> list[Outcome]:
         text = texts[len(seen)]
         seen.append(one)
         found = check.outcome(text, "length" if text == "{" else "stop", 10, len(text))
-        return dataclasses.replace(found, cached_tokens=len(seen))
+        return [dataclasses.replace(found, cached_tokens=len(seen))]
 
-    return asyncio.run(sample_until_valid(task, 7, ask)), seen
+    return asyncio.run(sample_until_valid(task, Request(7), ask)), seen
 
 
 RETRIED = {"json_schema": MOOD, "on_invalid": {"retries": 3}}

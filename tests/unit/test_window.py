@@ -57,6 +57,33 @@ def test_finished_rows_make_room_before_their_batch_is_committed() -> None:
     assert window.room()[0] == 1
 
 
+def test_a_row_counts_once_for_each_of_its_samples() -> None:
+    window = Window(rows=100)
+    first = held(5)
+    window.add(first)
+    window.weigh(first, 10)
+    assert window.room()[0] == 5, "50 more sequences, which are 5 rows like these"
+    second = held(5)
+    window.add(second)
+    window.weigh(second, 10)
+    assert window.room() == (0, 0)
+    window.row_finished(first, 3)
+    assert window.room()[0] == 3
+    window.remove(first)
+    window.remove(second)
+    assert window.work()[0] == 0
+    assert window.room()[0] == 10
+
+
+def test_rows_with_samples_are_handed_out_by_rows_while_little_is_left() -> None:
+    window = Window(rows=100)
+    window.bound(8)
+    batch = held(5)
+    window.add(batch)
+    window.weigh(batch, 10)
+    assert window.room()[0] == 3
+
+
 def test_little_that_is_left_is_shared_and_nothing_is_read_ahead() -> None:
     window = Window(rows=100)
     window.bound(20)

@@ -125,7 +125,7 @@ class Inference:
             self._emit(loaded, positions[at], outcome)
 
         seconds = job.spec.retry.row_timeout_seconds
-        work = Work(job.spec.task, requests, seconds, emit, self.recorder, rows)
+        work = Work(job.spec.task, requests, seconds, emit, self.recorder, rows, job.resolved)
         loaded.batch.attach(work)
         return self.engine.start(work)
 
@@ -136,6 +136,7 @@ class Inference:
             outcome.prompt_tokens,
             outcome.output_tokens,
             outcome.cached_tokens,
+            outcome.reasoning_tokens,
         )
         if loaded.take(position, outcome):
             self.window.row_finished(loaded.batch)

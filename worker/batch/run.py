@@ -177,7 +177,9 @@ class BatchRunner:
         lease = batch.lease
         reached(Moment.CLAIMED)
         job = self._jobs.get(lease.job_id)
+        self._jobs.resolve(job, self.engine)
         spec = job.spec
+        self.window.weigh(batch, spec.task.samples)
         roots = self.settings.allowed_roots
         with (
             batch.progress.stage() as moved,

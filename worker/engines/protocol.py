@@ -17,9 +17,10 @@ from nightshift.worker.telemetry.recorder import Recorder
 class Request:
     """One row as its task needs it.
 
-    generate: `messages` (a single one where `is_plain_prompt`), and `max_tokens` where the row has
-    a limit of its own. A message's `content` is text, or a list of parts:
-    {"type": "text", "text": …} and {"type": "image", "image": worker.rows.images.Image}.
+    generate: `messages` (a single one where `is_plain_prompt`), `template_arguments` for the model's chat
+    template, and `max_tokens` and the other fields of `sampling` where the row has its own. A message's
+    `content` is text, or a list of parts: {"type": "text", "text": …} and
+    {"type": "image", "image": worker.rows.images.Image}.
     embed, classify, score: `text`, and in `text_pair` the second text of a pair.
     requests: `body`, as the caller wrote it. function: nothing, see Work.
     """
@@ -28,6 +29,8 @@ class Request:
     messages: Sequence[Mapping[str, Any]] | None = None
     is_plain_prompt: bool = False
     max_tokens: int | None = None
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, float | int] = field(default_factory=dict)
     text: str = ""
     text_pair: str | None = None
     body: Mapping[str, Any] | None = None
@@ -36,8 +39,8 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The task's columns of one row, the engine's finish reason and the tokens; of those of the prompt
-    `cached_tokens` were in the engine's cache. `answered_by` is the row_index of the row that ran in
-    place of this one.
+    `cached_tokens` were in the engine's cache, of those of the output `reasoning_tokens` are thoughts.
+    `answered_by` is the row_index of the row that ran in place of this one.
     """
 
     columns: Mapping[str, Any]
@@ -45,13 +48,14 @@ class Answer:
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
     answered_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why one row has no answer, with the tokens that were spent nevertheless; of those of the prompt
-    `cached_tokens` were in the engine's cache.
+    `cached_tokens` were in the engine's cache, of those of the output `reasoning_tokens` are thoughts.
 
     `columns` are columns of the task that describe the failure, such as a server's status.
     """
@@ -62,6 +66,7 @@ class Refusal:
     output_tokens: int = 0
     cached_tokens: int = 0
     columns: Mapping[str, Any] = field(default_factory=dict)
+    reasoning_tokens: int = 0
 
 
 Outcome = Answer | Refusal
@@ -74,7 +79,8 @@ class Work:
     `emit(position, outcome)` takes the outcome of `requests[position]`, once each, from any
     thread. After `stop()` the engine drops the requests that are not finished. The engine tells
     `recorder` when rows enter and leave it, how long rows waited and how long the engine worked.
-    `rows` are the rows of the requests, for a function. `remark` is what the engine has to say of the
+    `resolved` is what the engine has fixed for the job; None where nobody keeps that. `rows` are the rows of
+    the requests, for a function. `remark` is what the engine has to say of the
     batch although its rows may have answers. Rows of which the engine says that they wait may be
     withdrawn until they begin.
     """
@@ -85,6 +91,7 @@ class Work:
     emit: Callable[[int, Outcome], None]
     recorder: Recorder = field(default_factory=Recorder)
     rows: pa.Table | None = None
+    resolved: Mapping[str, Any] | None = None
     remark: str | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
     # A future calls each callback once: those added before its end, and those added after it.
@@ -181,6 +188,11 @@ class Engine(Protocol):
     concurrency: int
     cache_tokens: int | None
     code: Mapping[str, str]
+
+    def resolve(self, task: Task) -> Mapping[str, Any]:
+        """What the loaded model fixes for a job, once and for all its batches, as JSON; JobRefused for what the
+        model cannot do.
+        """
 
     def start(self, work: Work) -> "Future[None]":
         """Takes a batch and returns once it is prepared, which may be long before it has run.

@@ -1,27 +1,20 @@
-"""Structured output: is an answer valid, which JSON is refused, and which rows are asked again."""
+"""Structured output: is an answer valid, and which JSON is refused."""
 
-import dataclasses
-import hashlib
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jsonschema
 from referencing.exceptions import Unresolvable
 
-from nightshift.common.spec import GenerateTask, StructuredOutput
+from nightshift.common.spec import StructuredOutput
 from nightshift.common.spec.json_schema import Scalar, scalar_properties, validator
 from nightshift.common.states import RowErrorKind
 from nightshift.common.text import HALF_CHARACTER, has_half_characters
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal
-
-RESAMPLED = (RowErrorKind.TRUNCATED, RowErrorKind.INVALID_OUTPUT)
-
-TEMPERATURE = 0.7
-"""For further samples of a greedy task, which would give the same answer again."""
 
 INT64 = range(-(2**63), 2**63)
 
@@ -163,59 +156,3 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"it has the number {text}, which is none or is too large")
     return value
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RowSampling:
-    """How a row is sampled; `seed` is None for greedy sampling."""
-
-    temperature: float
-    seed: int | None
-
-
-UNSAMPLED = RowSampling(0.0, None)
-"""For rows that are not sampled, or whose body says how."""
-
-
-async def sample_until_valid(
-    task: GenerateTask, row_index: int, sample_once: Callable[[RowSampling], Awaitable[Outcome]]
-) -> Outcome:
-    """The first valid answer, or the last refusal, with the tokens of all samples.
-
-    `sample_once` runs the model once and checks the answer.
-    """
-    on_invalid = task.output and task.output.on_invalid
-    prompt_tokens = output_tokens = cached_tokens = 0
-    for number in range(1 + (on_invalid.retries if on_invalid else 0)):
-        outcome = await sample_once(_row_sampling(task, row_index, number))
-        prompt_tokens += outcome.prompt_tokens
-        output_tokens += outcome.output_tokens
-        cached_tokens += outcome.cached_tokens
-        if not isinstance(outcome, Refusal) or outcome.kind not in RESAMPLED:
-            break
-    if isinstance(outcome, Refusal) and number:
-        message = f"in {number + 1} tries, at last: {outcome.message}"
-        outcome = dataclasses.replace(outcome, message=message)
-    return dataclasses.replace(
-        outcome,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        cached_tokens=cached_tokens,
-    )
-
-
-def row_seed(seed: int, row_index: int, number: int = 0) -> int:
-    """The seed of a sampled row: a hash of the job's seed, the row's index and the try."""
-    text = f"{seed}:{row_index}" + (f":{number}" if number else "")
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
-
-
-def _row_sampling(task: GenerateTask, row_index: int, number: int) -> RowSampling:
-    on_invalid = task.output and task.output.on_invalid
-    temperature = task.sampling.temperature
-    if number and on_invalid:
-        own = on_invalid.temperature
-        temperature = (temperature or TEMPERATURE) if own is None else own
-    seed = row_seed(task.sampling.seed, row_index, number) if temperature > 0 else None
-    return RowSampling(temperature, seed)

@@ -18,10 +18,13 @@ from nightshift.common.spec import (
     ScoreTask,
     Task,
 )
+from nightshift.common.spec.tasks import template_arguments
 from nightshift.common.states import RowErrorKind
+from nightshift.common.templates.chats import chat
 from nightshift.common.templates.sandbox import compiled, rendered_all
 from nightshift.worker.engines.images import Image
 from nightshift.worker.engines.protocol import Refusal, Request
+from nightshift.worker.rows.own_sampling import own_sampling
 
 
 class Renderer:
@@ -80,19 +83,27 @@ class Renderer:
 
     def _generation(self, task: GenerateTask, index: int, row: dict[str, Any]) -> Request:
         texts = rendered_all(self._templates, row)
-        if task.messages is None:
-            messages: list[dict[str, Any]] = [{"role": "user", "content": next(texts)}]
+        if task.messages_column is not None:
+            messages = chat(task.messages_column, row[task.messages_column])
+        elif task.messages is None:
+            messages = [{"role": "user", "content": next(texts)}]
         else:
             messages = [
                 {"role": message.role, "content": self._content(message, row, texts)}
                 for message in task.messages
             ]
+        sampling = own_sampling(task.sampling_columns.named, row)
         own = task.sampling.max_tokens_column
+        longest = sampling.pop("max_tokens", None)
+        if own is not None:
+            longest = _length(own, row[own])
         return Request(
             index,
             messages=messages,
             is_plain_prompt=task.prompt is not None,
-            max_tokens=None if own is None else _length(own, row[own]),
+            max_tokens=None if longest is None else int(longest),
+            template_arguments=template_arguments.of_row(task.chat_template_kwargs, row),
+            sampling=sampling,
         )
 
     def _content(

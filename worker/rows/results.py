@@ -48,8 +48,8 @@ class PartTable:
     """The table of a part with what the ledger counts: errors and tokens.
 
     `spent` are the tokens of the rows that ran, where the table has kept rows beside them. Of the rows
-    that ran `rows_shared` have the answer of another one, and `cached_tokens` of the prompts were in
-    the engine's cache.
+    that ran `rows_shared` have the answer of another one, `cached_tokens` of the prompts were in the
+    engine's cache, and `reasoning_tokens` of the answers are thoughts.
     """
 
     table: pa.Table
@@ -58,6 +58,7 @@ class PartTable:
     output_tokens: int
     spent: Tokens | None = None
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
     rows_shared: int = 0
 
 
@@ -97,6 +98,7 @@ def part_table(spec: JobSpec, schema: pa.Schema, results: RowResults) -> PartTab
         prompt_tokens=sum(outcome.prompt_tokens for outcome in results.outcomes.values()),
         output_tokens=sum(outcome.output_tokens for outcome in results.outcomes.values()),
         cached_tokens=sum(outcome.cached_tokens for outcome in results.outcomes.values()),
+        reasoning_tokens=sum(outcome.reasoning_tokens for outcome in results.outcomes.values()),
         rows_shared=sum(answer.answered_by is not None for answer in answers),
     )
 
@@ -204,6 +206,8 @@ def _value(outcome: Outcome | None, column: str) -> Any:
         return None
     if column in ("prompt_tokens", "output_tokens"):
         return getattr(outcome, column)
+    if column == "reasoning_tokens" and column not in outcome.columns:
+        return outcome.reasoning_tokens
     if column == ANSWERED_BY:
         return outcome.answered_by if isinstance(outcome, Answer) else None
     if column == "finish_reason":

@@ -5,7 +5,7 @@ import sys
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -57,10 +57,16 @@ def keys(
 
 
 def _said(request: Request) -> Any:
+    """Every field that can change the answer, which is all but the row's number; None for a row that is
+    sampled by its own column.
+    """
+    if request.sampling.get("temperature", 0) > 0:
+        return None
+    said = {each.name: getattr(request, each.name) for each in fields(Request)}
     messages = [
-        (message["role"], _content(message["content"])) for message in request.messages or ()
+        {**message, "content": _content(message["content"])} for message in request.messages or ()
     ]
-    return messages, request.is_plain_prompt, request.max_tokens, request.text, request.text_pair
+    return said | {"row_index": None, "messages": messages}
 
 
 def _content(content: Any) -> Any:
@@ -237,6 +243,7 @@ class Rounds:
             prompt_tokens=0,
             output_tokens=0,
             cached_tokens=0,
+            reasoning_tokens=0,
             answered_by=self.row_index[position],
         )
         self.answers.keep(key, shared)

@@ -105,6 +105,7 @@ class Counts(Subscriber):
         self._tokens["prompt"].inc(batch.prompt_tokens)
         self._tokens["output"].inc(batch.output_tokens)
         self._tokens["cached"].inc(batch.cached_tokens)
+        self._tokens["reasoning"].inc(batch.reasoning_tokens)
         self._shared.inc(batch.rows_shared)
         self._batches["done" if batch.whole else "split"].inc()
         self._batch_seconds.observe(batch.seconds)

@@ -20,6 +20,7 @@ class _Job:
     output_tokens: int = 0
     cached_tokens: int = 0
     rows_shared: int = 0
+    reasoning_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -58,9 +59,10 @@ class JobSpending:
         prompt_tokens: int = 0,
         output_tokens: int = 0,
         cached_tokens: int = 0,
+        reasoning_tokens: int = 0,
     ) -> None:
         """So many rows have an outcome, which took so many tokens together; of those of the prompts so
-        many were in the engine's cache.
+        many were in the engine's cache, of those of the output so many are thoughts.
         """
         with self._lock:
             job = self._jobs[job_id]
@@ -68,6 +70,7 @@ class JobSpending:
             job.prompt_tokens += prompt_tokens
             job.output_tokens += output_tokens
             job.cached_tokens += cached_tokens
+            job.reasoning_tokens += reasoning_tokens
 
     def share(self, job_id: int) -> None:
         """A row has the answer of another one."""
@@ -90,6 +93,7 @@ class JobSpending:
                     job.output_tokens,
                     cached_tokens=job.cached_tokens,
                     rows_shared=job.rows_shared,
+                    reasoning_tokens=job.reasoning_tokens,
                 )
                 for job_id, job in jobs.items()
             ]

@@ -30,7 +30,8 @@ class BatchCommitted:
     """A batch is committed: `part_rows` rows and `part_errors` of them failed are in its part.
 
     `rows` and `rows_failed` are those that ran, without the rows that a retry kept; `rows_shared` of
-    them have the answer of another row. `cached_tokens` of the prompt tokens were in the engine's cache.
+    them have the answer of another row. `cached_tokens` of the prompt tokens were in the engine's cache,
+    `reasoning_tokens` of the output tokens are thoughts.
     `seconds` are counted from the claim. `whole` is False where unfinished rows were split off.
     """
 
@@ -46,6 +47,7 @@ class BatchCommitted:
     whole: bool
     cached_tokens: int = 0
     rows_shared: int = 0
+    reasoning_tokens: int = 0
 
 
 class Subscriber:
@@ -64,7 +66,7 @@ class Subscriber:
         """
 
     def rows_entered(self, rows: int = 1) -> None:
-        """So many rows are the engine's from here on."""
+        """So many rows are the engine's from here on; a row counts once for each of its samples."""
 
     def rows_left(self, rows: int = 1) -> None:
         """So many rows left the engine, answered or not."""

@@ -17,7 +17,8 @@ JOBS = f"""
            k.output_tokens_per_second AS pace_tokens,
            coalesce(w.waiting_for_files, false) AS waiting_for_files, away.told,
            away.children_waiting,
-           s.rows_shared, s.cached_tokens,
+           s.rows_shared, s.cached_tokens, s.reasoning_tokens,
+           (SELECT resolved FROM jobs WHERE id = p.job) AS resolved,
            s.cached_tokens::float8 / nullif(s.prompt_tokens_spent, 0) AS cached_fraction
     FROM job_progress p JOIN job_pace k USING (job) JOIN job_sharing s USING (job)
     LEFT JOIN watch_status w USING (job)

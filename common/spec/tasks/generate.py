@@ -1,17 +1,28 @@
 """Task generate: text in, text out, by a language model; its messages and its sampling."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from nightshift.common.spec.json_schema import Scalar, scalar_properties
 from nightshift.common.spec.sections import Absent, Section
+from nightshift.common.spec.tasks import template_arguments
+from nightshift.common.spec.tasks.sampling import Sampling, SamplingColumns
 from nightshift.common.spec.tasks.section import TaskSection
 from nightshift.common.spec.tasks.structured import StructuredOutput
 
 PARSED = "parsed"
 """Column of typed answers, beside their text."""
+
+OUTPUTS = "outputs"
+"""Column of the samples of a row, a list, where a row has more than one."""
+
+VOTE_SHARE = "vote_share"
+"""Column of the share of the samples that gave the answer in `output`."""
+
+CHOICE = "choice"
+"""What `vote` names where the whole answer is voted on."""
 
 
 class TextPart(Section):
@@ -67,48 +78,6 @@ class Message(Section):
         return [part.text for part in self.parts if isinstance(part, TextPart)]
 
 
-class Sampling(Section):
-    """How the next token is chosen; the names and ranges of vLLM's SamplingParams."""
-
-    temperature: float = Field(0.0, ge=0, le=10, description="0 is greedy.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus share of probability mass.")
-    top_k: int = Field(0, ge=0, description="Keep the k likeliest tokens; 0 keeps all.")
-    min_p: float = Field(0.0, ge=0, le=1, description="Least probability relative to the best.")
-    repetition_penalty: float = Field(
-        1.0, gt=0, le=10, description="Above 1 makes tokens that occurred less likely."
-    )
-    presence_penalty: float = Field(
-        0.0, ge=-2, le=2, description="Taken off the logit of each token that occurred."
-    )
-    frequency_penalty: float = Field(
-        0.0, ge=-2, le=2, description="Taken off the logit for each time a token occurred."
-    )
-    max_tokens: int = Field(256, ge=1, le=1_000_000, description="Longest answer, in tokens.")
-    max_tokens_column: Absent[str] = Field(
-        None,
-        min_length=1,
-        description="Integer column that holds a row's own longest answer, in tokens; at most "
-        "max_tokens, which also holds where it is null.",
-    )
-    min_tokens: int = Field(0, ge=0, description="Shortest answer, in tokens.")
-    stop: list[str] = Field(default_factory=list, description="Strings that end the answer.")
-    ignore_eos: bool = Field(False, description="Go on to max_tokens; for benchmarks.")
-    seed: int = Field(0, ge=0, lt=2**63, description="Seed of the job; a row's own is derived.")
-
-    @field_validator("stop")
-    @classmethod
-    def _no_empty_stop(cls, value: list[str]) -> list[str]:
-        if not all(value):
-            raise ValueError("an empty stop string would end every answer at once")
-        return value
-
-    @model_validator(mode="after")
-    def _min_below_max(self) -> Self:
-        if self.min_tokens > self.max_tokens:
-            raise ValueError("min_tokens is larger than max_tokens")
-        return self
-
-
 class GenerateTask(TaskSection):
     """Text in, text out, by a language model."""
 
@@ -123,6 +92,49 @@ class GenerateTask(TaskSection):
         Sampling.model_validate({}),
         description="How the next token is chosen.",
     )
+    messages_column: Absent[str] = Field(
+        None,
+        min_length=1,
+        description="Column that holds a row's whole chat, in place of messages: a list of structs with "
+        "role and content, or the same as JSON; roles system, developer, user, assistant and tool, with "
+        "tool_calls, as OpenAI's API has them.",
+    )
+    chat_template_kwargs: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Variables of the model's chat template, such as reasoning_effort: constants, which keep "
+        "their JSON types, or {column: NAME} for the value of each row.",
+        exclude_if=lambda value: not value,
+    )
+    thinking: Absent[Literal["auto", "on", "off"]] = Field(
+        None,
+        description="Whether the model thinks before it answers: on and off turn the switch of its chat "
+        "template, auto leaves the switch as the model has it. Absent: auto for free text; with output the "
+        "answer begins at once.",
+    )
+    thinking_budget: Absent[int] = Field(
+        None,
+        ge=0,
+        description="Most tokens of a thought, after which the engine ends the thought. For models whose "
+        "chat template opens the thought.",
+    )
+    keep_reasoning: bool = Field(
+        False,
+        description="Keep the thoughts in the column `reasoning`, and their number of tokens in "
+        "`reasoning_tokens`. Without it they are counted and dropped.",
+        exclude_if=lambda value: not value,
+    )
+    sampling_columns: SamplingColumns = Field(
+        SamplingColumns.model_validate({}),
+        description="Columns that hold a row's own sampling.",
+        exclude_if=lambda value: not value.named,
+    )
+    vote: Absent[str] = Field(
+        None,
+        min_length=1,
+        description="With sampling.n above 1: `choice`, or a field of the JSON answer, on which the samples "
+        "vote. `output` is the first sample with the majority's answer, `vote_share` its share of all "
+        "samples; ties go to the first.",
+    )
     output: StructuredOutput | None = Field(
         None, description="What an answer must look like; free text without it."
     )
@@ -134,21 +146,100 @@ class GenerateTask(TaskSection):
 
     @model_validator(mode="after")
     def _one_prompt(self) -> Self:
-        if (self.messages is None) == (self.prompt is None):
-            raise ValueError("give either messages or prompt")
+        given = [self.messages, self.prompt, self.messages_column]
+        if sum(each is not None for each in given) != 1:
+            raise ValueError("give either messages or prompt, or messages_column")
         if self.messages is not None and not self.messages:
             raise ValueError("messages is empty")
         return self
 
+    @field_validator("thinking", mode="before")
+    @classmethod
+    def _word_of_yaml(cls, value: object) -> object:
+        """YAML reads the bare words on and off as true and false."""
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _thinking_fits(self) -> Self:
+        by_word = self.thinking in ("on", "off")
+        template_arguments.check(self.chat_template_kwargs, thinks_by_word=by_word)
+        for name in ("thinking_budget", "keep_reasoning"):
+            if self.thinking == "off" and getattr(self, name) not in (None, False):
+                raise ValueError(f"{name} has no use with thinking: off")
+        if self.thinking_budget is not None and self.output is not None and self.thinking is None:
+            raise ValueError(
+                "with output the answer begins at once: say thinking: on beside thinking_budget"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _samples_fit(self) -> Self:
+        own = self.sampling_columns.named
+        if self.sampling.max_tokens_column is not None and "max_tokens" in own:
+            raise ValueError(
+                "sampling.max_tokens_column and sampling_columns.max_tokens say the same: give one of them"
+            )
+        if self.sampling.n > 1 and self.sampling.temperature == 0 and "temperature" not in own:
+            raise ValueError(
+                "sampling.n above 1 needs a temperature above 0: greedy samples are all equal"
+            )
+        if self.sampling.n > 1 and self.dedupe:
+            raise ValueError("rows with sampling.n above 1 share nothing: leave dedupe out")
+        if self.vote is not None:
+            self._check_vote(self.vote)
+        return self
+
+    def _check_vote(self, vote: str) -> None:
+        if self.sampling.n == 1:
+            raise ValueError("vote needs sampling.n above 1")
+        if vote == CHOICE and self.output is not None and self.output.choice is not None:
+            return
+        fields = self.parsed or {}
+        if vote not in fields:
+            known = ", ".join(fields) or "none here"
+            raise ValueError(
+                f"vote is choice, with output.choice, or a field of output.json_schema ({known}); "
+                f"{vote!r} is neither"
+            )
+
     @property
     def shares(self) -> bool:
-        """At temperature 0, or where the spec says so."""
+        """At temperature 0, or where the spec says so; rows with several samples share nothing."""
+        if self.sampling.n > 1:
+            return False
         return self.sampling.temperature == 0 if self.dedupe is None else self.dedupe
 
     @property
+    def samples(self) -> int:
+        """As the sampling says."""
+        return self.sampling.n
+
+    @property
+    def may_think(self) -> bool:
+        """Whether a model that thinks does so before its answer."""
+        return self.thinking != "off" and (self.output is None or self.thinking is not None)
+
+    @property
     def answers(self) -> tuple[str, ...]:
-        """The text and, beside JSON of scalar properties, its typed form."""
-        return ("output",) if self.parsed is None else ("output", PARSED)
+        """The text and, beside JSON of scalar properties, its typed form; what else the spec asks for."""
+        sampling, several = self.sampling, self.sampling.n > 1
+        has = {
+            OUTPUTS: several,
+            "output": not several or self.vote is not None,
+            PARSED: self.parsed is not None and (not several or self.vote is not None),
+            VOTE_SHARE: self.vote is not None,
+            "reasoning": self.keep_reasoning and not several,
+            "reasoning_tokens": self.keep_reasoning,
+            "confidence": self.has_confidence and not several,
+            "logprobs": sampling.logprobs is not None and not several,
+            "prompt_logprobs": sampling.prompt_logprobs is not None,
+        }
+        return tuple(name for name, is_there in has.items() if is_there)
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether the probability of each chosen label is wanted."""
+        return self.output is not None and self.output.confidence
 
     @property
     def parsed(self) -> dict[str, Scalar] | None:
@@ -161,7 +252,7 @@ class GenerateTask(TaskSection):
         """Every template of the task, in order."""
         if self.messages is not None:
             return [template for message in self.messages for template in message.templates]
-        return [self.prompt or ""]
+        return [] if self.prompt is None else [self.prompt]
 
     @property
     def image_columns(self) -> frozenset[str]:
@@ -171,6 +262,12 @@ class GenerateTask(TaskSection):
 
     @property
     def columns(self) -> frozenset[str]:
-        """Input columns that the templates, the images and the sampling name."""
-        own = self.sampling.max_tokens_column
-        return super().columns | self.image_columns | frozenset([own] if own else ())
+        """Input columns that the templates, the chat, the images and the sampling name."""
+        own = (self.sampling.max_tokens_column, self.messages_column)
+        return (
+            super().columns
+            | self.image_columns
+            | template_arguments.columns(self.chat_template_kwargs)
+            | frozenset(self.sampling_columns.named.values())
+            | frozenset(name for name in own if name)
+        )

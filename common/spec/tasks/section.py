@@ -40,6 +40,11 @@ class TaskSection(Section):
         return self.dedupe is not False
 
     @property
+    def samples(self) -> int:
+        """Sequences that an engine draws for each row."""
+        return 1
+
+    @property
     def runner(self) -> str:
         """What an engine is loaded for; engines of another runner are other engines."""
         return str(self.kind)

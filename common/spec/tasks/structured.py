@@ -37,6 +37,12 @@ class StructuredOutput(Section):
     json_schema: dict[str, Any] | None = Field(None, description="The answer is JSON of this form.")
     regex: str | None = Field(None, description="The answer matches this regular expression.")
     grammar: str | None = Field(None, description="The answer follows this EBNF grammar.")
+    confidence: bool = Field(
+        False,
+        description="With choice: the column `confidence`, the probability that sampling under the choices at "
+        "temperature 1 gives the answer.",
+        exclude_if=lambda value: not value,
+    )
     on_invalid: Absent[OnInvalid] = Field(
         None, description="What becomes of a row whose answer does not fit; a row error without it."
     )
@@ -62,10 +68,14 @@ class StructuredOutput(Section):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        forms = type(self).model_fields.keys() - {"on_invalid"}
+        forms = ("choice", "json_schema", "regex", "grammar")
         given = [name for name in forms if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError("give exactly one of choice, json_schema, regex, grammar")
+        if self.confidence and self.choice is None:
+            raise ValueError(
+                "confidence is the probability of a choice: give choice, or leave it out"
+            )
         for name in ("regex", "grammar"):
             if getattr(self, name) == "":
                 raise ValueError(f"{name} is empty")

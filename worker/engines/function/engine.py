@@ -5,18 +5,18 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 import structlog
 
 from nightshift.common.errors import EngineEnded, EngineGone, EngineLoadFailed, EngineNotHere
 from nightshift.common.settings import Settings, function_environment
-from nightshift.common.spec import FunctionEngineSpec
+from nightshift.common.spec import FunctionEngineSpec, Task
 from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.function.answers import Found
@@ -114,6 +114,10 @@ class FunctionEngine:
             log_level=settings.log_level,
         )
         return cls(spec.callable, partial(HostProcess, setup), spec.call_timeout_seconds)
+
+    def resolve(self, task: Task) -> Mapping[str, Any]:
+        """Nothing: no answer depends on what is loaded here."""
+        return {}
 
     def start(self, work: Work) -> "Future[None]":
         """Queues one call for the batch. An exception, a wrong number of results and a call that

@@ -7,11 +7,12 @@ the batch is given back, when neither another row nor the smallest request of al
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import openai
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
@@ -20,16 +21,18 @@ from nightshift.common import remotes
 from nightshift.common.errors import BadInput, EngineNotHere
 from nightshift.common.ledger.outages import Kind
 from nightshift.common.settings import Settings
-from nightshift.common.spec import GenerateTask, OpenaiEngineSpec
+from nightshift.common.spec import GenerateTask, OpenaiEngineSpec, Task
+from nightshift.common.spec.tasks.sampling import THINKING_TOKENS
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines.images import BatchReads, Reads
 from nightshift.worker.engines.loop_thread import LoopThread, cancel_tasks, run_rows
+from nightshift.worker.engines.openai.endpoint import Body, Endpoint
 from nightshift.worker.engines.openai.errors import RequestError, request_error, spent_limit
 from nightshift.worker.engines.openai.limiter import Limiter, Rates, Reservation
-from nightshift.worker.engines.openai.requests import Body, Endpoint, endpoint_for, estimated_tokens
+from nightshift.worker.engines.openai.requests import endpoint_for, estimated_tokens
 from nightshift.worker.engines.openai.server import RequestHistory, RetryPolicy, Server
 from nightshift.worker.engines.protocol import Outcome, Request, Work, timed_out
-from nightshift.worker.engines.structured import UNSAMPLED, RowSampling, sample_until_valid
+from nightshift.worker.engines.resampling import UNSAMPLED, RowSampling, sample_until_valid
 
 TICK_SECONDS = 1.0
 """How often the loop shows that it lives: every request has its own end, so only it can stall."""
@@ -87,13 +90,25 @@ class OpenaiEngine:
             self.close()
             raise
 
+    def resolve(self, task: Task) -> Mapping[str, Any]:
+        """The longest answer of a job that turns thinking on and names none; else nothing, since only the
+        server knows its model.
+        """
+        is_long = (
+            isinstance(task, GenerateTask)
+            and task.thinking == "on"
+            and not task.sampling.has_max_tokens
+        )
+        return {"max_tokens": THINKING_TOKENS} if is_long else {}
+
     def start(self, work: Work) -> "Future[None]":
         """Sends every request as soon as there is a place and the rate allows it.
 
         The future's exception is EngineUnavailable or EngineRefused when the server serves nobody,
         StorageUnavailable when a store of images was away: rows that were answered stay answered.
         """
-        endpoint = endpoint_for(work.task, self._spec, self._allowed_models)
+        resolved = work.resolved or self.resolve(work.task)
+        endpoint = endpoint_for(work.task, self._spec, self._allowed_models, resolved)
         reads = BatchReads(self._reads)
         rows = run_rows(
             work,
@@ -143,16 +158,18 @@ class OpenaiEngine:
                 return await reads.run(make)
             return make()
 
-        async def sample_once(sampling: RowSampling) -> Outcome:
+        async def sample_once(sampling: RowSampling) -> Sequence[Outcome]:
             nonlocal history
             history = RequestHistory(history.spent_seconds)
             make = partial(make_body, sampling)
-            return await self._persist(work, request.row_index, endpoint, make, history)
+            found = await self._persist(work, request.row_index, endpoint, make, history)
+            # A refusal is that of the whole request.
+            return found if len(found) == sampling.n else list(found) * sampling.n
 
         if isinstance(work.task, GenerateTask):
-            outcome = await sample_until_valid(work.task, request.row_index, sample_once)
+            outcome = await sample_until_valid(work.task, request, sample_once)
         else:
-            outcome = await sample_once(UNSAMPLED)
+            (outcome,) = await sample_once(UNSAMPLED)
         queued = work.recorder.clock() - asked_at - history.spent_seconds
         work.recorder.stage_passed(Stage.QUEUE, max(0.0, queued))
         return outcome
@@ -164,15 +181,17 @@ class OpenaiEngine:
         endpoint: Endpoint,
         make_body: MakeBody,
         history: RequestHistory,
-    ) -> Outcome:
-        """Sends the request until there is an answer, or the row or the server is to blame."""
+    ) -> Sequence[Outcome]:
+        """Sends the request until there is an answer, or the row or the server is to blame; the outcome of
+        each sample.
+        """
 
-        async def send_once() -> Outcome:
+        async def send_once() -> Sequence[Outcome]:
             outcome = await self._try(work, row_index, endpoint, make_body, history)
             if not isinstance(outcome, RequestError):
                 return outcome
             if outcome.is_final or await self._server.is_rows_fault(endpoint, history, outcome):
-                return endpoint.refusal(outcome)
+                return [endpoint.refusal(outcome)]
             work.recorder.waits(
                 Kind.RATE if outcome.is_limit else Kind.SERVER,
                 None,
@@ -197,8 +216,8 @@ class OpenaiEngine:
         endpoint: Endpoint,
         make_body: MakeBody,
         history: RequestHistory,
-    ) -> Outcome | RequestError:
-        """Sends the request once; its outcome, or the error in place of one.
+    ) -> Sequence[Outcome] | RequestError:
+        """Sends the request once; its outcomes, or the error in place of one.
 
         The error is returned and not raised: its traceback would hold the body for as long as the
         row waits for its next try.
@@ -229,18 +248,18 @@ class OpenaiEngine:
             finally:
                 work.recorder.rows_left()
             history.spent_seconds += time.monotonic() - began
-        outcome = endpoint.parsed(response)
-        if isinstance(outcome, RequestError):
-            return outcome
+        outcomes = endpoint.parsed(response)
+        if isinstance(outcomes, RequestError):
+            return outcomes
         self._server.answered_at = time.monotonic()
         # An admitted request may be refused again: an answer alone ends what was waited for.
         for kind in (Kind.SERVER, Kind.RATE):
             work.recorder.went_on(kind, None)
-        if used := outcome.prompt_tokens + outcome.output_tokens:
+        if used := sum(each.prompt_tokens + each.output_tokens for each in outcomes):
             await self._limiter.correct(reservation, used)
         if (pause := spent_limit(response.headers)) is not None:
             await self._limiter.pause(pause)
-        return outcome
+        return outcomes
 
     async def _refused(self, reservation: Reservation, error: RequestError) -> RequestError:
         """Gives the tokens back, and pauses the whole fleet where the server is over its limit."""

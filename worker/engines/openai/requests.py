@@ -2,22 +2,28 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
-from urllib.parse import urlsplit
+from types import MappingProxyType
+from typing import Any
 
 import httpx2
 import numpy as np
 
-from nightshift.common import remotes
 from nightshift.common.errors import Permanent
 from nightshift.common.permits import models
 from nightshift.common.spec import EmbedTask, GenerateTask, OpenaiEngineSpec, RequestsTask, Task
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines import pooling
-from nightshift.worker.engines.images import Image, with_images
+from nightshift.worker.engines.openai.chat import ChatCompletions
+from nightshift.worker.engines.openai.endpoint import (
+    Body,
+    Endpoint,
+    reasoning_tokens,
+    usage,
+    with_args,
+)
 from nightshift.worker.engines.openai.errors import RequestError
 from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request, response_columns
-from nightshift.worker.engines.structured import UNSAMPLED, AnswerCheck, RowSampling
+from nightshift.worker.engines.resampling import UNSAMPLED, RowSampling
 
 BYTES_A_TOKEN = 4
 """About how many UTF-8 bytes of English a token has."""
@@ -31,103 +37,25 @@ LONGEST = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 DATA_URL = "data:image/"
 """How an image in a body begins."""
 
-Body = dict[str, Any]
-
-
-class Endpoint(Protocol):
-    """The endpoint that one task uses; `path` is below the base URL."""
-
-    path: str
-
-    def body(self, request: Request, sampling: RowSampling) -> Body:
-        """The JSON body of a row's request; ValueError for a row that cannot be sent."""
-
-    def probe(self) -> Body:
-        """The body of the smallest request of this kind."""
-
-    def outcome(self, response: httpx2.Response) -> Outcome:
-        """The row's outcome; ValueError, KeyError, TypeError, IndexError or AttributeError for a
-        response that the API does not know.
-        """
-
-    def parsed(self, response: httpx2.Response) -> Outcome | RequestError:
-        """The outcome in a 2xx response; RequestError for one that the API does not know."""
-        try:
-            return self.outcome(response)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            return RequestError(
-                f"the server's answer is none of the OpenAI API ({type(error).__name__}: {error})"
-            )
-
-    def refusal(self, error: RequestError) -> Refusal:
-        """The outcome of a row that is itself to blame for the error."""
-        return Refusal(error.kind, str(error))
-
 
 def endpoint_for(
-    task: Task, engine: OpenaiEngineSpec, allowed_models: Sequence[str] = ()
+    task: Task,
+    engine: OpenaiEngineSpec,
+    allowed_models: Sequence[str] = (),
+    resolved: Mapping[str, Any] = MappingProxyType({}),
 ) -> Endpoint:
-    """The endpoint for a task, whose rows may name models of the allowed patterns."""
+    """The endpoint for a task, whose rows may name models of the allowed patterns. `resolved` is what was fixed
+    for the job.
+    """
     match task:
         case GenerateTask():
-            return ChatCompletions(task, engine)
+            return ChatCompletions(task, engine, resolved.get("max_tokens"))
         case EmbedTask():
             return Embeddings(task, engine)
         case RequestsTask():
             return PassThrough(task, engine, allowed_models)
         case other:
             raise Permanent(f"engine.backend openai does not run task.kind {other.kind}")
-
-
-class ChatCompletions(Endpoint):
-    """Text generation as a chat completion."""
-
-    path = "/chat/completions"
-
-    def __init__(self, task: GenerateTask, engine: OpenaiEngineSpec) -> None:
-        self._task = task
-        self._engine = engine
-        self._check = AnswerCheck(task.output)
-
-    def body(self, request: Request, sampling: RowSampling) -> Body:
-        """Messages, sampling and structured output; `engine.args` replace what they name."""
-        fields = {
-            "model": self._engine.model,
-            "messages": with_images(request.messages or (), _image_part),
-            "temperature": sampling.temperature,
-            "seed": sampling.seed,
-            **_sampling(self._task, request, self._engine.base_url),
-            **_structured_output(self._task),
-        }
-        return _with_args(fields, self._engine.args)
-
-    def probe(self) -> Body:
-        """One word in, one token out."""
-        hello = Request(0, messages=[{"role": "user", "content": "Hi"}], max_tokens=1)
-        return self.body(hello, UNSAMPLED)
-
-    def outcome(self, response: httpx2.Response) -> Outcome:
-        """The text of the first choice, checked against the structured output."""
-        data = json.loads(response.text)
-        choice = data["choices"][0]
-        message, reason = choice["message"], choice.get("finish_reason")
-        prompt_tokens, output_tokens = usage(data)
-        content = message.get("content")
-        if content is None and (message.get("refusal") or reason == "content_filter"):
-            return Refusal(
-                RowErrorKind.REFUSED,
-                f"the model refused: {message.get('refusal') or reason}",
-                prompt_tokens,
-                output_tokens,
-            )
-        if content is not None and not isinstance(content, str):
-            raise TypeError("the answer's content is no text")
-        return self._check.outcome(content or "", reason, prompt_tokens, output_tokens)
-
-
-def _image_part(image: Image) -> Body:
-    """The image as a data: URL, since the server can read no store of ours; or BadImage."""
-    return {"type": "image_url", "image_url": {"url": image.data_url()}}
 
 
 class Embeddings(Endpoint):
@@ -146,13 +74,13 @@ class Embeddings(Endpoint):
             "input": request.text,
             "encoding_format": "float",
         }
-        return _with_args(fields, self._engine.args)
+        return with_args(fields, self._engine.args)
 
     def probe(self) -> Body:
         """One word."""
         return self.body(Request(0, text="Hi"), UNSAMPLED)
 
-    def outcome(self, response: httpx2.Response) -> Outcome:
+    def outcomes(self, response: httpx2.Response) -> Sequence[Outcome]:
         """The first vector, cut and scaled as the task says; a cut vector is scaled by default."""
         data = json.loads(response.text)
         prompt_tokens, _ = usage(data)
@@ -161,13 +89,14 @@ class Embeddings(Endpoint):
             raise ValueError("the embedding is no list of finite numbers")
         dimensions = self._task.dimensions
         if dimensions is not None and dimensions > vector.size:
-            return Refusal(
+            refusal = Refusal(
                 RowErrorKind.REFUSED,
                 f"the embedding has {vector.size} dimensions, fewer than task.dimensions "
                 f"{dimensions}",
                 prompt_tokens,
             )
-        return pooling.embedding(vector, self._task, dimensions is not None, prompt_tokens)
+            return [refusal]
+        return [pooling.embedding(vector, self._task, dimensions is not None, prompt_tokens)]
 
 
 PROBES: dict[str, Body] = {
@@ -209,7 +138,7 @@ class PassThrough(Endpoint):
         """The smallest request of the endpoint."""
         return {"model": self._engine.model, **PROBES[self.path]}
 
-    def outcome(self, response: httpx2.Response) -> Outcome:
+    def outcomes(self, response: httpx2.Response) -> Sequence[Outcome]:
         """The response as it is."""
         data = json.loads(response.text)
         if not isinstance(data, dict):
@@ -217,7 +146,13 @@ class PassThrough(Endpoint):
         prompt_tokens, output_tokens = usage(data)
         request_id = response.headers.get("x-request-id") or data.get("id")
         columns = response_columns(response.status_code, request_id, response.text)
-        return Answer(columns, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        answer = Answer(
+            columns,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            reasoning_tokens=reasoning_tokens(data),
+        )
+        return [answer]
 
     def refusal(self, error: RequestError) -> Refusal:
         """The refusal with the server's response, for the file of errors."""
@@ -225,40 +160,6 @@ class PassThrough(Endpoint):
         if error.body is not None:
             columns = response_columns(error.status, error.request_id, error.body)
         return Refusal(error.kind, str(error), columns=columns)
-
-
-def _sampling(task: GenerateTask, request: Request, base_url: str) -> Body:
-    """The fields of OpenAI, and those of other servers where they are not the default."""
-    sampling = task.sampling
-    longest = min(sampling.max_tokens, request.max_tokens or sampling.max_tokens)
-    # OpenAI's newer models take only the new name, and many other servers only the old one.
-    is_openai = urlsplit(base_url).hostname == urlsplit(remotes.OPENAI).hostname
-    body: Body = {"max_completion_tokens" if is_openai else "max_tokens": longest}
-    if sampling.stop:
-        body["stop"] = list(sampling.stop)
-    # The others have their own place in a body.
-    own = {"temperature", "seed", "stop", "max_tokens", "max_tokens_column"}
-    body |= sampling.model_dump(exclude=own, exclude_defaults=True)
-    if sampling.min_tokens:
-        body["min_tokens"] = min(sampling.min_tokens, longest)
-    return body
-
-
-def _structured_output(task: GenerateTask) -> Body:
-    """`response_format` for a schema; vLLM's `structured_outputs` for what the API lacks."""
-    output = task.output
-    if output is None:
-        return {}
-    if output.json_schema is not None:
-        schema = {"name": "answer", "schema": output.json_schema, "strict": True}
-        return {"response_format": {"type": "json_schema", "json_schema": schema}}
-    constraint = output.model_dump(include={"choice", "regex", "grammar"}, exclude_none=True)
-    return {"structured_outputs": constraint}
-
-
-def _with_args(body: Body, args: Mapping[str, Any]) -> Body:
-    """The body with `engine.args`, of which a null removes a field."""
-    return {name: value for name, value in {**body, **args}.items() if value is not None}
 
 
 def estimated_tokens(body: Mapping[str, Any]) -> float:
@@ -289,21 +190,3 @@ def _without_images(value: Any, images: list[str]) -> Any:
         case list() | tuple():
             return [_without_images(each, images) for each in value]
     return value
-
-
-def usage(data: Mapping[str, Any]) -> tuple[int, int]:
-    """Prompt and output tokens as the server counts them, cached and reasoning tokens included.
-
-    A count that is missing or impossible is 0.
-    """
-    counts = data.get("usage")
-    if not isinstance(counts, Mapping):
-        return 0, 0
-    prompt = counts.get("prompt_tokens", counts.get("input_tokens"))
-    output = counts.get("completion_tokens", counts.get("output_tokens"))
-    return _count(prompt), _count(output)
-
-
-def _count(value: Any) -> int:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return int(value) if is_whole and 0 <= value < 2**31 else 0

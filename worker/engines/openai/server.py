@@ -19,8 +19,8 @@ from nightshift.common.errors import (
     EngineUnavailable,
 )
 from nightshift.common.spec import OpenaiEngineSpec
+from nightshift.worker.engines.openai.endpoint import Endpoint
 from nightshift.worker.engines.openai.errors import RequestError, redactor, request_error
-from nightshift.worker.engines.openai.requests import Endpoint
 
 log = structlog.get_logger(__name__)
 

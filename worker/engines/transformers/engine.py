@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from typing import Self
+from typing import Any, Self
 
 import torch
 import transformers
 
 from nightshift.common.errors import EngineDead
-from nightshift.common.spec import TransformersEngineSpec
+from nightshift.common.spec import Task, TransformersEngineSpec
 from nightshift.common.states import RowErrorKind
 from nightshift.common.telemetry.metrics import Stage
 from nightshift.worker.engines import hub
@@ -51,6 +51,10 @@ class TransformersEngine:
         """Loads the model for a task's `runner`; EngineLoadFailed says why it cannot be loaded."""
         with hub.load_errors("transformers", spec.model):
             return cls(load(spec, revision or spec.revision, runner), spec)
+
+    def resolve(self, task: Task) -> Mapping[str, Any]:
+        """Nothing: no answer depends on what is loaded here."""
+        return {}
 
     def start(self, work: Work) -> "Future[None]":
         """Counts tokens in the caller's thread and queues every row that is not too long."""

@@ -37,11 +37,12 @@ from nightshift.worker.engines import hub
 from nightshift.worker.engines.line import Line
 from nightshift.worker.engines.loop_thread import LoopThread, run_rows
 from nightshift.worker.engines.protocol import Outcome, Request, Work, timed_out
-from nightshift.worker.engines.vllm import backends, devices, generate
+from nightshift.worker.engines.vllm import backends, devices, generate, thinking, verify
 from nightshift.worker.engines.vllm.generate import Generation
 from nightshift.worker.engines.vllm.model import Model, TaskHandler
 from nightshift.worker.engines.vllm.pooling import Pooling, PoolingModel, PoolingTask
 from nightshift.worker.engines.vllm.requests import Requests, Serving
+from nightshift.worker.engines.vllm.thinking import Thinking
 from nightshift.worker.engines.vllm.vision import Vision
 
 log = structlog.get_logger(__name__)
@@ -70,14 +71,17 @@ class VllmEngine:
         self._in_flight = 0
         self._loop_thread = LoopThread()
         self._pooling_model: PoolingModel | None = None
+        self._thinking: Thinking | None = None
         with ExitStack() as failed:
             failed.callback(self._loop_thread.close, SHUTDOWN_SECONDS)
             self._llm = self._loop_thread.run(self._start(spec, revision, runner, task))
             config = self._llm.model_config
             tokenizer = self._llm.get_tokenizer()
-            self._model = Model(self._llm, tokenizer, int(config.max_model_len), spec.args)
+            self._model = Model(
+                self._llm, tokenizer, int(config.max_model_len), spec.args, self._thinking
+            )
             failed.callback(self.close)
-            self._serving = Serving(self._llm, spec)
+            self._serving = Serving(self._llm, spec, gated=self._has_own_gate)
             if runner != "generate":
                 tasks = self._loop_thread.run(self._llm.get_supported_tasks())
                 self._pooling_model = PoolingModel(config, runner, tasks)
@@ -104,11 +108,15 @@ class VllmEngine:
         """Loads the model for a task's `runner`; EngineLoadFailed says why it cannot be loaded.
 
         Before its weights are read, the first `task` is checked: JobRefused and NeedsOtherEngine as
-        by `generate.verified`.
+        by `verify.verified`.
         """
         devices.check(spec.args, current_platform)
         with hub.load_errors("vLLM", spec.model):
             return cls(spec, revision or spec.revision, runner, task)
+
+    def resolve(self, task: Task) -> Mapping[str, Any]:
+        """What is fixed for a job by its model: how answers are parted from thoughts, and their length."""
+        return generate.resolve(task, self._model) if isinstance(task, GenerateTask) else {}
 
     def start(self, work: Work) -> "Future[None]":
         """Tokenises in the caller's thread and submits every request.
@@ -152,8 +160,11 @@ class VllmEngine:
         # The defaults of LLM.generate: on a large GPU eight times the requests and tokens a step
         # that vLLM takes without a usage context.
         config = arguments.create_engine_config(UsageContext.LLM_CLASS)
-        if isinstance(task, GenerateTask):
-            _check(config, spec.args, task)
+        if runner == "generate":
+            self._thinking = _thinking(config, spec.args)
+            thinking.open_gate(config, self._thinking.gate)
+        if isinstance(task, GenerateTask) and self._thinking is not None:
+            _check(config, spec.args, task, self._thinking)
         _fetch(config)
         try:
             return AsyncLLM.from_vllm_config(
@@ -168,13 +179,20 @@ class VllmEngine:
             # accepted above: what is left is mostly the memory and the GPUs of this machine.
             raise MachineCannotLoad(f"vLLM cannot load {spec.model!r}: {error}") from error
 
+    @property
+    def _has_own_gate(self) -> bool:
+        """Whether the engine waits for the end of thoughts although its arguments do not say so."""
+        found = self._thinking
+        return found is not None and found.gate is not None and not found.is_named
+
     def _moved(self) -> None:
         self._moved_at = time.monotonic()
 
     def _handler(self, work: Work) -> TaskHandler:
         match work.task:
             case GenerateTask() as task:
-                return (Vision if task.image_columns else Generation)(self._model, task)
+                kind = Vision if task.image_columns else Generation
+                return kind(self._model, task, work.resolved)
             case RequestsTask() as task:
                 return Requests(self._serving, task)
             case task if self._pooling_model is not None and isinstance(task, PoolingTask):
@@ -189,7 +207,7 @@ class VllmEngine:
         asked_at = work.recorder.clock()
         async with self._places:
             waited = work.recorder.clock() - asked_at
-            work.recorder.rows_entered()
+            work.recorder.rows_entered(work.task.samples)
             if not self._in_flight:
                 self._moved()
             self._in_flight += 1
@@ -207,7 +225,7 @@ class VllmEngine:
             finally:
                 self._line.leave(place)
                 self._in_flight -= 1
-                work.recorder.rows_left()
+                work.recorder.rows_left(work.task.samples)
 
 
 class _ProgressLogger(StatLoggerBase):
@@ -252,11 +270,33 @@ def cache_tokens(cache: CacheConfig) -> int | None:
     return cache.kv_cache_size_tokens if cache.enable_prefix_caching else 0
 
 
-def _check(config: VllmConfig, args: Mapping[str, Any], task: GenerateTask) -> None:
+def _thinking(config: VllmConfig, args: Mapping[str, Any]) -> Thinking:
+    """How the model thinks, before its weights are read."""
+    structured = args.get(backends.CONFIG)
+    also = structured.get("reasoning_parser") if isinstance(structured, Mapping) else None
+    named = args.get("reasoning_parser") or also
+    tokenizer = cached_tokenizer_from_config(config.model_config)
+    model_type = str(config.model_config.hf_text_config.model_type)
+    found = Thinking(tokenizer, model_type, named)
+    family = found.family
+    log.info(
+        "thinking_known",
+        model_type=model_type,
+        family=None if family is None else family.name,
+        parser=found.gate,
+        switch=found.switch,
+    )
+    return found
+
+
+def _check(
+    config: VllmConfig, args: Mapping[str, Any], task: GenerateTask, model: Thinking
+) -> None:
     """Refuses a task of which the engine would run no row."""
     tokenizer = cached_tokenizer_from_config(config.model_config)
+    generate.resolve_for(config, task, model)
     try:
-        generate.verified(config, tokenizer, args, task)
+        verify.verified(config, tokenizer, args, task)
     except NeedsOtherEngine:
         raise
     except Retryable as error:  # the first batch checks again

@@ -12,6 +12,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from nightshift.common.errors import EngineDead
 from nightshift.worker.engines.images import Reads
 from nightshift.worker.engines.protocol import Outcome, Request, Work
+from nightshift.worker.engines.vllm.thinking import Thinking
 
 DECODED_ROWS = 8
 """Rows whose images are decoded at the same time: a decoded image may have 200 MB."""
@@ -20,7 +21,7 @@ DECODED_ROWS = 8
 @dataclass(frozen=True, slots=True)
 class Model:
     """A loaded model: `longest` is max_model_len, prompt and answer together, in tokens. `args` are the
-    arguments that the spec gave the engine.
+    arguments that the spec gave the engine. `thinking` is that of a model that generates.
 
     `tokenizing` is held around each use of the tokenizer: HF's fast tokenizers are not safe for two
     threads at once. A row holds `decoding` from the decoding of its images until vLLM's processor
@@ -31,6 +32,7 @@ class Model:
     tokenizer: Any
     longest: int
     args: Mapping[str, Any] = field(default_factory=dict)
+    thinking: Thinking | None = None
     tokenizing: threading.Lock = field(default_factory=threading.Lock)
     decoding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DECODED_ROWS))
     reads: Reads = field(default_factory=Reads)
@@ -58,6 +60,6 @@ async def finished(outputs: AsyncIterator[Any]) -> Any:
     raise EngineDead("vLLM ended a request without an answer")
 
 
-def request_id(request: Request) -> str:
+def request_id(request: object) -> str:
     """An id that no other request of this process has."""
     return f"{id(request):x}-{time.monotonic_ns()}"

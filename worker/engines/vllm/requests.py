@@ -5,10 +5,11 @@ and the server's refusal, with its status, is the row's error.
 """
 
 import asyncio
+import copy
 import json
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -70,15 +71,37 @@ PROMPTS = ("prompt", "prompt_embeds", "input", "messages")
 """Fields of a body that hold a prompt or a list of them."""
 
 
+class HeldAtOnce:
+    """An engine that knows where thoughts end, for a server that does not: the form of an answer holds from its
+    first token, as in an engine without a parser.
+    """
+
+    def __init__(self, llm: AsyncLLM) -> None:
+        self._llm = llm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+    def generate(self, *args: Any, reasoning_ended: bool | None = None, **more: Any) -> Any:
+        """As the engine's own."""
+        ended = True if reasoning_ended is None else reasoning_ended
+        return self._llm.generate(*args, reasoning_ended=ended, **more)
+
+
 class Serving:
     """vLLM's OpenAI server over one loaded model, made for the first request.
 
     `shows_cached` says that the spec wants cached tokens in the answers. For the engine's loop only.
     """
 
-    def __init__(self, llm: AsyncLLM, spec: VllmEngineSpec) -> None:
-        self._llm = llm
+    def __init__(self, llm: AsyncLLM, spec: VllmEngineSpec, *, gated: bool = False) -> None:
+        """`gated` says that the engine waits for the end of thoughts although the spec names no parser: answers
+        of requests are not parted then, as their author would have them from vLLM's own server.
+        """
+        self._llm: Any = HeldAtOnce(llm) if gated else llm
+        self._gated = gated
         self._spec = spec
+        self._tokenizer: Any = copy.copy(llm.get_tokenizer())
         self._making = asyncio.Lock()
         self._state: State | None = None
         self.shows_cached = bool(spec.args.get(CACHED_TOKENS))
@@ -95,6 +118,11 @@ class Serving:
                 return getattr(state.openai_serving_responses, "create_responses", None)
             case _:
                 return getattr(state, "serving_embedding", None)
+
+    def encode(self, text: str) -> list[int]:
+        """A text of the model as tokens."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return ids
 
     async def state(self) -> State:
         """The server's handlers; raises what vLLM raises where its arguments do not fit."""
@@ -115,9 +143,13 @@ class Serving:
                 **vars(BaseFrontendArgs()),
                 **self._spec.args,
                 CACHED_TOKENS: True,
-                "structured_outputs_config": self._llm.vllm_config.structured_outputs_config,
+                "structured_outputs_config": self._structured(),
             }
         )
+
+    def _structured(self) -> Any:
+        config = self._llm.vllm_config.structured_outputs_config
+        return replace(config, reasoning_parser="") if self._gated else config
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +219,20 @@ class Requests(TaskHandler):
             raise asyncio.CancelledError
         if isinstance(answer, ErrorResponse):
             return _refusal(answer, prompt.id), 0.0
+        await self._count_thoughts(answer)
         return _answer(answer, prompt, shows_cached=self._serving.shows_cached), 0.0
+
+    async def _count_thoughts(self, body: dict[str, Any]) -> None:
+        """Put into a body's usage the tokens of its thoughts where vLLM counts none: some of its parsers count
+        from the marker of a thought, which stands in the prompt where the chat template opens the thought.
+        """
+        thoughts = _thoughts(body)
+        details = _reasoning_details(body.get("usage") or {})
+        if not thoughts or details is None or details.get("reasoning_tokens"):
+            return
+        encode = self._serving.encode
+        counts = [len(await asyncio.to_thread(encode, thought)) for thought in thoughts]
+        details["reasoning_tokens"] = sum(counts)
 
     async def _answer(self, prompt: ParsedBody) -> dict[str, Any] | ErrorResponse:
         handler = await self._serving.handler(self._endpoint)
@@ -252,6 +297,7 @@ def _answer(body: dict[str, Any], prompt: ParsedBody, *, shows_cached: bool) -> 
     usage = body.get("usage") or {}
     # Responses have details of their own, whatever the server's arguments say.
     details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+    thoughts = _reasoning_details(usage) or {}
     if not shows_cached and "prompt_tokens_details" in usage:
         usage["prompt_tokens_details"] = None
     return Answer(
@@ -259,7 +305,25 @@ def _answer(body: dict[str, Any], prompt: ParsedBody, *, shows_cached: bool) -> 
         prompt_tokens=usage.get("prompt_tokens") or usage.get("input_tokens") or 0,
         output_tokens=usage.get("completion_tokens") or usage.get("output_tokens") or 0,
         cached_tokens=details.get("cached_tokens") or 0,
+        reasoning_tokens=thoughts.get("reasoning_tokens") or 0,
     )
+
+
+def _thoughts(body: Mapping[str, Any]) -> list[str]:
+    """The texts of the thoughts in an answer of chat completions or of responses."""
+    messages = (choice.get("message") or {} for choice in body.get("choices") or ())
+    items = (item for item in body.get("output") or () if item.get("type") == "reasoning")
+    parts = (part for item in items for part in item.get("content") or ())
+    found = [*(each.get("reasoning") for each in messages), *(part.get("text") for part in parts)]
+    return [text for text in found if text]
+
+
+def _reasoning_details(usage: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Where a usage counts thoughts; None where its server knows none."""
+    found: dict[str, Any] | None = usage.get("completion_tokens_details") or usage.get(
+        "output_tokens_details"
+    )
+    return found
 
 
 def _refusal(answer: ErrorResponse, request_id: str) -> Refusal:

@@ -5,7 +5,7 @@ decoded image is dropped once vLLM's processor has taken it, before its row is a
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,17 +18,17 @@ from nightshift.common.spec import GenerateTask
 from nightshift.common.states import RowErrorKind
 from nightshift.worker.engines.images import BadImage, BatchReads, Image, Messages, with_images
 from nightshift.worker.engines.protocol import Refusal, Work
-from nightshift.worker.engines.vllm.generate import Generation
+from nightshift.worker.engines.vllm.generate import Generation, Prompt
 from nightshift.worker.engines.vllm.model import Model
-
-CHAT = ChatParams(chat_template_kwargs={"add_generation_prompt": True})
 
 
 class Vision(Generation):
     """The text of rows that have images among their messages."""
 
-    def __init__(self, model: Model, task: GenerateTask) -> None:
-        super().__init__(model, task)
+    def __init__(
+        self, model: Model, task: GenerateTask, resolved: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(model, task, resolved)
         self._reads = BatchReads(model.reads)
 
     def prepare(self, work: Work) -> Sequence[tuple[int, Any]]:
@@ -42,16 +42,19 @@ class Vision(Generation):
                 f"task.messages has images, and the model {config.model} takes only text"
             )
         self.verify()
-        return [
-            (position, request.messages or ()) for position, request in enumerate(work.requests)
-        ]
+        prompts = []
+        for position, request in enumerate(work.requests):
+            arguments = self._split.arguments(request.template_arguments)
+            inside = self._split.inside(arguments)
+            prompts.append((position, Prompt(request.messages or (), inside, arguments)))
+        return prompts
 
-    async def _ready(self, prompt: Messages) -> Any:
+    async def _ready(self, prompt: Prompt) -> Any:
         # Anew for each sample: vLLM keeps only the newest of the images that it was sent.
         try:
-            fetched = await self._reads.run(partial(with_images, prompt, _fetched))
+            fetched = await self._reads.run(partial(with_images, prompt.content, _fetched))
             async with self._model.decoding:
-                ready = await self._rendered(fetched)
+                ready = await self._with_template(fetched, prompt.arguments)
         except BadImage as error:
             # An outcome like any other: the row counts as progress, with the tokens of its tries.
             return Refusal(RowErrorKind.RENDER_ERROR, str(error))
@@ -62,9 +65,10 @@ class Vision(Generation):
         count = len(ready["prompt_token_ids"])
         return self.too_long(count) if count >= self._model.longest else ready
 
-    async def _rendered(self, messages: Messages) -> Any:
+    async def _with_template(self, messages: Messages, arguments: Mapping[str, Any]) -> Any:
         decoded = await asyncio.to_thread(with_images, messages, _decoded)
-        _, (ready,) = await self._model.llm.renderer.render_chat_async([decoded], CHAT)
+        chat = ChatParams(chat_template_kwargs={"add_generation_prompt": True, **arguments})
+        _, (ready,) = await self._model.llm.renderer.render_chat_async([decoded], chat)
         return ready
 
 

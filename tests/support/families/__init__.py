@@ -1,0 +1,1 @@
+"""Tiny models of this year's families, made here without weights, and what such models write."""

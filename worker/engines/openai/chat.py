@@ -1,0 +1,219 @@
+"""Text generation as chat completions of the OpenAI API, and of vLLM's server where the API lacks something."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from nightshift.common import remotes
+from nightshift.common.spec import GenerateTask, OpenaiEngineSpec
+from nightshift.common.spec.tasks.template_arguments import THINKING_SWITCHES
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.images import Image, with_images
+from nightshift.worker.engines.openai.endpoint import (
+    Body,
+    Endpoint,
+    reasoning_tokens,
+    usage,
+    with_args,
+)
+from nightshift.worker.engines.protocol import Answer, Outcome, Refusal, Request
+from nightshift.worker.engines.resampling import UNSAMPLED, RowSampling
+from nightshift.worker.engines.structured import AnswerCheck
+from nightshift.worker.engines.thinking import Markers, Parted, part
+
+REASONING_FIELDS = ("reasoning", "reasoning_content")
+"""Fields of a message that hold its thoughts, as vLLM's and other servers name them."""
+
+MARKERS = (
+    Markers("<think>", "</think>"),
+    Markers("[THINK]", "[/THINK]"),
+    Markers("<seed:think>", "</seed:think>"),
+)
+"""What servers leave in the text that do not part thoughts from answers."""
+
+
+class ChatCompletions(Endpoint):
+    """Text generation as a chat completion."""
+
+    path = "/chat/completions"
+
+    def __init__(
+        self, task: GenerateTask, engine: OpenaiEngineSpec, longest: int | None = None
+    ) -> None:
+        """`longest` is the most tokens of an answer where it is not the task's own number."""
+        self._task = task
+        self._engine = engine
+        self._longest = longest or task.sampling.max_tokens
+        self._check = AnswerCheck(task.output)
+
+    def body(self, request: Request, sampling: RowSampling) -> Body:
+        """Messages, sampling and structured output; `engine.args` replace what they name."""
+        fields = {
+            "model": self._engine.model,
+            "messages": [_given(each) for each in with_images(request.messages or (), _image_part)],
+            "temperature": sampling.temperature,
+            "seed": sampling.seed,
+            **_sampling(self._task, request, self._engine.base_url, self._longest),
+            **_samples(self._task, sampling),
+            **_template_arguments(self._task, request),
+            **_structured_output(self._task),
+        }
+        return with_args(fields, self._engine.args)
+
+    def probe(self) -> Body:
+        """One word in, one token out."""
+        hello = Request(0, messages=[{"role": "user", "content": "Hi"}], max_tokens=1)
+        return self.body(hello, UNSAMPLED)
+
+    def outcomes(self, response: httpx2.Response) -> Sequence[Outcome]:
+        """The text of each choice, checked against the structured output; the tokens of the request count with
+        the first.
+        """
+        data = json.loads(response.text)
+        choices = data["choices"][: self._task.sampling.n]
+        if not choices:
+            raise ValueError("the answer has no choice")
+        prompt_tokens, output_tokens = usage(data)
+        outcomes = [self._outcome(each) for each in choices]
+        outcomes[0] = replace(
+            outcomes[0],
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            reasoning_tokens=reasoning_tokens(data),
+        )
+        return outcomes
+
+    def _outcome(self, choice: Mapping[str, Any]) -> Outcome:
+        message, reason = choice["message"], choice.get("finish_reason")
+        content = message.get("content")
+        if content is None and (message.get("refusal") or reason == "content_filter"):
+            return Refusal(
+                RowErrorKind.REFUSED, f"the model refused: {message.get('refusal') or reason}"
+            )
+        if content is not None and not isinstance(content, str):
+            raise TypeError("the answer's content is no text")
+        parted = _parted(message, content or "")
+        outcome: Outcome
+        if parted.answer is None or (parted.thought and not parted.answer and reason == "length"):
+            outcome = Refusal(
+                RowErrorKind.TRUNCATED,
+                "the answer was cut off inside its thinking: raise task.sampling.max_tokens, which is "
+                f"{self._longest} here",
+            )
+        else:
+            outcome = self._check.outcome(parted.answer, reason, 0, 0)
+        columns = dict(outcome.columns)
+        if self._task.keep_reasoning:
+            columns["reasoning"] = parted.reasoning if parted.thought else None
+        if self._task.sampling.n > 1 and isinstance(outcome, Answer):
+            columns["output_tokens"] = None  # a server counts those of all samples together
+        most = self._task.sampling.logprobs
+        if most is not None and isinstance(outcome, Answer):
+            columns["logprobs"] = _logprobs(choice.get("logprobs"), most)
+        return replace(outcome, columns=columns)
+
+
+def _given(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message with the arguments of its tool calls as JSON, as the API has them."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    return {
+        **message,
+        "tool_calls": [
+            {
+                **call,
+                "function": {
+                    **call["function"],
+                    "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
+                },
+            }
+            for call in calls
+        ],
+    }
+
+
+def _parted(message: Mapping[str, Any], content: str) -> Parted:
+    """The answer and its thoughts, wherever the server puts those: into a field of their own, or between the
+    markers of its model.
+    """
+    for name in REASONING_FIELDS:
+        thought = message.get(name)
+        if isinstance(thought, str) and thought:
+            return Parted(content, thought, thought=True)
+    for markers in MARKERS:
+        if markers.end in content or content.lstrip().startswith(markers.start):
+            return part(content, markers, inside=None)
+    return Parted(content)
+
+
+def _logprobs(told: Any, most: int) -> list[dict[str, Any]]:
+    """The column `logprobs` of a sample, whose tokens have no numbers here."""
+    tokens = (told or {}).get("content") or []
+    return [
+        {**_number(each), "top": list(map(_number, each["top_logprobs"][:most]))} for each in tokens
+    ]
+
+
+def _number(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {"token": str(told["token"]), "token_id": None, "logprob": float(told["logprob"])}
+
+
+def _image_part(image: Image) -> Body:
+    """The image as a data: URL, since the server can read no store of ours; or BadImage."""
+    return {"type": "image_url", "image_url": {"url": image.data_url()}}
+
+
+def _sampling(task: GenerateTask, request: Request, base_url: str, most: int) -> Body:
+    """The fields of OpenAI, and those of other servers where they are not the default."""
+    sampling = task.sampling
+    longest = min(most, request.max_tokens or most)
+    # OpenAI's newer models take only the new name, and many other servers only the old one.
+    is_openai = urlsplit(base_url).hostname == urlsplit(remotes.OPENAI).hostname
+    body: Body = {"max_completion_tokens" if is_openai else "max_tokens": longest}
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    # The others have their own place in a body.
+    own = {"temperature", "seed", "stop", "max_tokens", "max_tokens_column", "n", "logprobs"}
+    body |= sampling.model_dump(exclude=own, exclude_defaults=True)
+    body |= {name: each for name, each in request.sampling.items() if name not in own}
+    if body.get("min_tokens"):
+        body["min_tokens"] = min(int(body["min_tokens"]), longest)
+    return body
+
+
+def _samples(task: GenerateTask, sampling: RowSampling) -> Body:
+    """How many samples, and which numbers of their tokens."""
+    body: Body = {} if sampling.n == 1 else {"n": sampling.n}
+    if task.sampling.logprobs is not None:
+        body |= {"logprobs": True, "top_logprobs": task.sampling.logprobs}
+    return body
+
+
+def _template_arguments(task: GenerateTask, request: Request) -> Body:
+    """What vLLM's server and its like take for the model's template. Which variable turns thinking on is the
+    server's matter: both that are in use are sent.
+    """
+    given = dict(request.template_arguments)
+    if task.thinking in ("on", "off"):
+        given |= dict.fromkeys(THINKING_SWITCHES, task.thinking == "on")
+    body: Body = {"chat_template_kwargs": given} if given else {}
+    if task.thinking_budget is not None:
+        body["thinking_token_budget"] = task.thinking_budget
+    return body
+
+
+def _structured_output(task: GenerateTask) -> Body:
+    """`response_format` for a schema; vLLM's `structured_outputs` for what the API lacks."""
+    output = task.output
+    if output is None:
+        return {}
+    if output.json_schema is not None:
+        schema = {"name": "answer", "schema": output.json_schema, "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+    constraint = output.model_dump(include={"choice", "regex", "grammar"}, exclude_none=True)
+    return {"structured_outputs": constraint}

@@ -1,0 +1,102 @@
+"""How a row is sampled, and which samples are drawn again."""
+
+import dataclasses
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+
+from nightshift.common.spec import GenerateTask
+from nightshift.common.states import RowErrorKind
+from nightshift.worker.engines.protocol import Outcome, Refusal, Request
+from nightshift.worker.engines.samples import row_outcome
+
+RESAMPLED = (RowErrorKind.TRUNCATED, RowErrorKind.INVALID_OUTPUT)
+
+TEMPERATURE = 0.7
+"""For further samples of a greedy task, which would give the same answer again."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowSampling:
+    """How a row is sampled, `n` times; `seed` is None for greedy sampling. Sample k has the seed + k."""
+
+    temperature: float
+    seed: int | None
+    n: int = 1
+
+
+UNSAMPLED = RowSampling(0.0, None)
+"""For rows that are not sampled, or whose body says how."""
+
+SampleOnce = Callable[[RowSampling], Awaitable[Sequence[Outcome]]]
+"""Runs the model once for n samples, and checks each."""
+
+
+async def sample_until_valid(
+    task: GenerateTask, request: Request, sample_once: SampleOnce
+) -> Outcome:
+    """The row's outcome: its samples, of which those that are not valid were drawn again as often as the task
+    says, with the tokens of all that were drawn.
+    """
+    on_invalid = task.output and task.output.on_invalid
+    n = task.sampling.n
+    if n > 1 and row_sampling(task, request, 0, n).temperature == 0:
+        return Refusal(
+            RowErrorKind.RENDER_ERROR,
+            f"the row's own temperature is 0, at which its {n} samples would be equal",
+        )
+    samples = list(await sample_once(row_sampling(task, request, 0, n)))
+    for number in range(1, 1 + (on_invalid.retries if on_invalid else 0)):
+        failed = [at for at, each in enumerate(samples) if _is_drawn_again(each)]
+        if not failed:
+            break
+        again = await sample_once(row_sampling(task, request, number, len(failed)))
+        for at, outcome in zip(failed, again, strict=True):
+            samples[at] = _with_spent(outcome, samples[at], number)
+    return row_outcome(task, samples)
+
+
+def _is_drawn_again(outcome: Outcome) -> bool:
+    return isinstance(outcome, Refusal) and outcome.kind in RESAMPLED
+
+
+def _with_spent(outcome: Outcome, before: Outcome, number: int) -> Outcome:
+    """The outcome of a sample that was drawn again, with the tokens of before."""
+    if isinstance(outcome, Refusal):
+        message = f"in {number + 1} tries, at last: {outcome.message}"
+        outcome = dataclasses.replace(outcome, message=message)
+    return dataclasses.replace(
+        outcome,
+        prompt_tokens=before.prompt_tokens + outcome.prompt_tokens,
+        output_tokens=before.output_tokens + outcome.output_tokens,
+        cached_tokens=before.cached_tokens + outcome.cached_tokens,
+        reasoning_tokens=before.reasoning_tokens + outcome.reasoning_tokens,
+    )
+
+
+def row_seed(seed: int, row_index: int, number: int = 0) -> int:
+    """The seed of a sampled row: a hash of the job's seed, the row's index and the try."""
+    text = f"{seed}:{row_index}" + (f":{number}" if number else "")
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def row_sampling(task: GenerateTask, request: Request, number: int, n: int = 1) -> RowSampling:
+    """How a try of a row is sampled: by the row's own columns, else by the task.
+
+    The seeds of different rows are n apart, so that no sample of one row has the seed of another's.
+    """
+    on_invalid = task.output and task.output.on_invalid
+    temperature = float(request.sampling.get("temperature", task.sampling.temperature))
+    if number and on_invalid:
+        own = on_invalid.temperature
+        temperature = (temperature or TEMPERATURE) if own is None else own
+    if temperature <= 0:
+        return RowSampling(temperature, None, n)
+    own_seed = request.sampling.get("seed")
+    if own_seed is not None and not number:
+        return RowSampling(temperature, int(own_seed), n)
+    # The row's own seed stands for its place, so that equal rows with other seeds differ in each try.
+    base = task.sampling.seed if own_seed is None else int(own_seed)
+    seed = row_seed(base, request.row_index, number)
+    apart = task.sampling.n
+    return RowSampling(temperature, seed - seed % apart, n)

@@ -1,0 +1,135 @@
+"""An answer without its thoughts: where the markers of a model say that a thought begins and ends.
+
+vLLM's own parsers leave markers in the answer, or take an answer without markers for a thought, each in its
+own way (docs/decisions/0036-an-answer-without-its-thoughts.md). Here one rule holds for all models that write markers.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Markers:
+    """What stands around a thought. `ends_too` end a thought and belong to the answer, as a tool call does;
+    `header` is what a thought begins with behind its marker; `dropped` stand around the answer.
+    """
+
+    start: str
+    end: str
+    ends_too: tuple[str, ...] = ()
+    header: str = ""
+    dropped: tuple[str, ...] = ()
+
+    @cached_property
+    def pattern(self) -> "re.Pattern[str]":
+        """Any of the markers, as one group."""
+        every = sorted((self.start, self.end, *self.ends_too, *self.dropped), key=len, reverse=True)
+        return re.compile("(" + "|".join(map(re.escape, every)) + ")")
+
+    def position(self, prompt: str) -> bool | None:
+        """Whether a prompt ends inside a thought, by its last marker; None where it has none."""
+        opened, closed = prompt.rfind(self.start), prompt.rfind(self.end)
+        return None if opened == closed else opened > closed
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """An answer and the thoughts before and within it. `answer` is None where the text ends inside a thought;
+    `thought` says whether there was one at all.
+    """
+
+    answer: str | None
+    reasoning: str = ""
+    thought: bool = False
+
+
+def part(text: str, markers: Markers, inside: bool | None) -> Parted:
+    """Parts the text that a model wrote after a prompt.
+
+    `inside` says whether the prompt ends inside a thought; None where the prompt says nothing and the model
+    may open one. Then an end marker without a start marker ends a thought that began with the text. Text
+    without any marker is an answer. No marker is left in the answer, and white space between a thought and
+    the answer goes with the marker.
+    """
+    pieces = markers.pattern.split(text)
+    if inside is None:
+        first = next((each for each in pieces[1::2] if each not in markers.dropped), None)
+        inside = first == markers.end
+    thoughts: list[str] = []
+    answers: list[str] = []
+    thought = inside
+    for number, piece in enumerate(pieces):
+        if number % 2 == 0:
+            (thoughts if inside else answers).append(piece)
+        elif piece == markers.start:
+            thought = thought or not inside
+            inside = True
+        elif piece in markers.ends_too:
+            inside = False
+            answers.append(piece)
+        elif piece == markers.end:
+            inside = False
+    if len(pieces) == 1 and not thought:
+        return Parted(text)
+    reasoning = "\n".join(filter(None, (_thought(each, markers) for each in thoughts)))
+    answer = "".join(answers)
+    return Parted(None if inside else answer.strip() if thought else answer, reasoning, thought)
+
+
+def _thought(text: str, markers: Markers) -> str:
+    return text.strip().removeprefix(markers.header.strip()).strip()
+
+
+def reasoning_tokens(
+    ids: Sequence[int],
+    markers: Markers,
+    inside: bool | None,
+    token_of: Callable[[str], int | None],
+    decode: Callable[[Sequence[int]], str],
+) -> int:
+    """The tokens of the first thought of an answer that has one, without its markers: those before the first
+    marker that ends the thought, or all where none does.
+
+    `token_of` gives the id of a marker that is one token, `decode` the text of ids, markers included: a marker
+    of several tokens is found by halving.
+    """
+    ends = (markers.end, *markers.ends_too)
+    end_ids = [token_of(end) for end in ends]
+    first = 0 if inside else _behind(ids, markers.start, token_of, decode)
+    if None not in end_ids:
+        known = set(end_ids)
+        return next((at for at, each in enumerate(ids[first:]) if each in known), len(ids) - first)
+    low, high = first, len(ids)
+    if not _has(ends, decode(ids[first:])):
+        return high - first
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _has(ends, decode(ids[first:middle])) else (middle, high)
+    # The tokens at low may be the last of a marker that has several.
+    while low > first and not _has(ends, decode(ids[low:high])):
+        low -= 1
+    return low - first
+
+
+def _has(ends: Sequence[str], text: str) -> bool:
+    return any(end in text for end in ends)
+
+
+def _behind(
+    ids: Sequence[int],
+    start: str,
+    token_of: Callable[[str], int | None],
+    decode: Callable[[Sequence[int]], str],
+) -> int:
+    """How many tokens stand before the thought that a model opens itself, its marker included."""
+    token = token_of(start)
+    if token is not None:
+        return ids.index(token) + 1 if token in ids else 0
+    counts = range(1, min(len(ids), START_TOKENS) + 1)
+    return next((count for count in counts if start in decode(ids[:count])), 0)
+
+
+START_TOKENS = 32
+"""Where a start marker of several tokens stands at the latest."""
